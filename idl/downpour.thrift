@@ -1,0 +1,263 @@
+/**
+ * What a manager, its workers and its clients say to each other.
+ *
+ * Messages carry data indices and the names of files; parameters never travel here, they lie in the
+ * shared directory. Calls are short: `Worker.train` accepts a task and returns at once, its result
+ * comes as `Manager.reportUpdate`. Every call may be repeated safely: tasks, attempts, updates and
+ * registrations carry identities of their own.
+ *
+ * Generate with Thrift 0.24: `make stubs`. The generated code is committed.
+ */
+namespace py downpour.rpc.generated
+
+/** Raised when either side changes in a way the other cannot understand. */
+const i32 PROTOCOL = 1
+
+/** A durable file in an experiment's directory. `name` is bare: no slash, no `..`. */
+struct PublishedFile {
+  1: required string name
+  2: required i64 size_bytes
+  /** XXH3-128 of the bytes, 32 hexadecimal digits. */
+  3: required string checksum
+}
+
+/**
+ * Indices of training examples, packed little-endian, `width_bytes` each; `count` of them.
+ * A list too large for a message is a file instead.
+ */
+struct Indices {
+  1: required i32 width_bytes
+  2: required i64 count
+  3: optional binary packed
+  4: optional PublishedFile file
+}
+
+/** One try at a task; the task is (experiment, round, shard). Numbers count from 0. */
+struct AttemptId {
+  1: required string experiment
+  2: required i32 round
+  3: required i32 shard
+  4: required i32 attempt
+}
+
+/** Train one shard in one round, starting from a model version. */
+struct Task {
+  1: required AttemptId id
+  /** The resolved spec, as TOML; the same for all tasks of an experiment. */
+  2: required PublishedFile spec
+  /** The prepared dataset's folder under `datasets/`: a bare name. */
+  3: required string dataset
+  4: required PublishedFile model
+  5: required Indices indices
+  /** The shard's optimizer state of the round before, where the spec keeps it. */
+  6: optional PublishedFile optimizer_state
+}
+
+/** What a task published. Seconds are the worker's own clock. */
+struct Update {
+  1: required PublishedFile file
+  2: required i64 samples
+  3: required i64 steps
+  /** Sample-weighted mean of the batches' losses. */
+  4: required double loss
+  5: required double load_seconds
+  6: required double train_seconds
+  7: required double publish_seconds
+  8: optional PublishedFile optimizer_state
+}
+
+enum FailureKind {
+  /** NaN or infinity. */
+  NON_FINITE = 1
+  OUT_OF_MEMORY = 2
+  /** A file was missing, short or altered. */
+  STORE = 3
+  /** Anything else in the task itself. */
+  TASK = 4
+  /** The worker was told to stop, or is leaving. */
+  CANCELLED = 5
+  /** The spec asks for what cannot be; no other worker would fare better. */
+  SPEC = 6
+}
+
+/** How far a running attempt has come. */
+struct Progress {
+  1: required AttemptId id
+  2: required i64 steps_done
+  3: required i64 steps_total
+  4: required double elapsed_seconds
+}
+
+/** The state of a worker's machine; shares are 0..1, `cpu_others` leaves out the worker itself. */
+struct SystemState {
+  1: required double cpu_others
+  2: required double load_average
+  3: required double memory_used
+  4: required double io_wait
+}
+
+/** What decides the bits of a floating-point result. */
+struct NumericClass {
+  1: required string torch
+  2: required string device
+  3: required string instruction_set
+}
+
+struct ManagerInfo {
+  1: required i32 protocol
+  2: required string version
+  /** A file in the shared directory's `presence/`, and what its reader must tell back. */
+  3: required string presence_file
+  4: required double heartbeat_seconds
+}
+
+struct Registration {
+  1: required string name
+  /** Where the worker's own service answers. */
+  2: required string host
+  3: required i32 port
+  4: required i32 protocol
+  5: required string version
+  /** The content of the manager's presence file, read in the worker's shared directory. */
+  6: required string presence
+  7: required NumericClass numeric_class
+  8: required string hostname
+  9: required i32 pid
+}
+
+struct Registered {
+  /** The name the manager knows this worker by from now on. */
+  1: required string worker
+}
+
+struct Heartbeat {
+  1: required string worker
+  2: required list<Progress> running
+  3: required SystemState system
+}
+
+struct HeartbeatReply {
+  /** False: the manager does not know this worker (any more); register again. */
+  1: required bool known
+  /** Attempts the manager no longer wants. */
+  2: required list<AttemptId> unwanted
+}
+
+enum ExperimentState {
+  WAITING = 1
+  PREPARING = 2
+  RUNNING = 3
+  FINISHED = 4
+  FAILED = 5
+  CANCELLED = 6
+}
+
+struct ExperimentSummary {
+  1: required string experiment
+  2: required string name
+  3: required ExperimentState state
+  4: required i32 rounds_done
+  5: required i32 rounds_total
+  /** Of the last evaluation. */
+  6: optional double accuracy
+  /** Why it failed, in one line. */
+  7: optional string reason
+  /** The cause lies in the spec, which the user can mend. */
+  8: optional bool asked_wrongly
+}
+
+struct TaskStatus {
+  1: required i32 shard
+  2: required string state
+  3: optional string worker
+  4: required i64 steps_done
+  5: required i64 steps_total
+  6: required double elapsed_seconds
+}
+
+struct WorkerStatus {
+  1: required string worker
+  2: required string address
+  3: required string state
+  4: optional AttemptId running
+  5: optional SystemState system
+  6: required i64 tasks_done
+}
+
+struct Status {
+  /** Grows with every change; hand it back to wait for the next one. */
+  1: required i64 change
+  2: required list<WorkerStatus> workers
+  /** Of the experiment that was asked for, or of the active one. */
+  3: optional ExperimentSummary experiment
+  /** Of its current round, at most 10,000. */
+  4: required list<TaskStatus> tasks
+}
+
+/** Part of an experiment's record: JSON lines, as they stand in its folder. */
+struct RecordPage {
+  1: required list<string> lines
+  /** Where to go on reading. */
+  2: required i64 next_line
+  3: required ExperimentSummary experiment
+}
+
+enum RefusalKind {
+  /** The spec, or another thing that was asked for. */
+  ASKED = 1
+  /** Versions that do not fit. */
+  INCOMPATIBLE = 2
+  /** The shared directory is another one, or cannot be read. */
+  SHARED_DIRECTORY = 3
+  /** No such experiment, worker or attempt. */
+  UNKNOWN = 4
+  /** Not now: busy with another task, or leaving. */
+  BUSY = 5
+}
+
+/** The call was understood, and the answer is no. */
+exception Refusal {
+  1: required RefusalKind kind
+  2: required string field
+  3: required string value
+  /** What would be accepted. */
+  4: required string reason
+}
+
+service Manager {
+  ManagerInfo describe()
+  Registered register(1: Registration registration) throws (1: Refusal refusal)
+  HeartbeatReply heartbeat(1: Heartbeat heartbeat)
+  void reportUpdate(1: string worker, 2: AttemptId id, 3: Update update) throws (1: Refusal refusal)
+  void reportFailure(1: string worker, 2: AttemptId id, 3: FailureKind kind, 4: string reason)
+    throws (1: Refusal refusal)
+  void leave(1: string worker, 2: string reason)
+
+  /** Returns the experiment's identifier. The spec is TOML. */
+  string submit(1: string spec) throws (1: Refusal refusal)
+  /** Waits up to `wait_seconds` for a change after `after_change`. Empty experiment: the active one. */
+  Status status(1: string experiment, 2: i64 after_change, 3: double wait_seconds)
+    throws (1: Refusal refusal)
+  list<ExperimentSummary> listExperiments()
+  void cancel(1: string experiment) throws (1: Refusal refusal)
+  /** Waits up to `wait_seconds` for a line at or after `from_line`. */
+  RecordPage results(1: string experiment, 2: i64 from_line, 3: double wait_seconds)
+    throws (1: Refusal refusal)
+}
+
+struct WorkerInfo {
+  1: required i32 protocol
+  2: required string version
+  3: required string name
+  4: optional AttemptId running
+}
+
+service Worker {
+  WorkerInfo ping()
+  /** Accepts the task and returns at once. */
+  void train(1: Task task) throws (1: Refusal refusal)
+  /** Stops the attempt at its next step; says nothing where it is not running. */
+  void cancel(1: AttemptId id)
+  /** Finish what is running, then leave. */
+  void drain()
+}

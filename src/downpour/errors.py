@@ -1,0 +1,183 @@
+"""The one tree of errors; the only module that everything may import.
+
+::
+
+    DownpourError
+    ├── SpecError                what you asked is wrong: field, value, what is accepted
+    ├── StoreError               the shared directory is wrong
+    │   ├── SharedDirectoryError     the folder: missing, not writable, not the manager's
+    │   ├── FileMissing              a published name that is not there
+    │   └── FileCorrupt              present, but short, altered or not what it claims to be
+    ├── ProtocolError            the peer is wrong
+    │   ├── Unreachable              nobody answers at the address
+    │   ├── DeadlineExceeded         somebody answered too slowly
+    │   ├── IncompatiblePeer         another version, or a message nobody here understands
+    │   └── Refused                  the peer understood and said no
+    ├── LaunchError              a process could not be started, or died before it was ready
+    ├── TrainingError            the task went wrong
+    │   ├── NonFinite                NaN or infinity in a loss or in parameters
+    │   └── OutOfMemory              the worker's memory, or its accelerator's
+    ├── ExperimentFailed         an experiment that ended without a model; carries the cause
+    └── IllegalTransition        a lifecycle table was violated: a defect of this program
+
+Every error reads as one line. `exit_status` is what the command line exits with: 2 where the user
+can mend it by changing what was asked, 1 where something else went wrong.
+"""
+
+from __future__ import annotations
+
+
+class DownpourError(Exception):
+    """Whatever this package raises on purpose."""
+
+    exit_status = 1
+
+
+class SpecError(DownpourError):
+    """Something that was asked for cannot be: names the field, the value and what is accepted."""
+
+    exit_status = 2
+
+    def __init__(self, field: str, value: object, accepted: str) -> None:
+        super().__init__(field, value, accepted)
+        self.field = field
+        self.value = value
+        self.accepted = accepted
+
+    def __str__(self) -> str:
+        return f"{self.field} = {_shown(self.value)}: {self.accepted}"
+
+
+class StoreError(DownpourError):
+    """The shared directory, or a file in it, is not as it should be."""
+
+
+class SharedDirectoryError(StoreError):
+    """The shared directory itself cannot serve: says which folder and why."""
+
+    exit_status = 2
+
+    def __init__(self, path: object, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = str(path)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"shared directory {self.path}: {self.reason}"
+
+
+class FileMissing(StoreError):
+    """A published file cannot be found, although its directory was listed again."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.name}: no such file in the shared directory"
+
+
+class FileCorrupt(StoreError):
+    """A file is there, but it is not what was published under its name."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+class ProtocolError(DownpourError):
+    """The conversation with another process went wrong."""
+
+
+class Unreachable(ProtocolError):
+    """Nobody answers at an address."""
+
+    exit_status = 2
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address = address
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.address} cannot be reached: {self.reason}"
+
+
+class DeadlineExceeded(ProtocolError):
+    """A call took longer than its deadline; whether it was carried out is unknown."""
+
+
+class IncompatiblePeer(ProtocolError):
+    """The other side speaks another version, or sent what nobody here understands."""
+
+    exit_status = 2
+
+
+class Refused(ProtocolError):
+    """The peer understood the call and said no; `field` names what was wrong with it."""
+
+    exit_status = 2
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(field, reason)
+        self.field = field
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}"
+
+
+class LaunchError(DownpourError):
+    """A process could not be started, or ended before it was ready."""
+
+
+class TrainingError(DownpourError):
+    """Training on a shard went wrong; costs a retry on another worker."""
+
+
+class NonFinite(TrainingError):
+    """A loss or a parameter became NaN or infinite."""
+
+
+class OutOfMemory(TrainingError):
+    """The worker's memory, or its accelerator's, did not suffice."""
+
+
+class ExperimentFailed(DownpourError):
+    """An experiment ended without a model.
+
+    `asked_wrongly` is true where the cause is in the spec, which the user can mend.
+    """
+
+    def __init__(self, experiment: str, reason: str, *, asked_wrongly: bool = False) -> None:
+        super().__init__(experiment, reason)
+        self.experiment = experiment
+        self.reason = reason
+        self.exit_status = 2 if asked_wrongly else 1
+
+    def __str__(self) -> str:
+        return f"experiment {self.experiment} failed: {self.reason}"
+
+
+class IllegalTransition(DownpourError):
+    """A lifecycle was asked for a step its table does not have; carries the whole story."""
+
+    def __init__(self, who: str, state: str, step: str, story: tuple[str, ...]) -> None:
+        super().__init__(who, state, step, story)
+        self.who = who
+        self.state = state
+        self.step = step
+        self.story = story
+
+    def __str__(self) -> str:
+        return f"{self.who}: no step '{self.step}' from '{self.state}' (story: {', '.join(self.story)})"
+
+
+def _shown(value: object, limit: int = 80) -> str:
+    """Render a value for a one-line message, cut where it would flood the line."""
+    text = repr(value).replace("\n", " ")
+    return text if len(text) <= limit else text[: limit - 1] + "…"
