@@ -179,7 +179,7 @@ class Spec(BaseModel):
             ) from None
         return cls.from_toml(text, overrides)
 
-    def replace(self, **changes: Any) -> Spec:  # noqa: ANN401 - any field's type
+    def replace(self, **changes: Any) -> Spec:
         """Return a spec with some fields changed, validated again."""
         return type(self).make({**self.model_dump(), **changes})
 
