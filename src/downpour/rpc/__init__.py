@@ -1,0 +1,1 @@
+"""The only folder that knows Thrift: values in, values out; nothing generated leaks from here."""
