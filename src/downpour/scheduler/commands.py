@@ -2,12 +2,12 @@
 
 The driver's duties, in order:
 
-1. Put on record what the commands of one event say (`Accept`, `GiveUp`, `Assign`, `Conclude`).
+1. Put on record what the commands of one event say (`Accept`, `GiveUp`, `Assign`, ...).
 2. Carry the commands out in the order given; long ones may run beside each other.
 3. A file is durable and checksummed before any message names it.
 4. Report each effect back as an event: `Prepare` as `Prepared`, `Aggregate` as `Aggregated` or
-   `UpdatesRefused`, `Evaluate` as `Evaluated`, and what could not be done as `EffectFailed`,
-   `WorkerLost` or `AttemptFailed`. The core waits for these and asks only once.
+   `UpdatesRefused`, `Evaluate` as `Evaluated`, `Publish` as `ModelPublished`, and what could not
+   be done as `EffectFailed`, `WorkerLost` or `AttemptFailed`. The core waits for these and asks only once.
 
 `cause` is the number of the event that led to the command, counted from 1.
 """
@@ -17,9 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from downpour.scheduler.events import Failure
 from downpour.spec import Spec
-from downpour.values import AttemptId, PublishedFile, Update
+from downpour.values import AttemptId, FailureKind, PublishedFile, Update
 
 Ending = Literal["finished", "failed", "cancelled"]
 
@@ -73,7 +72,7 @@ class GiveUp:
     cause: int
     worker: str
     attempt: AttemptId
-    failure: Failure
+    failure: FailureKind
     reason: str
 
 
@@ -102,6 +101,24 @@ class Evaluate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """Publish an experiment's last model version as its result."""
+
+    cause: int
+    experiment: str
+    model: PublishedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dismiss:
+    """Forget a worker: it has left, or counts as lost."""
+
+    cause: int
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Discard:
     """Remove files that nobody needs any more."""
 
@@ -112,7 +129,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclude:
-    """Close an experiment; `model` is its last version where it finished."""
+    """Close an experiment; `model` is its published result where it finished."""
 
     cause: int
     experiment: str

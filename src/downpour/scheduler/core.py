@@ -19,7 +19,7 @@ from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Round
 from downpour.scheduler.workers import Worker, Workers
 from downpour.stragglers import POLICIES, RoundView
-from downpour.values import AttemptId, Progress, PublishedFile, Update
+from downpour.values import AttemptId, FailureKind, Progress, PublishedFile, Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +71,7 @@ class Scheduler:
             case on.EffectFailed():
                 self._effect_failed(event)
             case on.WorkerJoined():
-                self._gone(event.worker, f"{event.worker} registered anew", counts=True)
-                self.workers.join(event.worker, self.now_seconds)
+                self._joined(event.worker)
             case on.WorkerLeft():
                 self._gone(event.worker, event.reason, counts=False)
             case on.WorkerLost():
@@ -89,6 +88,8 @@ class Scheduler:
                 self._refused(event)
             case on.Evaluated():
                 self._evaluated(event)
+            case on.ModelPublished():
+                self._model_published(event)
             case on.Tick():
                 self._tick()
             case _:
@@ -163,7 +164,7 @@ class Scheduler:
                 ending=ending,
                 reason=reason,
                 asked_wrongly=experiment.asked_wrongly,
-                model=experiment.model if ending == "finished" else None,
+                model=experiment.result,
             )
         )
         experiment.round = None
@@ -173,10 +174,20 @@ class Scheduler:
 
     # Workers
 
+    def _joined(self, name: str) -> None:
+        former = self.workers.remove(name)
+        if former is not None and former.running is not None:
+            reason = f"{name} registered anew"
+            self._give_up(name, former.running, FailureKind.LOST, reason, counts=True)
+        self.workers.join(name, self.now_seconds)
+
     def _gone(self, name: str, reason: str, *, counts: bool) -> None:
         worker = self.workers.remove(name)
-        if worker is not None and worker.running is not None:
-            self._give_up(worker.name, worker.running, "lost", reason, counts=counts)
+        if worker is None:
+            return
+        self._do(do.Dismiss(cause=self.events_handled, worker=name, reason=reason))
+        if worker.running is not None:
+            self._give_up(name, worker.running, FailureKind.LOST, reason, counts=counts)
 
     def _heartbeat(self, event: on.HeartbeatReceived) -> None:
         worker = self.workers.get(event.worker)
@@ -198,7 +209,7 @@ class Scheduler:
             return
         self.workers.release(worker.name, attempt)
         reason = f"{worker.name} has not begun it after {since:.0f} s"
-        self._give_up(worker.name, attempt, "lost", reason, counts=True)
+        self._give_up(worker.name, attempt, FailureKind.LOST, reason, counts=True)
 
     def _tick(self) -> None:
         limit = self.options.lost_after_seconds
@@ -266,14 +277,14 @@ class Scheduler:
     def _attempt_failed(self, event: on.AttemptFailed) -> None:
         self.workers.release(event.worker, event.attempt)
         experiment = self._active(event.attempt.experiment)
-        if experiment is not None and event.failure == "spec":
+        if experiment is not None and event.failure is FailureKind.SPEC:
             self._fail(experiment, event.reason, asked_wrongly=True)
             return
-        counts = event.failure != "cancelled"
+        counts = event.failure is not FailureKind.CANCELLED
         self._give_up(event.worker, event.attempt, event.failure, event.reason, counts=counts)
 
     def _give_up(
-        self, worker: str, attempt: AttemptId, failure: on.Failure, reason: str, *, counts: bool
+        self, worker: str, attempt: AttemptId, failure: FailureKind, reason: str, *, counts: bool
     ) -> None:
         current = self._round_of(attempt)
         task = current.tasks[attempt.shard] if current else None
@@ -378,7 +389,7 @@ class Scheduler:
                 cause=self.events_handled,
                 worker=worker,
                 attempt=attempt,
-                failure="store",
+                failure=FailureKind.STORE,
                 reason=reason,
             )
         )
@@ -399,6 +410,21 @@ class Scheduler:
             experiment.start_round()
             self._assign()
         elif experiment.training_is_done and not experiment.evaluating:
+            self._publish(experiment)
+
+    def _publish(self, experiment: Experiment) -> None:
+        if not experiment.publishing:
+            experiment.publishing = True
+            self._do(
+                do.Publish(
+                    cause=self.events_handled, experiment=experiment.name, model=experiment.model
+                )
+            )
+
+    def _model_published(self, event: on.ModelPublished) -> None:
+        experiment = self._active(event.experiment)
+        if experiment is not None and experiment.publishing:
+            experiment.result = event.model
             experiment.life.step("finish")
             self._conclude(experiment, "finished", "every round is done")
 

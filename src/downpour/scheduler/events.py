@@ -7,12 +7,17 @@ driver that learns something makes one of these and hands it to `Scheduler.handl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from downpour.spec import Spec
-from downpour.values import AttemptId, Evaluation, Progress, PublishedFile, SystemState, Update
-
-Failure = Literal["non-finite", "out-of-memory", "store", "task", "cancelled", "spec", "lost"]
+from downpour.values import (
+    AttemptId,
+    Evaluation,
+    FailureKind,
+    Progress,
+    PublishedFile,
+    SystemState,
+    Update,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +111,7 @@ class AttemptFailed:
     at_seconds: float
     worker: str
     attempt: AttemptId
-    failure: Failure
+    failure: FailureKind
     reason: str
 
 
@@ -141,6 +146,15 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPublished:
+    """The experiment's result lies under its own name."""
+
+    at_seconds: float
+    experiment: str
+    model: PublishedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed."""
 
@@ -161,5 +175,6 @@ Event = (
     | Aggregated
     | UpdatesRefused
     | Evaluated
+    | ModelPublished
     | Tick
 )

@@ -24,7 +24,9 @@ class Experiment:
         self.models: list[PublishedFile] = []
         self.optimizer_states: dict[int, PublishedFile] = {}
         self.evaluating: dict[int, PublishedFile] = {}
+        self.publishing = False
         self.last_evaluation: Evaluation | None = None
+        self.result: PublishedFile | None = None
         self.reason = ""
         self.asked_wrongly = False
 
