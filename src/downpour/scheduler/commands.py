@@ -6,8 +6,9 @@ The driver's duties, in order:
 2. Carry the commands out in the order given; long ones may run beside each other.
 3. A file is durable and checksummed before any message names it.
 4. Report each effect back as an event: `Prepare` as `Prepared`, `Aggregate` as `Aggregated` or
-   `UpdatesRefused`, `Evaluate` as `Evaluated`, `Publish` as `ModelPublished`, and what could not
-   be done as `EffectFailed`, `WorkerLost` or `AttemptFailed`. The core waits for these and asks only once.
+   `UpdatesRefused`, `Evaluate` as `Evaluated`, `Publish` as `ModelPublished`; what could not be
+   done comes back as `EffectFailed`, `WorkerLost` or `AttemptFailed`. The core waits for these and
+   asks only once.
 
 `cause` is the number of the event that led to the command, counted from 1.
 """
@@ -139,4 +140,16 @@ class Conclude:
     model: PublishedFile | None = None
 
 
-Command = Prepare | Assign | Cancel | Accept | GiveUp | Aggregate | Evaluate | Discard | Conclude
+Command = (
+    Prepare
+    | Assign
+    | Cancel
+    | Accept
+    | GiveUp
+    | Aggregate
+    | Evaluate
+    | Publish
+    | Dismiss
+    | Discard
+    | Conclude
+)
