@@ -13,6 +13,7 @@
     │   ├── DeadlineExceeded         somebody answered too slowly
     │   ├── IncompatiblePeer         another version, or a message nobody here understands
     │   └── Refused                  the peer understood and said no
+    ├── MissingPackage           an optional library is not installed; names the extra with it
     ├── LaunchError              a process could not be started, or died before it was ready
     ├── TrainingError            the task went wrong
     │   ├── NonFinite                NaN or infinity in a loss or in parameters
@@ -131,6 +132,20 @@ class Refused(ProtocolError):
         return f"{self.field}: {self.reason}"
 
 
+class MissingPackage(DownpourError):
+    """A library that only some uses need is not installed; `extra` is what brings it."""
+
+    exit_status = 2
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(package, extra)
+        self.package = package
+        self.extra = extra
+
+    def __str__(self) -> str:
+        return f"{self.package} is not installed: pip install 'downpour-sgd[{self.extra}]'"
+
+
 class LaunchError(DownpourError):
     """A process could not be started, or ended before it was ready."""
 
@@ -174,7 +189,8 @@ class IllegalTransition(DownpourError):
         self.story = story
 
     def __str__(self) -> str:
-        return f"{self.who}: no step '{self.step}' from '{self.state}' (story: {', '.join(self.story)})"
+        story = ", ".join(self.story)
+        return f"{self.who}: no step '{self.step}' from '{self.state}' (story: {story})"
 
 
 def _shown(value: object, limit: int = 80) -> str:
