@@ -44,6 +44,6 @@ def from_names(named: Mapping[str, NDArray[Any]], *, field: str, value: str) -> 
 
 def _held_out(x: NDArray[Any], y: NDArray[Any]) -> Arrays:
     flat = y.reshape(len(y), -1)
-    classes = flat[:, 0].astype(np.int64) if flat.shape[1] == 1 else None
-    train, test = held_out(classes, len(x))
+    classes = np.unique(flat, return_inverse=True)[1] if flat.shape[1] == 1 else None
+    train, test = held_out(None if classes is None else classes.ravel(), len(x))
     return Arrays(train_x=x[train], train_y=y[train], test_x=x[test], test_y=y[test])
