@@ -85,7 +85,7 @@ def _read(paths: list[Path]) -> Arrays:
 def _records(path: Path) -> NDArray[np.uint8]:
     content = np.fromfile(path, np.uint8)
     if content.size == 0 or content.size % _RECORD_BYTES:
-        raise SpecError("dataset", str(path), f"should hold records of {_RECORD_BYTES} bytes")
+        raise SpecError("dataset", path.name, f"should hold records of {_RECORD_BYTES} bytes")
     return content.reshape(-1, _RECORD_BYTES)
 
 

@@ -77,7 +77,7 @@ def _parts(root: Path) -> tuple[_Part, _Part]:
         return whole.taken(train_order), whole.taken(test_order)
     for name in _class_folders(root / "test"):
         if name not in classes:
-            raise SpecError("data_path", str(root / "test" / name), "train/ has no such class")
+            raise SpecError("data_path", f"test/{name}", "train/ has no such class")
     test = _listed(root / "test", classes)
     return _shuffled(whole), _shuffled(test)
 
@@ -115,7 +115,7 @@ def _read(train: _Part, test: _Part, size: int | None) -> Arrays:
 def _is_gray(path: Path) -> bool:
     with _opened(path) as image:
         if image.mode[0] in "IF":
-            raise SpecError("data_path", str(path), "has more than 8 bits a channel; 8 are needed")
+            raise SpecError("data_path", path.name, "has more than 8 bits a channel; 8 are needed")
         return image.mode in _GRAY_MODES
 
 
@@ -138,7 +138,7 @@ def _pixels(path: Path, channels: int) -> NDArray[np.uint8]:
         with _opened(path) as image:
             pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), dtype=np.uint8)
     except OSError as error:
-        raise SpecError("data_path", str(path), f"cannot be decoded: {error}") from None
+        raise SpecError("data_path", path.name, f"cannot be decoded: {error}") from None
     return pixels.reshape(1, *pixels.shape[:2], channels)
 
 
@@ -150,4 +150,4 @@ def _opened(path: Path) -> Any:
     try:
         return Image.open(path)
     except OSError as error:
-        raise SpecError("data_path", str(path), f"cannot be read: {error}") from None
+        raise SpecError("data_path", path.name, f"cannot be read: {error}") from None

@@ -95,14 +95,14 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:
-        raise SpecError("dataset", str(path), f"cannot be read: {error}") from None
+        raise SpecError("dataset", path.name, f"cannot be read: {error}") from None
     dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
     start = 4 + 4 * dimensions
     if not 1 <= dimensions <= 3 or len(content) < start:
-        raise SpecError("dataset", str(path), "is not an IDX file of unsigned bytes")
+        raise SpecError("dataset", path.name, "is not an IDX file of unsigned bytes")
     shape: tuple[Any, ...] = tuple(np.frombuffer(content[4:start], ">i4").astype(int).tolist())
     if len(content) - start != int(np.prod(shape)):
-        raise SpecError("dataset", str(path), f"should hold {shape} bytes after its head")
+        raise SpecError("dataset", path.name, f"should hold {shape} bytes after its head")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 

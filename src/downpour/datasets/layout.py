@@ -35,6 +35,8 @@ def from_names(named: Mapping[str, NDArray[Any]], *, field: str, value: str) -> 
     parts = [np.asarray(part) for part in parts]
     if any(part.dtype.kind not in "biuf" or part.ndim == 0 for part in parts):
         raise SpecError(field, value, f"{ACCEPTED} are needed; one is not numeric, or no array")
+    if any(len(part) == 0 for part in parts):
+        raise SpecError(field, value, "has no training or no test examples")
     if any(len(x) != len(y) for x, y in zip(parts[::2], parts[1::2], strict=True)):
         raise SpecError(field, value, "there must be as many labels as examples")
     if len(parts) == 2:

@@ -37,5 +37,5 @@ def _read(path: Path) -> Arrays:
             wanted = [name for name in archive.files if not name.startswith("val_")]
             named = {name: archive[name] for name in wanted}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise SpecError("data_path", str(path), f"cannot be read: {error}") from None
-    return from_names(named, field="data_path", value=str(path))
+        raise SpecError("data_path", path.name, f"cannot be read: {error}") from None
+    return from_names(named, field="data_path", value=path.name)
