@@ -1,0 +1,221 @@
+"""Samples a second of the local training loop, against loops that anybody would write.
+
+Contenders take turns in small slices, and the ratios are medians over the slices, so that a busy
+machine slows all of them alike. All use one thread, SGD and the same network: the plain one is
+written here as textbooks write it, with tensors in memory, float32 and the default memory layout;
+the loader is torchvision's MNIST with ToTensor, Normalize and a DataLoader.
+
+    python benchmarks/training_speed.py [--data-dir DIR] [--json] [--slices N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from downpour.datasets import PreparedDataset, open_prepared, prepare
+from downpour.errors import SpecError
+from downpour.models import build
+from downpour.spec import Spec
+from downpour.training import LocalTask, ShardTraining
+
+Slice = Callable[[], None]
+
+STEPS = 20
+SGD = {"learning_rate": 0.01, "momentum": 0.5, "batch_size": 64}
+
+
+class PlainMnist(nn.Module):
+    """Table I of the ECE751 report, as a textbook writes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 32, 3)
+        self.conv2 = nn.Conv2d(32, 64, 3)
+        self.dropout1, self.dropout2 = nn.Dropout(0.25), nn.Dropout(0.5)
+        self.dense1, self.dense2 = nn.Linear(9216, 128), nn.Linear(128, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits [b, 10] for images [b, 1, 28, 28]."""
+        x = functional.relu(self.conv1(x))
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        x = functional.relu(self.dense1(torch.flatten(self.dropout1(x), 1)))
+        output: Tensor = self.dense2(self.dropout2(x))
+        return output
+
+
+class PlainDigits(nn.Module):
+    """The digits network, as a textbook writes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
+        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
+        self.dense1, self.dense2 = nn.Linear(512, 64), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits [b, 10] for images [b, 1, 8, 8]."""
+        x = functional.relu(self.conv1(x))
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        output: Tensor = self.dense2(functional.relu(self.dense1(torch.flatten(x, 1))))
+        return output
+
+
+def ours(spec: Spec, dataset: PreparedDataset) -> Slice:
+    """Return slices of ShardTraining over the whole training set, epoch after epoch."""
+    model = build(spec, dataset.facts)
+    indices = np.arange(dataset.facts.train_samples)
+
+    def tasks() -> Iterator[ShardTraining]:
+        epoch = 0
+        while True:
+            training = ShardTraining(
+                spec, model, dataset, LocalTask(indices=indices, round=epoch, shard=0)
+            )
+            # Whole batches only, as in the other contenders.
+            while training.steps_done + STEPS < training.steps_total:
+                yield training
+            epoch += 1
+
+    running = tasks()
+    return lambda: next(running).advance(STEPS)
+
+
+def stepper(model: nn.Module) -> Callable[[Tensor, Tensor], None]:
+    """Return the plainest training step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
+
+    def step(x: Tensor, y: Tensor) -> None:
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def plain(model: nn.Module, dataset: PreparedDataset) -> Slice:
+    """Return slices over float32 tensors in memory, permuted once an epoch."""
+    raw = torch.from_numpy(dataset.train.x.astype(np.float32)).permute(0, 3, 1, 2).contiguous()
+    x_all = (raw - float(dataset.mean[0])) / float(dataset.std[0])
+    y_all = torch.from_numpy(np.array(dataset.train.y))
+    step = stepper(model)
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            order = torch.randperm(len(x_all))
+            x, y = x_all[order], y_all[order]
+            for start in range(0, len(x) - 63, 64):
+                yield x[start : start + 64], y[start : start + 64]
+
+    return _slices(batches(), step)
+
+
+def loader(model: nn.Module, data_dir: Path) -> Slice:
+    """Return slices over torchvision's MNIST through a DataLoader."""
+    from torchvision import datasets, transforms  # noqa: PLC0415 - absent in CPU-only images
+
+    transform = transforms.Compose(
+        [transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))]
+    )
+    examples = datasets.MNIST(str(data_dir), train=True, transform=transform)
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            yield from torch.utils.data.DataLoader(
+                examples, batch_size=64, shuffle=True, drop_last=True
+            )
+
+    return _slices(batches(), stepper(model))
+
+
+def _slices(
+    batches: Iterator[tuple[Tensor, Tensor]], step: Callable[[Tensor, Tensor], None]
+) -> Slice:
+    def run() -> None:
+        for _ in range(STEPS):
+            step(*next(batches))
+
+    return run
+
+
+def measured(contenders: dict[str, Slice], slices: int) -> dict[str, dict[str, float]]:
+    """Let contenders take turns; return samples a second and the ratio to the one named plain."""
+    for run in contenders.values():
+        run()
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(slices):
+        for name, run in contenders.items():
+            started = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - started)
+    return {
+        name: {
+            "samples_per_second": round(STEPS * 64 / statistics.median(taken), 1),
+            **{
+                f"times_{rival}": round(
+                    statistics.median(r / t for r, t in zip(seconds[rival], taken, strict=True)), 3
+                )
+                for rival in ("plain", "loader")
+                if rival in seconds
+            },
+        }
+        for name, taken in seconds.items()
+    }
+
+
+def contenders_on(
+    name: str, plain_model: nn.Module, datasets_root: Path, data_dir: Path | None
+) -> dict[str, Slice]:
+    """Return the contenders for a dataset and its network."""
+    spec = Spec.make({**SGD, "dataset": name, "model": f"{name}-cnn"})
+    dataset = open_prepared(datasets_root, prepare(spec, datasets_root, data_dir))
+    found = {
+        "float32": ours(spec, dataset),
+        "bfloat16": ours(spec.replace(precision="bfloat16"), dataset),
+        "plain": plain(plain_model, dataset),
+    }
+    if name == "mnist" and data_dir:
+        found["loader"] = loader(type(plain_model)(), data_dir)
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-dir", type=Path, default=os.environ.get("DOWNPOUR_DATA"))
+    parser.add_argument("--slices", type=int, default=9)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    results: dict[str, object] = {}
+    networks = {"digits": PlainDigits(), "mnist": PlainMnist()}
+    for name, network in networks.items():
+        factor = 10 if name == "digits" else 1
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                contenders = contenders_on(name, network, Path(folder), arguments.data_dir)
+            except SpecError as error:
+                results[name] = str(error)
+                continue
+            results[name] = measured(contenders, arguments.slices * factor)
+    if arguments.json:
+        print(json.dumps(results, indent=1))
+        return
+    for name, result in results.items():
+        print(name, *(result.items() if isinstance(result, dict) else [result]), sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()

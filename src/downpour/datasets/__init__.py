@@ -1,0 +1,75 @@
+"""Datasets: found, decoded once into a shared folder, and mapped into memory by every worker.
+
+`prepare` turns a spec's dataset into a folder of flat arrays and returns its name; `open_prepared`
+maps that folder. `SOURCES` lists the datasets known by name; any other comes from a
+`package.module:factory` on the allow-list. Nothing here imports torch, and nothing but
+`resizing` uses it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from downpour.datasets.cifar import Cifar10
+from downpour.datasets.digits import Digits
+from downpour.datasets.factory import Factory
+from downpour.datasets.folder import Folder
+from downpour.datasets.idx import IdxSource
+from downpour.datasets.npz import Npz
+from downpour.datasets.preparation import prepared_key
+from downpour.datasets.prepared import Examples, PreparedDataset, open_prepared
+from downpour.datasets.source import Source
+from downpour.errors import SpecError
+from downpour.spec import Spec
+
+SOURCES: dict[str, Source] = {
+    "digits": Digits(),
+    "mnist": IdxSource("MNIST", mean=(0.1307,), std=(0.3081,)),
+    "fashion-mnist": IdxSource("FashionMNIST", mean=(0.2860,), std=(0.3530,)),
+    "kmnist": IdxSource("KMNIST"),
+    "cifar10": Cifar10(),
+    "npz": Npz(),
+    "folder": Folder(),
+}
+
+__all__ = [
+    "SOURCES",
+    "Examples",
+    "PreparedDataset",
+    "check_source",
+    "open_prepared",
+    "prepare",
+]
+
+
+def prepare(spec: Spec, datasets_root: Path, data_dir: Path | None = None) -> str:
+    """Decode the spec's dataset once; return the bare name of its folder under `datasets_root`.
+
+    Safe to call from many processes together: one decodes, the others wait; a second call returns
+    at once. `data_dir` is searched for the files of well-known datasets before the cache
+    `datasets_root/downloads`, and for a relative `data_path` before the working directory.
+
+    Raises:
+        SpecError: the dataset is unknown, its files are nowhere, or it does not fit the spec.
+        SharedDirectoryError: the folder cannot be written.
+    """
+    return prepared_key(_source(spec), spec, datasets_root, data_dir)
+
+
+def check_source(spec: Spec, data_dir: Path | None = None) -> None:
+    """Refuse what can be seen to be wrong before anything starts: names, paths, the allow-list.
+
+    Raises:
+        SpecError: the dataset is unknown or not allowed, or its file or folder is not there.
+    """
+    _source(spec).check(spec, data_dir)
+    if spec.dataset_options and spec.dataset in SOURCES:
+        raise SpecError("dataset_options", spec.dataset_options, "only a factory takes options")
+
+
+def _source(spec: Spec) -> Source:
+    source = Factory() if ":" in spec.dataset else SOURCES.get(spec.dataset)
+    if source is None:
+        known = ", ".join(SOURCES)
+        raise SpecError("dataset", spec.dataset, f"known are {known} and package.module:factory")
+    return source

@@ -1,0 +1,93 @@
+"""CIFAR-10 in its binary version, read with numpy.
+
+torchvision's own CIFAR-10 is the pickled version; pickle is not opened here, not even a checked
+one, so the files must lie in `cifar-10-batches-bin/` under the data folder, or torchvision's
+downloader fetches the binary archive into the cache and checks its MD5.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from downpour.datasets.source import Arrays, Found, fingerprint
+from downpour.errors import SpecError
+from downpour.spec import Spec
+
+FOLDER = "cifar-10-batches-bin"
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
+
+_NAMES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
+_RECORD_BYTES = 1 + 3 * 32 * 32
+
+
+class Cifar10:
+    """60,000 color images, 32 x 32; a record is a label, then the red, green and blue planes."""
+
+    def check(self, spec: Spec, data_dir: Path | None) -> None:
+        """Pass: whether a download works shows only when it is tried."""
+
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
+        """Find the six files in the data folder or the cache, or download them there."""
+        paths = _present(data_dir) or _present(downloads)
+        if paths is None:
+            downloads.mkdir(parents=True, exist_ok=True)
+            with FileLock(downloads / f".{FOLDER}.lock"):
+                paths = _present(downloads) or _downloaded(spec, downloads)
+        return Found(fingerprint=fingerprint(paths), read=lambda: _read(paths))
+
+
+def _present(root: Path | None) -> list[Path] | None:
+    paths = [root / FOLDER / name for name in _NAMES] if root else []
+    return paths if paths and all(path.is_file() for path in paths) else None
+
+
+def _downloaded(spec: Spec, downloads: Path) -> list[Path]:
+    try:
+        from torchvision.datasets.utils import (  # noqa: PLC0415 - absent in CPU-only images
+            download_and_extract_archive,
+        )
+
+        download_and_extract_archive(URL, str(downloads), md5=MD5)
+        why = "the archive does not hold what it should"
+    except (ImportError, OSError, RuntimeError) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+    paths = _present(downloads)
+    if paths is None:
+        raise SpecError(
+            "dataset",
+            spec.dataset,
+            f"its files are nowhere, and torchvision could not download them ({why}); --data-dir "
+            f"or DOWNPOUR_DATA must name a folder that holds {FOLDER}/ (the binary version, {URL})",
+        )
+    return paths
+
+
+def _read(paths: list[Path]) -> Arrays:
+    parts = [_records(path) for path in paths]
+    train = np.concatenate(parts[:-1])
+    test = parts[-1]
+    return Arrays(
+        train_x=_images(train),
+        train_y=train[:, 0],
+        test_x=_images(test),
+        test_y=test[:, 0],
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2616),
+    )
+
+
+def _records(path: Path) -> NDArray[np.uint8]:
+    content = np.fromfile(path, np.uint8)
+    if content.size == 0 or content.size % _RECORD_BYTES:
+        raise SpecError("dataset", path.name, f"should hold records of {_RECORD_BYTES} bytes")
+    return content.reshape(-1, _RECORD_BYTES)
+
+
+def _images(records: NDArray[np.uint8]) -> NDArray[Any]:
+    return records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)

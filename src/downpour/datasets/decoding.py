@@ -1,0 +1,143 @@
+"""From the arrays of any source to the arrays of a prepared dataset.
+
+Here the limits are applied, images resized and laid out as [n, h, w, c] bytes (a batch of them,
+seen as [b, c, h, w], is what torch calls channels_last, without a copy), numbers made float32,
+labels int64, and the statistics for normalization computed. A set that nobody could train on is
+refused with the reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from downpour.datasets.resizing import resized
+from downpour.datasets.source import Arrays
+from downpour.errors import SpecError
+from downpour.spec import Spec
+
+CLASSES_MAX = 1_000_000
+
+_CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """What a prepared dataset holds.
+
+    `x` is uint8 [n, h, w, c] or float32 [n, ...]; `y` is int64 [n] (class numbers below `classes`)
+    or float32 [n, k] (zeros and ones; `classes` is 0). `mean` and `std` are in the units of `x`,
+    one number a channel of images and one a feature of anything else.
+    """
+
+    train_x: NDArray[Any]
+    train_y: NDArray[Any]
+    test_x: NDArray[Any]
+    test_y: NDArray[Any]
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def decoded(arrays: Arrays, spec: Spec) -> Decoded:
+    """Bring a source's arrays into the prepared form.
+
+    Raises:
+        SpecError: a part is empty, shapes do not fit, numbers are not finite, labels are neither
+            class numbers nor zeros and ones, or `image_size` is given for what is no image.
+    """
+    train, test = slice(spec.train_limit), slice(spec.test_limit)
+    train_x = _examples(arrays.train_x[train], spec)
+    test_x = _examples(arrays.test_x[test], spec)
+    if not len(train_x) or not len(test_x):
+        raise SpecError("dataset", spec.dataset, "has no training or no test examples")
+    if train_x.shape[1:] != test_x.shape[1:] or train_x.dtype != test_x.dtype:
+        raise SpecError("dataset", spec.dataset, "training and test examples differ in shape")
+    train_y, test_y = (_targets(y, spec) for y in (arrays.train_y[train], arrays.test_y[test]))
+    if train_y.shape[1:] != test_y.shape[1:]:
+        raise SpecError("dataset", spec.dataset, "training and test labels differ in shape")
+    # From the labels before any limit: it must not change the number of classes.
+    classes = 0 if train_y.ndim == 2 else _class_count(arrays, spec)
+    mean, std = _statistics(train_x, arrays)
+    return Decoded(
+        train_x=train_x,
+        train_y=train_y,
+        test_x=test_x,
+        test_y=test_y,
+        classes=classes,
+        mean=mean,
+        std=std,
+    )
+
+
+def _examples(x: NDArray[Any], spec: Spec) -> NDArray[Any]:
+    if x.dtype == np.uint8 and x.ndim in (3, 4):
+        images = _channels_at_end(x, spec)
+        size = spec.image_size
+        if size is not None and images.shape[1:3] != (size, size):
+            images = resized(images, size)
+        return np.ascontiguousarray(images)
+    if spec.image_size is not None:
+        raise SpecError("image_size", spec.image_size, f"dataset '{spec.dataset}' has no images")
+    numbers = np.ascontiguousarray(x, dtype=np.float32)
+    if numbers.ndim < 2:
+        numbers = numbers.reshape(-1, 1)
+    if not np.isfinite(numbers).all():
+        raise SpecError("dataset", spec.dataset, "must hold finite numbers; some are not")
+    return numbers
+
+
+def _channels_at_end(x: NDArray[np.uint8], spec: Spec) -> NDArray[np.uint8]:
+    if x.ndim == 3:
+        return x[..., None]
+    if x.shape[3] in _CHANNELS:
+        return x
+    if x.shape[1] in _CHANNELS:
+        return x.transpose(0, 2, 3, 1)
+    raise SpecError("dataset", spec.dataset, f"images {x.shape[1:]} need 1, 3 or 4 channels")
+
+
+def _targets(y: NDArray[Any], spec: Spec) -> NDArray[Any]:
+    flat = y.reshape(len(y), -1)
+    if flat.shape[1] == 1:
+        return _class_numbers(flat[:, 0], spec)
+    if not np.isin(flat, (0, 1)).all():
+        raise SpecError("dataset", spec.dataset, "labels [n, k] must be zeros and ones")
+    return np.ascontiguousarray(flat, dtype=np.float32)
+
+
+def _class_numbers(y: NDArray[Any], spec: Spec) -> NDArray[np.int64]:
+    whole = y.dtype.kind in "biu" or (np.isfinite(y).all() and (y == np.floor(y)).all())
+    if not whole or (len(y) and (y.min() < 0 or y.max() >= CLASSES_MAX)):
+        raise SpecError("dataset", spec.dataset, "labels must be class numbers, from 0 on")
+    return np.ascontiguousarray(y, dtype=np.int64)
+
+
+def _class_count(arrays: Arrays, spec: Spec) -> int:
+    highest = [_class_numbers(y.reshape(-1), spec).max() for y in (arrays.train_y, arrays.test_y)]
+    return int(max(highest)) + 1
+
+
+def _statistics(x: NDArray[Any], arrays: Arrays) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if x.dtype != np.uint8:
+        mean, std = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+    elif arrays.mean is not None and arrays.std is not None:
+        mean, std = np.asarray(arrays.mean) * 255, np.asarray(arrays.std) * 255
+    else:
+        mean, std = _byte_statistics(x)
+    # A feature that never changes tells nothing: it becomes zero, not infinite.
+    std = np.where(std > 0, std, 1.0)
+    return tuple(mean.ravel().tolist()), tuple(std.ravel().tolist())
+
+
+def _byte_statistics(images: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return mean and standard deviation a channel, from exact counts of the 256 values."""
+    channels = range(images.shape[3])
+    counts = np.stack([np.bincount(images[..., c].ravel(), minlength=256) for c in channels])
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    values = np.arange(256.0)
+    mean = shares @ values
+    return mean, np.sqrt((shares * (values - mean[:, None]) ** 2).sum(axis=1))

@@ -1,0 +1,111 @@
+"""MNIST and its relatives: IDX files, read with numpy, zipped or not.
+
+They lie as torchvision lays them out, in `MNIST/raw/` (or `FashionMNIST/raw/`, `KMNIST/raw/`) under
+the data folder or the download cache. Only where they are nowhere is torchvision asked to download
+them, so that a machine without it or without a network can train on files that it was given.
+"""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from downpour.datasets.source import Arrays, Found, fingerprint
+from downpour.errors import SpecError
+from downpour.spec import Spec
+
+_STEMS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+
+
+@dataclass(frozen=True, slots=True)
+class IdxSource:
+    """Four IDX files in `<folder>/raw/`; `folder` is also torchvision's name of the set."""
+
+    folder: str
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def check(self, spec: Spec, data_dir: Path | None) -> None:
+        """Pass: whether a download works shows only when it is tried."""
+
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
+        """Find the four files in the data folder or the cache, or download them there."""
+        paths = self._present(data_dir) or self._present(downloads)
+        if paths is None:
+            downloads.mkdir(parents=True, exist_ok=True)
+            with FileLock(downloads / f".{self.folder}.lock"):
+                paths = self._present(downloads) or self._downloaded(spec, downloads)
+        return Found(fingerprint=fingerprint(paths), read=lambda: self._read(paths))
+
+    def _present(self, root: Path | None) -> list[Path] | None:
+        raw = root / self.folder / "raw" if root else None
+        if raw is None or not raw.is_dir():
+            return None
+        found = [_first_file(raw, stem) for stem in _STEMS]
+        return [path for path in found if path] if all(found) else None
+
+    def _downloaded(self, spec: Spec, downloads: Path) -> list[Path]:
+        try:
+            import torchvision.datasets as known  # noqa: PLC0415 - absent in CPU-only images
+
+            getattr(known, self.folder)(str(downloads), download=True)
+            paths = self._present(downloads)
+        except (ImportError, OSError, RuntimeError) as error:
+            raise self._nowhere(spec, str(error).splitlines()[0] if str(error) else "") from None
+        if paths is None:
+            raise self._nowhere(spec, "torchvision put them elsewhere")
+        return paths
+
+    def _nowhere(self, spec: Spec, why: str) -> SpecError:
+        return SpecError(
+            "dataset",
+            spec.dataset,
+            f"its files are nowhere, and torchvision could not download them ({why}); --data-dir "
+            f"or DOWNPOUR_DATA must name a folder that holds {self.folder}/raw/{_STEMS[0]}-ubyte "
+            "and its three companions",
+        )
+
+    def _read(self, paths: list[Path]) -> Arrays:
+        train_x, train_y, test_x, test_y = (read_idx(path) for path in paths)
+        return Arrays(
+            train_x=train_x,
+            train_y=train_y,
+            test_x=test_x,
+            test_y=test_y,
+            mean=self.mean,
+            std=self.std,
+        )
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """Read an IDX file of unsigned bytes, zipped where its name ends in .gz.
+
+    The format: two zero bytes, type 8, the number of dimensions, each as a big-endian int32, then
+    the values (http://yann.lecun.com/exdb/mnist).
+
+    Raises:
+        SpecError: it is not such a file, or it is short or long.
+    """
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise SpecError("dataset", path.name, f"cannot be read: {error}") from None
+    dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
+    start = 4 + 4 * dimensions
+    if not 1 <= dimensions <= 3 or len(content) < start:
+        raise SpecError("dataset", path.name, "is not an IDX file of unsigned bytes")
+    shape: tuple[Any, ...] = tuple(np.frombuffer(content[4:start], ">i4").astype(int).tolist())
+    if len(content) - start != int(np.prod(shape)):
+        raise SpecError("dataset", path.name, f"should hold {shape} bytes after its head")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def _first_file(folder: Path, stem: str) -> Path | None:
+    names = (f"{stem}-ubyte", f"{stem}-ubyte.gz")
+    return next((folder / name for name in names if (folder / name).is_file()), None)

@@ -1,0 +1,82 @@
+"""What a source of examples is: where it looks, and the arrays it decodes to.
+
+A source knows one kind of files (or one package) and nothing of limits, resizing, normalization or
+the prepared folder; those are the same for all and live in `decoding` and `preparation`. Sources
+import what they need (Pillow, scikit-learn, torchvision) inside their functions, so that a machine
+without them can use the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from downpour.errors import SpecError
+from downpour.spec import Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrays:
+    """Examples as a source decodes them.
+
+    `x` is images where it is uint8 with 3 or 4 dimensions ([n, h, w], [n, h, w, c] or
+    [n, c, h, w]), and numbers otherwise ([n, ...]). `y` is class numbers [n] or [n, 1], or zeros
+    and ones [n, k]. `mean` and `std` are a well-known set's usual ones, per channel of values
+    scaled to 0..1; absent, they are computed from the training set.
+    """
+
+    train_x: NDArray[Any]
+    train_y: NDArray[Any]
+    test_x: NDArray[Any]
+    test_y: NDArray[Any]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A source's files, found: what tells their content apart, and how to decode them."""
+
+    fingerprint: tuple[str, ...]
+    read: Callable[[], Arrays]
+
+
+class Source(Protocol):
+    """One kind of dataset."""
+
+    def check(self, spec: Spec, data_dir: Path | None) -> None:
+        """Refuse cheaply, with a SpecError, what cannot work; may pass what fails later."""
+
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
+        """Find the source's files, downloading them into `downloads` where that is its way.
+
+        Raises:
+            SpecError: they are nowhere, or are not what they should be.
+        """
+
+
+def fingerprint(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Return what tells files apart without reading them: path, size and time of change."""
+    found = []
+    for path in paths:
+        stat = path.stat()
+        found.append(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}")
+    return tuple(found)
+
+
+def named_path(spec: Spec, data_dir: Path | None) -> Path:
+    """Return `data_path`, looked up in `data_dir` first where it is relative.
+
+    Raises:
+        SpecError: there is no such file or folder.
+    """
+    given = Path(spec.data_path or "")
+    places = [data_dir / given, given] if data_dir and not given.is_absolute() else [given]
+    for place in places:
+        if place.exists():
+            return place
+    raise SpecError("data_path", spec.data_path, "no such file or folder")

@@ -1,0 +1,61 @@
+"""Networks, by name: those that come with Downpour, torchvision's, and factories on the allow-list.
+
+A network's initial parameters follow from the spec's seed alone, so every process can build the
+same one. `NETWORKS` lists Downpour's own and what `model_options` they take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from downpour.allowlist import check_factory, load_factory
+from downpour.errors import SpecError
+from downpour.models.building import call_builder, check_fit, outputs_needed
+from downpour.models.networks import digits_cnn, mlp, mnist_cnn
+from downpour.models.vision import known_networks, vision_builder
+from downpour.spec import Spec
+from downpour.values import DatasetFacts
+
+NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    "digits-cnn": digits_cnn,
+    "mnist-cnn": mnist_cnn,
+    "mlp": mlp,
+}
+
+__all__ = ["NETWORKS", "build", "check_fit", "check_model", "outputs_needed"]
+
+
+def build(spec: Spec, facts: DatasetFacts) -> nn.Module:
+    """Build the spec's network for a dataset, on the CPU, seeded by the spec.
+
+    Raises:
+        SpecError: the network is unknown or not allowed, or options, data and loss do not fit it.
+    """
+    check_model(spec)
+    return call_builder(_builder(spec), spec, facts)
+
+
+def check_model(spec: Spec) -> None:
+    """Refuse a network that is unknown or not allowed; imports torchvision for other names only.
+
+    Raises:
+        SpecError: names what is known.
+    """
+    if ":" in spec.model:
+        check_factory("model", spec.model)
+    elif spec.model not in NETWORKS:
+        vision = known_networks()
+        if spec.model not in vision:
+            own = ", ".join(NETWORKS)
+            others = "names in torchvision.models" if vision else "(torchvision does not import)"
+            raise SpecError(
+                "model", spec.model, f"known are {own}, package.module:factory and {others}"
+            )
+
+
+def _builder(spec: Spec) -> Callable[..., nn.Module]:
+    if ":" in spec.model:
+        return load_factory("model", spec.model)
+    return NETWORKS.get(spec.model) or vision_builder(spec.model)

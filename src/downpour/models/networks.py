@@ -1,0 +1,93 @@
+"""The networks that come with Downpour; they adapt to the size, channels and classes of the data.
+
+Where a convolution is followed by ReLU and max-pooling, the pooling comes first: the two commute,
+values and gradients alike, and ReLU then has a quarter of the work.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import nn
+
+from downpour.errors import SpecError
+from downpour.models.dropout import Dropout
+
+
+def digits_cnn(sample_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Two small convolutions and a dense layer, for images from 8 x 8 pixels on."""
+    channels, height, width = _image(sample_shape, smallest=4)
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(channels, 16, 3, padding=1),
+            relu1=nn.ReLU(inplace=True),
+            conv2=nn.Conv2d(16, 32, 3, padding=1),
+            pool=nn.MaxPool2d(2),
+            relu2=nn.ReLU(inplace=True),
+            flatten=nn.Flatten(),
+            dense1=nn.Linear(32 * (height // 2) * (width // 2), 64),
+            relu3=nn.ReLU(inplace=True),
+            dense2=nn.Linear(64, num_classes),
+        )
+    )
+
+
+def mnist_cnn(
+    sample_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    dropout: float = 0.25,
+    dropout2: float = 0.5,
+) -> nn.Module:
+    """The network of the ECE751 report's Table I: 1,199,882 parameters on MNIST.
+
+    Convolutions 3 x 3 with 32 and 64 channels, max-pooling by 2, `dropout`, a dense layer of 128,
+    `dropout2`, and the output.
+    """
+    channels, height, width = _image(sample_shape, smallest=6)
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(channels, 32, 3),
+            relu1=nn.ReLU(inplace=True),
+            conv2=nn.Conv2d(32, 64, 3),
+            pool=nn.MaxPool2d(2),
+            relu2=nn.ReLU(inplace=True),
+            dropout1=Dropout(_probability("dropout", dropout)),
+            flatten=nn.Flatten(),
+            dense1=nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
+            relu3=nn.ReLU(inplace=True),
+            dropout2=Dropout(_probability("dropout2", dropout2)),
+            dense2=nn.Linear(128, num_classes),
+        )
+    )
+
+
+def mlp(
+    sample_shape: tuple[int, ...], num_classes: int, *, hidden: Sequence[int] = (64, 64)
+) -> nn.Module:
+    """Dense layers with ReLU between them, of the widths in `hidden`; for examples of any shape."""
+    widths = [hidden] if isinstance(hidden, int) else list(hidden)
+    if any(not isinstance(width, int) or width < 1 for width in widths):
+        raise SpecError("model_options.hidden", hidden, "a list of widths, each at least 1")
+    size = 1
+    for length in sample_shape:
+        size *= length
+    layers: list[nn.Module] = [nn.Flatten()]
+    for width in widths:
+        layers += [nn.Linear(size, width), nn.ReLU(inplace=True)]
+        size = width
+    return nn.Sequential(*layers, nn.Linear(size, num_classes))
+
+
+def _image(sample_shape: tuple[int, ...], *, smallest: int) -> tuple[int, int, int]:
+    if len(sample_shape) != 3 or min(sample_shape[1:]) < smallest:
+        accepted = f"this network needs images of at least {smallest} x {smallest} pixels"
+        raise SpecError("model", f"examples of shape {sample_shape}", accepted)
+    return sample_shape
+
+
+def _probability(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise SpecError(f"model_options.{name}", value, "a number from 0 on and below 1")
+    return float(value)

@@ -1,0 +1,63 @@
+"""From a prepared dataset to batches of tensors, with no work for a single example in Python.
+
+A batch is gathered from mapped memory as bytes, a quarter of what floats would move, and normalized
+by one multiplication and one addition. Images lie as [b, h, w, c] in memory and are handed over
+as [b, c, h, w], which is torch's channels_last layout without a copy.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from downpour.datasets import Examples, PreparedDataset
+from downpour.spec import Spec
+
+
+class Feed:
+    """Batches of one part of a dataset, normalized, on the spec's device."""
+
+    def __init__(self, dataset: PreparedDataset, part: Examples, spec: Spec) -> None:
+        self._x = torch.from_numpy(part.x)
+        self._y = torch.from_numpy(part.y)
+        self._images = dataset.images
+        self._device = spec.device
+        self._contiguous = not spec.channels_last
+        self._flip = spec.flip and self._images
+        scale = torch.from_numpy(1 / dataset.std)
+        shift = torch.from_numpy(-dataset.mean / dataset.std)
+        self._scale: Tensor | float = scale.float().to(self._device)
+        self._shift: Tensor | float = shift.float().to(self._device)
+        if self._images and scale.numel() == 1:
+            self._scale, self._shift = scale.item(), shift.item()
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def chosen(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the training batch of some indices [b]: x [b, ...] float32 and their targets.
+
+        Draws from torch's generator where the spec flips images.
+        """
+        x = self._x.index_select(0, indices)
+        if self._flip:
+            mirrored = torch.rand(len(x)) < 0.5
+            x = torch.where(mirrored[:, None, None, None], x.flip(2), x)
+        return self._ready(x), self._moved(self._y.index_select(0, indices))
+
+    def block(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Return examples in their own order, as they are: for evaluation."""
+        return self._ready(self._x[start:stop]), self._moved(self._y[start:stop])
+
+    def _ready(self, x: Tensor) -> Tensor:
+        # A copy in any case: what lies in mapped memory must not be changed.
+        x = self._moved(x).to(torch.float32, copy=True).mul_(self._scale).add_(self._shift)
+        if not self._images:
+            return x
+        x = x.permute(0, 3, 1, 2)
+        return x.contiguous() if self._contiguous else x
+
+    def _moved(self, values: Tensor) -> Tensor:
+        if self._device == "cpu":
+            return values
+        return values.pin_memory().to(self._device, non_blocking=True)

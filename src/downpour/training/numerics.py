@@ -1,0 +1,105 @@
+"""What surrounds every computation on parameters: threads, precision, generators, memory errors.
+
+All of it is process-wide state of torch; each context here sets it and puts back what was there,
+so that training, evaluation and whatever else lives in a process don't disturb each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from downpour.errors import FileCorrupt, OutOfMemory
+from downpour.spec import Spec
+
+
+@contextmanager
+def settings(spec: Spec) -> Iterator[None]:
+    """Compute with the spec's threads, repeatably; a lack of memory becomes OutOfMemory."""
+    threads = torch.get_num_threads()
+    if threads != spec.threads:
+        torch.set_num_threads(spec.threads)
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+            yield
+    except (MemoryError, torch.cuda.OutOfMemoryError) as error:
+        raise OutOfMemory(_first_line(error)) from error
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error) or "not enough memory" in str(error):
+            raise OutOfMemory(_first_line(error)) from error
+        raise
+    finally:
+        if threads != spec.threads:
+            torch.set_num_threads(threads)
+
+
+def precision(spec: Spec) -> torch.autocast:
+    """Return the context of a forward pass; a new one each step, as it keeps cast weights."""
+    return torch.autocast(
+        spec.device, dtype=torch.bfloat16, enabled=spec.precision == "bfloat16", cache_enabled=False
+    )
+
+
+def place(model: nn.Module, spec: Spec, *, images: bool) -> None:
+    """Move a network to the spec's device and memory layout, where it is not there already."""
+    model.to(spec.device)
+    if images and spec.channels_last:
+        for value in model.parameters():
+            if value.dim() == 4:
+                value.data = value.data.contiguous(memory_format=torch.channels_last)
+
+
+class Randomness:
+    """The states of torch's generators as one task sees them, kept apart from the process's."""
+
+    def __init__(self, seed: int, device: str) -> None:
+        kinds = ("cpu",) if device == "cpu" else ("cpu", device)
+        self._states = {kind: torch.Generator(kind).manual_seed(seed).get_state() for kind in kinds}
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Let torch draw from this task's generators, then from the process's again."""
+        before = {kind: _state(kind) for kind in self._states}
+        for kind, state in self._states.items():
+            _set_state(kind, state)
+        try:
+            yield
+            self._states = {kind: _state(kind) for kind in self._states}
+        finally:
+            for kind, state in before.items():
+                _set_state(kind, state)
+
+    def arrays(self) -> dict[str, NDArray[np.uint8]]:
+        """Return the states by the kind of device."""
+        return {kind: state.numpy().copy() for kind, state in self._states.items()}
+
+    def restore(self, arrays: dict[str, NDArray[np.uint8]]) -> None:
+        """Take over states that `arrays` returned.
+
+        Raises:
+            FileCorrupt: they are of other devices, or of another size.
+        """
+        shapes = {kind: tuple(state.shape) for kind, state in self._states.items()}
+        if {kind: array.shape for kind, array in arrays.items()} != shapes:
+            raise FileCorrupt("snapshot", f"its generator states should have the shapes {shapes}")
+        self._states = {kind: torch.tensor(array) for kind, array in arrays.items()}
+
+
+def _state(kind: str) -> Tensor:
+    return torch.get_rng_state() if kind == "cpu" else torch.cuda.get_rng_state()
+
+
+def _set_state(kind: str, state: Tensor) -> None:
+    if kind == "cpu":
+        torch.set_rng_state(state)
+    else:
+        torch.cuda.set_rng_state(state)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,69 @@
+"""A network's parameters and buffers as named arrays, and back.
+
+The arrays are what files hold, so they are plain, contiguous and on the CPU, whatever the network's
+device and memory layout; values are copied, never converted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from downpour.errors import FileCorrupt, NonFinite
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def parameters_of(model: nn.Module) -> Arrays:
+    """Return copies of a network's parameters and buffers, by their names in its state_dict."""
+    return {name: array_of(value) for name, value in model.state_dict().items()}
+
+
+def load_parameters(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Copy arrays into a network's parameters and buffers; the network is not rebuilt.
+
+    Raises:
+        FileCorrupt: names, shapes or types are not those of the network.
+    """
+    state = model.state_dict()
+    if state.keys() != arrays.keys():
+        odd = ", ".join(sorted(state.keys() ^ arrays.keys())[:3])
+        raise FileCorrupt("parameters", f"are not those of this network: {odd}")
+    for name, value in state.items():
+        copy_into(value, arrays[name], name)
+
+
+def check_finite(arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Raise NonFinite where an array holds NaN or infinity."""
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise NonFinite(f"{name} holds NaN or infinity")
+
+
+def array_of(value: Tensor) -> NDArray[Any]:
+    """Return a copy of a tensor as a contiguous array on the CPU."""
+    return np.array(value.detach().cpu().numpy(), order="C", copy=True)
+
+
+def copy_into(target: Tensor, array: NDArray[Any], name: str) -> None:
+    """Copy an array into a tensor of the same shape and type, whatever their memory layouts.
+
+    Raises:
+        FileCorrupt: shape or type differ; `name` is named.
+    """
+    # The array may be read-only memory of a mapped file, which torch would warn of.
+    view = target.detach().cpu().numpy()
+    if view.shape != array.shape or view.dtype != array.dtype:
+        raise FileCorrupt(
+            "parameters",
+            f"{name} should be {view.dtype} {view.shape}, and is {array.dtype} {array.shape}",
+        )
+    np.copyto(view, array, casting="no")
+    if target.device.type != "cpu":
+        with torch.no_grad():
+            target.copy_(torch.from_numpy(view))

@@ -1,0 +1,68 @@
+"""Limits, layouts and statistics, the same for every source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from downpour.datasets.decoding import Decoded, decoded
+from downpour.datasets.source import Arrays
+from downpour.errors import SpecError
+from downpour.spec import Spec
+
+
+def decode(x: NDArray[Any], y: NDArray[Any], **fields: Any) -> Decoded:
+    """Decode a set whose test part is its training part."""
+    return decoded(Arrays(train_x=x, train_y=y, test_x=x, test_y=y), Spec.make(fields))
+
+
+def test_images_with_channels_first_are_turned(rng_images: NDArray[np.uint8]) -> None:
+    """[n, c, h, w] and [n, h, w, c] of the same images decode to the same."""
+    last = decode(rng_images, np.arange(6))
+    first = decode(np.ascontiguousarray(rng_images.transpose(0, 3, 1, 2)), np.arange(6))
+    assert np.array_equal(last.train_x, first.train_x)
+
+
+@pytest.fixture
+def rng_images() -> NDArray[np.uint8]:
+    """Six color images of 9 x 11."""
+    return np.random.default_rng(1).integers(0, 256, (6, 9, 11, 3), dtype=np.uint8)
+
+
+def test_image_statistics_are_those_of_the_channels(rng_images: NDArray[np.uint8]) -> None:
+    """Mean and standard deviation agree with numpy's own."""
+    found = decode(rng_images, np.arange(6))
+    assert found.mean == pytest.approx(rng_images.mean(axis=(0, 1, 2)).tolist())
+    assert found.std == pytest.approx(rng_images.std(axis=(0, 1, 2)).tolist())
+
+
+def test_numbers_are_standardized_by_feature() -> None:
+    """One mean and deviation a feature; a constant feature keeps a deviation of one."""
+    x = np.array([[1.0, 5.0], [3.0, 5.0]])
+    found = decode(x, np.array([0, 1]))
+    assert found.mean == (2.0, 5.0)
+    assert found.std == (1.0, 1.0)
+
+
+def test_limits_take_the_first_and_keep_the_classes() -> None:
+    """The number of classes is the whole set's, so that a limit does not change the network."""
+    found = decode(np.zeros((10, 2)), np.arange(10), train_limit=3, test_limit=2)
+    assert (len(found.train_x), len(found.test_x), found.classes) == (3, 2, 10)
+
+
+def test_resizing_what_is_no_image_is_refused() -> None:
+    """The refusal names image_size."""
+    with pytest.raises(SpecError, match="image_size"):
+        decode(np.zeros((10, 2)), np.arange(10), image_size=8)
+
+
+def test_parts_that_differ_are_refused() -> None:
+    """Training and test examples must have one shape."""
+    arrays = Arrays(
+        train_x=np.zeros((4, 2)), train_y=np.arange(4), test_x=np.zeros((4, 3)), test_y=np.arange(4)
+    )
+    with pytest.raises(SpecError, match="differ in shape"):
+        decoded(arrays, Spec.make({}))

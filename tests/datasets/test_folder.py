@@ -1,0 +1,104 @@
+"""Images in folders, one folder a class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from downpour.datasets import check_source, open_prepared, prepare
+from downpour.errors import SpecError
+from downpour.spec import Spec
+
+
+def draw(path: Path, level: int, mode: str = "L", size: tuple[int, int] = (8, 8)) -> None:
+    """Save an image of one gray level."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, level if mode == "L" else (level, level, level)).save(path)
+
+
+def spec_of(root: Path, **fields: object) -> Spec:
+    """Return a spec that trains on a folder."""
+    return Spec.make({"dataset": "folder", "data_path": str(root), **fields})
+
+
+def test_train_and_test_folders_are_read_by_class(tmp_path: Path) -> None:
+    """Class numbers follow the sorted names; the pixels are the files'."""
+    root = tmp_path / "images"
+    for part, count in (("train", 6), ("test", 2)):
+        for number in range(count):
+            draw(root / part / "cat" / f"{number}.png", 10)
+            draw(root / part / "dog" / f"{number}.png", 200)
+    dataset = open_prepared(tmp_path, prepare(spec_of(root), tmp_path))
+    assert dataset.facts.sample_shape == (1, 8, 8)
+    assert (len(dataset.train), len(dataset.test)) == (12, 4)
+    assert np.array_equal(dataset.train.x[:, 0, 0, 0], np.where(dataset.train.y == 1, 200, 10))
+
+
+def test_without_a_test_folder_a_fifth_is_held_out(tmp_path: Path) -> None:
+    """Each class gives a fifth; a limit leaves both classes in."""
+    root = tmp_path / "images"
+    for number in range(10):
+        draw(root / "a" / f"{number}.png", 1)
+        draw(root / "b" / f"{number}.png", 2)
+    whole = open_prepared(tmp_path, prepare(spec_of(root), tmp_path))
+    assert np.bincount(whole.test.y).tolist() == [2, 2]
+    few = open_prepared(tmp_path, prepare(spec_of(root, train_limit=8), tmp_path))
+    assert len(few.train) == 8
+    assert set(few.train.y.tolist()) == {0, 1}
+
+
+def test_one_color_image_makes_all_of_them_color(tmp_path: Path) -> None:
+    """Gray images are shown in three channels beside colored ones."""
+    root = tmp_path / "images"
+    for number in range(5):
+        draw(root / "a" / f"{number}.png", 7)
+        draw(root / "b" / f"{number}.png", 9, mode="RGB")
+    dataset = open_prepared(tmp_path, prepare(spec_of(root), tmp_path))
+    assert dataset.facts.sample_shape == (3, 8, 8)
+
+
+def test_images_of_different_sizes_need_image_size(tmp_path: Path) -> None:
+    """Without it the refusal names the field; with it all become squares."""
+    root = tmp_path / "images"
+    for number in range(5):
+        draw(root / "a" / f"{number}.png", 7, size=(8 + number, 9))
+    with pytest.raises(SpecError, match="image_size"):
+        prepare(spec_of(root), tmp_path)
+    key = prepare(spec_of(root, image_size=6), tmp_path)
+    assert open_prepared(tmp_path, key).facts.sample_shape == (1, 6, 6)
+
+
+def test_a_folder_without_classes_is_seen_before_anything_starts(tmp_path: Path) -> None:
+    """check_source says which layout is needed."""
+    with pytest.raises(SpecError, match="no such file or folder"):
+        check_source(spec_of(tmp_path / "nowhere"))
+    with pytest.raises(SpecError, match=r"train/<class>/"):
+        check_source(spec_of(tmp_path))
+
+
+def test_a_broken_image_and_an_unknown_test_class_are_named(tmp_path: Path) -> None:
+    """The file or the folder stands in the message."""
+    root = tmp_path / "images"
+    for number in range(5):
+        draw(root / "train" / "a" / f"{number}.png", 7)
+    draw(root / "test" / "a" / "0.png", 7)
+    (root / "train" / "a" / "broken.png").write_bytes(b"\x89PNG no image")
+    with pytest.raises(SpecError, match=r"broken\.png"):
+        prepare(spec_of(root), tmp_path)
+    (root / "test" / "b").mkdir()
+    with pytest.raises(SpecError, match="no such class"):
+        prepare(spec_of(root), tmp_path)
+
+
+def test_deep_pixels_are_refused_rather_than_clipped(tmp_path: Path) -> None:
+    """Sixteen bits a channel do not fit into bytes."""
+    path = tmp_path / "images" / "a" / "0.png"
+    path.parent.mkdir(parents=True)
+    for number in range(5):
+        pixels = np.full((8, 8), 40_000, np.uint16)
+        Image.fromarray(pixels).save(path.with_name(f"{number}.png"))
+    with pytest.raises(SpecError, match="8 bits"):
+        prepare(spec_of(tmp_path / "images"), tmp_path)

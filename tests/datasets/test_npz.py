@@ -1,0 +1,122 @@
+"""Files of named arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from downpour.datasets import PreparedDataset, check_source, open_prepared, prepare
+from downpour.errors import SpecError
+from downpour.spec import Spec
+
+
+def prepared(folder: Path, **arrays: Any) -> PreparedDataset:
+    """Save arrays and prepare them as a dataset."""
+    path = folder / "set.npz"
+    np.savez(path, **arrays)
+    spec = Spec.make({"dataset": "npz", "data_path": str(path)})
+    check_source(spec)
+    return open_prepared(folder / "datasets", prepare(spec, folder / "datasets"))
+
+
+def test_the_medmnist_layout_is_read_and_validation_left_alone(tmp_path: Path) -> None:
+    """Labels [n, 1] become classes [n]; uint8 arrays become images."""
+    images = np.arange(6 * 28 * 28, dtype=np.uint8).reshape(6, 28, 28)
+    dataset = prepared(
+        tmp_path,
+        train_images=images,
+        train_labels=np.array([[0], [1], [0], [1], [0], [1]], np.uint8),
+        val_images=images[:1],
+        val_labels=np.zeros((1, 1), np.uint8),
+        test_images=images[:2],
+        test_labels=np.array([[1], [0]], np.uint8),
+    )
+    assert dataset.images
+    assert dataset.facts.classes == 2
+    assert np.array_equal(dataset.train.x[..., 0], images)
+    assert dataset.test.y.tolist() == [1, 0]
+
+
+def test_x_and_y_without_a_test_part_are_cut(tmp_path: Path) -> None:
+    """A fifth is held out, by class; every example is in exactly one part."""
+    x = np.arange(100, dtype=np.float64).reshape(50, 2)
+    dataset = prepared(tmp_path, x=x, y=np.repeat([0, 1], 25))
+    assert np.bincount(dataset.test.y).tolist() == [5, 5]
+    both = np.concatenate([dataset.train.x, dataset.test.x])
+    assert np.array_equal(np.sort(both[:, 0]), x[:, 0].astype(np.float32))
+
+
+def test_x_and_y_with_a_test_part_are_left_as_they_are(tmp_path: Path) -> None:
+    """The order and the parts are the user's."""
+    x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 2, 0])
+    dataset = prepared(tmp_path, x=x, y=y, x_test=x[:1], y_test=y[:1])
+    assert np.array_equal(dataset.train.x, x)
+    assert dataset.train.x.dtype == np.float32
+    assert len(dataset.test) == 1
+
+
+def test_targets_of_zeros_and_ones_are_no_classes(tmp_path: Path) -> None:
+    """Labels [n, k] stay as k targets for binary cross-entropy."""
+    y = np.eye(3, dtype=np.int64)[np.arange(10) % 3]
+    dataset = prepared(tmp_path, x=np.ones((10, 4)), y=y, x_test=np.ones((1, 4)), y_test=y[:1])
+    assert (dataset.facts.classes, dataset.facts.targets_per_sample) == (0, 3)
+    assert dataset.labels is None
+
+
+@pytest.mark.parametrize(
+    ("arrays", "accepted"),
+    [
+        ({"a": np.ones(3)}, "train_images"),
+        ({"x": np.ones((5, 2)), "y": np.ones(4)}, "as many labels as examples"),
+        ({"x": np.ones((5, 2)), "y": np.full(5, -1)}, "class numbers"),
+        ({"x": np.ones((5, 2)), "y": np.full(5, 0.5)}, "class numbers"),
+        ({"x": np.full((5, 2), np.nan), "y": np.zeros(5)}, "finite"),
+        ({"x": np.ones((5, 2)), "y": np.full((5, 2), 2)}, "zeros and ones"),
+        ({"x": np.array(["a"] * 5), "y": np.zeros(5)}, "not numeric"),
+        ({"x": np.ones((0, 2)), "y": np.zeros(0)}, "no training"),
+        ({"x": np.zeros((5, 7, 7, 7), np.uint8), "y": np.zeros(5)}, "1, 3 or 4 channels"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(
+    tmp_path: Path, arrays: dict[str, Any], accepted: str
+) -> None:
+    """Each misfit costs one line that says what would be accepted."""
+    with pytest.raises(SpecError, match=accepted):
+        prepared(tmp_path, **arrays)
+
+
+def test_objects_are_never_unpickled(tmp_path: Path) -> None:
+    """An array that needs pickle is refused, not opened."""
+    objects = np.array([{}, {}], dtype=object)
+    with pytest.raises(SpecError, match="allow_pickle=False"):
+        prepared(tmp_path, x=objects, y=np.zeros(2))
+
+
+def test_what_is_no_npz_file_is_seen_before_anything_starts(tmp_path: Path) -> None:
+    """check_source refuses a missing path and a file of another kind."""
+    path = tmp_path / "set.npz"
+    spec = Spec.make({"dataset": "npz", "data_path": str(path)})
+    with pytest.raises(SpecError, match="no such file"):
+        check_source(spec)
+    path.write_text("text")
+    with pytest.raises(SpecError, match=r"is not a \.npz file"):
+        check_source(spec)
+
+
+def test_a_relative_path_is_looked_up_in_the_data_folder(tmp_path: Path) -> None:
+    """`data_path` may be relative to the folder that --data-dir names."""
+    np.savez(tmp_path / "set.npz", x=np.ones((10, 2)), y=np.arange(10) % 2)
+    check_source(Spec.make({"dataset": "npz", "data_path": "set.npz"}), tmp_path)
+
+
+def test_the_real_pneumonia_set_is_read(tmp_path: Path, real_data: Path) -> None:
+    """MedMNIST's chest X-rays: gray images of two classes."""
+    path = real_data / "pneumoniamnist" / "pneumoniamnist.npz"
+    if not path.is_file():
+        pytest.skip("PneumoniaMNIST is not in the data folder")
+    spec = Spec.make({"dataset": "npz", "data_path": str(path)})
+    facts = open_prepared(tmp_path, prepare(spec, tmp_path)).facts
+    assert (facts.train_samples, facts.sample_shape, facts.classes) == (2428, (1, 28, 28), 2)

@@ -1,0 +1,34 @@
+"""What every source has in common."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from downpour.datasets import SOURCES, check_source
+from downpour.errors import SpecError
+from downpour.spec import Spec
+
+
+def test_an_unknown_dataset_is_refused_by_naming_the_known() -> None:
+    """The line lists every source."""
+    with pytest.raises(SpecError) as refusal:
+        check_source(Spec.make({"dataset": "minst"}))
+    assert all(name in str(refusal.value) for name in SOURCES)
+
+
+@pytest.mark.parametrize("name", sorted(set(SOURCES) - {"npz", "folder"}))
+def test_well_known_sets_pass_the_cheap_check_without_their_files(name: str) -> None:
+    """A download may still help; but options they do not have are refused."""
+    check_source(Spec.make({"dataset": name}))
+    with pytest.raises(SpecError, match="only a factory takes options"):
+        check_source(Spec.make({"dataset": name, "dataset_options": {"a": 1}}))
+
+
+def test_importing_the_datasets_brings_no_heavy_package() -> None:
+    """torch, torchvision, scikit-learn and Pillow come only when they are needed."""
+    code = "import sys, downpour.datasets; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "torchvision", "sklearn", "PIL"} & set(done.stdout.split())

@@ -1,0 +1,64 @@
+"""What a spec may name, and what it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from downpour.allowlist import VARIABLE, check_factory, load_factory, source_file
+from downpour.errors import SpecError
+
+
+@pytest.fixture(autouse=True)
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module of the user's, not yet allowed."""
+    path = tmp_path / "allowed_probe.py"
+    path.write_text("from subprocess import run\nanswer = 42\ndef make():\n    return 42\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    return path
+
+
+def test_a_factory_outside_the_list_is_refused_by_naming_the_list() -> None:
+    """The refusal says which prefixes are allowed and what adds to them."""
+    with pytest.raises(SpecError, match=r"downpour.datasets, downpour.models; DOWNPOUR_ALLOW"):
+        load_factory("dataset", "allowed_probe:make")
+
+
+def test_the_variable_adds_a_prefix(own_module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module whose prefix is in DOWNPOUR_ALLOW may be named; its file can be found."""
+    monkeypatch.setenv(VARIABLE, "other.package, allowed_probe")
+    assert load_factory("dataset", "allowed_probe:make")() == 42
+    assert source_file("allowed_probe") == own_module
+
+
+def test_what_a_module_merely_imports_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An allowed module does not open the doors of all that it uses."""
+    monkeypatch.setenv(VARIABLE, "allowed_probe")
+    with pytest.raises(SpecError, match="allowed are modules"):
+        load_factory("dataset", "allowed_probe:run")
+
+
+def test_a_prefix_ends_at_a_dot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allowing `allowed` does not allow `allowed_probe`."""
+    monkeypatch.setenv(VARIABLE, "allowed")
+    with pytest.raises(SpecError):
+        check_factory("model", "allowed_probe:make")
+
+
+@pytest.mark.parametrize("name", ["os:system", "subprocess:run", "downpour.store:x", "a:b.c", ":x"])
+def test_dangerous_and_malformed_names_are_refused(name: str) -> None:
+    """Nothing that happens to be installed can be called, and only one plain name is looked up."""
+    with pytest.raises(SpecError):
+        check_factory("model", name)
+
+
+@pytest.mark.parametrize("name", ["allowed_probe:nothing", "allowed_probe:answer"])
+def test_what_is_not_there_or_not_callable_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that leads to no function is the user's mistake, in one line."""
+    monkeypatch.setenv(VARIABLE, "allowed_probe")
+    with pytest.raises(SpecError, match="allowed_probe"):
+        load_factory("model", name)
