@@ -102,10 +102,11 @@ def seconds(values: Sequence[float | None]) -> list[str | None]:
 
 def _heading(result: Result) -> Text:
     spec = result.spec
-    shards = f"{result.shards} shard" if result.shards == 1 else f"{result.shards} shards"
+    number = result.shards
+    shards = f"{number} shard{'' if number == 1 else 's'}, " if number else ""
     told = [
         f"{spec.get('model')} on {spec.get('dataset')}",
-        f"{shards}, {spec.get('split')} split",
+        f"{shards}{spec.get('split')} split",
         f"{spec.get('aggregate')}",
     ]
     return Text.assemble((result.name, "bold"), "  ", (" · ".join(told), "dim"))
