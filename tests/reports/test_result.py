@@ -80,17 +80,34 @@ def test_a_result_can_be_made_at_any_moment(lines: list[str], state: str, epochs
 
 
 @pytest.mark.parametrize(
-    ("line", "state"),
+    ("line", "state", "asked_wrongly"),
     [
-        ('{"at": 9, "kind": "failed", "reason": "no luck", "asked_wrongly": false}', "failed"),
-        ('{"at": 9, "kind": "cancelled", "reason": "no luck"}', "cancelled"),
+        (
+            '{"at": 9, "kind": "failed", "reason": "no luck", "asked_wrongly": false}',
+            "failed",
+            False,
+        ),
+        ('{"at": 9, "kind": "failed", "reason": "no luck", "asked_wrongly": true}', "failed", True),
+        ('{"at": 9, "kind": "cancelled", "reason": "no luck"}', "cancelled", False),
     ],
 )
-def test_an_end_without_a_model_says_why(line: str, state: str) -> None:
+def test_an_end_without_a_model_says_why(
+    line: str,
+    state: str,
+    asked_wrongly: bool,  # noqa: FBT001 - a row of the table above
+) -> None:
     """The reason comes through unchanged; the time is how far the record goes."""
     result = Result.from_lines([*LINES[:5], line], FOLDER)
     assert (result.state, result.reason, result.total_seconds) == (state, "no luck", 9)
+    assert result.asked_wrongly is asked_wrongly
     assert result.model_file is None
+
+
+def test_shards_are_counted_when_they_are_made() -> None:
+    """A spec may leave their number to the manager, which knows it once the set is split."""
+    open_spec = LINES[0].replace('"shards": 2}', '"shards": 0}')
+    assert Result.from_lines([open_spec]).shards == 0
+    assert Result.from_lines([open_spec, LINES[3]]).shards == 2
 
 
 def test_what_is_recorded_twice_counts_once() -> None:

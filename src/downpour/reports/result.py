@@ -98,7 +98,8 @@ class FailureResult:
 class Result:
     """An experiment as far as it has come.
 
-    `reason` says why it failed or was cancelled. `model_file` is the final model, where the
+    `reason` says why it failed or was cancelled; `asked_wrongly` that the user can mend it by
+    changing the spec. `model_file` is the final model, where the
     experiment is finished and its folder known. Seconds of what has not happened yet are 0.
     """
 
@@ -108,6 +109,7 @@ class Result:
     shards: int
     state: State
     reason: str | None
+    asked_wrongly: bool
     train_samples: int
     test_samples: int
     classes: int
@@ -221,9 +223,10 @@ def _folded(record: Sequence[tuple[float, Fact]], folder: Path | None) -> Result
         experiment=told.submitted.experiment,
         name=told.submitted.name,
         spec=told.submitted.spec,
-        shards=told.submitted.shards,
+        shards=len(prepared.shard_samples) or told.submitted.shards,
         state=_state(told),
         reason=end.reason if isinstance(end, Failed | Cancelled) else None,
+        asked_wrongly=isinstance(end, Failed) and end.asked_wrongly,
         train_samples=prepared.train_samples,
         test_samples=prepared.test_samples,
         classes=prepared.classes,

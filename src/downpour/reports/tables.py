@@ -7,6 +7,7 @@ out. Renderables of `rich` only: nothing here prints, reads or measures.
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median
 
@@ -48,20 +49,18 @@ def result_table(result: Result) -> RenderableType:
 
 def workers_table(result: Result) -> RenderableType:
     """Show what each worker did: its tasks, how long they took, and the attempts it failed."""
-    names = {task.worker for task in result.tasks} | {f.worker for f in result.failures}
-    ordered = sorted(names, key=_natural)
-    times = {
-        name: [task.completion_seconds for task in result.tasks if task.worker == name]
-        for name in ordered
-    }
-    failures = [sum(f.worker == name for f in result.failures) for name in ordered]
+    times: defaultdict[str, list[float]] = defaultdict(list)
+    for task in result.tasks:
+        times[task.worker].append(task.completion_seconds)
+    failures = Counter(failure.worker for failure in result.failures)
+    names = sorted({*times, *failures}, key=_natural)
     return _table(
         [
-            ("worker", ordered),
-            ("tasks", [str(len(times[name])) for name in ordered]),
-            ("median\ns", seconds([median(times[n]) if times[n] else None for n in ordered])),
-            ("slowest\ns", seconds([max(times[n], default=None) for n in ordered])),
-            ("failures", [str(count) if count else None for count in failures]),
+            ("worker", names),
+            ("tasks", [str(len(times[name])) for name in names]),
+            ("median\ns", seconds([median(times[n]) if times[n] else None for n in names])),
+            ("slowest\ns", seconds([max(times[n], default=None) for n in names])),
+            ("failures", [str(failures[n]) if failures[n] else None for n in names]),
         ]
     )
 
@@ -70,15 +69,16 @@ def classes_table(result: Result) -> RenderableType:
     """Show the accuracy of each class in percent, over at most six epochs evenly chosen."""
     measured = [r for r in result.rounds if r.class_accuracy]
     last = len(measured) - 1
-    steps = min(last, _CLASS_EPOCHS_MAX - 1)
-    chosen = (
-        [measured[round(step * last / steps)] for step in range(steps + 1)] if last else measured
-    )
+    steps = _CLASS_EPOCHS_MAX - 1
+    chosen = sorted({round(step * last / steps) for step in range(steps + 1)} if measured else ())
     classes = range(len(measured[-1].class_accuracy) if measured else 0)
     return _table(
         [
             ("class", [str(label) for label in classes]),
-            *((f"epoch {r.epoch}\n%", percents(r.class_accuracy)) for r in chosen),
+            *(
+                (f"epoch {measured[i].epoch}\n%", percents(measured[i].class_accuracy))
+                for i in chosen
+            ),
         ]
     )
 
@@ -102,10 +102,11 @@ def seconds(values: Sequence[float | None]) -> list[str | None]:
 
 def _heading(result: Result) -> Text:
     spec = result.spec
-    shards = f"{result.shards} shard" if result.shards == 1 else f"{result.shards} shards"
+    number = result.shards
+    shards = f"{number} shard{'' if number == 1 else 's'}, " if number else ""
     told = [
         f"{spec.get('model')} on {spec.get('dataset')}",
-        f"{shards}, {spec.get('split')} split",
+        f"{shards}{spec.get('split')} split",
         f"{spec.get('aggregate')}",
     ]
     return Text.assemble((result.name, "bold"), "  ", (" · ".join(told), "dim"))
