@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class ManagerOptions:
     """Where the manager listens (port 0: any that is free), and what it may use.
 
-    `data_dir` holds datasets that are already on this machine, laid out as torchvision does.
+    `data_dir` holds datasets that are already on this machine, laid out as torchvision does. A file
+    that is missing or short is looked at again for `patience_seconds` before its attempt has failed.
     """
 
     shared: str
@@ -18,3 +19,4 @@ class ManagerOptions:
     data_dir: str = ""
     heartbeat_seconds: float = 1.0
     lost_after_seconds: float = 10.0
+    patience_seconds: float = 10.0

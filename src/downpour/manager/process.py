@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -31,7 +32,10 @@ class Manager:
             SharedDirectoryError: the folder cannot serve.
             SpecError: the port is in use.
         """
-        shared = SharedDirectory.open(Path(options.shared), create=True)
+        shared = replace(
+            SharedDirectory.open(Path(options.shared), create=True),
+            patience_seconds=options.patience_seconds,
+        )
         data_dir = Path(options.data_dir) if options.data_dir else None
         core = Scheduler(SchedulerOptions(lost_after_seconds=options.lost_after_seconds))
         self._roster = Roster()
