@@ -119,14 +119,18 @@ class IncompatiblePeer(ProtocolError):
 
 
 class Refused(ProtocolError):
-    """The peer understood the call and said no; `field` names what was wrong with it."""
+    """The peer understood the call and said no; `field` names what was wrong with it.
+
+    `busy` means not now: the same call may be welcome later, or elsewhere.
+    """
 
     exit_status = 2
 
-    def __init__(self, field: str, reason: str) -> None:
+    def __init__(self, field: str, reason: str, *, busy: bool = False) -> None:
         super().__init__(field, reason)
         self.field = field
         self.reason = reason
+        self.busy = busy
 
     def __str__(self) -> str:
         return f"{self.field}: {self.reason}"
