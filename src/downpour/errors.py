@@ -17,6 +17,7 @@
     ├── LaunchError              a process could not be started, or died before it was ready
     ├── TrainingError            the task went wrong
     │   ├── NonFinite                NaN or infinity in a loss or in parameters
+    │   ├── UpdatesRefused           updates that cannot be aggregated: {shard: reason}
     │   └── OutOfMemory              the worker's memory, or its accelerator's
     ├── ExperimentFailed         an experiment that ended without a model; carries the cause
     └── IllegalTransition        a lifecycle table was violated: a defect of this program
@@ -26,6 +27,8 @@ can mend it by changing what was asked, 1 where something else went wrong.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class DownpourError(Exception):
@@ -160,6 +163,19 @@ class TrainingError(DownpourError):
 
 class NonFinite(TrainingError):
     """A loss or a parameter became NaN or infinite."""
+
+
+class UpdatesRefused(TrainingError):
+    """Updates of a round that cannot be aggregated: every such shard, with the reason."""
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(reasons)
+        self.reasons = dict(sorted(reasons.items()))
+
+    def __str__(self) -> str:
+        told = [f"shard {shard}: {reason}" for shard, reason in self.reasons.items()]
+        more = f"; and {len(told) - 3} more" if len(told) > 3 else ""
+        return f"updates refused: {'; '.join(told[:3])}{more}"
 
 
 class OutOfMemory(TrainingError):
