@@ -9,6 +9,7 @@ whoever coordinates.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -35,7 +36,6 @@ class Case:
     network: str
     model_options: dict[str, int]
     rounds: int
-
 
 
 CASES = (
@@ -79,7 +79,7 @@ def measure(case: Case, where: str, folder: Path) -> Cost:
     record = SharedDirectory(folder).experiment_path(result.experiment) / "record.jsonl"
     rounds = [(at, fact) for at, fact in read_record(record) if isinstance(fact, Aggregated)]
     times = [at for at, _ in rounds]
-    costs = [after - before for before, after in zip(times[2:], times[3:], strict=False)]
+    costs = [after - before for before, after in itertools.pairwise(times[2:])]
     size = rounds[0][1].bytes
     return Cost(
         where=where,

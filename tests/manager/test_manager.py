@@ -275,13 +275,14 @@ def test_kept_optimizer_states_follow_their_shard(cluster: Any) -> None:
 
 def test_who_asks_for_an_unknown_experiment_is_told_where_to_look(cluster: Any) -> None:
     """Status, results and cancel refuse it alike."""
-    for ask in (
-        lambda: cluster.client.status("nonesuch", 0, 0.0),
-        lambda: cluster.client.results("nonesuch", 0, 0.0),
-        lambda: cluster.client.cancel("nonesuch"),
+    client = cluster.client
+    for call, arguments in (
+        (client.status, ("nonesuch", 0, 0.0)),
+        (client.results, ("nonesuch", 0, 0.0)),
+        (client.cancel, ("nonesuch",)),
     ):
         with pytest.raises(Refused, match="no experiment 'nonesuch'"):
-            ask()
+            call(*arguments)
 
 
 def _update(file: PublishedFile) -> Update:

@@ -14,7 +14,6 @@ from downpour.rpc import (
     PROTOCOL,
     ExperimentState,
     ExperimentSummary,
-    FailureKind,
     Heartbeat,
     HeartbeatReply,
     Limits,
@@ -27,7 +26,7 @@ from downpour.rpc import (
     Status,
     serve_manager,
 )
-from downpour.values import AttemptId, Progress, PublishedFile, SystemState, Update
+from downpour.values import AttemptId, FailureKind, Progress, PublishedFile, SystemState, Update
 
 
 def nothing(_method: str) -> None:

@@ -11,7 +11,6 @@ import pytest
 from downpour.errors import Refused
 from downpour.rpc import (
     PROTOCOL,
-    FailureKind,
     Heartbeat,
     HeartbeatReply,
     Registered,
@@ -21,7 +20,7 @@ from downpour.rpc import (
     WorkerInfo,
     serve_worker,
 )
-from downpour.values import AttemptId, NumericClass, PublishedFile, Update
+from downpour.values import AttemptId, FailureKind, NumericClass, PublishedFile, Update
 
 if TYPE_CHECKING:
     from tests.rpc.conftest import Served

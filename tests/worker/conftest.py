@@ -119,4 +119,3 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     yield Desk(manager, server, client, shared)
     client.close()
     server.stop()
-

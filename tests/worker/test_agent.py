@@ -239,7 +239,9 @@ def test_a_manager_that_has_forgotten_the_worker_gets_it_back(desk: Any, office:
     """A heartbeat that is answered with "unknown" leads to a new registration."""
     desk.manager.registrations.get(timeout=PATIENCE_SECONDS)
     desk.manager.known = False
-    assert desk.manager.registrations.get(timeout=PATIENCE_SECONDS).port == office.server.address.port
+    assert (
+        desk.manager.registrations.get(timeout=PATIENCE_SECONDS).port == office.server.address.port
+    )
 
 
 def test_a_report_waits_for_a_manager_that_is_away(desk: Any, office: Office) -> None:

@@ -49,7 +49,7 @@ def _present(root: Path | None) -> list[Path] | None:
 
 def _downloaded(spec: Spec, downloads: Path) -> list[Path]:
     try:
-        from torchvision.datasets.utils import (  # noqa: PLC0415 - absent in CPU-only images
+        from torchvision.datasets.utils import (
             download_and_extract_archive,
         )
 

@@ -52,7 +52,7 @@ class IdxSource:
 
     def _downloaded(self, spec: Spec, downloads: Path) -> list[Path]:
         try:
-            import torchvision.datasets as known  # noqa: PLC0415 - absent in CPU-only images
+            import torchvision.datasets as known
 
             getattr(known, self.folder)(str(downloads), download=True)
             paths = self._present(downloads)

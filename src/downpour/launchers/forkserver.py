@@ -2,9 +2,9 @@
 
 Importing torch costs seconds and hundreds of megabytes; forked children share both. Hence this
 process runs no tensor operation and never touches CUDA: neither survives a fork. Workers for CUDA
-are started afresh instead. It is told what to start by JSON lines on its standard input, and answers
-with JSON lines on its standard output; when the input ends, because its launcher closed it
-or died, it stops everything it has started, workers first, and ends.
+are started afresh instead. JSON lines on its standard input say what to start, JSON lines on its
+standard output say what became of it. When the input ends, because its launcher closed it or died,
+it stops everything it has started, workers first, and ends.
 """
 
 from __future__ import annotations
@@ -167,10 +167,9 @@ def _preload(role: str) -> None:
     part, the manager already prepares the dataset.
     """
     if role == "manager":
-        import downpour.manager.process  # noqa: F401
+        import downpour.manager.process
     else:
         # The first optimizer imports torch._dynamo, a second of work that each fork would repeat.
-        import torch._dynamo
 
         import downpour.worker.task  # noqa: F401
     gc.collect()

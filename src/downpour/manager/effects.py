@@ -126,10 +126,7 @@ class Effects:
 
     def _assign(self, command: do.Assign) -> None:
         try:
-            entry = self._roster.get(command.worker)
-            if entry is None:
-                raise LookupError(f"{command.worker} has left")
-            entry.client.train(self._task(command))
+            self._roster.client(command.worker).train(self._task(command))
         except ProtocolError as error:
             self._post(
                 on.WorkerLost(
@@ -152,12 +149,9 @@ class Effects:
 
     def _cancel(self, command: do.Cancel) -> None:
         """Best effort: the reply to the worker's next heartbeat says it again."""
-        entry = self._roster.get(command.worker)
-        if entry is None:
-            return
         try:
-            entry.client.cancel(command.attempt)
-        except ProtocolError as error:
+            self._roster.client(command.worker).cancel(command.attempt)
+        except (LookupError, ProtocolError) as error:
             log.info("%s: could not be told to stop: %s", command.worker, error)
 
     def _task(self, command: do.Assign) -> Task:

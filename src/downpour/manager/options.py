@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class ManagerOptions:
     """Where the manager listens (port 0: any that is free), and what it may use.
 
-    `data_dir` holds datasets that are already on this machine, laid out as torchvision does. A file
-    that is missing or short is looked at again for `patience_seconds` before its attempt has failed.
+    `data_dir` holds datasets that are already on this machine, laid out as torchvision does. A
+    file that is missing or short is looked at again for `patience_seconds`; then its attempt has
+    failed.
     """
 
     shared: str

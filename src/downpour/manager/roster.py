@@ -8,8 +8,6 @@ from threading import Lock
 from downpour.rpc import Address, WorkerClient
 from downpour.rpc.messages import Registration
 
-CALL_SECONDS = 10.0
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -50,6 +48,13 @@ class Roster:
     def get(self, name: str) -> Entry | None:
         """Return a worker's entry, or None where it is not here."""
         return self._entries.get(name)
+
+    def client(self, name: str) -> WorkerClient:
+        """Return the client of a worker; raises LookupError where it is not here."""
+        entry = self._entries.get(name)
+        if entry is None:
+            raise LookupError(f"{name} has left")
+        return entry.client
 
     def names(self) -> tuple[str, ...]:
         """Name all of them, in the order in which they came."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
 from downpour.rpc.messages import (
     ExperimentSummary,
     Status,
     TaskStatus,
     WorkerStatus,
 )
-from rich.console import Group, RenderableType
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
 _ROWS_MAX = 40
 _STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status, TaskStatus
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -16,6 +15,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status, TaskStatus
 
 
 class ProgressDisplay:

@@ -340,7 +340,7 @@ def _columns(row_type: type[RoundResult | TaskResult], rows: list[dict[str, Any]
 
 def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
     try:
-        import pandas as pd  # noqa: PLC0415 - optional, and slow to import
+        import pandas as pd
     except ImportError:
         raise MissingPackage("pandas", "frames") from None
     numbers = [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]

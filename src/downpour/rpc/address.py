@@ -26,6 +26,11 @@ class Address:
     host: str
     port: int
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can be meant."""
+        return self.host in {"localhost", "::1"} or self.host.startswith("127.")
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"

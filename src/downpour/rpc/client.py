@@ -16,7 +16,6 @@ from downpour.rpc.connection import Peer
 from downpour.rpc.generated import Manager, Worker
 from downpour.rpc.messages import (
     ExperimentSummary,
-    FailureKind,
     Heartbeat,
     HeartbeatReply,
     ManagerInfo,
@@ -29,7 +28,7 @@ from downpour.rpc.messages import (
 )
 from downpour.rpc.misfit import Misfit
 from downpour.rpc.wire import from_wire, to_wire
-from downpour.values import AttemptId, Update
+from downpour.values import AttemptId, FailureKind, Update
 
 _Answer = TypeVar("_Answer")
 

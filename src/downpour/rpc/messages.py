@@ -19,17 +19,6 @@ from downpour.values import AttemptId, NumericClass, Progress, PublishedFile, Sy
 IndexArray = npt.NDArray[np.int64]
 
 
-class FailureKind(StrEnum):
-    """Why an attempt failed; decides whether another worker would fare better."""
-
-    NON_FINITE = "non_finite"
-    OUT_OF_MEMORY = "out_of_memory"
-    STORE = "store"
-    TASK = "task"
-    CANCELLED = "cancelled"
-    SPEC = "spec"
-
-
 class ExperimentState(StrEnum):
     """Where an experiment stands in its life."""
 

@@ -19,7 +19,6 @@ from downpour.rpc.generated import Manager, Worker
 from downpour.rpc.generated.ttypes import Refusal, RefusalKind
 from downpour.rpc.messages import (
     ExperimentSummary,
-    FailureKind,
     Heartbeat,
     HeartbeatReply,
     ManagerInfo,
@@ -33,7 +32,7 @@ from downpour.rpc.messages import (
 from downpour.rpc.misfit import Misfit, Shown, shown
 from downpour.rpc.server import Limits, Server
 from downpour.rpc.wire import reader, writer
-from downpour.values import AttemptId, Update
+from downpour.values import AttemptId, FailureKind, Update
 
 
 class ManagerService(Protocol):
