@@ -63,6 +63,7 @@ class Peer:
         self._lock = Lock()
         self._free = BoundedSemaphore(connections_max)
         self._closed = Event()
+        self._patient = patience_seconds > 0
         self._retrying = Retrying(
             retry=retry_if_exception_type(Unreachable),
             stop=stop_after_delay(patience_seconds) | stop_when_event_set(self._closed),
@@ -82,6 +83,11 @@ class Peer:
             ProtocolError: the call failed inside the peer.
             SpecError, SharedDirectoryError, Refused: the peer said no.
         """
+        try:
+            return self._call_once(method, structs, seconds)
+        except Unreachable:
+            if not self._patient:
+                raise
         return self._retrying(self._call_once, method, structs, seconds)
 
     def close(self) -> None:
