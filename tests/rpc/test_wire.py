@@ -201,7 +201,7 @@ def test_measurements_are_finite(number: float, update: values.Update) -> None:
 def test_a_misfit_inside_a_list_tells_its_place(heartbeat: messages.Heartbeat) -> None:
     """The path counts the elements."""
     struct = to_wire(heartbeat)
-    struct.running[0].id.shard = -4
+    struct.running[0].attempt.shard = -4
     with pytest.raises(Misfit, match=r"^running\[0\]\.id\.shard = -4: 0 or more$"):
         from_wire(messages.Heartbeat, struct)
 

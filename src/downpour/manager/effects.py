@@ -16,6 +16,7 @@ from typing import assert_never
 
 from downpour.errors import DownpourError, ProtocolError, SpecError, UpdatesRefused
 from downpour.manager import workspace
+from downpour.manager.calls import OrderedCalls
 from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import IndexArray, Workspace
@@ -39,7 +40,7 @@ class Effects:
     def __init__(self, roster: Roster, data_dir: Path | None) -> None:
         self._roster = roster
         self._data_dir = data_dir
-        self._calls = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="call")
+        self._calls = OrderedCalls(CALLS_AT_ONCE)
         self._works = ThreadPoolExecutor(1, thread_name_prefix="work")
         self._evaluations = ThreadPoolExecutor(1, thread_name_prefix="evaluation")
         self._spaces: dict[str, Workspace] = {}
@@ -61,9 +62,11 @@ class Effects:
 
     def close(self) -> None:
         """Let what is running end, begin nothing more."""
-        self._calls.shutdown(wait=True, cancel_futures=True)
+        self._calls.close()
         self._works.shutdown(wait=True, cancel_futures=True)
         self._evaluations.shutdown(wait=True, cancel_futures=True)
+        for space in self._spaces.values():
+            space.record.close()
 
     def carry_out(self, event: on.Event, commands: list[do.Command]) -> None:
         """Put on record what happened and what follows, then start what is asked for."""
@@ -76,9 +79,9 @@ class Effects:
             case do.Prepare():
                 self._work(self._works, command.experiment, lambda: self._prepare(command))
             case do.Assign():
-                self._calls.submit(self._assign, command)
+                self._calls.submit(command.worker, lambda: self._assign(command))
             case do.Cancel():
-                self._calls.submit(self._cancel, command)
+                self._calls.submit(command.worker, lambda: self._cancel(command))
             case do.Aggregate():
                 self._work(self._works, command.experiment, lambda: self._aggregate(command))
             case do.Evaluate():
@@ -229,6 +232,7 @@ class Effects:
     def _conclude(self, command: do.Conclude) -> None:
         space = self._spaces[command.experiment]
         workspace.sweep(space)
+        space.record.close()
         space.prepared = None
 
     def _shard(self, space: Workspace, shard: int) -> IndexArray | IndicesFile:

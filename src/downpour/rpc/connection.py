@@ -215,11 +215,6 @@ class _Connection:
             raise IncompatiblePeer(f"the answer to {method} is one to {name!r}")
         found = TApplicationException() if kind == TMessageType.EXCEPTION else result
         found.read(answer)
-        if getattr(found, "refusal", None) is not None:
-            # The accelerated protocol loses the enum of an exception (stubs of compiler 0.24).
-            slow = frames.plain(message)
-            slow.readMessageBegin()
-            found.read(slow)
         return found
 
 

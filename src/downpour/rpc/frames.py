@@ -13,7 +13,7 @@ import socket
 from time import monotonic
 from typing import Any
 
-from thrift.protocol.TBinaryProtocol import TBinaryProtocol, TBinaryProtocolAccelerated
+from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
 from thrift.transport.TTransport import TMemoryBuffer
 
 from downpour.errors import IncompatiblePeer
@@ -112,15 +112,6 @@ def accelerated(message: bytes | None = None) -> tuple[Any, TMemoryBuffer]:
         container_length_limit=_ITEMS_MAX,
     )
     return protocol, buffer
-
-
-def plain(message: bytes) -> Any:
-    """The slow protocol, for what the accelerated one reads wrongly."""
-    return TBinaryProtocol(
-        TMemoryBuffer(message),
-        string_length_limit=FRAME_BYTES_MAX,
-        container_length_limit=_ITEMS_MAX,
-    )
 
 
 def _configure(sock: socket.socket) -> None:

@@ -49,8 +49,6 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "Update.loss": (lambda _: True, "any number: whether it is finite is for the aggregator"),
     "experiment": (lambda name: name == "" or is_bare(name), BARE_NAME),
 }
-# Where a value and its struct call a field differently.
-_STRUCT_NAMES = {"Progress.attempt": "id"}
 _NOT_NEGATIVE = (lambda number: number >= 0, "0 or more")
 _FINITE = (lambda number: math.isfinite(number) and number >= 0, "a finite number, 0 or more")
 
@@ -117,7 +115,7 @@ def _struct_reader(value_type: type) -> Convert:
     rows = tuple(
         (
             field.name,
-            _STRUCT_NAMES.get(key, field.name),
+            field.name,
             _FIELD_READERS.get(key) or reader(hint, key),
             field.default is not MISSING,
         )
@@ -147,9 +145,8 @@ def _struct_writer(value_type: type) -> Convert:
     rows = tuple(
         (
             field.name,
-            _STRUCT_NAMES.get(key, field.name),
-            _FIELD_WRITERS.get(key)
-            or writer(hint, thrift_types[_STRUCT_NAMES.get(key, field.name)]),
+            field.name,
+            _FIELD_WRITERS.get(key) or writer(hint, thrift_types[field.name]),
             field.default is not MISSING,
         )
         for field, hint, key in _annotated(value_type)

@@ -29,8 +29,8 @@ PAGE_BYTES_MAX = 4_000_000
 class RecordWriter:
     """Appends facts to a record and hands out pages of it; a context manager.
 
-    One thread writes; any thread may read pages meanwhile. Where a record exists already it is
-    continued, without the torn line that a crash may have left at its end.
+    One thread writes; any thread may read pages meanwhile, and also after it was closed. Where a
+    record exists already it is continued, without the torn line that a crash may have left.
 
     Args:
         path: the record's file; its folder exists.
@@ -80,7 +80,8 @@ class RecordWriter:
         fits = bisect_right(begins, begins[from_line] + PAGE_BYTES_MAX, hi=end + 1) - 1
         stop = min(max(fits, from_line + 1), from_line + PAGE_LINES_MAX)
         size = begins[stop] - begins[from_line]
-        page = os.pread(self._file.fileno(), size, begins[from_line])
+        with self._path.open("rb") as file:
+            page = os.pread(file.fileno(), size, begins[from_line])
         return page.decode("utf-8").splitlines()
 
     def __len__(self) -> int:
