@@ -103,7 +103,7 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discard:
-    """Remove files that nobody needs any more."""
+    """Remove files that nobody needs any more; some may be gone already."""
 
     cause: int
     experiment: str
