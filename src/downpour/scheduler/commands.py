@@ -121,7 +121,7 @@ class Dismiss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discard:
-    """Remove files that nobody needs any more."""
+    """Remove files that nobody needs any more; some may be gone already."""
 
     cause: int
     experiment: str

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from downpour.errors import SpecError
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.round import Round
+from downpour.scheduler.experiment import Experiment, files_of
+from downpour.scheduler.round import Round, Task
 from downpour.scheduler.workers import Worker, Workers
 from downpour.stragglers import POLICIES, RoundView
 from downpour.values import AttemptId, FailureKind, Progress, PublishedFile, Update
@@ -73,9 +73,9 @@ class Scheduler:
             case on.WorkerJoined():
                 self._joined(event.worker)
             case on.WorkerLeft():
-                self._gone(event.worker, event.reason, counts=False)
+                self._gone(event.worker, FailureKind.CANCELLED, event.reason)
             case on.WorkerLost():
-                self._gone(event.worker, event.reason, counts=True)
+                self._gone(event.worker, FailureKind.LOST, event.reason)
             case on.HeartbeatReceived():
                 self._heartbeat(event)
             case on.UpdatePublished():
@@ -122,6 +122,10 @@ class Scheduler:
         experiment = self._active(event.experiment)
         if experiment is None or experiment.life.state != "preparing":
             return
+        made, asked = len(event.shard_samples), experiment.spec.shards
+        if made != asked:
+            self._fail(experiment, f"the dataset was cut into {made} shards instead of {asked}")
+            return
         experiment.life.step("start")
         experiment.shard_samples = event.shard_samples
         experiment.models.append(event.model)
@@ -143,20 +147,24 @@ class Scheduler:
         experiment.asked_wrongly = asked_wrongly
         self._conclude(experiment, "failed", reason)
 
+    def _publish_if_done(self, experiment: Experiment) -> None:
+        """Ask for the result when no round and no evaluation is outstanding."""
+        done = experiment.training_is_done and not experiment.evaluating
+        if done and not experiment.publishing:
+            experiment.publishing = True
+            self._do(
+                do.Publish(
+                    cause=self.events_handled, experiment=experiment.name, model=experiment.model
+                )
+            )
+
     def _conclude(self, experiment: Experiment, ending: do.Ending, reason: str) -> None:
         experiment.reason = reason
-        for worker in list(self.workers):
-            attempt = worker.running
-            if attempt is not None and attempt.experiment == experiment.name:
-                self.workers.release(worker.name, attempt)
-                self._do(
-                    do.Cancel(
-                        cause=self.events_handled,
-                        worker=worker.name,
-                        attempt=attempt,
-                        reason=reason,
-                    )
-                )
+        if self.active is experiment:
+            self.active = None
+            for worker in self.workers:
+                self._cancel(worker, reason)
+        self._discard(experiment.name, experiment.close())
         self._do(
             do.Conclude(
                 cause=self.events_handled,
@@ -167,73 +175,82 @@ class Scheduler:
                 model=experiment.result,
             )
         )
-        experiment.round = None
-        if self.active is experiment:
-            self.active = None
         self._activate_next()
 
     # Workers
 
     def _joined(self, name: str) -> None:
+        """Take a worker in; its former self, if there is one, gives up what it was running."""
         former = self.workers.remove(name)
         if former is not None and former.running is not None:
-            reason = f"{name} registered anew"
-            self._give_up(name, former.running, FailureKind.LOST, reason, counts=True)
+            self._give_up(name, former.running, FailureKind.LOST, f"{name} registered anew")
         self.workers.join(name, self.now_seconds)
 
-    def _gone(self, name: str, reason: str, *, counts: bool) -> None:
+    def _gone(self, name: str, failure: FailureKind, reason: str) -> None:
         worker = self.workers.remove(name)
         if worker is None:
             return
         self._do(do.Dismiss(cause=self.events_handled, worker=name, reason=reason))
         if worker.running is not None:
-            self._give_up(name, worker.running, FailureKind.LOST, reason, counts=counts)
+            self._give_up(name, worker.running, failure, reason)
 
     def _heartbeat(self, event: on.HeartbeatReceived) -> None:
-        worker = self.workers.get(event.worker)
+        worker = self.workers.hear(event.worker, self.now_seconds)
         if worker is None:
             return
-        worker.seen_at_seconds = self.now_seconds
         worker.system = event.system
         for progress in event.running:
             if progress.attempt == worker.running:
                 worker.progress = progress
+                worker.mentioned_at_seconds = self.now_seconds
                 return
-        self._doubt_assignment(worker)
+        self._doubt(worker)
 
-    def _doubt_assignment(self, worker: Worker) -> None:
+    def _doubt(self, worker: Worker) -> None:
         """Take back an attempt that its worker has not mentioned for long."""
-        since = self.now_seconds - worker.assigned_at_seconds
         attempt = worker.running
-        if attempt is None or since < self.options.lost_after_seconds:
+        silent = self.now_seconds - worker.mentioned_at_seconds
+        if attempt is None or silent < self.options.lost_after_seconds:
             return
+        what = "has not begun it after" if worker.progress is None else "has not mentioned it for"
         self.workers.release(worker.name, attempt)
-        reason = f"{worker.name} has not begun it after {since:.0f} s"
-        self._give_up(worker.name, attempt, FailureKind.LOST, reason, counts=True)
+        reason = f"{worker.name} {what} {silent:.0f} s"
+        self._give_up(worker.name, attempt, FailureKind.LOST, reason)
 
     def _tick(self) -> None:
         limit = self.options.lost_after_seconds
         for worker in list(self.workers):
             silent = self.now_seconds - worker.seen_at_seconds
             if silent > limit:
-                self._gone(worker.name, f"no heartbeat for {silent:.0f} s", counts=True)
+                self._gone(worker.name, FailureKind.LOST, f"no heartbeat for {silent:.0f} s")
+
+    def _cancel(self, worker: Worker, reason: str) -> None:
+        """Ask a worker to stop what it is doing, if anything."""
+        attempt = worker.running
+        if attempt is not None and self.workers.release(worker.name, attempt):
+            self._do(
+                do.Cancel(
+                    cause=self.events_handled, worker=worker.name, attempt=attempt, reason=reason
+                )
+            )
 
     # Tasks
 
     def _assign(self) -> None:
         experiment = self.active
         current = experiment.round if experiment else None
-        if experiment is None or current is None or not self.workers.any_idle:
+        if experiment is None or current is None:
+            return
+        if not (current.any_pending and self.workers.any_idle):
             return
         idle = self.workers.idle
         view = RoundView(
             round=current.number,
             at_seconds=self.now_seconds,
-            pending=current.pending(len(idle)),
+            pending=current.pending(current.enough_for(idle)),
             idle=idle,
+            workers=self.workers.names,
         )
-        if not view.pending:
-            return
         for choice in POLICIES[experiment.spec.policy](view):
             attempt = current.assign(choice.shard, choice.worker, self.now_seconds)
             self.workers.assign(choice.worker, attempt, self.now_seconds)
@@ -250,19 +267,21 @@ class Scheduler:
 
     def _published(self, event: on.UpdatePublished) -> None:
         attempt, update = event.attempt, event.update
-        worker = self.workers.get(event.worker)
-        began = worker.assigned_at_seconds if worker else self.now_seconds
-        if self.workers.release(event.worker, attempt) and worker is not None:
-            worker.tasks_done += 1
-        current = self._round_of(attempt)
-        task = current.tasks[attempt.shard] if current else None
-        if current is None or task is None or task.life.state not in {"pending", "running"}:
-            if task is None or task.update is None or task.update.file != update.file:
-                self._discard(attempt.experiment, _files(update))
+        reporter = self.workers.hear(event.worker, self.now_seconds)
+        self.workers.release(event.worker, attempt)
+        found = self._find(attempt)
+        if found is None or not found.task.welcomes(attempt):
+            if found is not None and attempt != found.task.attempt:
+                found.task.turned_down.add(attempt)  # its files go, so it may not count later
+            self._discard_needless(attempt, update)
             return
-        if task.attempt not in {None, attempt}:
-            self._cancel_running(task.worker, task.attempt, "another attempt was first")
-        current.publish(attempt, event.worker, update, self.now_seconds)
+        holder = self.workers.get(found.task.worker) if found.task.worker is not None else None
+        if holder is not None:
+            self._cancel(holder, "another attempt at the shard was first")
+        found.round.publish(attempt, event.worker, update, self.now_seconds)
+        if reporter is not None:
+            reporter.tasks_done += 1
+        began = found.task.assigned_at_seconds[attempt.attempt]
         self._do(
             do.Accept(
                 cause=self.events_handled,
@@ -272,25 +291,26 @@ class Scheduler:
                 completion_seconds=self.now_seconds - began,
             )
         )
-        self._aggregate_if_complete(attempt.experiment, current)
+        self._aggregate_if_complete(found.round)
 
     def _attempt_failed(self, event: on.AttemptFailed) -> None:
-        self.workers.release(event.worker, event.attempt)
-        experiment = self._active(event.attempt.experiment)
-        if experiment is not None and event.failure is FailureKind.SPEC:
-            self._fail(experiment, event.reason, asked_wrongly=True)
+        self.workers.hear(event.worker, self.now_seconds)
+        held = self.workers.release(event.worker, event.attempt)
+        found = self._find(event.attempt)
+        if found is None or not found.task.life.may("publish"):
             return
-        counts = event.failure is not FailureKind.CANCELLED
-        self._give_up(event.worker, event.attempt, event.failure, event.reason, counts=counts)
+        if event.failure is FailureKind.SPEC:
+            self._fail(found.experiment, event.reason, asked_wrongly=True)
+        elif held:
+            self._give_up(event.worker, event.attempt, event.failure, event.reason)
 
-    def _give_up(
-        self, worker: str, attempt: AttemptId, failure: FailureKind, reason: str, *, counts: bool
-    ) -> None:
-        current = self._round_of(attempt)
-        task = current.tasks[attempt.shard] if current else None
-        if current is None or task is None:
-            return
-        if task.attempt != attempt or task.life.state != "running":
+    def _give_up(self, worker: str, attempt: AttemptId, failure: FailureKind, reason: str) -> None:
+        """Make the task of an attempt pending again, now that its worker holds it no longer.
+
+        Somebody who leaves or is told to stop has not failed: that costs the task no retry.
+        """
+        found = self._find(attempt)
+        if found is None:
             return
         self._do(
             do.GiveUp(
@@ -301,35 +321,28 @@ class Scheduler:
                 reason=reason,
             )
         )
-        current.give_up(attempt.shard, counts=counts)
-        self._fail_if_hopeless(attempt.experiment, current, attempt.shard, reason)
+        found.round.give_up(attempt.shard, counts=failure is not FailureKind.CANCELLED)
+        self._fail_if_hopeless(found, reason)
 
-    def _fail_if_hopeless(self, name: str, current: Round, shard: int, reason: str) -> None:
-        experiment = self.experiments[name]
-        task = current.tasks[shard]
-        if task.failures > experiment.spec.retries:
-            workers = ", ".join(dict.fromkeys(task.failed_on)) or "no worker"
-            times = f"{task.failures} times" if task.failures > 1 else "once"
-            story = f"shard {shard} of round {current.number + 1} failed {times} (on {workers})"
-            self._fail(experiment, f"{story}, last: {reason}")
-
-    def _cancel_running(self, worker: str | None, attempt: AttemptId | None, reason: str) -> None:
-        if worker is not None and attempt is not None and self.workers.release(worker, attempt):
-            self._do(
-                do.Cancel(cause=self.events_handled, worker=worker, attempt=attempt, reason=reason)
-            )
+    def _fail_if_hopeless(self, found: _Found, reason: str) -> None:
+        failures = found.task.failures
+        if failures > found.experiment.spec.retries:
+            workers = ", ".join(dict.fromkeys(found.task.offer.failed_on))
+            times = f"{failures} times" if failures > 1 else "once"
+            story = f"shard {found.task.shard} of round {found.round.number + 1} failed {times}"
+            self._fail(found.experiment, f"{story} (on {workers}), last: {reason}")
 
     # Rounds
 
-    def _aggregate_if_complete(self, name: str, current: Round) -> None:
-        if not current.complete or current.aggregating:
+    def _aggregate_if_complete(self, current: Round) -> None:
+        if not current.complete:
             return
         current.aggregating = True
         began = current.started_at_seconds or 0.0
         self._do(
             do.Aggregate(
                 cause=self.events_handled,
-                experiment=name,
+                experiment=current.experiment,
                 round=current.number,
                 updates=current.updates(),
                 train_seconds=current.last_update_at_seconds - began,
@@ -337,53 +350,42 @@ class Scheduler:
         )
 
     def _aggregated(self, event: on.Aggregated) -> None:
-        experiment = self._aggregating(event.experiment, event.round)
-        if experiment is None or experiment.round is None:
+        experiment = self._active(event.experiment)
+        current = _aggregating(experiment, event.round)
+        if experiment is None or current is None:
             return
-        updates = experiment.round.apply()
-        spent = [update.file for update in updates] + list(experiment.optimizer_states.values())
-        experiment.optimizer_states = {
-            shard: update.optimizer_state
-            for shard, update in enumerate(updates)
-            if update.optimizer_state is not None
-        }
-        experiment.round = None
-        experiment.rounds_done = event.round + 1
-        experiment.models.append(event.model)
-        if experiment.wants_evaluation(event.round):
-            experiment.evaluating[event.round] = event.model
-        self._go_on(experiment)
+        spent = experiment.close_round(current, event.model)
+        if experiment.may_start_round:
+            experiment.start_round()
+            self._assign()  # before all else: nobody should wait for files to be removed
         if event.round in experiment.evaluating:
-            self._evaluate(experiment, event.round)
-        self._discard(experiment.name, (*spent, *experiment.spent_models()))
-
-    def _evaluate(self, experiment: Experiment, round_number: int) -> None:
-        self._do(
-            do.Evaluate(
-                cause=self.events_handled,
-                experiment=experiment.name,
-                round=round_number,
-                model=experiment.evaluating[round_number],
+            self._do(
+                do.Evaluate(
+                    cause=self.events_handled,
+                    experiment=experiment.name,
+                    round=event.round,
+                    model=event.model,
+                )
             )
-        )
+        self._discard(experiment.name, spent)
+        self._publish_if_done(experiment)
 
     def _refused(self, event: on.UpdatesRefused) -> None:
-        experiment = self._aggregating(event.experiment, event.round)
-        current = experiment.round if experiment else None
+        experiment = self._active(event.experiment)
+        current = _aggregating(experiment, event.round)
         if experiment is None or current is None:
             return
         current.aggregating = False
         for shard, reason in event.reasons:
-            self._refuse(experiment.name, current, shard, reason)
-            if experiment.life.state != "running":
-                return
+            if experiment.life.state == "running":
+                self._refuse(_Found(experiment, current, current.tasks[shard]), reason)
 
-    def _refuse(self, name: str, current: Round, shard: int, reason: str) -> None:
-        task = current.tasks[shard]
+    def _refuse(self, found: _Found, reason: str) -> None:
+        task = found.task
         worker, attempt, update = task.worker, task.attempt, task.update
         if worker is None or attempt is None or update is None:
             return
-        current.refuse(shard)
+        found.round.refuse(task.shard)
         self._do(
             do.GiveUp(
                 cause=self.events_handled,
@@ -393,33 +395,18 @@ class Scheduler:
                 reason=reason,
             )
         )
-        self._discard(name, _files(update))
-        self._fail_if_hopeless(name, current, shard, reason)
+        self._discard(found.experiment.name, files_of(update))
+        self._fail_if_hopeless(found, reason)
 
     def _evaluated(self, event: on.Evaluated) -> None:
         experiment = self._active(event.experiment)
-        if experiment is None or experiment.evaluating.pop(event.round, None) is None:
+        if experiment is None or event.round not in experiment.evaluating:
             return
-        experiment.last_evaluation = event.evaluation
-        self._discard(experiment.name, experiment.spent_models())
-        self._go_on(experiment)
-
-    def _go_on(self, experiment: Experiment) -> None:
-        """Start the next round if it may start, or finish when nothing is outstanding."""
+        spent = experiment.take_evaluation(event.round, event.evaluation)
+        self._discard(experiment.name, spent)
         if experiment.round is None and experiment.may_start_round:
             experiment.start_round()
-            self._assign()
-        elif experiment.training_is_done and not experiment.evaluating:
-            self._publish(experiment)
-
-    def _publish(self, experiment: Experiment) -> None:
-        if not experiment.publishing:
-            experiment.publishing = True
-            self._do(
-                do.Publish(
-                    cause=self.events_handled, experiment=experiment.name, model=experiment.model
-                )
-            )
+        self._publish_if_done(experiment)
 
     def _model_published(self, event: on.ModelPublished) -> None:
         experiment = self._active(event.experiment)
@@ -433,31 +420,41 @@ class Scheduler:
     def _active(self, name: str) -> Experiment | None:
         return self.active if self.active is not None and self.active.name == name else None
 
-    def _round_of(self, attempt: AttemptId) -> Round | None:
-        """Return the current round if the attempt belongs to it."""
+    def _find(self, attempt: AttemptId) -> _Found | None:
+        """Return where an attempt belongs, if it was made in the current round."""
         experiment = self._active(attempt.experiment)
         current = experiment.round if experiment else None
-        if current is None or current.number != attempt.round:
+        task = current.find(attempt) if current else None
+        if experiment is None or current is None or task is None:
             return None
-        return current if 0 <= attempt.shard < len(current.tasks) else None
+        return _Found(experiment, current, task)
 
-    def _aggregating(self, name: str, round_number: int) -> Experiment | None:
-        experiment = self._active(name)
-        current = experiment.round if experiment else None
-        if current is None or current.number != round_number or not current.aggregating:
-            return None
-        return experiment
+    def _discard_needless(self, attempt: AttemptId, update: Update) -> None:
+        """Remove an update that comes too late, but never what a repeated report names again."""
+        experiment = self.experiments.get(attempt.experiment)
+        if experiment is not None and experiment.knows(attempt):
+            files = (f for f in files_of(update) if not experiment.needs(attempt.shard, f))
+            self._discard(experiment.name, tuple(files))
 
-    def _discard(self, experiment: str, files: Sequence[PublishedFile]) -> None:
+    def _discard(self, experiment: str, files: tuple[PublishedFile, ...]) -> None:
         if files:
-            self._do(
-                do.Discard(cause=self.events_handled, experiment=experiment, files=tuple(files))
-            )
+            self._do(do.Discard(cause=self.events_handled, experiment=experiment, files=files))
 
     def _do(self, command: do.Command) -> None:
         self._commands.append(command)
 
 
-def _files(update: Update) -> tuple[PublishedFile, ...]:
-    state = update.optimizer_state
-    return (update.file,) if state is None else (update.file, state)
+class _Found(NamedTuple):
+    """Where an attempt belongs."""
+
+    experiment: Experiment
+    round: Round
+    task: Task
+
+
+def _aggregating(experiment: Experiment | None, round_number: int) -> Round | None:
+    """Return the current round if it is that one, and waits to be aggregated."""
+    current = experiment.round if experiment else None
+    if current is None or current.number != round_number or not current.aggregating:
+        return None
+    return current

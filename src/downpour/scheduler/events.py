@@ -127,12 +127,19 @@ class Aggregated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdatesRefused:
-    """Some of a round's updates cannot be used: missing, altered, non-finite, ill-shaped."""
+    """Some of a round's updates cannot be used: missing, altered, non-finite, ill-shaped.
+
+    `reasons` has at least one entry: a shard, and what is wrong with its update.
+    """
 
     at_seconds: float
     experiment: str
     round: int
     reasons: tuple[tuple[int, str], ...]
+
+    def __post_init__(self) -> None:
+        if not self.reasons:
+            raise ValueError("who refuses updates names at least one shard")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

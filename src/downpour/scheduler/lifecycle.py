@@ -3,19 +3,20 @@
 A *task* is pending until a worker is asked to train it; while it runs it can come back (the attempt
 failed, its worker went away) or be published. A published update may still be refused, when its
 file turns out to be unusable; then the task is pending again. An applied one is past recall. Late
-answers are welcome: an attempt that was given up may still publish a pending task.
+answers are welcome: an attempt that was given up may still publish its task. One whose update was
+turned down may not, for its file is gone.
 
 A *worker* is idle or busy with exactly one attempt, until it is gone. It never comes back from
-there; who registers again begins a new life.
+there; who registers again begins a new life. Whatever ends an attempt, be it an answer, a failure,
+a doubt or a cancellation, makes its worker idle in the same step.
 
 An *experiment* waits for its turn, is prepared, runs and ends, once.
 
-A step that is not in its table raises `IllegalTransition` with everything that happened before.
+A step that is not in its table raises `IllegalTransition` with the steps that led there.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 
 from downpour.errors import IllegalTransition
@@ -61,14 +62,14 @@ class Lifecycle:
         self.who = who
         self.state = state
         self._table = table
-        self._story: deque[str] = deque([state], maxlen=_STORY_LENGTH)
+        self._story: tuple[str, ...] = (state,)
 
     def step(self, name: str) -> None:
         """Take a step; raises IllegalTransition where the table does not have it."""
         after = self._table.get((self.state, name))
         if after is None:
-            raise IllegalTransition(self.who, self.state, name, tuple(self._story))
-        self._story.append(f"{name} → {after}")
+            raise IllegalTransition(self.who, self.state, name, self._story)
+        self._story = (*self._story[1 - _STORY_LENGTH :], f"{name} → {after}")
         self.state = after
 
     def may(self, name: str) -> bool:
