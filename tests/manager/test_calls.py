@@ -22,7 +22,12 @@ def test_calls_to_one_worker_keep_their_order() -> None:
 def test_a_slow_worker_does_not_hold_up_another() -> None:
     """While a call to one worker waits, calls to another go through."""
     calls, release, done = OrderedCalls(threads=2), Event(), SimpleQueue[str]()
-    calls.submit("slow", lambda: (release.wait(PATIENCE_SECONDS), done.put("slow"))[-1])
+
+    def wait() -> None:
+        release.wait(PATIENCE_SECONDS)
+        done.put("slow")
+
+    calls.submit("slow", wait)
     calls.submit("quick", lambda: done.put("quick"))
     assert done.get(timeout=PATIENCE_SECONDS) == "quick"
     release.set()

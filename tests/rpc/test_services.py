@@ -124,6 +124,6 @@ def test_a_wrong_heartbeat_is_answered(manager: Served, heartbeat: Heartbeat) ->
     """A call that declares no refusal still tells what was wrong."""
     object.__setattr__(heartbeat.running[0].attempt, "experiment", "a/b")
     with manager.client() as client:
-        with pytest.raises(IncompatiblePeer, match=r"heartbeat\.running\[0\]\.id\.experiment"):
+        with pytest.raises(IncompatiblePeer, match=r"heartbeat\.running\[0\]\.attempt\.experiment"):
             client.heartbeat(heartbeat)
         client.describe()

@@ -202,7 +202,7 @@ def test_a_misfit_inside_a_list_tells_its_place(heartbeat: messages.Heartbeat) -
     """The path counts the elements."""
     struct = to_wire(heartbeat)
     struct.running[0].attempt.shard = -4
-    with pytest.raises(Misfit, match=r"^running\[0\]\.id\.shard = -4: 0 or more$"):
+    with pytest.raises(Misfit, match=r"^running\[0\]\.attempt\.shard = -4: 0 or more$"):
         from_wire(messages.Heartbeat, struct)
 
 

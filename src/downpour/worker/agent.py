@@ -15,7 +15,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
 
-from tenacity import Retrying, retry_if_exception_type, stop_when_event_set, wait_exponential_jitter
+from tenacity import Retrying, retry_if_exception_type, stop_when_event_set, wait_random_exponential
 
 from downpour import __version__
 from downpour.errors import (
@@ -191,7 +191,7 @@ class WorkerAgent:
         """Repeat a report until the manager has acknowledged it, or nobody is interested."""
         attempts = Retrying(
             retry=retry_if_exception_type((Unreachable, DeadlineExceeded)),
-            wait=wait_exponential_jitter(initial=0.2, max=5),
+            wait=wait_random_exponential(multiplier=0.2, max=5),
             stop=stop_when_event_set(self._leaving),
             reraise=True,
         )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from downpour.errors import Unreachable
 from downpour.rpc import Address, ManagerClient, parse_address, serve_worker
@@ -67,7 +67,7 @@ def _make_agent(
 def _patiently(seconds: float) -> Retrying:
     return Retrying(
         retry=retry_if_exception_type(Unreachable),
-        wait=wait_exponential_jitter(initial=0.1, max=1),
+        wait=wait_random_exponential(multiplier=0.1, max=1),
         stop=stop_after_delay(seconds),
         reraise=True,
     )
