@@ -47,7 +47,7 @@ def test_a_cut_file_is_refused(tmp_path: Path) -> None:
 def test_without_files_or_torchvision_one_line_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message asks for the binary version, by its folder's name."""
+    """The message names the binary version's folder."""
     monkeypatch.setitem(sys.modules, "torchvision.datasets.utils", None)
-    with pytest.raises(SpecError, match=r"cifar-10-batches-bin.*binary version"):
+    with pytest.raises(SpecError, match=r"DOWNPOUR_DATA.*cifar-10-batches-bin/"):
         prepare(CIFAR, tmp_path)

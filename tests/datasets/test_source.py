@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +33,9 @@ def test_importing_the_datasets_brings_no_heavy_package() -> None:
     code = "import sys, downpour.datasets; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "torchvision", "sklearn", "PIL"} & set(done.stdout.split())
+
+
+def test_a_data_folder_that_is_not_there_is_seen_before_anything_starts(tmp_path: Path) -> None:
+    """A mistyped --data-dir is not answered by a download."""
+    with pytest.raises(SpecError, match="data_dir"):
+        check_source(Spec.make({"dataset": "mnist"}), tmp_path / "nowhere")

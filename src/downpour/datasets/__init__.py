@@ -60,8 +60,10 @@ def check_source(spec: Spec, data_dir: Path | None = None) -> None:
     """Refuse what can be seen to be wrong before anything starts: names, paths, the allow-list.
 
     Raises:
-        SpecError: the dataset is unknown or not allowed, or its file or folder is not there.
+        SpecError: the dataset is unknown or not allowed, or a file or folder is not there.
     """
+    if data_dir is not None and not data_dir.is_dir():
+        raise SpecError("data_dir", str(data_dir), "no such folder")
     _source(spec).check(spec, data_dir)
     if spec.dataset_options and spec.dataset in SOURCES:
         raise SpecError("dataset_options", spec.dataset_options, "only a factory takes options")

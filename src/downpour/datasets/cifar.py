@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
+from downpour.datasets.downloading import found_or_downloaded
 from downpour.datasets.source import Arrays, Found, fingerprint
 from downpour.errors import SpecError
 from downpour.spec import Spec
@@ -34,38 +34,21 @@ class Cifar10:
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
         """Find the six files in the data folder or the cache, or download them there."""
-        paths = _present(data_dir) or _present(downloads)
-        if paths is None:
-            downloads.mkdir(parents=True, exist_ok=True)
-            with FileLock(downloads / f".{FOLDER}.lock"):
-                paths = _present(downloads) or _downloaded(spec, downloads)
+        paths = found_or_downloaded(spec, FOLDER, (data_dir, downloads), _present, _fetch)
         return Found(fingerprint=fingerprint(paths), read=lambda: _read(paths))
 
 
-def _present(root: Path | None) -> list[Path] | None:
-    paths = [root / FOLDER / name for name in _NAMES] if root else []
-    return paths if paths and all(path.is_file() for path in paths) else None
+def _present(folder: Path) -> list[Path] | None:
+    paths = [folder / name for name in _NAMES]
+    return paths if all(path.is_file() for path in paths) else None
 
 
-def _downloaded(spec: Spec, downloads: Path) -> list[Path]:
-    try:
-        from torchvision.datasets.utils import (
-            download_and_extract_archive,
-        )
+def _fetch(root: Path) -> None:
+    from torchvision.datasets.utils import (  # noqa: PLC0415 - absent in CPU-only images
+        download_and_extract_archive,
+    )
 
-        download_and_extract_archive(URL, str(downloads), md5=MD5)
-        why = "the archive does not hold what it should"
-    except (ImportError, OSError, RuntimeError) as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-    paths = _present(downloads)
-    if paths is None:
-        raise SpecError(
-            "dataset",
-            spec.dataset,
-            f"its files are nowhere, and torchvision could not download them ({why}); --data-dir "
-            f"or DOWNPOUR_DATA must name a folder that holds {FOLDER}/ (the binary version, {URL})",
-        )
-    return paths
+    download_and_extract_archive(URL, str(root), md5=MD5)
 
 
 def _read(paths: list[Path]) -> Arrays:

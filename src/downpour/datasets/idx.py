@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 from numpy.typing import NDArray
 
+from downpour.datasets.downloading import found_or_downloaded
 from downpour.datasets.source import Arrays, Found, fingerprint
 from downpour.errors import SpecError
 from downpour.spec import Spec
@@ -36,40 +36,14 @@ class IdxSource:
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
         """Find the four files in the data folder or the cache, or download them there."""
-        paths = self._present(data_dir) or self._present(downloads)
-        if paths is None:
-            downloads.mkdir(parents=True, exist_ok=True)
-            with FileLock(downloads / f".{self.folder}.lock"):
-                paths = self._present(downloads) or self._downloaded(spec, downloads)
+        places = (data_dir, downloads)
+        paths = found_or_downloaded(spec, self.folder, places, _present, self._fetch)
         return Found(fingerprint=fingerprint(paths), read=lambda: self._read(paths))
 
-    def _present(self, root: Path | None) -> list[Path] | None:
-        raw = root / self.folder / "raw" if root else None
-        if raw is None or not raw.is_dir():
-            return None
-        found = [_first_file(raw, stem) for stem in _STEMS]
-        return [path for path in found if path] if all(found) else None
+    def _fetch(self, root: Path) -> None:
+        import torchvision.datasets as known  # noqa: PLC0415 - absent in CPU-only images
 
-    def _downloaded(self, spec: Spec, downloads: Path) -> list[Path]:
-        try:
-            import torchvision.datasets as known
-
-            getattr(known, self.folder)(str(downloads), download=True)
-            paths = self._present(downloads)
-        except (ImportError, OSError, RuntimeError) as error:
-            raise self._nowhere(spec, str(error).splitlines()[0] if str(error) else "") from None
-        if paths is None:
-            raise self._nowhere(spec, "torchvision put them elsewhere")
-        return paths
-
-    def _nowhere(self, spec: Spec, why: str) -> SpecError:
-        return SpecError(
-            "dataset",
-            spec.dataset,
-            f"its files are nowhere, and torchvision could not download them ({why}); --data-dir "
-            f"or DOWNPOUR_DATA must name a folder that holds {self.folder}/raw/{_STEMS[0]}-ubyte "
-            "and its three companions",
-        )
+        getattr(known, self.folder)(str(root), download=True)
 
     def _read(self, paths: list[Path]) -> Arrays:
         train_x, train_y, test_x, test_y = (read_idx(path) for path in paths)
@@ -106,6 +80,10 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def _first_file(folder: Path, stem: str) -> Path | None:
-    names = (f"{stem}-ubyte", f"{stem}-ubyte.gz")
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+def _present(folder: Path) -> list[Path] | None:
+    """Return the four files in `raw/`, zipped or not."""
+    paths: list[Path] = []
+    for stem in _STEMS:
+        names = (f"{stem}-ubyte", f"{stem}-ubyte.gz")
+        paths += [folder / "raw" / name for name in names if (folder / "raw" / name).is_file()][:1]
+    return paths if len(paths) == len(_STEMS) else None

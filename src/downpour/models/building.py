@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -52,6 +52,7 @@ def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -
         torch.manual_seed(spec.seed)
         try:
             wanted = inspect.signature(builder).parameters
+            _refuse_unknown_options(wanted, spec, offered)
             given = {name: offered[name] for name in offered if name in wanted}
             model = builder(**{**given, **spec.model_options})
         except (TypeError, ValueError, RuntimeError, AssertionError) as error:
@@ -59,6 +60,18 @@ def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -
     if not isinstance(model, nn.Module):
         raise SpecError("model", spec.model, "its factory must return a torch.nn.Module")
     return model
+
+
+def _refuse_unknown_options(
+    wanted: Mapping[str, inspect.Parameter], spec: Spec, offered: dict[str, Any]
+) -> None:
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in wanted.values()):
+        return
+    unknown = spec.model_options.keys() - wanted.keys()
+    if unknown:
+        taken = ", ".join(name for name in wanted if name not in offered) or "none"
+        accepted = f"options of {spec.model} are: {taken}"
+        raise SpecError(f"model_options.{min(unknown)}", spec.model_options[min(unknown)], accepted)
 
 
 def check_fit(model: nn.Module, spec: Spec, facts: DatasetFacts) -> None:

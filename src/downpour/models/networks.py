@@ -16,7 +16,11 @@ from downpour.models.dropout import Dropout
 
 
 def digits_cnn(sample_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Two small convolutions and a dense layer, for images from 8 x 8 pixels on."""
+    """Two small convolutions and the output, for small images; 9,930 parameters on digits.
+
+    Learns digits in a few rounds over four shards with SGD, learning rate 0.1, momentum 0.9 and
+    batches of 16; a hidden dense layer made it slower to learn.
+    """
     channels, height, width = _image(sample_shape, smallest=4)
     return nn.Sequential(
         OrderedDict(
@@ -26,9 +30,7 @@ def digits_cnn(sample_shape: tuple[int, ...], num_classes: int) -> nn.Module:
             pool=nn.MaxPool2d(2),
             relu2=nn.ReLU(inplace=True),
             flatten=nn.Flatten(),
-            dense1=nn.Linear(32 * (height // 2) * (width // 2), 64),
-            relu3=nn.ReLU(inplace=True),
-            dense2=nn.Linear(64, num_classes),
+            dense=nn.Linear(32 * (height // 2) * (width // 2), num_classes),
         )
     )
 

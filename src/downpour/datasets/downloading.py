@@ -1,0 +1,69 @@
+"""Finding a well-known dataset's folder: in the data folder, in the cache, or by a download.
+
+A download goes to a place of its own under a lock and is renamed into the cache when it is whole,
+so that nobody ever reads half of one. Where it fails, one line says what to do without a network.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock
+
+from downpour.errors import SpecError
+from downpour.spec import Spec
+
+Present = Callable[[Path], list[Path] | None]
+
+
+def found_or_downloaded(
+    spec: Spec,
+    folder: str,
+    places: tuple[Path | None, Path],
+    present: Present,
+    fetch: Callable[[Path], object],
+) -> list[Path]:
+    """Return a dataset's files.
+
+    Args:
+        spec: names the dataset.
+        folder: the folder that holds the files, in whatever place they are.
+        places: the data folder, if there is one, and the cache that a download goes to.
+        present: returns the files under a place's folder, or None where one is missing.
+        fetch: downloads into a place, with torchvision.
+
+    Raises:
+        SpecError: they are in no place and cannot be downloaded; says what would help.
+    """
+    data_dir, downloads = places
+    found = (present(data_dir / folder) if data_dir else None) or present(downloads / folder)
+    if found:
+        return found
+    downloads.mkdir(parents=True, exist_ok=True)
+    with FileLock(downloads / f".{folder}.lock"):
+        reason = "" if present(downloads / folder) else _downloaded(folder, downloads, fetch)
+    found = present(downloads / folder)
+    if found is None:
+        raise SpecError(
+            "dataset",
+            spec.dataset,
+            f"its files are nowhere, and torchvision could not download them ({reason}); "
+            f"--data-dir or DOWNPOUR_DATA must name a folder that holds {folder}/",
+        )
+    return found
+
+
+def _downloaded(folder: str, downloads: Path, fetch: Callable[[Path], object]) -> str:
+    """Download; return why it failed, or what is wrong if it did not."""
+    partial = downloads / f".{folder}.partial"
+    try:
+        fetch(partial)
+        shutil.rmtree(downloads / folder, ignore_errors=True)
+        (partial / folder).rename(downloads / folder)
+    except (ImportError, OSError, RuntimeError) as error:
+        return (str(error).splitlines() or [type(error).__name__])[0]
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return "it does not hold what it should"

@@ -1,0 +1,67 @@
+"""Finding a well-known dataset, or downloading it once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from downpour.datasets.downloading import found_or_downloaded
+from downpour.errors import SpecError
+from downpour.spec import Spec
+
+SPEC = Spec.make({"dataset": "mnist"})
+
+
+def present(folder: Path) -> list[Path] | None:
+    """Find one file."""
+    return [folder / "file"] if (folder / "file").is_file() else None
+
+
+def fetched(root: Path) -> None:
+    """Download one file."""
+    (root / "Set").mkdir(parents=True)
+    (root / "Set" / "file").write_text("content")
+
+
+def test_a_download_happens_once_and_appears_whole(tmp_path: Path) -> None:
+    """Ten that start together find the same file; one of them fetched it."""
+    calls: list[Path] = []
+
+    def fetch(root: Path) -> None:
+        calls.append(root)
+        fetched(root)
+
+    with ThreadPoolExecutor(10) as pool:
+        places = (None, tmp_path)
+        work = [
+            pool.submit(found_or_downloaded, SPEC, "Set", places, present, fetch) for _ in range(10)
+        ]
+    assert {tuple(done.result()) for done in work} == {(tmp_path / "Set" / "file",)}
+    assert len(calls) == 1
+    assert calls[0].parent == tmp_path
+    assert not calls[0].exists()
+
+
+def test_the_data_folder_comes_first(tmp_path: Path) -> None:
+    """What the user gives wins over the cache, and nothing is downloaded."""
+    for place in ("data", "cache"):
+        fetched(tmp_path / place)
+    places = (tmp_path / "data", tmp_path / "cache")
+    found = found_or_downloaded(SPEC, "Set", places, present, fetch=lambda _root: 1 / 0)
+    assert found == [tmp_path / "data" / "Set" / "file"]
+
+
+def test_a_download_that_fails_leaves_nothing_and_says_why(tmp_path: Path) -> None:
+    """The first line of the reason, and what to do; half a folder is replaced next time."""
+
+    def fail(root: Path) -> None:
+        fetched(root)
+        raise OSError("no route to host\nand more")
+
+    with pytest.raises(SpecError, match=r"\(no route to host\).*Set/"):
+        found_or_downloaded(SPEC, "Set", (None, tmp_path), present, fail)
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+    (tmp_path / "Set").mkdir()
+    assert found_or_downloaded(SPEC, "Set", (None, tmp_path), present, fetched)

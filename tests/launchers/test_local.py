@@ -1,0 +1,109 @@
+"""Processes on this machine: they start together, and nothing outlives its launcher."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from downpour import Client, Spec
+from downpour.errors import LaunchError
+from downpour.launchers import LocalCluster
+from downpour.manager.options import ManagerOptions
+
+PATIENCE_SECONDS = 30
+LAUNCH = """
+import sys, time
+from downpour.launchers import LocalCluster
+from downpour.manager.options import ManagerOptions
+with LocalCluster(ManagerOptions(shared=sys.argv[1], port=0), workers=2) as cluster:
+    print(cluster.address, flush=True)
+    time.sleep(600)
+"""
+
+
+def options(shared: Path, port: int = 0) -> ManagerOptions:
+    """Make options of a manager."""
+    return ManagerOptions(shared=str(shared), port=port)
+
+
+def running() -> list[psutil.Process]:
+    """Return the fork servers, managers and workers that descend from this process."""
+    return psutil.Process().children(recursive=True)
+
+
+@pytest.mark.slow
+def test_a_cluster_comes_up_and_goes_without_a_trace(tmp_path: Path) -> None:
+    """Inside the context a manager and its workers run; after it, none of their processes does."""
+    with LocalCluster(options(tmp_path), workers=3) as cluster, Client(cluster.address) as client:
+        for status in client.watch():
+            if len(status.workers) == 3:
+                break
+        processes = running()
+        assert len(processes) == 5  # fork server, manager, three workers
+        cluster.check()
+    gone, alive = psutil.wait_procs(processes, timeout=PATIENCE_SECONDS)
+    assert not alive, gone
+
+
+@pytest.mark.slow
+def test_a_launcher_that_is_killed_takes_everything_with_it(tmp_path: Path) -> None:
+    """Even `kill -9` of the launcher leaves no process behind."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LAUNCH, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        address = launcher.stdout.readline().strip()
+        with Client(address) as client:
+            for status in client.watch():
+                if len(status.workers) == 2:
+                    break
+        processes = psutil.Process(launcher.pid).children(recursive=True)
+        assert len(processes) == 4
+        launcher.kill()
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE_SECONDS)
+    assert not alive
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_only_a_retry(tmp_path: Path) -> None:
+    """Another worker trains its shard, and the experiment finishes."""
+    with LocalCluster(options(tmp_path), workers=2) as cluster, Client(cluster.address) as client:
+        experiment = client.submit(Spec(shards=2, epochs=60, batch_size=8))
+        for status in client.watch(experiment):
+            if any(task.steps_done for task in status.tasks) and len(status.workers) == 2:
+                break
+        victim = max(running(), key=lambda process: process.create_time())
+        victim.send_signal(signal.SIGKILL)
+        result = client.wait(experiment, check=cluster.check)
+    assert result.state == "finished"
+    assert len(result.tasks) == 120
+
+
+@pytest.mark.slow
+def test_when_all_workers_have_died_the_launcher_says_so(tmp_path: Path) -> None:
+    """`check` raises one line instead of waiting for ever."""
+    with LocalCluster(options(tmp_path), workers=1) as cluster, Client(cluster.address) as client:
+        experiment = client.submit(Spec(shards=1, epochs=1000))
+        for status in client.watch(experiment):
+            if status.workers:
+                break
+        max(running(), key=lambda process: process.create_time()).kill()
+        with pytest.raises(LaunchError, match="worker-1 ended with status -9"):
+            client.wait(experiment, check=cluster.check)
+
+
+def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
+    """The manager cannot start, and the launcher says which port is taken."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(LaunchError, match=f"port = {port}"),
+            LocalCluster(options(tmp_path, port), workers=1),
+        ):
+            pass

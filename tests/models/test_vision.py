@@ -1,0 +1,41 @@
+"""torchvision's networks."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from downpour.errors import SpecError
+from downpour.models import build, check_fit, check_model
+from downpour.spec import Spec
+
+from .conftest import facts_of
+
+
+@pytest.fixture(autouse=True)
+def _torchvision() -> None:
+    pytest.importorskip("torchvision", reason="torchvision is not installed")
+
+
+@pytest.mark.parametrize("shape", [(1, 32, 32), (3, 32, 32)])
+def test_a_network_of_torchvision_takes_gray_and_color(shape: tuple[int, ...]) -> None:
+    """Classes come from the facts; gray images leave the parameters' names and shapes alone."""
+    spec, facts = Spec.make({"model": "squeezenet1_1"}), facts_of(shape)
+    check_model(spec)
+    model = build(spec, facts)
+    check_fit(model, spec, facts)
+    assert model.get_parameter("features.0.weight").shape[1] == 3
+
+
+def test_a_detector_is_not_a_network_for_classes() -> None:
+    """Only classification networks are known."""
+    with pytest.raises(SpecError, match="known are"):
+        check_model(Spec.make({"model": "fasterrcnn_resnet50_fpn"}))
+
+
+def test_without_torchvision_the_refusal_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that may be torchvision's is not called unknown without the reason."""
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(SpecError, match="torchvision does not import"):
+        check_model(Spec.make({"model": "squeezenet1_1"}))

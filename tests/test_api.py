@@ -1,0 +1,163 @@
+"""`downpour.run` and `downpour.Client` as a user meets them: real processes, sockets and files."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+import downpour
+from downpour.errors import ExperimentFailed, SpecError
+from downpour.launchers import LocalCluster
+from downpour.manager.options import ManagerOptions
+from downpour.rpc.messages import Status
+
+QUICK = downpour.Spec(
+    name="quick", shards=3, epochs=3, batch_size=32, learning_rate=0.05, momentum=0.9, seed=7
+)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One shared directory for all, as a user would keep one."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def seen() -> list[Status]:
+    """What the progress callback was shown."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def result(shared: Path, seen: list[Status]) -> downpour.Result:
+    """A whole run of three epochs with two workers."""
+    return downpour.run(QUICK, workers=2, shared=shared, on_status=seen.append)
+
+
+def test_a_run_ends_with_a_result_for_every_epoch(result: downpour.Result) -> None:
+    """Accuracy, losses and seconds are there for each epoch, accuracy per class too."""
+    assert result.state == "finished"
+    assert [epoch.epoch for epoch in result.rounds] == [1, 2, 3]
+    for epoch in result.rounds:
+        assert epoch.accuracy is not None
+        assert 0 <= epoch.accuracy <= 1
+        assert len(epoch.class_accuracy) == 10
+        assert epoch.train_seconds > 0
+        assert epoch.aggregate_seconds > 0
+    assert result.split_seconds is not None
+    assert not math.isnan(result.total_seconds or math.nan)
+
+
+def test_a_run_learns(result: downpour.Result) -> None:
+    """Three short epochs are enough to be far above chance."""
+    assert result.accuracy is not None
+    assert result.accuracy > 0.5
+
+
+def test_every_shard_was_trained_once_an_epoch(result: downpour.Result) -> None:
+    """Nine tasks, one for each shard and epoch, shared out between the two workers."""
+    tasks = sorted((task.epoch, task.shard) for task in result.tasks)
+    assert tasks == [(epoch, shard) for epoch in (1, 2, 3) for shard in (0, 1, 2)]
+    assert {task.worker for task in result.tasks} == {"worker-1", "worker-2"}
+
+
+def test_the_model_is_a_file_that_others_can_load(result: downpour.Result) -> None:
+    """The safetensors library reads the final model."""
+    assert result.model_file is not None
+    tensors = load_file(result.model_file)
+    assert all(name and tensor.size for name, tensor in tensors.items())
+
+
+def test_progress_was_shown_along_the_way(result: downpour.Result, seen: list[Status]) -> None:
+    """The callback saw the experiment run, and saw it end."""
+    states = [status.experiment.state for status in seen if status.experiment]
+    assert "running" in states
+    assert states[-1] == result.state
+
+
+def test_a_result_loads_as_a_data_frame(result: downpour.Result) -> None:
+    """One row an epoch, one row a task."""
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    assert len(result.to_frame()) == 3
+    assert len(result.tasks_frame()) == 9
+
+
+def test_a_result_is_read_again_from_its_folder(result: downpour.Result, shared: Path) -> None:
+    """What stands in the shared directory is the same result."""
+    folder = shared / "experiments" / result.experiment
+    assert downpour.Result.read(folder).to_dict() == result.to_dict()
+
+
+def test_a_mistake_in_the_spec_is_raised_before_anything_starts(shared: Path) -> None:
+    """The error names the field; no experiment is left behind."""
+    before = list((shared / "experiments").iterdir())
+    with pytest.raises(SpecError, match="dataset"):
+        downpour.run(QUICK.replace(dataset="nowhere"), workers=1, shared=shared)
+    with pytest.raises(SpecError, match="workers"):
+        downpour.run(QUICK, workers=0, shared=shared)
+    assert list((shared / "experiments").iterdir()) == before
+
+
+def test_what_only_the_data_can_tell_is_told_in_one_line(shared: Path) -> None:
+    """More classes than a balanced batch holds: the run fails, and the user can mend it."""
+    with pytest.raises(ExperimentFailed, match="batches") as failed:
+        downpour.run(QUICK.replace(batches="balanced", batch_size=4), workers=1, shared=shared)
+    assert failed.value.exit_status == 2
+    assert "\n" not in str(failed.value)
+
+
+def digest(result: downpour.Result) -> str:
+    """Return the checksum of a final model's bytes."""
+    assert result.model_file is not None
+    return hashlib.sha256(result.model_file.read_bytes()).hexdigest()
+
+
+@pytest.mark.slow
+def test_the_model_does_not_depend_on_who_trains_what(tmp_path: Path) -> None:
+    """Ten shards give the same bytes with 1, 2, 3 and 10 workers, balanced or not."""
+    spec = QUICK.replace(shards=10, optimizer="adam", learning_rate=0.002, momentum=0.0)
+    digests = {
+        digest(downpour.run(spec, workers=workers, shared=tmp_path)) for workers in (1, 2, 3, 10)
+    }
+    assert len(digests) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer_state": "keep"},
+        {"split": "class", "aggregate": "weighted"},
+        {"split": "dirichlet(0.5)", "aggregate": "samples"},
+        {"precision": "bfloat16", "flip": True},
+        {"model": "mlp", "batches": "balanced"},
+    ],
+)
+def test_the_same_spec_gives_the_same_bytes(tmp_path: Path, changes: dict[str, object]) -> None:
+    """Whatever the spec chooses, another number of workers gives the same model."""
+    spec = QUICK.replace(epochs=2, model_options={}, **changes)
+    digests = {digest(downpour.run(spec, workers=n, shared=tmp_path)) for n in (1, 3)}
+    assert len(digests) == 1
+
+
+@pytest.mark.slow
+def test_a_client_submits_watches_and_cancels(tmp_path: Path) -> None:
+    """A client of a running cluster sees its experiments through."""
+    options = ManagerOptions(shared=str(tmp_path), port=0)
+    with (
+        LocalCluster(options, workers=2) as cluster,
+        downpour.Client(cluster.address, shared=tmp_path) as client,
+    ):
+        first = client.submit(QUICK)
+        endless = client.submit(QUICK.replace(epochs=1000))
+        assert client.wait(first).model_file is not None
+        client.cancel(endless)
+        with pytest.raises(ExperimentFailed, match="cancelled"):
+            client.wait(endless)
+        states = {one.experiment: one.state.value for one in client.experiments()}
+        assert states == {first: "finished", endless: "cancelled"}
+        assert client.results(first).accuracy == client.wait(first).accuracy

@@ -1,0 +1,70 @@
+"""The order inside a shard."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downpour.errors import SpecError
+from downpour.spec import Spec
+from downpour.training.batches import batch_order
+
+shards = st.lists(st.integers(0, 6), max_size=150)
+
+
+def spec_of(batches: str, batch_size: int = 8, seed: int = 0) -> Spec:
+    """Return a spec with one way of making batches."""
+    return Spec.make({"batches": batches, "batch_size": batch_size, "seed": seed})
+
+
+@pytest.mark.parametrize("batches", ["shuffled", "balanced"])
+@given(shard=shards, epoch=st.integers(0, 1000))
+def test_every_index_appears_exactly_once(batches: str, shard: list[int], epoch: int) -> None:
+    """Nothing is dropped and nothing repeated."""
+    labels = np.asarray([0, *shard], dtype=np.int64)
+    indices = np.arange(1, len(labels))
+    order = batch_order(spec_of(batches), indices, labels, epoch, 3)
+    assert np.array_equal(np.sort(order), indices)
+
+
+@given(shard=shards, batch_size=st.integers(7, 40), seed=st.integers(0, 2**63 - 1))
+def test_a_balanced_batch_holds_each_class_by_its_share_of_what_is_left(
+    shard: list[int], batch_size: int, seed: int
+) -> None:
+    """No class differs by a whole example from s * r_c / R; see the module's rule."""
+    labels = np.asarray(shard, dtype=np.int64)
+    spec = spec_of("balanced", batch_size, seed)
+    order = labels[batch_order(spec, np.arange(len(labels)), labels, 0, 0)]
+    for start in range(0, len(order), batch_size):
+        left, batch = order[start:], order[start : start + batch_size]
+        shares = len(batch) * np.bincount(left, minlength=7) / len(left)
+        assert np.all(np.abs(np.bincount(batch, minlength=7) - shares) < 1)
+
+
+def test_equal_classes_are_equal_in_every_batch() -> None:
+    """Ten classes of equal size and batches of twenty: two of each."""
+    labels = np.arange(200) % 10
+    order = batch_order(spec_of("balanced", 20), np.arange(200), labels, 0, 0)
+    assert np.all(np.sort(labels[order].reshape(10, 20), axis=1) == np.arange(20) // 2)
+
+
+@pytest.mark.parametrize("batches", ["shuffled", "balanced"])
+def test_the_order_follows_from_seed_epoch_and_shard(batches: str) -> None:
+    """Equal ones give equal orders; a change in any gives another."""
+    labels = np.arange(100) % 4
+    made = [
+        tuple(batch_order(spec_of(batches, seed=seed), np.arange(100), labels, epoch, shard))
+        for seed, epoch, shard in [(0, 0, 0), (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    ]
+    assert made[0] == made[1]
+    assert len(set(made)) == 4
+
+
+def test_balance_needs_classes_and_room_for_them() -> None:
+    """Multi-hot targets have no classes; five classes need batches of five."""
+    with pytest.raises(SpecError, match="needs labels"):
+        batch_order(spec_of("balanced"), np.arange(3), None, 0, 0)
+    with pytest.raises(SpecError, match="holds 5 classes"):
+        batch_order(spec_of("balanced", 4), np.arange(5), np.arange(5), 0, 0)

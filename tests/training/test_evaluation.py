@@ -1,0 +1,88 @@
+"""Measuring a network on the test examples."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from downpour.datasets import PreparedDataset, open_prepared, prepare
+from downpour.errors import NonFinite
+from downpour.models import build
+from downpour.spec import Spec
+from downpour.training import evaluate, parameters_of
+
+from .conftest import same_bytes
+
+
+class Always(nn.Module):
+    """Puts out the same logits for every example."""
+
+    def __init__(self, *logits: float) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor(logits))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [b, len(logits)]."""
+        return self.logits.expand(len(x), -1)
+
+
+def test_one_answer_for_all_is_right_for_one_class(dataset: PreparedDataset) -> None:
+    """Accuracy a quarter, one class fully right, and the loss that the logits say."""
+    found = evaluate(Always(0.0, 0.0, 2.0, 0.0), Spec.make({}), dataset)
+    assert found.accuracy == 0.25
+    assert found.class_accuracy == (0.0, 0.0, 1.0, 0.0)
+    assert found.samples == 40
+    assert found.loss == pytest.approx(math.log(3 + math.exp(2)) - 0.5)
+
+
+def test_a_class_without_test_examples_has_no_accuracy(tmp_path: Path) -> None:
+    """It is NaN, not zero."""
+    x, y = np.ones((30, 2)), np.arange(30) % 3
+    np.savez(tmp_path / "set.npz", x=x, y=y, x_test=x[:2], y_test=y[:2])
+    spec = Spec.make({"dataset": "npz", "data_path": str(tmp_path / "set.npz")})
+    small = open_prepared(tmp_path, prepare(spec, tmp_path))
+    assert math.isnan(evaluate(Always(1.0, 0.0, 0.0), spec, small).class_accuracy[2])
+
+
+def test_two_classes_with_one_output(numbers: PreparedDataset) -> None:
+    """A logit above 0 is class 1."""
+    spec = Spec.make({"loss": "binary_cross_entropy"})
+    found = evaluate(Always(1.0), spec, numbers)
+    assert found.accuracy == 0.5
+    assert found.class_accuracy == (0.0, 1.0)
+
+
+def test_many_targets_are_judged_one_by_one(tmp_path: Path) -> None:
+    """The share of right yeses and noes; there are no classes."""
+    x, y = np.ones((10, 2)), np.tile([1, 0, 0], (10, 1))
+    np.savez(tmp_path / "set.npz", x=x, y=y, x_test=x, y_test=y)
+    fields = {"dataset": "npz", "data_path": str(tmp_path / "set.npz")}
+    spec = Spec.make({**fields, "loss": "binary_cross_entropy"})
+    many = open_prepared(tmp_path, prepare(spec, tmp_path))
+    found = evaluate(Always(1.0, 1.0, -1.0), spec, many)
+    assert found.accuracy == pytest.approx(2 / 3)
+    assert found.class_accuracy == ()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_it_changes_nothing_and_repeats(dataset: PreparedDataset, precision: str) -> None:
+    """Parameters, mode and generator stay; dropout is off, so twice is the same."""
+    spec = Spec.make({"model": "mnist-cnn", "precision": precision})
+    model = build(spec, dataset.facts).train()
+    before, state = parameters_of(model), torch.get_rng_state()
+    first, second = evaluate(model, spec, dataset), evaluate(model, spec, dataset)
+    assert (first.accuracy, first.loss) == (second.accuracy, second.loss)
+    assert same_bytes(parameters_of(model), before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+
+
+def test_a_loss_that_is_not_finite_is_reported(dataset: PreparedDataset) -> None:
+    """A broken network is an error, not an accuracy."""
+    with pytest.raises(NonFinite):
+        evaluate(Always(math.nan, 0.0, 0.0, 0.0), Spec.make({}), dataset)

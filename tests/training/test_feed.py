@@ -1,0 +1,53 @@
+"""Batches from mapped memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from downpour.datasets import PreparedDataset
+from downpour.spec import Spec
+from downpour.training.feed import Feed
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_images_are_normalized_and_channels_come_first(
+    dataset: PreparedDataset, *, channels_last: bool
+) -> None:
+    """A batch is what the plain formula gives for the chosen examples."""
+    feed = Feed(dataset, dataset.train, Spec.make({"channels_last": channels_last}))
+    chosen = torch.tensor([7, 3, 99])
+    x, y = feed.chosen(chosen)
+    expected = (dataset.train.x[chosen.numpy()] - dataset.mean) / dataset.std
+    assert x.shape == (3, 1, 8, 8)
+    assert np.allclose(x.permute(0, 2, 3, 1).numpy(), expected, atol=1e-6)
+    assert y.tolist() == dataset.train.y[chosen.numpy()].tolist()
+
+
+def test_numbers_are_standardized(numbers: PreparedDataset) -> None:
+    """Over the whole training set each feature has mean 0 and deviation 1."""
+    x, _ = Feed(numbers, numbers.train, Spec.make({})).block(0, 100)
+    assert torch.allclose(x.mean(dim=0), torch.zeros(5), atol=1e-5)
+    assert torch.allclose(x.std(dim=0, correction=0), torch.ones(5), atol=1e-5)
+
+
+def test_the_mapped_memory_is_never_changed(numbers: PreparedDataset) -> None:
+    """Normalizing works on copies: the second reading is the first."""
+    before = numbers.train.x.copy()
+    Feed(numbers, numbers.train, Spec.make({})).block(0, 100)
+    assert np.array_equal(numbers.train.x, before)
+
+
+def test_flips_mirror_some_images_and_only_in_training(dataset: PreparedDataset) -> None:
+    """A training image is itself or its mirror image, by torch's generator; a block is itself."""
+    plain = Feed(dataset, dataset.train, Spec.make({}))
+    flipping = Feed(dataset, dataset.train, Spec.make({"flip": True}))
+    everything = torch.arange(100)
+    torch.manual_seed(1)
+    x, original = flipping.chosen(everything)[0], plain.chosen(everything)[0]
+    same = (x == original).flatten(1).all(dim=1)
+    mirrored = (x == original.flip(3)).flatten(1).all(dim=1)
+    assert bool((same | mirrored).all())
+    assert 20 < int(mirrored.sum()) < 80
+    assert torch.equal(flipping.block(0, 100)[0], original)

@@ -1,0 +1,213 @@
+"""The local loop: it can stop after any step and be continued by anybody, with the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from downpour.datasets import PreparedDataset
+from downpour.errors import FileCorrupt, NonFinite, SpecError
+from downpour.models import build
+from downpour.spec import Spec
+from downpour.training import LocalTask, ShardTraining, load_parameters
+from downpour.training.optimizers import OPTIMIZERS
+
+from .conftest import BASE, same_bytes, started
+
+
+def finished(training: ShardTraining) -> ShardTraining:
+    """Train to the end."""
+    training.advance(training.steps_total)
+    return training
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_a_snapshot_after_any_step_continues_with_the_same_bytes(
+    dataset: PreparedDataset, optimizer: str, precision: str, *, channels_last: bool
+) -> None:
+    """With dropout and flips on, another process ends where an undisturbed one does."""
+    fields: dict[str, Any] = {"optimizer": optimizer, "precision": precision, "flip": True}
+    fields |= {"channels_last": channels_last, "momentum": 0.9, "weight_decay": 0.01}
+    whole = finished(started(dataset, fields))
+    for step in range(whole.steps_total + 1):
+        first = started(dataset, fields)
+        first.advance(step)
+        file = safetensors.numpy.save(first.snapshot())
+        torch.manual_seed(step)
+        second = started(dataset, {**fields, "seed": 0})
+        second.restore(safetensors.numpy.load(file))
+        assert second.steps_done == step
+        finished(second)
+        assert same_bytes(second.parameters(), whole.parameters())
+        assert same_bytes(second.optimizer_state(), whole.optimizer_state())
+        assert second.mean_loss == whole.mean_loss
+
+
+@settings(deadline=None, max_examples=20)
+@given(strides=st.lists(st.integers(0, 3), max_size=8), disturbance=st.integers(0, 9))
+def test_how_often_it_pauses_changes_nothing(
+    dataset: PreparedDataset, strides: list[int], disturbance: int
+) -> None:
+    """Pauses in which the process draws random numbers of its own leave the bytes as they are."""
+    whole = finished(started(dataset))
+    training = started(dataset)
+    for stride in strides:
+        training.advance(stride)
+        torch.rand(disturbance)
+    assert same_bytes(finished(training).parameters(), whole.parameters())
+    assert training.mean_loss == whole.mean_loss
+
+
+def test_training_leaves_the_process_as_it_was(dataset: PreparedDataset) -> None:
+    """Torch's generator and threads are the process's own again after every advance."""
+    torch.set_num_threads(2)
+    before = torch.get_rng_state()
+    finished(started(dataset))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(("round_", "shard"), [(1, 0), (0, 1)])
+def test_rounds_and_shards_differ_in_order_and_dropout(
+    dataset: PreparedDataset, round_: int, shard: int
+) -> None:
+    """The same indices train to other bytes in another round or shard."""
+    one, other = started(dataset), started(dataset, round_=round_, shard=shard)
+    assert not same_bytes(finished(one).parameters(), finished(other).parameters())
+
+
+def test_a_model_serves_one_task_after_the_other(dataset: PreparedDataset) -> None:
+    """Loading parameters into a used model is as good as building a new one."""
+    spec = Spec.make({**BASE, "optimizer": "adam"})
+    model = build(spec, dataset.facts)
+    task = LocalTask(indices=np.arange(90), round=0, shard=0)
+    first = ShardTraining(spec, model, dataset, task)
+    initial = first.parameters()
+    trained = finished(first).parameters()
+    load_parameters(model, initial)
+    assert same_bytes(finished(ShardTraining(spec, model, dataset, task)).parameters(), trained)
+
+
+def test_results_are_copies(dataset: PreparedDataset) -> None:
+    """What was handed out does not change when training goes on."""
+    training = started(dataset, {"optimizer": "adam"})
+    training.advance(1)
+    taken = training.snapshot()
+    kept = {name: array.copy() for name, array in taken.items()}
+    finished(training)
+    assert same_bytes(taken, kept)
+
+
+@pytest.mark.parametrize(
+    ("count", "local_steps", "steps", "samples"),
+    [(90, None, 6, 90), (90, 2, 2, 32), (90, 0, 0, 0), (90, 99, 6, 90), (0, None, 0, 0)],
+)
+def test_steps_and_samples_respect_the_shard_and_local_steps(
+    dataset: PreparedDataset, count: int, local_steps: int | None, steps: int, samples: int
+) -> None:
+    """A task trains its batches, or `local_steps` of them if these are fewer; perhaps none."""
+    training = started(dataset, {"local_steps": local_steps}, count=count)
+    before = training.parameters()
+    assert training.steps_total == steps
+    finished(training)
+    training.advance(5)
+    assert (training.steps_done, training.samples) == (steps, samples)
+    if not steps:
+        assert training.mean_loss == 0.0
+        assert same_bytes(training.parameters(), before)
+
+
+def test_the_mean_loss_weighs_batches_by_their_size(dataset: PreparedDataset) -> None:
+    """With a step too small to matter it is the loss over all examples, in one batch or in many."""
+    fields = {"learning_rate": 1e-12, "model": "digits-cnn"}
+    many = finished(started(dataset, {**fields, "batch_size": 16}))
+    one = finished(started(dataset, {**fields, "batch_size": 90}))
+    assert many.mean_loss == pytest.approx(one.mean_loss, rel=1e-5)
+
+
+def test_the_loss_falls(dataset: PreparedDataset) -> None:
+    """It learns: ten rounds over the same shard, each from the last one's parameters."""
+    fields = {"model": "digits-cnn", "optimizer": "adam", "learning_rate": 0.003}
+    training = started(dataset, fields)
+    first = finished(training).mean_loss
+    for round_ in range(1, 10):
+        following = started(dataset, fields, round_=round_)
+        load_parameters(following._model, training.parameters())
+        training = finished(following)
+    assert training.mean_loss < first / 4
+
+
+def test_optimizer_state_carries_over_to_the_next_round(dataset: PreparedDataset) -> None:
+    """Adam's averages and step counts go on where the round before ended."""
+    fields = {"optimizer": "adam"}
+    first = finished(started(dataset, fields))
+    state = first.optimizer_state()
+    second = started(dataset, fields, round_=1, optimizer_state=state)
+    assert same_bytes(second.optimizer_state(), state)
+    second.advance(1)
+    assert second.optimizer_state()["conv1.weight/step"] == 7
+
+
+def test_numbers_and_two_classes_with_one_output_train(numbers: PreparedDataset) -> None:
+    """Binary cross-entropy on plain numbers: one logit an example."""
+    fields = {"model": "mlp", "loss": "binary_cross_entropy", "learning_rate": 0.5}
+    training = finished(started(numbers, fields))
+    assert training.parameters()["5.weight"].shape == (1, 64)
+    assert 0 < training.mean_loss < 0.7
+
+
+def test_a_loss_that_explodes_is_reported(dataset: PreparedDataset) -> None:
+    """NaN ends the task with an error that says by which step."""
+    with pytest.raises(NonFinite, match="by step"):
+        finished(started(dataset, {"learning_rate": 1e30}))
+
+
+def test_parameters_that_explode_in_the_last_step_are_reported(dataset: PreparedDataset) -> None:
+    """A finite loss may still leave parameters that are not."""
+    training = started(dataset, {"learning_rate": 1e38, "momentum": 0.9, "local_steps": 2})
+    with pytest.raises(NonFinite):
+        finished(training).parameters()
+
+
+def test_balanced_batches_that_cannot_be_are_refused(dataset: PreparedDataset) -> None:
+    """Four classes do not fit into batches of three."""
+    with pytest.raises(SpecError, match="batches"):
+        started(dataset, {"batches": "balanced", "batch_size": 3})
+
+
+@pytest.mark.parametrize("indices", [[-1, 3], [0, 100]])
+def test_indices_outside_the_training_set_are_refused(
+    dataset: PreparedDataset, indices: list[int]
+) -> None:
+    """A negative index would silently be another example."""
+    spec = Spec.make(BASE)
+    task = LocalTask(indices=np.array(indices), round=0, shard=0)
+    with pytest.raises(FileCorrupt, match="indices"):
+        ShardTraining(spec, build(spec, dataset.facts), dataset, task)
+
+
+def test_a_snapshot_of_another_task_is_refused(dataset: PreparedDataset) -> None:
+    """Another shard, another network, or something that is no snapshot at all."""
+    training = started(dataset)
+    for wrong in (started(dataset, shard=1), started(dataset, {"model": "digits-cnn"})):
+        with pytest.raises(FileCorrupt):
+            training.restore(wrong.snapshot())
+    with pytest.raises(FileCorrupt):
+        training.restore({})
+
+
+def test_arrays_survive_a_file(dataset: PreparedDataset, tmp_path: Path) -> None:
+    """Everything handed out is contiguous and of types that safetensors holds."""
+    training = finished(started(dataset, {"optimizer": "adamw"}))
+    for arrays in (training.parameters(), training.optimizer_state(), training.snapshot()):
+        safetensors.numpy.save_file(arrays, tmp_path / "file")
+        assert same_bytes(safetensors.numpy.load_file(tmp_path / "file"), arrays)

@@ -1,0 +1,57 @@
+"""Parameters as arrays, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from downpour.errors import FileCorrupt, NonFinite
+from downpour.training import check_finite, load_parameters, parameters_of
+
+from .conftest import same_bytes
+
+
+def network() -> nn.Module:
+    """Return a network with buffers, one of them an integer without dimensions."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).to(
+        memory_format=torch.channels_last
+    )
+
+
+def test_what_is_taken_can_be_loaded_into_another_network() -> None:
+    """Names, types, shapes and bits agree, whatever the memory layout and read-only or not."""
+    source, target = network(), network()
+    arrays = parameters_of(source)
+    assert arrays["1.num_batches_tracked"].shape == ()
+    assert all(array.flags.c_contiguous for array in arrays.values())
+    for array in arrays.values():
+        array.flags.writeable = False
+    load_parameters(target, arrays)
+    assert same_bytes(parameters_of(target), arrays)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"0.weight": np.zeros((4, 3, 3, 2), np.float32)},
+        {"0.weight": np.zeros((4, 3, 3, 3), np.float64)},
+        {"extra": np.zeros(1, np.float32)},
+    ],
+)
+def test_arrays_of_another_network_are_refused(change: dict[str, NDArray[Any]]) -> None:
+    """Another shape, another type or another name."""
+    with pytest.raises(FileCorrupt, match=next(iter(change))):
+        load_parameters(network(), {**parameters_of(network()), **change})
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_is_named(value: float) -> None:
+    """The parameter's name stands in the error; integers are always finite."""
+    check_finite({"count": np.array(3)})
+    with pytest.raises(NonFinite, match="weight"):
+        check_finite({"weight": np.array([1.0, value])})
