@@ -1,43 +1,50 @@
-# Everything a user or a developer runs. `make run` and `make test` need nothing set up by hand.
+# Everything a user or a developer runs; nothing has to be set up by hand. `make` lists the targets.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 THRIFT ?= thrift
 
-.PHONY: venv run check format test test-all stubs bench clean
+.DEFAULT_GOAL := help
+.PHONY: help venv run check format test test-slow test-all stubs bench clean
 
-venv: $(VENV)/.installed
+help:  ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
+venv: $(VENV)/.installed  ## Create the virtual environment and install everything into it
+
+# One pip call for all: torchvision works only beside the build of torch it was resolved with.
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-run: venv
+run: venv  ## Train the example on this machine's own workers
 	$(BIN)/downpour run examples/digits.toml
 
-check: venv
+check: venv  ## Check format, lint, types and house rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest tests/test_tidy.py
 
-format: venv
+format: venv  ## Format the code, and mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: venv
+test: venv  ## Run the quick tests
 	$(BIN)/pytest -m 'not slow'
 
-test-all: venv
+test-slow: venv  ## Run the slow tests alone
+	$(BIN)/pytest -m slow || [ $$? -eq 5 ]  # 5: there are none
+
+test-all: venv  ## Run all tests
 	$(BIN)/pytest
 
-# Needs the Thrift compiler 0.24; the result is committed, so that nobody else needs it.
-stubs:
+stubs:  ## Generate the Thrift code anew (Thrift 0.24; the result is committed)
 	PYTHON=$(PYTHON) THRIFT=$(THRIFT) sh idl/generate.sh
 
-bench: venv
+bench: venv  ## Run the benchmarks
 	$(BIN)/python benchmarks/run.py
 
-clean:
+clean:  ## Remove the environment and whatever was built
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

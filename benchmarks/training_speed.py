@@ -124,7 +124,7 @@ def plain(model: nn.Module, dataset: PreparedDataset) -> Slice:
 
 def loader(model: nn.Module, data_dir: Path) -> Slice:
     """Return slices over torchvision's MNIST through a DataLoader."""
-    from torchvision import datasets, transforms  # noqa: PLC0415 - absent in CPU-only images
+    from torchvision import datasets, transforms
 
     transform = transforms.Compose(
         [transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))]

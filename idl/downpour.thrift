@@ -82,7 +82,7 @@ enum FailureKind {
 
 /** How far a running attempt has come. */
 struct Progress {
-  1: required AttemptId id
+  1: required AttemptId attempt
   2: required i64 steps_done
   3: required i64 steps_total
   4: required double elapsed_seconds
@@ -215,14 +215,17 @@ enum RefusalKind {
   BUSY = 5
 }
 
-/** The call was understood, and the answer is no. */
+/**
+ * The call was understood, and the answer is no. Mutable in Python, because the accelerated decoder
+ * cannot set the enum of an immutable exception.
+ */
 exception Refusal {
   1: required RefusalKind kind
   2: required string field
   3: required string value
   /** What would be accepted. */
   4: required string reason
-}
+} (python.immutable = "false")
 
 service Manager {
   ManagerInfo describe()

@@ -1,1 +1,37 @@
-"""Train on the machines you have: uneven workers, one shared folder, no lost progress."""
+"""Train on the machines you have: uneven workers, one shared folder, no lost progress.
+
+>>> import downpour
+>>> result = downpour.run(downpour.Spec(epochs=3), workers=4)  # doctest: +SKIP
+>>> result.accuracy  # doctest: +SKIP
+0.97
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from downpour.api import Client, run
+    from downpour.errors import DownpourError
+    from downpour.reports import Result
+    from downpour.spec import Spec
+
+__version__ = "0.1.0"
+__all__ = ["Client", "DownpourError", "Result", "Spec", "__version__", "run"]
+
+_HOMES = {
+    "Client": "downpour.api",
+    "DownpourError": "downpour.errors",
+    "Result": "downpour.reports",
+    "Spec": "downpour.spec",
+    "run": "downpour.api",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for only then: workers must not pay for what clients need."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'downpour' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

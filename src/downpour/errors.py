@@ -13,9 +13,11 @@
     │   ├── DeadlineExceeded         somebody answered too slowly
     │   ├── IncompatiblePeer         another version, or a message nobody here understands
     │   └── Refused                  the peer understood and said no
+    ├── MissingPackage           an optional library is not installed; names the extra with it
     ├── LaunchError              a process could not be started, or died before it was ready
     ├── TrainingError            the task went wrong
     │   ├── NonFinite                NaN or infinity in a loss or in parameters
+    │   ├── UpdatesRefused           updates that cannot be aggregated: {shard: reason}
     │   └── OutOfMemory              the worker's memory, or its accelerator's
     ├── ExperimentFailed         an experiment that ended without a model; carries the cause
     └── IllegalTransition        a lifecycle table was violated: a defect of this program
@@ -25,6 +27,8 @@ can mend it by changing what was asked, 1 where something else went wrong.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class DownpourError(Exception):
@@ -118,17 +122,35 @@ class IncompatiblePeer(ProtocolError):
 
 
 class Refused(ProtocolError):
-    """The peer understood the call and said no; `field` names what was wrong with it."""
+    """The peer understood the call and said no; `field` names what was wrong with it.
+
+    `busy` means not now: the same call may be welcome later, or elsewhere.
+    """
 
     exit_status = 2
 
-    def __init__(self, field: str, reason: str) -> None:
+    def __init__(self, field: str, reason: str, *, busy: bool = False) -> None:
         super().__init__(field, reason)
         self.field = field
         self.reason = reason
+        self.busy = busy
 
     def __str__(self) -> str:
         return f"{self.field}: {self.reason}"
+
+
+class MissingPackage(DownpourError):
+    """A library that only some uses need is not installed; `extra` is what brings it."""
+
+    exit_status = 2
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(package, extra)
+        self.package = package
+        self.extra = extra
+
+    def __str__(self) -> str:
+        return f"{self.package} is not installed: pip install 'downpour-sgd[{self.extra}]'"
 
 
 class LaunchError(DownpourError):
@@ -141,6 +163,19 @@ class TrainingError(DownpourError):
 
 class NonFinite(TrainingError):
     """A loss or a parameter became NaN or infinite."""
+
+
+class UpdatesRefused(TrainingError):
+    """Updates of a round that cannot be aggregated: every such shard, with the reason."""
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__(reasons)
+        self.reasons = dict(sorted(reasons.items()))
+
+    def __str__(self) -> str:
+        told = [f"shard {shard}: {reason}" for shard, reason in self.reasons.items()]
+        more = f"; and {len(told) - 3} more" if len(told) > 3 else ""
+        return f"updates refused: {'; '.join(told[:3])}{more}"
 
 
 class OutOfMemory(TrainingError):
@@ -174,7 +209,8 @@ class IllegalTransition(DownpourError):
         self.story = story
 
     def __str__(self) -> str:
-        return f"{self.who}: no step '{self.step}' from '{self.state}' (story: {', '.join(self.story)})"
+        story = ", ".join(self.story)
+        return f"{self.who}: no step '{self.step}' from '{self.state}' (story: {story})"
 
 
 def _shown(value: object, limit: int = 80) -> str:

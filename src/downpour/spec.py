@@ -1,73 +1,105 @@
-"""What to run: one frozen, validated value, read from TOML and written back to it.
+"""What to run: one frozen, validated value, made from TOML text and written back to it.
 
 A spec is the whole input of an experiment: in synchronous mode the bytes of every model version
 follow from the resolved spec alone (within one numeric class). Hence nothing that changes a result
-may live anywhere else, and nothing here may depend on the machine. This module knows the names of
-the families (splitters, aggregators, ...) but not their code.
+may live anywhere else, and nothing here may depend on the machine or touch a file
+(`runtime/spec_file.py` does that). This module knows the names of the families (splitters,
+aggregators, ...) but not their code. Whoever asks for what cannot be gets one line, composed from
+the field's own limits, that says what could.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
-from pydantic import field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from downpour.errors import SpecError
 
 Option = bool | int | float | str | list[int] | list[float] | list[str]
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-_SPLIT = r"^(random|class|equal|dirichlet\([0-9.eE+-]+\))$"
+
+# What a field accepts, where its type and limits cannot say it.
+_ACCEPTED = {
+    "name": "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
+    "split": "random, class, equal or dirichlet(ALPHA)",
+    "betas": "two numbers, each at least 0 and below 1",
+}
+_NOUNS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "text",
+    "object": "a table",
+}
+_LIMITS = {
+    "minimum": "of at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}
 
 
 class Spec(BaseModel):
     """What an experiment trains, on what, and how; every field has a default but none is hidden.
 
     Raises:
-        SpecError: from `make`, `from_toml` and `read`; names the field and what is accepted.
+        SpecError: from `make`, `from_toml` and `replace`; names the field and what is accepted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     name: Annotated[str, StringConstraints(pattern=_NAME)] = Field(
-        "experiment", description="What to call the experiment: letters, digits, . _ -"
+        default="experiment", description="What to call the experiment: letters, digits, . _ -"
     )
     seed: int = Field(
-        0, ge=0, lt=2**63, description="The seed that every random choice follows from"
+        default=0, ge=0, lt=2**63, description="The seed that every random choice follows from"
     )
 
     dataset: str = Field(
-        "digits",
+        default="digits",
         min_length=1,
-        description="digits, mnist, fashion-mnist, kmnist, cifar10, npz, folder or package.module:factory",
+        description="digits, mnist, fashion-mnist, kmnist, cifar10, npz, folder or "
+        "package.module:factory",
     )
     data_path: str | None = Field(
-        None, description="The file or folder of an npz or folder dataset"
+        default=None, description="The file or folder of an npz or folder dataset"
     )
     image_size: int | None = Field(
-        None, ge=1, le=4096, description="Resize images to a square of this many pixels, once"
+        default=None,
+        ge=1,
+        le=4096,
+        description="Resize images to a square of this many pixels, once",
     )
     flip: bool = Field(
         default=False, description="Mirror each training image with even chance (seeded)"
     )
     train_limit: int | None = Field(
-        None, ge=1, description="Use only the first so many training examples"
+        default=None, ge=1, description="Use only the first so many training examples"
     )
     test_limit: int | None = Field(
-        None, ge=1, description="Use only the first so many test examples"
+        default=None, ge=1, description="Use only the first so many test examples"
     )
     dataset_options: dict[str, Option] = Field(
         default_factory=dict, description="Arguments of a dataset factory"
     )
 
     model: str = Field(
-        "digits-cnn",
+        default="digits-cnn",
         min_length=1,
         description="digits-cnn, mnist-cnn, mlp, a torchvision.models name or a factory",
     )
@@ -75,52 +107,65 @@ class Spec(BaseModel):
         default_factory=dict, description="Arguments of the model, such as dropout"
     )
     loss: Literal["cross_entropy", "binary_cross_entropy"] = Field(
-        "cross_entropy", description="What training minimises"
+        default="cross_entropy", description="What training minimises"
     )
 
     mode: Literal["sync"] = Field(
-        "sync", description="sync: every round is a barrier (local SGD; FedAvg once an epoch)"
+        default="sync",
+        description="sync: every round is a barrier (local SGD; FedAvg once an epoch)",
     )
     shards: int | None = Field(
-        None, ge=1, le=100_000, description="Parts the training set is cut into"
+        default=None, ge=1, le=100_000, description="Parts the training set is cut into"
     )
-    split: Annotated[str, StringConstraints(pattern=_SPLIT)] = Field(
-        "random", description="random, class, equal or dirichlet(ALPHA)"
-    )
+    split: str = Field(default="random", description="random, class, equal or dirichlet(ALPHA)")
     batches: Literal["shuffled", "balanced"] = Field(
-        "shuffled", description="balanced: every batch holds the shard's classes evenly"
+        default="shuffled", description="balanced: every batch holds the shard's classes evenly"
     )
-    batch_size: int = Field(64, ge=1, le=1_000_000, description="Examples in a batch")
-    epochs: int = Field(5, ge=1, le=1_000_000, description="Rounds, each one pass over every shard")
+    batch_size: int = Field(default=64, ge=1, le=1_000_000, description="Examples in a batch")
+    epochs: int = Field(
+        default=5, ge=1, le=1_000_000, description="Rounds, each one pass over every shard"
+    )
     local_steps: int | None = Field(
-        None, ge=0, description="Batches a task trains at most; absent: the whole shard"
+        default=None, ge=0, description="Batches a task trains at most; absent: the whole shard"
     )
     aggregate: Literal["average", "weighted", "samples", "first"] = Field(
-        "average",
+        default="average",
         description="How updates become the next model: average, weighted (by loss), "
         "samples (FedAvg) or first (shard 0's, as the ECE751 code did)",
     )
-    policy: Literal["wait"] = Field("wait", description="What is done about stragglers")
-    retries: int = Field(3, ge=0, le=1000, description="Failed attempts that a task survives")
-    evaluate_every: int = Field(1, ge=0, description="Rounds between evaluations; 0: none at all")
-    keep_models: int = Field(3, ge=1, description="Model versions kept, counted from the last")
+    policy: Literal["wait"] = Field(default="wait", description="What is done about stragglers")
+    retries: int = Field(
+        default=3, ge=0, le=1000, description="Failed attempts that a task survives"
+    )
+    evaluate_every: int = Field(
+        default=1, ge=0, description="Rounds between evaluations; 0: none at all"
+    )
+    keep_models: int = Field(
+        default=3, ge=1, description="Model versions kept, counted from the last"
+    )
 
-    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="sgd, adam or adamw")
-    learning_rate: float = Field(0.01, gt=0, description="The optimizer's step size")
-    momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of sgd")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(
+        default="sgd", description="sgd, adam or adamw"
+    )
+    learning_rate: float = Field(default=0.01, gt=0, description="The optimizer's step size")
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="Momentum of sgd")
     nesterov: bool = Field(default=False, description="Nesterov's form of momentum")
-    weight_decay: float = Field(0.0, ge=0, description="L2 penalty (decoupled in adamw)")
-    betas: tuple[float, float] = Field((0.9, 0.999), description="Decay rates of adam's averages")
-    epsilon: float = Field(1e-8, gt=0, description="Added to adam's denominator")
+    weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty (decoupled in adamw)")
+    betas: tuple[float, float] = Field(
+        default=(0.9, 0.999), description="Decay rates of adam's averages"
+    )
+    epsilon: float = Field(default=1e-8, gt=0, description="Added to adam's denominator")
     optimizer_state: Literal["reset", "keep"] = Field(
-        "reset", description="What happens to it between rounds; kept per shard"
+        default="reset", description="What happens to it between rounds; kept per shard"
     )
 
-    threads: int = Field(1, ge=1, le=1024, description="Torch threads of a worker; changes bytes")
-    precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="bfloat16: automatic mixed precision"
+    threads: int = Field(
+        default=1, ge=1, le=1024, description="Torch threads of a worker; changes bytes"
     )
-    device: Literal["cpu", "cuda"] = Field("cpu", description="Where workers train")
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="bfloat16: automatic mixed precision"
+    )
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="Where workers train")
     channels_last: bool = Field(default=True, description="Memory layout of images in training")
 
     @field_validator("betas", mode="before")
@@ -128,13 +173,19 @@ class Spec(BaseModel):
     def _betas_from_list(cls, value: object) -> object:
         return tuple(value) if isinstance(value, list) else value
 
+    @field_validator("split")
+    @classmethod
+    def _split_is_known(cls, value: str) -> str:
+        try:
+            parse_split(value)
+        except SpecError as error:
+            raise _Misfit(error) from None
+        return value
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        alpha = self.dirichlet_alpha
-        if alpha is not None and not 0 < alpha < 1e9:
-            raise _refusal("split", self.split, "dirichlet(ALPHA) needs an ALPHA above 0")
         if any(not 0 <= beta < 1 for beta in self.betas):
-            raise _refusal("betas", self.betas, "two numbers, each at least 0 and below 1")
+            raise _refusal("betas", list(self.betas), f"must be {_ACCEPTED['betas']}")
         if self.nesterov and self.momentum == 0:
             raise _refusal("nesterov", value=True, accepted="needs a momentum above 0")
         if self.dataset in {"npz", "folder"} and not self.data_path:
@@ -144,40 +195,28 @@ class Spec(BaseModel):
     @property
     def dirichlet_alpha(self) -> float | None:
         """The concentration in `split = "dirichlet(ALPHA)"`; None for other splits."""
-        if not self.split.startswith("dirichlet("):
-            return None
-        try:
-            return float(self.split[len("dirichlet(") : -1])
-        except ValueError:
-            return float("nan")
+        return parse_split(self.split)[1]
 
     @classmethod
     def make(cls, fields: Mapping[str, Any]) -> Spec:
-        """Validate fields into a spec; raises SpecError for the first that does not fit."""
+        """Validate fields into a spec.
+
+        Raises:
+            SpecError: for the first field that does not fit; names the others that do not.
+        """
         try:
-            return cls.model_validate(dict(fields))
+            return cls.model_validate({str(key): value for key, value in fields.items()})
         except ValidationError as error:
-            raise _first_refusal(error) from None
+            raise _as_spec_error(error.errors(), fields) from None
 
     @classmethod
     def from_toml(cls, text: str, overrides: Mapping[str, Any] | None = None) -> Spec:
         """Read a spec from TOML text; `overrides` win over what stands there."""
         try:
             fields = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also numbers and nesting past all limits
             raise SpecError("TOML", text.strip()[:40], f"cannot be read: {error}") from None
         return cls.make({**fields, **(overrides or {})})
-
-    @classmethod
-    def read(cls, path: Path, overrides: Mapping[str, Any] | None = None) -> Spec:
-        """Read a spec from a TOML file; raises SpecError where there is no such file, too."""
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SpecError(
-                "FILE", str(path), f"a readable TOML file is needed ({_why(error)})"
-            ) from None
-        return cls.from_toml(text, overrides)
 
     def replace(self, **changes: Any) -> Spec:
         """Return a spec with some fields changed, validated again."""
@@ -189,6 +228,26 @@ class Spec(BaseModel):
         scalars = {key: value for key, value in fields.items() if not isinstance(value, dict)}
         tables = {key: value for key, value in fields.items() if isinstance(value, dict) and value}
         return tomli_w.dumps({**scalars, **tables})
+
+
+def parse_split(text: str) -> tuple[str, float | None]:
+    """Take a split apart into its name and its number: "dirichlet(0.5)" → ("dirichlet", 0.5).
+
+    Raises:
+        SpecError: where there is no such split, or the concentration is not a positive number.
+    """
+    if text in {"random", "class", "equal"}:
+        return text, None
+    number = re.fullmatch(r"dirichlet\(([0-9.eE+-]+)\)", text)
+    if number is None:
+        raise SpecError("split", text, f"must be {_ACCEPTED['split']}")
+    try:
+        alpha = float(number[1])
+    except ValueError:
+        alpha = 0.0
+    if not 0 < alpha < 1e9:
+        raise SpecError("split", text, "must be dirichlet(ALPHA), ALPHA above 0 and below 1e9")
+    return "dirichlet", alpha
 
 
 class _Misfit(ValueError):
@@ -203,20 +262,65 @@ def _refusal(field: str, value: object, accepted: str) -> _Misfit:
     return _Misfit(SpecError(field, value, accepted))
 
 
-def _first_refusal(error: ValidationError) -> SpecError:
-    first = error.errors()[0]
-    cause = first.get("ctx", {}).get("error")
+def _as_spec_error(details: Sequence[Any], fields: Mapping[str, Any]) -> SpecError:
+    """Tell of the first misfit in full, and of the others by name."""
+    misfits: dict[str, Any] = {}
+    for detail in details:  # a union reports once for each of its members
+        misfits.setdefault(_field_of(detail), detail)
+    (field, detail), *others = misfits.items()
+    cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, _Misfit):
-        return cause.error
-    field = ".".join(str(part) for part in first["loc"][:2]) or "spec"
-    if first["type"] == "extra_forbidden":
-        known = ", ".join(Spec.model_fields)
-        return SpecError(field, first["input"], f"no such field; known are {known}")
-    info = Spec.model_fields.get(str(first["loc"][0])) if first["loc"] else None
-    hint = f" ({info.description})" if info and "pattern" in first["type"] else ""
-    message = re.sub(r"^Input should be", "must be", first["msg"])
-    return SpecError(field, first["input"], message + hint)
+        field, value, accepted = cause.error.args
+    elif detail["type"] == "extra_forbidden":
+        value, accepted = detail["input"], f"no such field; {_nearest(field)}"
+    else:
+        # As it was asked for, not as a validator left it.
+        value = fields.get(field, detail["input"])
+        accepted = f"must be {_accepted(field)}"
+    if others:
+        names = ", ".join(name for name, _ in others[:3]) + (", …" if len(others) > 3 else "")
+        accepted += f" (and {len(others)} more: {names})"
+    return SpecError(field, value, accepted)
 
 
-def _why(error: Exception) -> str:
-    return getattr(error, "strerror", None) or type(error).__name__
+def _field_of(detail: Mapping[str, Any]) -> str:
+    """Name the field of a misfit; within a table of options, its key as well."""
+    top, *inner = detail["loc"] or ("spec",)
+    return f"{top}.{inner[0]}" if inner and str(top).endswith("_options") else str(top)
+
+
+def _nearest(unknown: str) -> str:
+    known = list(Spec.model_fields)
+    initials = {"".join(word[0] for word in name.split("_")): name for name in known}
+    close = difflib.get_close_matches(unknown, known, n=1)
+    if close or (len(unknown) > 1 and unknown in initials):
+        return f"did you mean {close[0] if close else initials[unknown]}?"
+    return f"the nearest are {_listed(difflib.get_close_matches(unknown, known, cutoff=0), 'and')}"
+
+
+def _accepted(field: str) -> str:
+    """Say what a field accepts, from its type and limits; "optimizer" → "sgd, adam or adamw"."""
+    if "." in field:
+        return "a number, text, true, false, or a list of numbers or of texts"
+    if field in _ACCEPTED:
+        return _ACCEPTED[field]
+    schema = Spec.model_json_schema()["properties"][field]
+    kinds = [kind for kind in schema.get("anyOf", [schema]) if kind["type"] != "null"]
+    return _accepted_by(kinds[0])
+
+
+def _accepted_by(schema: Mapping[str, Any]) -> str:
+    """Put one type of a field's JSON schema into words."""
+    if "const" in schema:
+        return str(schema["const"])
+    if "enum" in schema:
+        return _listed(schema["enum"], "or")
+    if "minLength" in schema:
+        return str(schema["description"])
+    noun = _NOUNS[schema["type"]]
+    said = [f"{words} {schema[limit]}" for limit, words in _LIMITS.items() if limit in schema]
+    return " ".join([noun, " and ".join(said)]).rstrip()
+
+
+def _listed(names: Sequence[str], last: str) -> str:
+    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else names[0]

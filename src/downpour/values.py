@@ -8,6 +8,7 @@ turns these values into Thrift structs and back.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,18 @@ class AttemptId:
 
     def __str__(self) -> str:
         return f"round {self.round} shard {self.shard} attempt {self.attempt}"
+
+
+class FailureKind(StrEnum):
+    """Why an attempt came to nothing; decides whether another worker would fare better."""
+
+    NON_FINITE = "non_finite"
+    OUT_OF_MEMORY = "out_of_memory"
+    STORE = "store"
+    TASK = "task"
+    CANCELLED = "cancelled"
+    SPEC = "spec"
+    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

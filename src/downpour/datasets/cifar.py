@@ -44,7 +44,7 @@ def _present(folder: Path) -> list[Path] | None:
 
 
 def _fetch(root: Path) -> None:
-    from torchvision.datasets.utils import (  # noqa: PLC0415 - absent in CPU-only images
+    from torchvision.datasets.utils import (
         download_and_extract_archive,
     )
 

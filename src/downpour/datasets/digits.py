@@ -24,7 +24,7 @@ class Digits:
 
 
 def _read() -> Arrays:
-    from sklearn.datasets import load_digits  # noqa: PLC0415 - heavy, and seldom needed
+    from sklearn.datasets import load_digits
 
     bunch = load_digits()
     x, y = bunch.images.astype(np.uint8), bunch.target.astype(np.int64)

@@ -144,7 +144,7 @@ def _pixels(path: Path, channels: int) -> NDArray[np.uint8]:
 
 def _opened(path: Path) -> Any:
     try:
-        from PIL import Image  # noqa: PLC0415 - an optional dependency
+        from PIL import Image
     except ImportError:
         raise SpecError("dataset", "folder", "needs the package pillow, which is absent") from None
     try:

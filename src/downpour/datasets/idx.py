@@ -41,7 +41,7 @@ class IdxSource:
         return Found(fingerprint=fingerprint(paths), read=lambda: self._read(paths))
 
     def _fetch(self, root: Path) -> None:
-        import torchvision.datasets as known  # noqa: PLC0415 - absent in CPU-only images
+        import torchvision.datasets as known
 
         getattr(known, self.folder)(str(root), download=True)
 

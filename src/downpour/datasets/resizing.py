@@ -10,8 +10,8 @@ _BLOCK_PIXELS = 1 << 24
 
 def resized(images: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """Squeeze images [n, h, w, c] into squares of `size` pixels, bilinear and antialiased."""
-    from torch import from_numpy  # noqa: PLC0415 - datasets import no torch
-    from torch.nn.functional import interpolate  # noqa: PLC0415
+    from torch import from_numpy
+    from torch.nn.functional import interpolate
 
     count, height, width, channels = images.shape
     result = np.empty((count, size, size, channels), dtype=np.uint8)

@@ -18,7 +18,7 @@ from downpour.errors import SpecError
 def known_networks() -> list[str]:
     """Return the names of the classification networks; empty where torchvision does not import."""
     try:
-        from torchvision import models  # noqa: PLC0415 - absent in CPU-only images
+        from torchvision import models
     except (ImportError, RuntimeError):
         return []
     return list(models.list_models(module=models))
@@ -31,7 +31,7 @@ def vision_builder(name: str) -> Callable[..., nn.Module]:
         SpecError: torchvision does not import.
     """
     try:
-        from torchvision import models  # noqa: PLC0415 - absent in CPU-only images
+        from torchvision import models
     except (ImportError, RuntimeError) as error:
         why = str(error).splitlines()[0]
         raise SpecError("model", name, f"needs torchvision, which does not import: {why}") from None

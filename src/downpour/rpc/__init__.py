@@ -1,0 +1,65 @@
+"""The only folder that knows Thrift: messages as values, clients, and how services are served.
+
+Outside this folder there are no structs, transports or Thrift exceptions. Who implements
+`ManagerService` or `WorkerService` receives values and answers with values; who calls one uses
+`ManagerClient` or `WorkerClient`. Parameters never travel here: messages carry data indices and
+the names of files.
+"""
+
+from downpour.rpc.address import DEFAULT_PORT, Address, parse_address
+from downpour.rpc.client import ManagerClient, WorkerClient
+from downpour.rpc.generated.constants import PROTOCOL
+from downpour.rpc.indices import PACKED_BYTES_MAX, PackedIndices, pack_indices, unpack_indices
+from downpour.rpc.messages import (
+    ExperimentState,
+    ExperimentSummary,
+    Heartbeat,
+    HeartbeatReply,
+    IndexArray,
+    IndicesFile,
+    ManagerInfo,
+    RecordPage,
+    Registered,
+    Registration,
+    Status,
+    Task,
+    TaskStatus,
+    WorkerInfo,
+    WorkerStatus,
+)
+from downpour.rpc.server import Limits, Server
+from downpour.rpc.services import ManagerService, WorkerService, serve_manager, serve_worker
+
+__all__ = [
+    "DEFAULT_PORT",
+    "PACKED_BYTES_MAX",
+    "PROTOCOL",
+    "Address",
+    "ExperimentState",
+    "ExperimentSummary",
+    "Heartbeat",
+    "HeartbeatReply",
+    "IndexArray",
+    "IndicesFile",
+    "Limits",
+    "ManagerClient",
+    "ManagerInfo",
+    "ManagerService",
+    "PackedIndices",
+    "RecordPage",
+    "Registered",
+    "Registration",
+    "Server",
+    "Status",
+    "Task",
+    "TaskStatus",
+    "WorkerClient",
+    "WorkerInfo",
+    "WorkerService",
+    "WorkerStatus",
+    "pack_indices",
+    "parse_address",
+    "serve_manager",
+    "serve_worker",
+    "unpack_indices",
+]

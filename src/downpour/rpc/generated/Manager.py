@@ -1080,7 +1080,8 @@ class register_result(object):
                         iprot.skip(ftype)
                 elif fid == 1:
                     if ftype == TType.STRUCT:
-                        self.refusal = Refusal.read(iprot)
+                        self.refusal = Refusal()
+                        self.refusal.read(iprot)
                     else:
                         iprot.skip(ftype)
                 else:
@@ -1445,7 +1446,8 @@ class reportUpdate_result(object):
                     break
                 if fid == 1:
                     if ftype == TType.STRUCT:
-                        self.refusal = Refusal.read(iprot)
+                        self.refusal = Refusal()
+                        self.refusal.read(iprot)
                     else:
                         iprot.skip(ftype)
                 else:
@@ -1658,7 +1660,8 @@ class reportFailure_result(object):
                     break
                 if fid == 1:
                     if ftype == TType.STRUCT:
-                        self.refusal = Refusal.read(iprot)
+                        self.refusal = Refusal()
+                        self.refusal.read(iprot)
                     else:
                         iprot.skip(ftype)
                 else:
@@ -1991,7 +1994,8 @@ class submit_result(object):
                         iprot.skip(ftype)
                 elif fid == 1:
                     if ftype == TType.STRUCT:
-                        self.refusal = Refusal.read(iprot)
+                        self.refusal = Refusal()
+                        self.refusal.read(iprot)
                     else:
                         iprot.skip(ftype)
                 else:
@@ -2196,7 +2200,8 @@ class status_result(object):
                         iprot.skip(ftype)
                 elif fid == 1:
                     if ftype == TType.STRUCT:
-                        self.refusal = Refusal.read(iprot)
+                        self.refusal = Refusal()
+                        self.refusal.read(iprot)
                     else:
                         iprot.skip(ftype)
                 else:
@@ -2520,7 +2525,8 @@ class cancel_result(object):
                     break
                 if fid == 1:
                     if ftype == TType.STRUCT:
-                        self.refusal = Refusal.read(iprot)
+                        self.refusal = Refusal()
+                        self.refusal.read(iprot)
                     else:
                         iprot.skip(ftype)
                 else:
@@ -2721,7 +2727,8 @@ class results_result(object):
                         iprot.skip(ftype)
                 elif fid == 1:
                     if ftype == TType.STRUCT:
-                        self.refusal = Refusal.read(iprot)
+                        self.refusal = Refusal()
+                        self.refusal.read(iprot)
                     else:
                         iprot.skip(ftype)
                 else:

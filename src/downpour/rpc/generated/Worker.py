@@ -569,7 +569,8 @@ class train_result(object):
                     break
                 if fid == 1:
                     if ftype == TType.STRUCT:
-                        self.refusal = Refusal.read(iprot)
+                        self.refusal = Refusal()
+                        self.refusal.read(iprot)
                     else:
                         iprot.skip(ftype)
                 else:

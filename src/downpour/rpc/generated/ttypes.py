@@ -745,7 +745,7 @@ class Progress(object):
     How far a running attempt has come.
 
     Attributes:
-     - id
+     - attempt
      - steps_done
      - steps_total
      - elapsed_seconds
@@ -754,15 +754,15 @@ class Progress(object):
     thrift_spec: typing.Any = None
 
     __slots__ = (
-        'id',
+        'attempt',
         'steps_done',
         'steps_total',
         'elapsed_seconds',
     )
 
 
-    def __init__(self, id: AttemptId = None, steps_done: int = None, steps_total: int = None, elapsed_seconds: float = None,):
-        self.id: AttemptId = id
+    def __init__(self, attempt: AttemptId = None, steps_done: int = None, steps_total: int = None, elapsed_seconds: float = None,):
+        self.attempt: AttemptId = attempt
         self.steps_done: int = steps_done
         self.steps_total: int = steps_total
         self.elapsed_seconds: float = elapsed_seconds
@@ -780,8 +780,8 @@ class Progress(object):
                     break
                 if fid == 1:
                     if ftype == TType.STRUCT:
-                        self.id = AttemptId()
-                        self.id.read(iprot)
+                        self.attempt = AttemptId()
+                        self.attempt.read(iprot)
                     else:
                         iprot.skip(ftype)
                 elif fid == 2:
@@ -814,9 +814,9 @@ class Progress(object):
         oprot.increment_recursion_depth()
         try:
             oprot.writeStructBegin('Progress')
-            if self.id is not None:
-                oprot.writeFieldBegin('id', TType.STRUCT, 1)
-                self.id.write(oprot)
+            if self.attempt is not None:
+                oprot.writeFieldBegin('attempt', TType.STRUCT, 1)
+                self.attempt.write(oprot)
                 oprot.writeFieldEnd()
             if self.steps_done is not None:
                 oprot.writeFieldBegin('steps_done', TType.I64, 2)
@@ -836,8 +836,8 @@ class Progress(object):
             oprot.decrement_recursion_depth()
 
     def validate(self):
-        if self.id is None:
-            raise TProtocolException(message='Required field id is unset!')
+        if self.attempt is None:
+            raise TProtocolException(message='Required field attempt is unset!')
         if self.steps_done is None:
             raise TProtocolException(message='Required field steps_done is unset!')
         if self.steps_total is None:
@@ -2450,7 +2450,8 @@ class RecordPage(object):
 
 class Refusal(TException):
     """
-    The call was understood, and the answer is no.
+    The call was understood, and the answer is no. Mutable in Python, because the accelerated decoder
+    cannot set the enum of an immutable exception.
 
     Attributes:
      - kind
@@ -2461,11 +2462,6 @@ class Refusal(TException):
     """
     thrift_spec: typing.Any = None
 
-    kind: RefusalKind
-    field: str
-    value: str
-    reason: str
-
     __slots__ = (
         'kind',
         'field',
@@ -2475,71 +2471,53 @@ class Refusal(TException):
 
 
     def __init__(self, kind: RefusalKind = None, field: str = None, value: str = None, reason: str = None,):
-        super(Refusal, self).__setattr__('kind', kind if hasattr(kind, 'value') else RefusalKind.__members__.get(kind))
-        super(Refusal, self).__setattr__('field', field)
-        super(Refusal, self).__setattr__('value', value)
-        super(Refusal, self).__setattr__('reason', reason)
+        self.kind: RefusalKind = kind
+        self.field: str = field
+        self.value: str = value
+        self.reason: str = reason
 
-    def __setattr__(self, *args):
-        if args[0] not in self.__slots__:
-            super().__setattr__(*args)
+    def __setattr__(self, name, value):
+        if name == "kind":
+            super().__setattr__(name, value if hasattr(value, 'value') or value is None else RefusalKind(value))
             return
-        raise TypeError("can't modify immutable instance")
+        super().__setattr__(name, value)
 
-    def __delattr__(self, *args):
-        if args[0] not in self.__slots__:
-            super().__delattr__(*args)
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
             return
-        raise TypeError("can't modify immutable instance")
-
-    def __hash__(self):
-        return hash(self.__class__) ^ hash((self.kind, self.field, self.value, self.reason, ))
-
-    @classmethod
-    def read(cls, iprot):
-        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and cls.thrift_spec is not None:
-            return iprot._fast_decode(None, iprot, [cls, cls.thrift_spec])
         iprot.increment_recursion_depth()
         try:
             iprot.readStructBegin()
-            kind = None
-            field = None
-            value = None
-            reason = None
             while True:
                 (fname, ftype, fid) = iprot.readFieldBegin()
                 if ftype == TType.STOP:
                     break
                 if fid == 1:
                     if ftype == TType.I32:
-                        kind = RefusalKind(iprot.readI32())
+                        self.kind = RefusalKind(iprot.readI32())
                     else:
                         iprot.skip(ftype)
                 elif fid == 2:
                     if ftype == TType.STRING:
-                        field = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.field = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                     else:
                         iprot.skip(ftype)
                 elif fid == 3:
                     if ftype == TType.STRING:
-                        value = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.value = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                     else:
                         iprot.skip(ftype)
                 elif fid == 4:
                     if ftype == TType.STRING:
-                        reason = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.reason = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                     else:
                         iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
             iprot.readStructEnd()
-            return cls(
-                kind=kind,
-                field=field,
-                value=value,
-                reason=reason,
-            )
         finally:
             iprot.decrement_recursion_depth()
 
@@ -2772,7 +2750,7 @@ Update.thrift_spec = (
 all_structs.append(Progress)
 Progress.thrift_spec = (
     None,  # 0
-    (1, TType.STRUCT, 'id', [AttemptId, None], None, ),  # 1
+    (1, TType.STRUCT, 'attempt', [AttemptId, None], None, ),  # 1
     (2, TType.I64, 'steps_done', None, None, ),  # 2
     (3, TType.I64, 'steps_total', None, None, ),  # 3
     (4, TType.DOUBLE, 'elapsed_seconds', None, None, ),  # 4

@@ -1,0 +1,154 @@
+"""How fast a round's updates are folded, against adding the same numbers in memory.
+
+The fold maps, hashes, sums and checks files that lie in the page cache. The yardstick is the plain
+mean of the same tensors taken in place, `total.add_(tensor)`, on one thread of torch and of numpy,
+whichever is faster. All run in turn in one process, the best of several counts, and the ratio means
+more than the speeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from downpour.aggregators import AGGREGATORS, Contribution, fold
+from downpour.store import Array, DirectoryStore, encode
+
+RULES = ("average", "samples")
+
+
+def main() -> None:
+    """Parse, measure every folder, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--files", type=int, default=10)
+    parser.add_argument("--megabytes", type=int, default=100, help="size of a file")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--folders", nargs="+", type=Path, default=_folders())
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    tensors = _tensors(options.files, options.megabytes)
+    rows = [
+        row
+        for folder in options.folders
+        for row in measure(folder, tensors, repeats=options.repeats)
+    ]
+    if options.json:
+        print(json.dumps(rows))
+        return
+    columns = ("folder", "rule", "threads", "fold_gb_s", "torch_gb_s", "numpy_gb_s", "ratio")
+    print("".join(f"{column:>12}" for column in columns))
+    for row in rows:
+        print("".join(f"{_shown(row[column]):>12}" for column in columns))
+
+
+def measure(folder: Path, tensors: list[Array], *, repeats: int) -> list[dict[str, object]]:
+    """Return a row for every rule and number of threads; speeds are of update bytes read."""
+    gigabytes = sum(tensor.nbytes for tensor in tensors) / 1e9
+    rows: list[dict[str, object]] = []
+    with _published(folder, tensors) as (store, contributions):
+        for rule in RULES:
+            weights = AGGREGATORS[rule](contributions)
+            contenders: dict[str, Callable[[], object]] = {
+                "torch": _torch_mean(tensors),
+                "numpy": _numpy_mean(tensors),
+                "one": partial(fold, store, contributions, weights, threads=1),
+                "two": partial(fold, store, contributions, weights, threads=2),
+            }
+            seconds = _best_seconds(contenders, repeats)
+            yardstick = min(seconds["torch"], seconds["numpy"])
+            rows += [
+                {
+                    "folder": str(folder),
+                    "rule": rule,
+                    "threads": threads,
+                    "fold_gb_s": gigabytes / seconds[name],
+                    "torch_gb_s": gigabytes / seconds["torch"],
+                    "numpy_gb_s": gigabytes / seconds["numpy"],
+                    "ratio": yardstick / seconds[name],
+                }
+                for threads, name in ((1, "one"), (2, "two"))
+            ]
+    return rows
+
+
+@contextmanager
+def _published(
+    folder: Path, tensors: list[Array]
+) -> Iterator[tuple[DirectoryStore, list[Contribution]]]:
+    with tempfile.TemporaryDirectory(dir=folder) as path:
+        store = DirectoryStore(Path(path))
+        yield (
+            store,
+            [
+                Contribution(
+                    shard=shard,
+                    samples=1000 + shard,
+                    loss=1.0,
+                    file=store.put_new(f"update-{shard}", encode({"weight": tensor}, {})),
+                )
+                for shard, tensor in enumerate(tensors)
+            ],
+        )
+
+
+def _best_seconds(contenders: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    best = dict.fromkeys(contenders, float("inf"))
+    for _ in range(repeats):
+        for name, contender in contenders.items():
+            began = time.perf_counter()
+            contender()
+            best[name] = min(best[name], time.perf_counter() - began)
+    return best
+
+
+def _torch_mean(tensors: list[Array]) -> Callable[[], None]:
+    sources = [torch.from_numpy(tensor) for tensor in tensors]
+    total = torch.empty_like(sources[0])
+
+    def mean() -> None:
+        total.copy_(sources[0])
+        for source in sources[1:]:
+            total.add_(source)
+        total.div_(len(sources))
+
+    return mean
+
+
+def _numpy_mean(tensors: list[Array]) -> Callable[[], None]:
+    total = np.empty_like(tensors[0])
+
+    def mean() -> None:
+        np.copyto(total, tensors[0])
+        for tensor in tensors[1:]:
+            np.add(total, tensor, out=total)
+        np.divide(total, len(tensors), out=total)
+
+    return mean
+
+
+def _tensors(files: int, megabytes: int) -> list[Array]:
+    random = np.random.default_rng(0)
+    return [random.random(megabytes * 250_000, np.float32) for _ in range(files)]
+
+
+def _folders() -> list[Path]:
+    memory = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a predictable name
+    return [Path(tempfile.gettempdir()), *([memory] if memory.is_dir() else [])]
+
+
+def _shown(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""What a round costs beside the training: milliseconds a round of tasks that train nothing.
+
+Every task loads the model, takes no step, publishes its update and reports it; the manager folds
+the updates and publishes the next model. So a round is what Downpour adds to the training. The raw
+line writes and fsyncs the same bytes with plain files, one after the other: what the disk costs
+whoever coordinates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+import downpour
+from downpour.runtime.facts import Aggregated
+from downpour.runtime.record import read_record
+from downpour.store import SharedDirectory
+
+MEMORY = "/dev/shm"  # noqa: S108 - the memory-backed directory that is measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One measurement: so many workers, a network of so many parameters, so many rounds."""
+
+    workers: int
+    network: str
+    model_options: dict[str, int]
+    rounds: int
+
+
+CASES = (
+    Case(workers=2, network="mnist-cnn", model_options={}, rounds=60),
+    Case(workers=10, network="mnist-cnn", model_options={}, rounds=40),
+    Case(workers=50, network="mnist-cnn", model_options={}, rounds=20),
+    Case(workers=4, network="mlp", model_options={"hidden": 31_447}, rounds=12),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a round of a case costs; `raw_milliseconds` are the bare writes of its bytes."""
+
+    where: str
+    workers: int
+    megabytes: float
+    milliseconds: float
+    raw_milliseconds: float
+
+
+def measure(case: Case, where: str, folder: Path) -> Cost:
+    """Run a case in a folder; returns the median round."""
+    data = folder / "blank.npz"
+    blank = np.zeros((case.workers, 28, 28), dtype=np.uint8)
+    labels = np.arange(case.workers) % 10
+    labels[0] = 9
+    np.savez(data, x=blank, y=labels, x_test=blank[:1], y_test=labels[:1])
+    spec = downpour.Spec(
+        name="coordination",
+        dataset="npz",
+        data_path=str(data),
+        model=case.network,
+        model_options=dict(case.model_options),
+        shards=case.workers,
+        epochs=case.rounds,
+        local_steps=0,
+        evaluate_every=0,
+    )
+    result = downpour.run(spec, workers=case.workers, shared=folder)
+    record = SharedDirectory(folder).experiment_path(result.experiment) / "record.jsonl"
+    rounds = [(at, fact) for at, fact in read_record(record) if isinstance(fact, Aggregated)]
+    times = [at for at, _ in rounds]
+    costs = [after - before for before, after in itertools.pairwise(times[2:])]
+    size = rounds[0][1].bytes
+    return Cost(
+        where=where,
+        workers=case.workers,
+        megabytes=size / 1e6,
+        milliseconds=1000 * statistics.median(costs),
+        raw_milliseconds=1000 * raw_writes(folder, size, case.workers + 1),
+    )
+
+
+def raw_writes(folder: Path, size_bytes: int, files: int) -> float:
+    """Return the seconds that plain writes and fsyncs of a round's bytes take (median of 5)."""
+    blob = os.urandom(1 << 20)
+    seconds = []
+    for turn in range(5):
+        began = time.perf_counter()
+        for number in range(files):
+            with (folder / f"raw-{turn}-{number}").open("wb") as file:
+                for _ in range(size_bytes >> 20):
+                    file.write(blob)
+                file.flush()
+                os.fsync(file.fileno())
+        seconds.append(time.perf_counter() - began)
+        for number in range(files):
+            (folder / f"raw-{turn}-{number}").unlink()
+    return statistics.median(seconds)
+
+
+def main() -> None:
+    """Measure every case on disk and in memory, and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--workers", type=int, nargs="*", help="only cases of so many workers")
+    arguments = parser.parse_args()
+    costs = []
+    for case in CASES:
+        if arguments.workers and case.workers not in arguments.workers:
+            continue
+        for where, parent in (("disk", None), ("memory", MEMORY)):
+            with tempfile.TemporaryDirectory(dir=parent) as folder:
+                costs.append(measure(case, where, Path(folder)))
+    if arguments.json:
+        print(json.dumps([asdict(cost) for cost in costs]))
+        return
+    print("workers   model  directory   ms a round   raw writes   ratio")
+    for cost in costs:
+        ratio = cost.milliseconds / cost.raw_milliseconds
+        print(
+            f"{cost.workers:7d} {cost.megabytes:4.0f} MB  {cost.where:<9}"
+            f"{cost.milliseconds:13.1f}{cost.raw_milliseconds:13.1f}{ratio:8.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Events per second of the scheduler core, with 10, 1,000 and 10,000 workers.
+
+What is held: the cost of an event stays roughly flat as workers and shards grow. Three kinds of
+rounds are driven, each with heartbeats between assignment and answer: as many shards as workers
+(`even`), three times as many (`queue`: whoever answers is given the next shard), and half as many
+(`spare`: half of the workers stay idle). Every twentieth attempt fails. Ticks come once per five
+hundred events; they look at every worker, so they are timed apart.
+
+Run: `python benchmarks/scheduler_speed.py`
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import process_time
+
+from downpour.scheduler import Scheduler
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.spec import Spec
+from downpour.values import PublishedFile, SystemState, Update
+
+WORKERS = (10, 1_000, 10_000)
+SHARDS: dict[str, Callable[[int], int]] = {
+    "even": lambda workers: workers,
+    "queue": lambda workers: 3 * workers,
+    "spare": lambda workers: workers // 2,
+}
+EVENTS = 60_000
+TICK_EVERY = 500
+FAIL_EVERY = 20
+
+SYSTEM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
+
+
+@dataclass
+class Timed:
+    """Handles events and adds up what they cost."""
+
+    scheduler: Scheduler = field(default_factory=Scheduler)
+    seconds: float = 0.0
+    tick_seconds: float = 0.0
+    events: int = 0
+    ticks: int = 0
+
+    def handle(self, event: on.Event) -> list[do.Command]:
+        """Let an event happen."""
+        began = process_time()
+        commands = self.scheduler.handle(event)
+        took = process_time() - began
+        if isinstance(event, on.Tick):
+            self.ticks += 1
+            self.tick_seconds += took
+        else:
+            self.events += 1
+            self.seconds += took
+        return commands
+
+
+def file(name: str) -> PublishedFile:
+    """Make a file of that name."""
+    return PublishedFile(name=name, size_bytes=1, checksum="")
+
+
+def beginning(workers: int, shards: int) -> Iterator[on.Event]:
+    """Yield what happens before anything is commanded."""
+    for index in range(workers):
+        yield on.WorkerJoined(at_seconds=0.0, worker=f"w{index}")
+    spec = Spec.make({"shards": shards, "epochs": 1_000_000, "evaluate_every": 0, "retries": 1000})
+    yield on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec)
+
+
+def answers(command: do.Command, number: int) -> Iterator[on.Event]:
+    """Yield what happens because of a command."""
+    match command:
+        case do.Prepare():
+            samples = (1,) * (command.spec.shards or 0)
+            yield on.Prepared(
+                at_seconds=0.0, experiment="one", shard_samples=samples, model=file("m")
+            )
+        case do.Assign() if number % FAIL_EVERY == 0:
+            yield on.AttemptFailed(
+                at_seconds=0.0,
+                worker=command.worker,
+                attempt=command.attempt,
+                failure="task",
+                reason="as planned",
+            )
+        case do.Assign():
+            yield on.HeartbeatReceived(
+                at_seconds=0.0, worker=command.worker, running=(), system=SYSTEM
+            )
+            yield on.UpdatePublished(
+                at_seconds=0.0,
+                worker=command.worker,
+                attempt=command.attempt,
+                update=_update(f"u{number}"),
+            )
+        case do.Aggregate():
+            yield on.Aggregated(
+                at_seconds=0.0,
+                experiment="one",
+                round=command.round,
+                model=file(f"m{command.round}"),
+            )
+        case _:
+            return
+
+
+def drive(workers: int, shards: int) -> Timed:
+    """Run rounds until enough events have happened, and at least two rounds."""
+    timed = Timed()
+    waiting: deque[on.Event] = deque(beginning(workers, shards))
+    assigned = 0
+    while waiting:
+        commands = timed.handle(waiting.popleft())
+        for command in commands:
+            assigned += isinstance(command, do.Assign)
+            waiting.extend(answers(command, assigned))
+        if timed.events % TICK_EVERY == 0:
+            timed.handle(on.Tick(at_seconds=0.0))
+        one = timed.scheduler.experiments.get("one")
+        if timed.events >= EVENTS and one is not None and one.rounds_done >= 2:
+            break
+    return timed
+
+
+def main() -> None:
+    """Print one line for each kind of round and number of workers."""
+    print(f"{'rounds':8}{'workers':>9}{'shards':>9}{'events/s':>12}{'µs/event':>10}{'ms/tick':>9}")
+    for kind, shards_of in SHARDS.items():
+        for workers in WORKERS:
+            timed = drive(workers, shards_of(workers))
+            each = timed.seconds / timed.events
+            tick = timed.tick_seconds / timed.ticks * 1e3
+            shards = shards_of(workers)
+            rate = f"{1 / each:>12,.0f}{each * 1e6:>10.1f}{tick:>9.2f}"
+            print(f"{kind:8}{workers:>9,}{shards:>9,}{rate}")
+
+
+def _update(name: str) -> Update:
+    return Update(
+        file=file(name),
+        samples=1,
+        steps=1,
+        loss=0.0,
+        load_seconds=0.0,
+        train_seconds=0.0,
+        publish_seconds=0.0,
+    )
+
+
+if __name__ == "__main__":
+    main()

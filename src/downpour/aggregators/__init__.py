@@ -1,0 +1,18 @@
+"""How a round's updates become the next model: rules that weigh, and one fold that sums.
+
+To add a rule, write a file with a function `weights`, name it in `AGGREGATORS` and in
+`Spec.aggregate`.
+"""
+
+from downpour.aggregators import average, first, samples, weighted
+from downpour.aggregators.base import Aggregator, Contribution
+from downpour.aggregators.fold import fold
+
+AGGREGATORS: dict[str, Aggregator] = {
+    "average": average.weights,
+    "weighted": weighted.weights,
+    "samples": samples.weights,
+    "first": first.weights,
+}
+
+__all__ = ["AGGREGATORS", "Aggregator", "Contribution", "fold"]

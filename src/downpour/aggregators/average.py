@@ -1,0 +1,12 @@
+"""The plain mean of all shards' parameters, whatever the shards' sizes: Σ w_i / N."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from downpour.aggregators.base import Contribution, shares
+
+
+def weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
+    """Weigh all contributions alike."""
+    return shares([1.0] * len(contributions))

@@ -1,0 +1,47 @@
+"""What an aggregator is: a pure function from a round's contributions to their weights.
+
+Every rule of this family is a weighted mean, so a rule only says how much each contribution counts;
+how files are read and summed is `fold`'s business. Weights are float64, do not depend on the order
+in which contributions are given, and sum to one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from downpour.values import PublishedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """One shard's part in a round: how it was trained and the file with its parameters.
+
+    `loss` is the sample-weighted mean of the task's batches.
+    """
+
+    shard: int
+    samples: int
+    loss: float
+    file: PublishedFile
+
+
+Aggregator: TypeAlias = Callable[[Sequence[Contribution]], tuple[float, ...]]
+
+
+def shares(amounts: Sequence[float]) -> tuple[float, ...]:
+    """Return each amount over their sum; equal shares where all amounts are zero.
+
+    Raises:
+        ValueError: there are no amounts.
+    """
+    if not amounts:
+        raise ValueError("nothing to aggregate")
+    largest = max(amounts)
+    if largest == 0:
+        return (1 / len(amounts),) * len(amounts)
+    # Scaled by the largest first, so that the sum of huge amounts stays finite.
+    total = math.fsum(amount / largest for amount in amounts)
+    return tuple(amount / largest / total for amount in amounts)

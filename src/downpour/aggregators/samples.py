@@ -1,0 +1,15 @@
+"""The mean weighted by the examples each shard holds: Σ n_i w_i / Σ n_i.
+
+This is FedAvg's rule (McMahan et al. 2017, https://arxiv.org/abs/1602.05629, algorithm 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from downpour.aggregators.base import Contribution, shares
+
+
+def weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
+    """Weigh each contribution by its samples."""
+    return shares([float(contribution.samples) for contribution in contributions])

@@ -1,0 +1,29 @@
+"""The mean weighted by training loss: Σ l_i w_i / Σ l_i, attending more to shards that fare worse.
+
+The idea is the ECE751 report's. Losses that are all zero weigh alike. A negative loss has no
+meaning as a weight and is refused, as is one that is not finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from downpour.aggregators.base import Contribution, shares
+from downpour.errors import UpdatesRefused
+
+
+def weights(contributions: Sequence[Contribution]) -> tuple[float, ...]:
+    """Weigh each contribution by its loss.
+
+    Raises:
+        UpdatesRefused: losses that are negative, NaN or infinite; names all their shards.
+    """
+    refused = {
+        contribution.shard: f"loss {contribution.loss} cannot be a weight"
+        for contribution in contributions
+        if not (math.isfinite(contribution.loss) and contribution.loss >= 0)
+    }
+    if refused:
+        raise UpdatesRefused(refused)
+    return shares([contribution.loss for contribution in contributions])

@@ -1,0 +1,171 @@
+"""What users call from Python: `run` trains here and now, `Client` speaks to a manager elsewhere.
+
+Neither imports torch: the processes that train do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from downpour import datasets
+from downpour.errors import ExperimentFailed, SpecError
+from downpour.launchers import LocalCluster
+from downpour.manager.options import ManagerOptions
+from downpour.reports import Result
+from downpour.rpc import ManagerClient, parse_address
+from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status
+from downpour.spec import Spec
+from downpour.store import SharedDirectory
+
+OnStatus = Callable[[Status], None]
+
+DEFAULT_MANAGER = "localhost:9090"
+DEFAULT_SHARED = "shared_dir"
+_POLL_SECONDS = 1.0
+
+
+def run(
+    spec: Spec | None = None,
+    *,
+    workers: int | None = None,
+    shared: str | os.PathLike[str] = DEFAULT_SHARED,
+    data_dir: str | os.PathLike[str] | None = None,
+    on_status: OnStatus | None = None,
+) -> Result:
+    """Train on this machine: a manager and worker processes that end with the call.
+
+    Args:
+        spec: What to train; the defaults train a small network on scikit-learn's digits.
+        workers: Worker processes; as many as shards where absent, but no crowd on few cores.
+        shared: The shared directory, made where it is missing; results stay there.
+        data_dir: A folder with datasets, laid out as torchvision does; else DOWNPOUR_DATA.
+        on_status: Called with what goes on, several times a second at most.
+
+    Raises:
+        SpecError: what was asked for cannot be; names the field and what is accepted.
+        ExperimentFailed: training came to nothing, and why.
+        LaunchError: a process could not be started.
+    """
+    spec = spec or Spec()
+    workers = _sensible_workers(spec) if workers is None else workers
+    if workers < 1:
+        raise SpecError("workers", workers, "must be a whole number, at least 1")
+    resolved = spec if spec.shards is not None else spec.replace(shards=workers)
+    data_dir = data_dir or os.environ.get("DOWNPOUR_DATA")
+    datasets.check_source(resolved, Path(data_dir) if data_dir else None)
+    root = SharedDirectory.open(Path(shared), create=True).root
+    options = ManagerOptions(shared=str(root), port=0, data_dir=str(data_dir or ""))
+    cluster = LocalCluster(options, workers, threads=resolved.threads, device=resolved.device)
+    with cluster, Client(cluster.address, shared=root) as client:
+        experiment = client.submit(resolved)
+        return client.wait(experiment, on_status=on_status, check=cluster.check)
+
+
+class Client:
+    """A manager that runs somewhere, as seen from outside.
+
+    Args:
+        manager: Its address, `HOST:PORT`.
+        shared: Its shared directory where this machine sees it too; results then name the files.
+    """
+
+    def __init__(
+        self, manager: str = DEFAULT_MANAGER, *, shared: str | os.PathLike[str] | None = None
+    ) -> None:
+        self._manager = ManagerClient(parse_address(manager, field="manager"))
+        self._shared = Path(shared) if shared is not None else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._manager.close()
+
+    def submit(self, spec: Spec) -> str:
+        """Hand an experiment in; returns its identifier at once.
+
+        Raises:
+            SpecError: the manager sees that it cannot be.
+        """
+        return self._manager.submit(spec.to_toml())
+
+    def status(self, experiment: str = "") -> Status:
+        """Say what goes on now; without an identifier, with the active experiment."""
+        return self._manager.status(experiment, 0, 0.0)
+
+    def watch(
+        self, experiment: str = "", check: Callable[[], None] | None = None
+    ) -> Iterator[Status]:
+        """Yield what goes on, again at each change, until the experiment has ended.
+
+        `check` is called between two looks and may raise to end the watching.
+        """
+        change = 0
+        while True:
+            status = self._manager.status(experiment, change, _POLL_SECONDS)
+            change = status.change
+            yield status
+            if status.experiment is not None and status.experiment.state.ended:
+                return
+            if check is not None:
+                check()
+
+    def wait(
+        self,
+        experiment: str,
+        *,
+        on_status: OnStatus | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> Result:
+        """Wait for an experiment's end and return its result.
+
+        Raises:
+            ExperimentFailed: it failed, or somebody cancelled it.
+        """
+        end: ExperimentSummary | None = None
+        for status in self.watch(experiment, check):
+            end = status.experiment
+            if on_status is not None:
+                on_status(status)
+        if end is not None and end.state is not ExperimentState.FINISHED:
+            reason = end.reason or f"it was {end.state}"
+            raise ExperimentFailed(experiment, reason, asked_wrongly=end.asked_wrongly)
+        return self.results(experiment)
+
+    def results(self, experiment: str) -> Result:
+        """Return what is known of an experiment so far."""
+        lines: list[str] = []
+        while True:
+            page = self._manager.results(experiment, len(lines), 0.0)
+            lines += page.lines
+            if not page.lines:
+                break
+        folder = SharedDirectory(self._shared).experiment_path(experiment) if self._shared else None
+        return Result.from_lines(lines, folder=folder)
+
+    def cancel(self, experiment: str) -> None:
+        """Stop an experiment; one that has ended stays as it is."""
+        self._manager.cancel(experiment)
+
+    def experiments(self) -> tuple[ExperimentSummary, ...]:
+        """Name every experiment of the manager, oldest first."""
+        return self._manager.list_experiments()
+
+
+def _sensible_workers(spec: Spec) -> int:
+    """As many as shards, but at most four, or one a core where there are more."""
+    most = max(4, os.cpu_count() or 1)
+    return min(spec.shards, most) if spec.shards is not None else most

@@ -1,0 +1,45 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from downpour.api import DEFAULT_MANAGER, DEFAULT_SHARED
+
+Manager = Annotated[
+    str,
+    typer.Option(
+        "--manager",
+        envvar="DOWNPOUR_MANAGER",
+        metavar="HOST:PORT",
+        help="Where the manager answers.",
+    ),
+]
+Shared = Annotated[
+    Path,
+    typer.Option(
+        "--shared",
+        envvar="DOWNPOUR_SHARED",
+        metavar="DIR",
+        help="The shared directory, as this machine sees it.",
+    ),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        envvar="DOWNPOUR_DATA",
+        metavar="DIR",
+        help="A folder that has datasets, laid out as torchvision does (MNIST/raw/...).",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row an epoch.")]
+Experiment = Annotated[str, typer.Argument(metavar="ID", help="An experiment's identifier.")]
+
+MANAGER = DEFAULT_MANAGER
+SHARED = Path(DEFAULT_SHARED)

@@ -1,0 +1,188 @@
+"""A single-threaded process that imports torch once and forks managers and workers from itself.
+
+Importing torch costs seconds and hundreds of megabytes; forked children share both. Hence this
+process runs no tensor operation and never touches CUDA: neither survives a fork. Workers for CUDA
+are started afresh instead. JSON lines on its standard input say what to start, JSON lines on its
+standard output say what became of it. When the input ends, because its launcher closed it or died,
+it stops everything it has started, workers first, and ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import logging
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from downpour.errors import DownpourError
+from downpour.manager.options import ManagerOptions
+from downpour.rpc import Address
+from downpour.worker.options import WorkerOptions
+
+GRACE_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+
+
+class ForkServer:
+    """Children by process id; requests come in at `requests`, news goes out at `news`."""
+
+    def __init__(self, requests: int, news: int) -> None:
+        self._requests = requests
+        self._news = news
+        self._roles: dict[int, tuple[str, str]] = {}
+        self._preloaded: set[str] = set()
+        self._rest = b""
+        self._wake, self._woken = os.pipe()
+        os.set_blocking(self._woken, False)
+
+    def serve(self) -> None:
+        """Start what is asked for until the requests end, then stop it all."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
+        selector = selectors.DefaultSelector()
+        selector.register(self._requests, selectors.EVENT_READ)
+        selector.register(self._wake, selectors.EVENT_READ)
+        going = True
+        while going:
+            for key, _ in selector.select():
+                if key.fd == self._wake:
+                    os.read(self._wake, 4096)
+                else:
+                    going = self._take_requests()
+            self._reap()
+        self._stop_all()
+
+    def _take_requests(self) -> bool:
+        """Start what the next lines ask for; false when there will be no more."""
+        chunk = os.read(self._requests, 65536)
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            self._start(request["role"], request["name"], request["options"])
+        return bool(chunk)
+
+    def _start(self, role: str, name: str, options: dict[str, Any]) -> None:
+        if role not in self._preloaded:
+            _preload(role)
+            self._preloaded.add(role)
+        pid = os.fork()
+        if pid == 0:
+            self._become(role, name, options)
+        self._roles[pid] = (role, name)
+
+    def _become(self, role: str, name: str, options: dict[str, Any]) -> NoReturn:
+        """Turn this fork into a manager or a worker; never returns."""
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _die_with_parent()
+            os.close(self._requests)
+            os.close(self._wake)
+            os.close(self._woken)
+            _ROLES[role](options, lambda address: self._tell(name=name, address=str(address)))
+            status = 0
+        except DownpourError as error:
+            self._tell(name=name, error=str(error))
+            status = error.exit_status
+        except BaseException as error:
+            logging.getLogger(__name__).exception("%s %s died", role, name)
+            self._tell(name=name, error=f"{type(error).__name__}: {error}")
+        finally:
+            logging.shutdown()
+            os._exit(status)
+
+    def _reap(self) -> None:
+        while self._roles:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            _, name = self._roles.pop(pid)
+            self._tell(name=name, exited=os.waitstatus_to_exitcode(status))
+
+    def _stop_all(self) -> None:
+        """Ask workers, then managers, to leave; whoever takes too long is killed."""
+        for role in ("worker", "manager"):
+            self._signal(role, signal.SIGTERM)
+            deadline = time.monotonic() + GRACE_SECONDS
+            while self._of(role) and time.monotonic() < deadline:
+                self._reap()
+                time.sleep(0.005)
+            self._signal(role, signal.SIGKILL)
+
+    def _of(self, role: str) -> list[int]:
+        return [pid for pid, (its, _) in self._roles.items() if its == role]
+
+    def _signal(self, role: str, number: signal.Signals) -> None:
+        for pid in self._of(role):
+            os.kill(pid, number)
+
+    def _tell(self, **news: object) -> None:
+        """Write one line; short enough that lines of several processes do not mix."""
+        line = json.dumps(news)[:2000].encode() + b"\n"
+        try:
+            os.write(self._news, line)
+        except BrokenPipeError:
+            return
+
+
+def _run_manager(options: dict[str, Any], ready: Callable[[Address], None]) -> None:
+    from downpour.manager.process import run_manager
+
+    run_manager(ManagerOptions(**options), ready)
+
+
+def _run_worker(options: dict[str, Any], ready: Callable[[Address], None]) -> None:
+    from downpour.worker.process import run_worker
+
+    worker = WorkerOptions(**options)
+    if worker.device == "cuda":
+        os.execv(sys.executable, [sys.executable, "-m", "downpour.cli", *worker.arguments()])  # noqa: S606
+    run_worker(worker, ready)
+
+
+_ROLES: dict[str, Callable[[dict[str, Any], Callable[[Address], None]], None]] = {
+    "manager": _run_manager,
+    "worker": _run_worker,
+}
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel (Linux) to end this process when the fork server is killed outright."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _preload(role: str) -> None:
+    """Import everything that a child of a role needs, so that all forks share it.
+
+    The manager's part comes first and alone: while this process goes on to import the workers'
+    part, the manager already prepares the dataset.
+    """
+    if role == "manager":
+        import downpour.manager.process
+    else:
+        # The first optimizer imports torch._dynamo, a second of work that each fork would repeat.
+
+        import downpour.worker.task  # noqa: F401
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> None:
+    """Serve one launcher, over this process's standard input and output."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s: %(message)s")
+    news = os.dup(1)
+    os.dup2(2, 1)
+    ForkServer(requests=0, news=news).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Carries the core's commands out: each on an executor, each coming back as an event.
+
+Calls to workers are short and many, work on parameters is long and rare; they have a pool each, so
+that neither waits for the other. What goes wrong comes back as an event as well: a worker that
+cannot be called is lost, an effect that fails ends its experiment.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import assert_never
+
+from downpour.errors import DownpourError, ProtocolError, SpecError, UpdatesRefused
+from downpour.manager import workspace
+from downpour.manager.calls import OrderedCalls
+from downpour.manager.recorder import Recorder
+from downpour.manager.roster import Roster
+from downpour.manager.workspace import IndexArray, Workspace
+from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
+from downpour.rpc.messages import IndicesFile, Task
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.values import FailureKind
+
+log = logging.getLogger(__name__)
+
+CALLS_AT_ONCE = 8
+"""Enough to keep the workers busy; a call takes a fraction of a millisecond of this process."""
+
+Post = Callable[[on.Event], object]
+
+
+class Effects:
+    """The driver's command sink in a real manager."""
+
+    def __init__(self, roster: Roster, data_dir: Path | None) -> None:
+        self._roster = roster
+        self._data_dir = data_dir
+        self._calls = OrderedCalls(CALLS_AT_ONCE)
+        self._works = ThreadPoolExecutor(1, thread_name_prefix="work")
+        self._evaluations = ThreadPoolExecutor(1, thread_name_prefix="evaluation")
+        self._spaces: dict[str, Workspace] = {}
+        self._large_lists: dict[tuple[str, int], IndicesFile] = {}
+        self._recorder = Recorder(self._spaces, roster)
+
+    def attach(self, post: Post, clock: Callable[[], float]) -> None:
+        """Say where events go and what time it is there; to be called before the first command."""
+        self._post = post
+        self._clock = clock
+
+    def open(self, space: Workspace) -> None:
+        """Take in a new experiment's workspace, before the core hears of it."""
+        self._spaces[space.experiment] = space
+
+    def space(self, experiment: str) -> Workspace | None:
+        """Return an experiment's workspace, or None where there is no such experiment."""
+        return self._spaces.get(experiment)
+
+    def close(self) -> None:
+        """Let what is running end, begin nothing more."""
+        self._calls.close()
+        self._works.shutdown(wait=True, cancel_futures=True)
+        self._evaluations.shutdown(wait=True, cancel_futures=True)
+        for space in self._spaces.values():
+            space.record.close()
+
+    def carry_out(self, event: on.Event, commands: list[do.Command]) -> None:
+        """Put on record what happened and what follows, then start what is asked for."""
+        self._recorder.note(event, commands)
+        for command in commands:
+            self._start(command)
+
+    def _start(self, command: do.Command) -> None:  # noqa: C901 - one arm a command
+        match command:
+            case do.Prepare():
+                self._work(self._works, command.experiment, lambda: self._prepare(command))
+            case do.Assign():
+                self._calls.submit(command.worker, lambda: self._assign(command))
+            case do.Cancel():
+                self._calls.submit(command.worker, lambda: self._cancel(command))
+            case do.Aggregate():
+                self._work(self._works, command.experiment, lambda: self._aggregate(command))
+            case do.Evaluate():
+                self._work(self._evaluations, command.experiment, lambda: self._evaluate(command))
+            case do.Publish():
+                self._work(self._works, command.experiment, lambda: self._publish(command))
+            case do.Discard():
+                self._work(self._works, command.experiment, lambda: self._discard(command))
+            case do.Conclude():
+                self._work(self._works, command.experiment, lambda: self._conclude(command))
+            case do.Dismiss():
+                self._roster.strike(command.worker)
+            case do.Accept() | do.GiveUp():
+                pass
+            case _:
+                assert_never(command)
+
+    def _work(self, pool: ThreadPoolExecutor, experiment: str, effect: Callable[[], None]) -> None:
+        """Run a long effect; where it fails, so does its experiment."""
+
+        def guarded() -> None:
+            try:
+                effect()
+            except Exception as error:
+                known = isinstance(error, DownpourError)
+                log.log(
+                    logging.INFO if known else logging.ERROR,
+                    "%s: %s",
+                    experiment,
+                    error,
+                    exc_info=not known,
+                )
+                self._post(
+                    on.EffectFailed(
+                        at_seconds=self._clock(),
+                        experiment=experiment,
+                        reason=str(error) if known else f"{type(error).__name__}: {error}",
+                        asked_wrongly=isinstance(error, SpecError),
+                    )
+                )
+
+        pool.submit(guarded)
+
+    # Calls to workers
+
+    def _assign(self, command: do.Assign) -> None:
+        try:
+            self._roster.client(command.worker).train(self._task(command))
+        except ProtocolError as error:
+            self._post(
+                on.WorkerLost(
+                    at_seconds=self._clock(),
+                    worker=command.worker,
+                    reason=f"called in vain: {error}",
+                )
+            )
+        except Exception as error:  # noqa: BLE001 - becomes the attempt's failure
+            log.warning("%s: could not be assigned: %s", command.attempt, error)
+            self._post(
+                on.AttemptFailed(
+                    at_seconds=self._clock(),
+                    worker=command.worker,
+                    attempt=command.attempt,
+                    failure=FailureKind.LOST,
+                    reason=str(error),
+                )
+            )
+
+    def _cancel(self, command: do.Cancel) -> None:
+        """Best effort: the reply to the worker's next heartbeat says it again."""
+        try:
+            self._roster.client(command.worker).cancel(command.attempt)
+        except (LookupError, ProtocolError) as error:
+            log.info("%s: could not be told to stop: %s", command.worker, error)
+
+    def _task(self, command: do.Assign) -> Task:
+        space = self._spaces[command.attempt.experiment]
+        return Task(
+            id=command.attempt,
+            spec=space.spec_file,
+            dataset=workspace.ready(space).dataset_key,
+            model=command.model,
+            indices=self._shard(space, command.attempt.shard),
+            optimizer_state=command.optimizer_state,
+        )
+
+    # Work on parameters
+
+    def _prepare(self, command: do.Prepare) -> None:
+        space = self._spaces[command.experiment]
+        made = workspace.prepare(space, self._data_dir)
+        space.prepared = made
+        self._post(
+            on.Prepared(
+                at_seconds=self._clock(),
+                experiment=command.experiment,
+                shard_samples=tuple(len(shard) for shard in made.shards),
+                model=made.model,
+            )
+        )
+
+    def _aggregate(self, command: do.Aggregate) -> None:
+        space = self._spaces[command.experiment]
+        try:
+            model = workspace.aggregate(space, command.round, command.updates)
+        except UpdatesRefused as refused:
+            self._post(
+                on.UpdatesRefused(
+                    at_seconds=self._clock(),
+                    experiment=command.experiment,
+                    round=command.round,
+                    reasons=tuple(sorted(refused.reasons.items())),
+                )
+            )
+            return
+        self._post(
+            on.Aggregated(
+                at_seconds=self._clock(),
+                experiment=command.experiment,
+                round=command.round,
+                model=model,
+            )
+        )
+
+    def _evaluate(self, command: do.Evaluate) -> None:
+        space = self._spaces[command.experiment]
+        evaluation = workspace.measure(space, command.model)
+        self._post(
+            on.Evaluated(
+                at_seconds=self._clock(),
+                experiment=command.experiment,
+                round=command.round,
+                evaluation=evaluation,
+            )
+        )
+
+    def _publish(self, command: do.Publish) -> None:
+        model = workspace.publish(self._spaces[command.experiment], command.model)
+        self._post(
+            on.ModelPublished(at_seconds=self._clock(), experiment=command.experiment, model=model)
+        )
+
+    def _discard(self, command: do.Discard) -> None:
+        store = self._spaces[command.experiment].store
+        for file in command.files:
+            store.delete(file.name)
+
+    def _conclude(self, command: do.Conclude) -> None:
+        space = self._spaces[command.experiment]
+        workspace.sweep(space)
+        space.record.close()
+        space.prepared = None
+
+    def _shard(self, space: Workspace, shard: int) -> IndexArray | IndicesFile:
+        """Return a shard's indices as they travel: in the message, or as a file where too many."""
+        indices = workspace.ready(space).shards[shard]
+        if indices.nbytes <= PACKED_BYTES_MAX:
+            return indices
+        key = (space.experiment, shard)
+        if key not in self._large_lists:
+            packed = pack_indices(indices)
+            name = f"indices-{shard:06d}-{secrets.token_hex(3)}.bin"
+            self._large_lists[key] = IndicesFile(
+                width_bytes=packed.width_bytes,
+                count=packed.count,
+                file=space.store.put_new(name, [packed.data]),
+            )
+        return self._large_lists[key]

@@ -1,0 +1,23 @@
+"""How to start a manager."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerOptions:
+    """Where the manager listens (port 0: any that is free), and what it may use.
+
+    `data_dir` holds datasets that are already on this machine, laid out as torchvision does. A
+    file that is missing or short is looked at again for `patience_seconds`; then its attempt has
+    failed.
+    """
+
+    shared: str
+    host: str = "127.0.0.1"
+    port: int = 9090
+    data_dir: str = ""
+    heartbeat_seconds: float = 1.0
+    lost_after_seconds: float = 10.0
+    patience_seconds: float = 10.0

@@ -1,0 +1,187 @@
+"""Puts on record what happened to an experiment: events and commands become facts.
+
+Runs in the driver's thread, before the commands are carried out. A fact goes to the record of the
+experiment it is about; comings and goings of workers go to all records that are still open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from downpour.manager.roster import Roster
+from downpour.manager.workspace import Workspace
+from downpour.runtime import facts
+from downpour.runtime.facts import Fact
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.values import AttemptId
+
+
+class Recorder:
+    """Writes the records of the given workspaces."""
+
+    def __init__(self, spaces: Mapping[str, Workspace], roster: Roster) -> None:
+        self._spaces = spaces
+        self._roster = roster
+        self._submitted_at: dict[str, float] = {}
+        self._aggregating: dict[str, tuple[float, do.Aggregate]] = {}
+
+    def note(self, event: on.Event, commands: list[do.Command]) -> None:
+        """Put on record one event and what the core made of it."""
+        now = event.at_seconds
+        self._note_event(event, now)
+        for command in commands:
+            self._note_command(command, now)
+
+    def _note_event(self, event: on.Event, now: float) -> None:
+        match event:
+            case on.ExperimentSubmitted():
+                self._submitted(event, now)
+            case on.WorkerJoined():
+                self._joined(event, now)
+            case on.Prepared():
+                self._prepared(event, now)
+            case on.Aggregated():
+                self._aggregated(event, now)
+            case on.Evaluated():
+                found = event.evaluation
+                fact = facts.Evaluated(
+                    round=event.round,
+                    accuracy=found.accuracy,
+                    loss=found.loss,
+                    class_accuracy=found.class_accuracy,
+                    seconds=found.seconds,
+                )
+                self._write(event.experiment, now, fact)
+            case _:
+                pass
+
+    def _note_command(self, command: do.Command, now: float) -> None:
+        match command:
+            case do.Assign():
+                attempt = _of(command.attempt)
+                fact = facts.Assigned(**attempt, worker=command.worker, reason=command.reason)
+                self._write(command.attempt.experiment, now, fact)
+            case do.Accept():
+                self._accepted(command, now)
+            case do.GiveUp():
+                failed = facts.AttemptFailed(
+                    **_of(command.attempt),
+                    worker=command.worker,
+                    failure=command.failure,
+                    reason=command.reason,
+                )
+                self._write(command.attempt.experiment, now, failed)
+            case do.Aggregate():
+                self._aggregating[command.experiment] = (now, command)
+            case do.Dismiss():
+                for experiment in list(self._submitted_at):
+                    left = facts.WorkerLeft(worker=command.worker, reason=command.reason)
+                    self._write(experiment, now, left)
+            case do.Conclude():
+                self._concluded(command, now)
+            case _:
+                pass
+
+    def _submitted(self, event: on.ExperimentSubmitted, now: float) -> None:
+        self._submitted_at[event.experiment] = now
+        fact = facts.Submitted(
+            experiment=event.experiment,
+            name=event.spec.name,
+            spec=event.spec.model_dump(),
+            version=_version(),
+            shards=event.spec.shards or 0,
+        )
+        self._write(event.experiment, now, fact)
+        for worker in self._roster.names():
+            self._write(event.experiment, now, self._introduction(worker))
+
+    def _joined(self, event: on.WorkerJoined, now: float) -> None:
+        for experiment in list(self._submitted_at):
+            self._write(experiment, now, self._introduction(event.worker))
+
+    def _introduction(self, worker: str) -> Fact:
+        entry = self._roster.get(worker)
+        return facts.WorkerJoined(
+            worker=worker,
+            address=str(entry.address) if entry else "",
+            numeric_class=str(entry.registration.numeric_class) if entry else "",
+        )
+
+    def _prepared(self, event: on.Prepared, now: float) -> None:
+        made = self._spaces[event.experiment].prepared
+        if made is None:
+            return
+        known = made.dataset.facts
+        fact = facts.Prepared(
+            train_samples=known.train_samples,
+            test_samples=known.test_samples,
+            classes=known.classes,
+            shard_samples=event.shard_samples,
+            prepare_seconds=made.prepare_seconds,
+            split_seconds=made.split_seconds,
+            bytes=made.model.size_bytes,
+            parameters=made.parameters,
+        )
+        self._write(event.experiment, now, fact)
+
+    def _accepted(self, command: do.Accept, now: float) -> None:
+        update = command.update
+        fact = facts.Updated(
+            **_of(command.attempt),
+            worker=command.worker,
+            samples=update.samples,
+            steps=update.steps,
+            loss=update.loss,
+            load_seconds=update.load_seconds,
+            train_seconds=update.train_seconds,
+            publish_seconds=update.publish_seconds,
+            completion_seconds=command.completion_seconds,
+            bytes=update.file.size_bytes,
+        )
+        self._write(command.attempt.experiment, now, fact)
+
+    def _aggregated(self, event: on.Aggregated, now: float) -> None:
+        began, asked = self._aggregating.pop(event.experiment, (now, None))
+        if asked is None:
+            return
+        samples = sum(update.samples for update in asked.updates)
+        weighted = sum(update.samples * update.loss for update in asked.updates)
+        fact = facts.Aggregated(
+            round=event.round,
+            version=event.round + 1,
+            file=event.model.name,
+            bytes=event.model.size_bytes,
+            seconds=now - began,
+            train_seconds=asked.train_seconds,
+            loss=weighted / samples if samples else 0.0,
+        )
+        self._write(event.experiment, now, fact)
+
+    def _concluded(self, command: do.Conclude, now: float) -> None:
+        began = self._submitted_at.get(command.experiment, now)
+        fact: Fact
+        if command.ending == "finished" and command.model is not None:
+            fact = facts.Finished(file=command.model.name, total_seconds=now - began)
+        elif command.ending == "cancelled":
+            fact = facts.Cancelled(reason=command.reason)
+        else:
+            fact = facts.Failed(reason=command.reason, asked_wrongly=command.asked_wrongly)
+        self._write(command.experiment, now, fact)
+        self._submitted_at.pop(command.experiment, None)
+
+    def _write(self, experiment: str, now: float, fact: Fact) -> None:
+        """Write to a record that is open; an ended experiment's says no more."""
+        space = self._spaces.get(experiment)
+        if space is not None and experiment in self._submitted_at:
+            space.record.write(now, fact)
+
+
+def _of(attempt: AttemptId) -> dict[str, int]:
+    return {"round": attempt.round, "shard": attempt.shard, "attempt": attempt.attempt}
+
+
+def _version() -> str:
+    from downpour import __version__
+
+    return __version__

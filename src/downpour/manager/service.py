@@ -1,0 +1,226 @@
+"""What the manager answers when it is called; turns calls into events and state into replies.
+
+Runs on the server's threads. An update is acknowledged only after the core has taken it in.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+
+from downpour import __version__, datasets, models
+from downpour.errors import (
+    DownpourError,
+    IncompatiblePeer,
+    Refused,
+    SharedDirectoryError,
+    SpecError,
+)
+from downpour.manager import status as views
+from downpour.manager.driver import Driver
+from downpour.manager.effects import Effects
+from downpour.manager.options import ManagerOptions
+from downpour.manager.roster import Roster
+from downpour.manager.workspace import open_workspace
+from downpour.rpc import PROTOCOL, Address, WorkerClient
+from downpour.rpc.messages import (
+    ExperimentSummary,
+    Heartbeat,
+    HeartbeatReply,
+    ManagerInfo,
+    RecordPage,
+    Registered,
+    Registration,
+    Status,
+)
+from downpour.runtime.record import RecordWriter
+from downpour.scheduler import events as on
+from downpour.spec import Spec
+from downpour.store import SharedDirectory
+from downpour.values import AttemptId, FailureKind, Update
+
+log = logging.getLogger(__name__)
+
+LONGEST_WAIT_SECONDS = 30.0
+LINES_A_PAGE = 2000
+
+
+class ManagerService:
+    """Implements the Manager service over a driver and its effects."""
+
+    def __init__(
+        self,
+        options: ManagerOptions,
+        shared: SharedDirectory,
+        driver: Driver,
+        effects: Effects,
+        roster: Roster,
+    ) -> None:
+        self._options = options
+        self._shared = shared
+        self._driver = driver
+        self._effects = effects
+        self._roster = roster
+        self._presence = secrets.token_hex(16)
+        self._presence_file = shared.announce(self._presence)
+
+    # Workers
+
+    def describe(self) -> ManagerInfo:
+        """Say what a worker must know before it registers."""
+        return ManagerInfo(
+            protocol=PROTOCOL,
+            version=__version__,
+            presence_file=self._presence_file,
+            heartbeat_seconds=self._options.heartbeat_seconds,
+        )
+
+    def register(self, registration: Registration) -> Registered:
+        """Take a worker in, after a look at its version, its directory and its address."""
+        self._check(registration)
+        address = Address(registration.host, registration.port)
+        client = WorkerClient(address)
+        try:
+            client.ping()
+        except DownpourError as error:
+            client.close()
+            raise Refused(
+                "advertise", f"the manager cannot call the worker back at {address}: {error}"
+            ) from None
+        worker = self._roster.enter(registration, client)
+        self._driver.post(on.WorkerJoined(at_seconds=self._now, worker=worker)).result()
+        log.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
+        return Registered(worker=worker)
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        """Take note that a worker lives; tell it what it should not be running."""
+        event = on.HeartbeatReceived(
+            at_seconds=self._now,
+            worker=heartbeat.worker,
+            running=heartbeat.running,
+            system=heartbeat.system,
+        )
+        self._driver.post(event)
+        known, unwanted = self._driver.ask(
+            lambda core: (
+                core.workers.get(heartbeat.worker) is not None,
+                core.unwanted(heartbeat.worker, heartbeat.running),
+            )
+        )
+        return HeartbeatReply(known=known, unwanted=tuple(unwanted))
+
+    def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
+        """Take an update in; when this returns, it counts or is known not to be needed."""
+        event = on.UpdatePublished(
+            at_seconds=self._now, worker=worker, attempt=attempt, update=update
+        )
+        self._driver.post(event).result()
+
+    def report_failure(
+        self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
+    ) -> None:
+        """Take note that an attempt has come to nothing."""
+        event = on.AttemptFailed(
+            at_seconds=self._now, worker=worker, attempt=attempt, failure=kind, reason=reason
+        )
+        self._driver.post(event).result()
+
+    def leave(self, worker: str, reason: str) -> None:
+        """Let a worker go."""
+        self._driver.post(
+            on.WorkerLeft(at_seconds=self._now, worker=worker, reason=reason)
+        ).result()
+
+    # Clients
+
+    def submit(self, spec: str) -> str:
+        """Accept an experiment; what can be checked at once is checked before anything starts."""
+        asked = Spec.from_toml(spec)
+        data_dir = Path(self._options.data_dir) if self._options.data_dir else None
+        datasets.check_source(asked, data_dir)
+        models.check_model(asked)
+        resolved = asked if asked.shards is not None else asked.replace(shards=self._live_workers())
+        experiment = _new_name(resolved.name)
+        self._effects.open(open_workspace(self._shared, experiment, resolved))
+        event = on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=resolved)
+        self._driver.post(event).result()
+        log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.epochs)
+        return experiment
+
+    def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
+        """Say what goes on, waiting for a change where the caller has seen all there is."""
+        change = self._driver.wait_for_change(after_change, min(wait_seconds, LONGEST_WAIT_SECONDS))
+        if experiment:
+            self._known(experiment)
+        return self._driver.ask(lambda core: views.status(core, self._roster, experiment, change))
+
+    def list_experiments(self) -> tuple[ExperimentSummary, ...]:
+        """Name every experiment of this manager, oldest first."""
+        return self._driver.ask(
+            lambda core: tuple(views.summary(one) for one in core.experiments.values())
+        )
+
+    def cancel(self, experiment: str) -> None:
+        """Stop an experiment; one that has ended stays as it is."""
+        self._known(experiment)
+        event = on.ExperimentCancelled(
+            at_seconds=self._now, experiment=experiment, reason="cancelled by request"
+        )
+        self._driver.post(event).result()
+
+    def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
+        """Hand out part of an experiment's record, waiting for a line where there is none yet."""
+        record = self._known(experiment)
+        deadline = self._now + min(wait_seconds, LONGEST_WAIT_SECONDS)
+        change = self._driver.change
+        while not (lines := record.lines(from_line)[:LINES_A_PAGE]):
+            left = deadline - self._now
+            if left <= 0 or self._summary(experiment).state.ended:
+                break
+            change = self._driver.wait_for_change(change, left)
+        return RecordPage(
+            lines=tuple(lines),
+            next_line=from_line + len(lines),
+            experiment=self._summary(experiment),
+        )
+
+    # Small helpers
+
+    @property
+    def _now(self) -> float:
+        return self._driver.now_seconds
+
+    def _check(self, registration: Registration) -> None:
+        if registration.protocol != PROTOCOL:
+            raise IncompatiblePeer(
+                f"the manager runs downpour {__version__} (protocol {PROTOCOL}), the worker "
+                f"{registration.version} (protocol {registration.protocol}): install the same "
+                "version on both"
+            )
+        if not secrets.compare_digest(registration.presence, self._presence):
+            raise SharedDirectoryError(
+                self._shared.root, "is not the folder that the worker sees under its --shared"
+            )
+
+    def _live_workers(self) -> int:
+        live: int = self._driver.ask(lambda core: len(core.workers))
+        if live == 0:
+            raise SpecError("shards", None, "no worker is there to count; name a number of shards")
+        return live
+
+    def _known(self, experiment: str) -> RecordWriter:
+        space = self._effects.space(experiment)
+        if space is None:
+            raise Refused("experiment", f"no experiment '{experiment}'; `downpour list` names them")
+        return space.record
+
+    def _summary(self, experiment: str) -> ExperimentSummary:
+        return self._driver.ask(lambda core: views.summary(core.experiments[experiment]))
+
+
+def _new_name(name: str) -> str:
+    """Name an experiment so that people can tell it apart, and no two are the same."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return f"{name}-{stamp}-{secrets.token_hex(2)}"

@@ -1,0 +1,154 @@
+"""What the manager holds of one experiment, and the work it does on it itself.
+
+`prepare` is the station between a spec and its first round: dataset, shards, first model version.
+`aggregate` and `measure` follow each round. All are plain functions of a workspace, run where
+`effects.py` puts them; they know neither the core nor the workers.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from downpour import datasets, models
+from downpour.aggregators import AGGREGATORS, Contribution, fold
+from downpour.datasets import PreparedDataset
+from downpour.errors import SpecError
+from downpour.runtime.record import RecordWriter
+from downpour.spec import Spec
+from downpour.splitters import split
+from downpour.store import DirectoryStore, SharedDirectory, decode, encode, layout
+from downpour.training import evaluate, load_parameters, parameters_of
+from downpour.training.batches import batch_order
+from downpour.values import Evaluation, PublishedFile, Update
+
+IndexArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What a spec becomes before its first round."""
+
+    dataset_key: str
+    dataset: PreparedDataset
+    shards: tuple[IndexArray, ...]
+    network: torch.nn.Module
+    model: PublishedFile
+    parameters: int
+    prepare_seconds: float
+    split_seconds: float
+
+
+@dataclass(slots=True)
+class Workspace:
+    """One experiment's folder, and what has been made for it so far."""
+
+    experiment: str
+    spec: Spec
+    shared: SharedDirectory
+    store: DirectoryStore
+    record: RecordWriter
+    spec_file: PublishedFile
+    prepared: Prepared | None = None
+
+
+def open_workspace(shared: SharedDirectory, experiment: str, spec: Spec) -> Workspace:
+    """Make an experiment's folder, with its resolved spec and an empty record."""
+    store = shared.create_experiment(experiment)
+    record = shared.experiment_path(experiment) / layout.RECORD_NAME
+    return Workspace(
+        experiment=experiment,
+        spec=spec,
+        shared=shared,
+        store=store,
+        record=RecordWriter(record),
+        spec_file=store.put_new(layout.SPEC_NAME, [spec.to_toml().encode()]),
+    )
+
+
+def prepare(space: Workspace, data_dir: Path | None) -> Prepared:
+    """Decode the dataset, cut it into shards and publish the first model version.
+
+    Raises:
+        SpecError: dataset, split, batches and model do not fit together.
+    """
+    spec, began = space.spec, time.perf_counter()
+    key = datasets.prepare(spec, space.shared.datasets, data_dir)
+    dataset = datasets.open_prepared(space.shared.datasets, key)
+    facts = dataset.facts
+    decoded = time.perf_counter()
+    shards = split(spec.split, dataset.labels, facts.train_samples, _shards(spec), spec.seed)
+    cut = time.perf_counter()
+    for shard, indices in enumerate(shards):
+        batch_order(spec, indices, dataset.labels, 0, shard)
+    torch.set_num_threads(spec.threads)
+    network = models.build(spec, facts)
+    models.check_fit(network, spec, facts)
+    arrays = parameters_of(network)
+    name = layout.model_name(0, secrets.token_hex(3))
+    return Prepared(
+        dataset_key=key,
+        dataset=dataset,
+        shards=tuple(shards),
+        network=network,
+        model=space.store.put_new(name, encode(arrays, {})),
+        parameters=sum(p.numel() for p in network.parameters()),
+        prepare_seconds=decoded - began,
+        split_seconds=cut - decoded,
+    )
+
+
+def aggregate(space: Workspace, round_number: int, updates: Sequence[Update]) -> PublishedFile:
+    """Fold a round's updates, given in shard order, into the next model version.
+
+    Raises:
+        UpdatesRefused: names the shards whose updates cannot be used.
+        StoreError: the shared directory did not take the new version.
+    """
+    contributions = [
+        Contribution(shard=shard, samples=update.samples, loss=update.loss, file=update.file)
+        for shard, update in enumerate(updates)
+    ]
+    weights = AGGREGATORS[space.spec.aggregate](contributions)
+    arrays = fold(space.store, contributions, weights)
+    name = layout.model_name(round_number + 1, secrets.token_hex(3))
+    return space.store.put_new(name, encode(arrays, {}))
+
+
+def measure(space: Workspace, model: PublishedFile) -> Evaluation:
+    """Evaluate a model version on the test examples."""
+    made = ready(space)
+    load_parameters(made.network, decode(space.store.read(model), model.name).tensors)
+    return evaluate(made.network, space.spec, made.dataset)
+
+
+def publish(space: Workspace, model: PublishedFile) -> PublishedFile:
+    """Publish a model version under the plain name that users look for."""
+    return space.store.put_new(layout.FINAL_NAME, [space.store.read(model)])
+
+
+def sweep(space: Workspace) -> None:
+    """Remove what was in flight when the experiment ended: updates and optimizer states."""
+    for name in space.store.list():
+        if isinstance(layout.parse_name(name), layout.AttemptName):
+            space.store.delete(name)
+
+
+def ready(space: Workspace) -> Prepared:
+    """Return what `prepare` made; the core never asks for more before it has."""
+    if space.prepared is None:
+        raise RuntimeError(f"{space.experiment} has not been prepared")
+    return space.prepared
+
+
+def _shards(spec: Spec) -> int:
+    if spec.shards is None:
+        raise SpecError("shards", None, "a resolved spec names a number")
+    return spec.shards

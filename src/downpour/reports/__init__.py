@@ -1,0 +1,10 @@
+"""An experiment's record → what people look at: a `Result`, and tables of it for the terminal.
+
+Nothing here asks a manager or changes an experiment; a record is all it needs.
+"""
+
+from __future__ import annotations
+
+from downpour.reports.result import FailureResult, Result, RoundResult, TaskResult
+
+__all__ = ["Result", "RoundResult", "TaskResult", "FailureResult"]

@@ -1,0 +1,347 @@
+"""What an experiment came to, folded from its record: a value to print, plot or compare.
+
+A result can be made at any moment of an experiment, from whatever its record holds so far. Rounds
+count from 1 here and are called epochs, as people do. What was not measured is None, never NaN, so
+that results can be compared and written as JSON. Where a restarted manager recorded something
+twice, the later fact counts.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from downpour.errors import FileCorrupt, MissingPackage
+from downpour.runtime.facts import (
+    Aggregated,
+    AttemptFailed,
+    Cancelled,
+    Evaluated,
+    Fact,
+    Failed,
+    Finished,
+    Prepared,
+    Submitted,
+    Updated,
+)
+from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+State = Literal["preparing", "running", "finished", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """One epoch: how good the model became, and what that took.
+
+    Accuracies are shares in 0..1, None where the model was not evaluated. `train_seconds` run from
+    the first assignment to the last update and leave out evaluation; `bytes` are those of the
+    updates and of the model they became.
+    """
+
+    epoch: int
+    accuracy: float | None
+    class_accuracy: tuple[float | None, ...]
+    train_loss: float | None
+    test_loss: float | None
+    train_seconds: float
+    aggregate_seconds: float
+    evaluate_seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """A shard trained once: by whom and how fast.
+
+    `completion_seconds` run from the assignment to the report, on the manager's clock; the other
+    seconds are the worker's own.
+    """
+
+    epoch: int
+    shard: int
+    attempt: int
+    worker: str
+    samples: int
+    steps: int
+    loss: float | None
+    load_seconds: float
+    train_seconds: float
+    publish_seconds: float
+    completion_seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureResult:
+    """An attempt that came to nothing."""
+
+    epoch: int
+    shard: int
+    attempt: int
+    worker: str
+    failure: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """An experiment as far as it has come.
+
+    `reason` says why it failed or was cancelled; `asked_wrongly` that the user can mend it by
+    changing the spec. `model_file` is the final model, where the
+    experiment is finished and its folder known. Seconds of what has not happened yet are 0.
+    """
+
+    experiment: str
+    name: str
+    spec: dict[str, Any]
+    shards: int
+    state: State
+    reason: str | None
+    asked_wrongly: bool
+    train_samples: int
+    test_samples: int
+    classes: int
+    parameters: int
+    rounds: tuple[RoundResult, ...]
+    tasks: tuple[TaskResult, ...]
+    failures: tuple[FailureResult, ...]
+    prepare_seconds: float
+    split_seconds: float
+    total_seconds: float
+    model_file: Path | None
+
+    @classmethod
+    def read(cls, folder: Path) -> Result:
+        """Read the result of the experiment that lies in a folder.
+
+        Raises:
+            FileMissing: where the folder has no record.
+            FileCorrupt: where the record was altered.
+        """
+        return _folded(read_record(folder / RECORD_NAME), folder)
+
+    @classmethod
+    def from_lines(cls, lines: Iterable[str], folder: Path | None = None) -> Result:
+        """Make a result from lines of a record, beginning with the first.
+
+        Raises:
+            FileCorrupt: where a line is not a fact, or none tells of a submission.
+        """
+        return _folded(parse_lines(lines), folder)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the last evaluation, a share in 0..1; None before the first."""
+        measured = [r.accuracy for r in self.rounds if r.accuracy is not None]
+        return measured[-1] if measured else None
+
+    @property
+    def train_seconds(self) -> float:
+        """Training of all epochs together, without aggregation and evaluation."""
+        return sum(r.train_seconds for r in self.rounds)
+
+    @property
+    def aggregate_seconds(self) -> float:
+        """Aggregation of all epochs together."""
+        return sum(r.aggregate_seconds for r in self.rounds)
+
+    @property
+    def evaluate_seconds(self) -> float:
+        """Evaluation of all epochs together."""
+        return sum(r.evaluate_seconds for r in self.rounds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Turn the whole result into values that JSON can hold."""
+        file = None if self.model_file is None else str(self.model_file)
+        return {**dataclasses.asdict(self), "model_file": file}
+
+    def to_json(self) -> str:
+        """Write the whole result as indented JSON."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def to_csv(self, table: Literal["rounds", "tasks"] = "rounds") -> str:
+        """Write the epochs, or the tasks, as CSV with a header; what was not measured is empty."""
+        rows = self._rounds_rows() if table == "rounds" else self._tasks_rows()
+        columns = _columns(RoundResult if table == "rounds" else TaskResult, rows)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+    def to_frame(self) -> pd.DataFrame:
+        """Turn the epochs into a data frame, one row each; a column a class at the end.
+
+        Raises:
+            MissingPackage: where pandas is not installed.
+        """
+        rows = self._rounds_rows()
+        return _frame(rows, _columns(RoundResult, rows))
+
+    def tasks_frame(self) -> pd.DataFrame:
+        """Turn the tasks into a data frame, one row each.
+
+        Raises:
+            MissingPackage: where pandas is not installed.
+        """
+        rows = self._tasks_rows()
+        return _frame(rows, _columns(TaskResult, rows))
+
+    def _rounds_rows(self) -> list[dict[str, Any]]:
+        """Lay each epoch flat, with a key of its own for the accuracy of each class."""
+        rows = []
+        for row in (dataclasses.asdict(r) for r in self.rounds):
+            by_class = enumerate(row.pop("class_accuracy"))
+            rows.append({**row, **{f"accuracy_class_{label}": a for label, a in by_class}})
+        return rows
+
+    def _tasks_rows(self) -> list[dict[str, Any]]:
+        return [dataclasses.asdict(task) for task in self.tasks]
+
+
+def _folded(record: Sequence[tuple[float, Fact]], folder: Path | None) -> Result:
+    told = _Told()
+    for _, fact in record:
+        told.take(fact)
+    if told.submitted is None:
+        raise FileCorrupt(str(folder or "record"), "the record tells of no submission")
+    prepared, end = told.prepared or _NOT_PREPARED, told.end
+    finished = end if isinstance(end, Finished) else None
+    return Result(
+        experiment=told.submitted.experiment,
+        name=told.submitted.name,
+        spec=told.submitted.spec,
+        shards=len(prepared.shard_samples) or told.submitted.shards,
+        state=_state(told),
+        reason=end.reason if isinstance(end, Failed | Cancelled) else None,
+        asked_wrongly=isinstance(end, Failed) and end.asked_wrongly,
+        train_samples=prepared.train_samples,
+        test_samples=prepared.test_samples,
+        classes=prepared.classes,
+        parameters=prepared.parameters,
+        rounds=told.rounds(),
+        tasks=tuple(_task(told.updated[key]) for key in sorted(told.updated)),
+        failures=tuple(_failure(fact) for fact in told.failed),
+        prepare_seconds=prepared.prepare_seconds,
+        split_seconds=prepared.split_seconds,
+        total_seconds=finished.total_seconds if finished else record[-1][0] - record[0][0],
+        model_file=folder / finished.file if folder and finished else None,
+    )
+
+
+_NOT_PREPARED = Prepared(
+    train_samples=0,
+    test_samples=0,
+    classes=0,
+    shard_samples=(),
+    prepare_seconds=0.0,
+    split_seconds=0.0,
+    bytes=0,
+    parameters=0,
+)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What a record has told so far, by kind; of each thing the latest."""
+
+    submitted: Submitted | None = None
+    prepared: Prepared | None = None
+    end: Finished | Failed | Cancelled | None = None
+    updated: dict[tuple[int, int], Updated] = field(default_factory=dict)
+    aggregated: dict[int, Aggregated] = field(default_factory=dict)
+    evaluated: dict[int, Evaluated] = field(default_factory=dict)
+    failed: list[AttemptFailed] = field(default_factory=list)
+
+    def take(self, fact: Fact) -> None:
+        match fact:
+            case Submitted():
+                self.submitted = fact
+            case Prepared():
+                self.prepared = fact
+            case Updated():
+                self.updated[fact.round, fact.shard] = fact
+            case AttemptFailed():
+                self.failed.append(fact)
+            case Aggregated():
+                self.aggregated[fact.round] = fact
+            case Evaluated():
+                self.evaluated[fact.round] = fact
+            case Finished() | Failed() | Cancelled():
+                self.end = fact
+
+    def rounds(self) -> tuple[RoundResult, ...]:
+        sent_bytes: Counter[int] = Counter()
+        for update in self.updated.values():
+            sent_bytes[update.round] += update.bytes
+        return tuple(
+            _round(self.aggregated[number], self.evaluated.get(number), sent_bytes[number])
+            for number in sorted(self.aggregated)
+        )
+
+
+def _state(told: _Told) -> State:
+    match told.end:
+        case Finished():
+            return "finished"
+        case Failed():
+            return "failed"
+        case Cancelled():
+            return "cancelled"
+        case None:
+            return "running" if told.prepared else "preparing"
+
+
+def _round(aggregated: Aggregated, evaluated: Evaluated | None, sent_bytes: int) -> RoundResult:
+    return RoundResult(
+        epoch=aggregated.round + 1,
+        accuracy=_measured(evaluated.accuracy) if evaluated else None,
+        class_accuracy=tuple(map(_measured, evaluated.class_accuracy)) if evaluated else (),
+        train_loss=_measured(aggregated.loss),
+        test_loss=_measured(evaluated.loss) if evaluated else None,
+        train_seconds=aggregated.train_seconds,
+        aggregate_seconds=aggregated.seconds,
+        evaluate_seconds=evaluated.seconds if evaluated else 0.0,
+        bytes=sent_bytes + aggregated.bytes,
+    )
+
+
+def _task(fact: Updated) -> TaskResult:
+    fields = dataclasses.asdict(fact)
+    return TaskResult(epoch=fields.pop("round") + 1, **{**fields, "loss": _measured(fact.loss)})
+
+
+def _failure(fact: AttemptFailed) -> FailureResult:
+    fields = dataclasses.asdict(fact)
+    return FailureResult(epoch=fields.pop("round") + 1, **fields)
+
+
+def _measured(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _columns(row_type: type[RoundResult | TaskResult], rows: list[dict[str, Any]]) -> list[str]:
+    """Name the columns, also of a table without rows."""
+    named = [f.name for f in dataclasses.fields(row_type) if f.name != "class_accuracy"]
+    return list(dict.fromkeys([*named, *(key for row in rows for key in row)]))
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+    try:
+        import pandas as pd
+    except ImportError:
+        raise MissingPackage("pandas", "frames") from None
+    numbers = [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]
+    return pd.DataFrame(numbers, columns=columns)

@@ -1,0 +1,148 @@
+"""Tables of a result for the terminal: epochs, workers, classes; each fits into 80 columns.
+
+Units stand in the headers and numbers are aligned; a column in which nothing was measured is left
+out. Renderables of `rich` only: nothing here prints, reads or measures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from statistics import median
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from downpour.reports.result import Result
+
+NOTHING = "-"
+_CLASS_EPOCHS_MAX = 6
+_STATE_STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow"}
+
+Column = tuple[str, Sequence[str | None]]
+
+
+def result_table(result: Result) -> RenderableType:
+    """Show the epochs, under a line that says what was run and above one that sums it up."""
+    rounds = result.rounds
+    columns: list[Column] = [
+        ("epoch", [str(r.epoch) for r in rounds]),
+        ("accuracy\n%", percents([r.accuracy for r in rounds])),
+        ("train\nloss", losses([r.train_loss for r in rounds])),
+        ("test\nloss", losses([r.test_loss for r in rounds])),
+        ("training\ns", seconds([r.train_seconds for r in rounds])),
+        ("aggregation\ns", seconds([r.aggregate_seconds for r in rounds])),
+        ("evaluation\ns", seconds([r.evaluate_seconds or None for r in rounds])),
+    ]
+    parts: list[RenderableType] = [_heading(result)]
+    if rounds:
+        parts.append(_table(columns))
+    parts.append(_closing(result))
+    if result.model_file:
+        # Whole, even where it is wider than the terminal.
+        parts.append(Text(f"model {result.model_file}", overflow="fold"))
+    return Group(*parts)
+
+
+def workers_table(result: Result) -> RenderableType:
+    """Show what each worker did: its tasks, how long they took, and the attempts it failed."""
+    times: defaultdict[str, list[float]] = defaultdict(list)
+    for task in result.tasks:
+        times[task.worker].append(task.completion_seconds)
+    failures = Counter(failure.worker for failure in result.failures)
+    names = sorted({*times, *failures}, key=_natural)
+    return _table(
+        [
+            ("worker", names),
+            ("tasks", [str(len(times[name])) for name in names]),
+            ("median\ns", seconds([median(times[n]) if times[n] else None for n in names])),
+            ("slowest\ns", seconds([max(times[n], default=None) for n in names])),
+            ("failures", [str(failures[n]) if failures[n] else None for n in names]),
+        ]
+    )
+
+
+def classes_table(result: Result) -> RenderableType:
+    """Show the accuracy of each class in percent, over at most six epochs evenly chosen."""
+    measured = [r for r in result.rounds if r.class_accuracy]
+    last = len(measured) - 1
+    steps = _CLASS_EPOCHS_MAX - 1
+    chosen = sorted({round(step * last / steps) for step in range(steps + 1)} if measured else ())
+    classes = range(len(measured[-1].class_accuracy) if measured else 0)
+    return _table(
+        [
+            ("class", [str(label) for label in classes]),
+            *(
+                (f"epoch {measured[i].epoch}\n%", percents(measured[i].class_accuracy))
+                for i in chosen
+            ),
+        ]
+    )
+
+
+def percents(shares: Sequence[float | None]) -> list[str | None]:
+    """Write shares in 0..1 as percent, two decimals."""
+    return [None if share is None else f"{100 * share:.2f}" for share in shares]
+
+
+def losses(values: Sequence[float | None]) -> list[str | None]:
+    """Write losses with four decimals, large ones with four digits."""
+    return [None if v is None else f"{v:.4f}" if abs(v) < 1000 else f"{v:.4g}" for v in values]
+
+
+def seconds(values: Sequence[float | None]) -> list[str | None]:
+    """Write durations that stand in one column with the same decimals, as many as are of use."""
+    longest = max((value for value in values if value is not None), default=0.0)
+    decimals = 3 if longest < 1 else 2 if longest < 100 else 1
+    return [None if value is None else f"{value:.{decimals}f}" for value in values]
+
+
+def _heading(result: Result) -> Text:
+    spec = result.spec
+    number = result.shards
+    shards = f"{number} shard{'' if number == 1 else 's'}, " if number else ""
+    told = [
+        f"{spec.get('model')} on {spec.get('dataset')}",
+        f"{shards}{spec.get('split')} split",
+        f"{spec.get('aggregate')}",
+    ]
+    return Text.assemble((result.name, "bold"), "  ", (" · ".join(told), "dim"))
+
+
+def _closing(result: Result) -> Text:
+    (total,) = seconds([result.total_seconds])
+    word = "in" if result.state == "finished" else "after"
+    line = Text.assemble((result.state, _STATE_STYLES.get(result.state, "")), f" {word} {total} s")
+    if result.reason:
+        line.append(f": {result.reason}")
+    spent = {
+        "preparation": result.prepare_seconds,
+        "training": result.train_seconds,
+        "aggregation": result.aggregate_seconds,
+        "evaluation": result.evaluate_seconds,
+    }
+    parts = zip(spent, seconds([value or None for value in spent.values()]), strict=True)
+    if any(spent.values()):
+        told = " · ".join(f"{name} {part} s" for name, part in parts if part)
+        line.append(f"\n{told}", style="dim")
+    return line
+
+
+def _table(columns: Sequence[Column]) -> Table:
+    """Lay out columns of text, the first to the left where it holds names."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    shown = [(header, cells) for header, cells in columns if any(c is not None for c in cells)]
+    for place, (header, cells) in enumerate(shown):
+        is_name = place == 0 and not all(cell and cell.isdigit() for cell in cells)
+        table.add_column(header, justify="left" if is_name else "right")
+    for row in zip(*(cells for _, cells in shown), strict=True):
+        table.add_row(*(Text(NOTHING if cell is None else cell) for cell in row))
+    return table
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Order worker-2 before worker-10."""
+    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", name)]

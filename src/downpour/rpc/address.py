@@ -1,0 +1,56 @@
+"""Where a service answers: a host and a port, as users write them.
+
+An address names somebody to call, so port 0 and an empty host are mistakes here. Nothing is looked
+up: whether the host exists is learned when it is called.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+
+from downpour.errors import SpecError
+
+DEFAULT_PORT = 9090
+
+_ACCEPTED = "an address is HOST, HOST:PORT or [IPV6]:PORT, with a port from 1 to 65535"
+_HOST = r"[\w.-]{1,253}"
+_SHAPE = re.compile(rf"(?:\[(?P<v6>[^\]]+)\]|(?P<host>{_HOST}))(?::(?P<port>[0-9]{{1,5}}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host name or IP address, and a port; `str()` is what `parse_address` reads."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can be meant."""
+        return self.host in {"localhost", "::1"} or self.host.startswith("127.")
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_address(text: str, *, field: str = "address") -> Address:
+    """Read `host`, `host:port` or `[ipv6]:port`; without a port it is `DEFAULT_PORT`.
+
+    Raises:
+        SpecError: names `field` and the forms that are accepted.
+    """
+    match = _SHAPE.fullmatch(text)
+    if match is None:
+        raise SpecError(field, text, _ACCEPTED)
+    port = int(match["port"] or DEFAULT_PORT)
+    if not 1 <= port <= 65535:
+        raise SpecError(field, text, _ACCEPTED)
+    if match["v6"] is not None:
+        try:
+            IPv6Address(match["v6"])
+        except ValueError as error:
+            raise SpecError(field, text, _ACCEPTED) from error
+    return Address(match["v6"] or match["host"], port)

@@ -1,0 +1,176 @@
+"""A manager or a worker to talk to: values go in, values come out.
+
+These are what the rest of the program calls. Each method is one call over the network with a
+deadline of its own; each may be repeated, and a client may be shared by threads. What can go wrong
+is in `Peer.call`; nothing of Thrift leaks out.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType, NoneType, TracebackType
+from typing import Any, Self, TypeVar
+
+from downpour.errors import IncompatiblePeer
+from downpour.rpc.address import Address
+from downpour.rpc.connection import Peer
+from downpour.rpc.generated import Manager, Worker
+from downpour.rpc.messages import (
+    ExperimentSummary,
+    Heartbeat,
+    HeartbeatReply,
+    ManagerInfo,
+    RecordPage,
+    Registered,
+    Registration,
+    Status,
+    Task,
+    WorkerInfo,
+)
+from downpour.rpc.misfit import Misfit
+from downpour.rpc.wire import from_wire, to_wire
+from downpour.values import AttemptId, FailureKind, Update
+
+_Answer = TypeVar("_Answer")
+
+
+class _Client:
+    """What both clients share: a peer, a deadline, and the way through the wire.
+
+    Args:
+        address: where the service answers.
+        timeout_seconds: the deadline of each call, not counting the time it was asked to wait.
+        connect_seconds: how long a connection may take to be made.
+        patience_seconds: how long a call is repeated while nobody answers; 0: it is not.
+        connections_max: calls in flight at a time; further ones wait, within their deadline.
+    """
+
+    _service: ModuleType
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        timeout_seconds: float = 10.0,
+        connect_seconds: float = 5.0,
+        patience_seconds: float = 0.0,
+        connections_max: int = 8,
+    ) -> None:
+        self.address = address
+        self._timeout_seconds = timeout_seconds
+        self._peer = Peer(
+            address,
+            self._service,
+            connect_seconds=connect_seconds,
+            patience_seconds=patience_seconds,
+            connections_max=connections_max,
+        )
+
+    def close(self) -> None:
+        """Close every connection; calls in flight end as `Unreachable`."""
+        self._peer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _call(
+        self, answer: type[_Answer], method: str, *values: Any, wait_seconds: float = 0.0
+    ) -> _Answer:
+        structs = tuple(to_wire(value) for value in values)
+        found = self._peer.call(method, structs, self._timeout_seconds + wait_seconds)
+        if answer is NoneType:
+            return None  # type: ignore[return-value]
+        if found is None:
+            raise IncompatiblePeer(f"{self.address} answered {method} with nothing")
+        try:
+            return from_wire(answer, found)
+        except Misfit as misfit:
+            raise IncompatiblePeer(f"{self.address} answered {misfit.inside(method)}") from misfit
+
+
+class ManagerClient(_Client):
+    """A manager, as its workers and its users call it."""
+
+    _service = Manager
+
+    def describe(self) -> ManagerInfo:
+        """Who the manager is, and which file shows that both see the same directory."""
+        return self._call(ManagerInfo, "describe")
+
+    def register(self, registration: Registration) -> Registered:
+        """Offer a worker to the manager."""
+        return self._call(Registered, "register", registration)
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        """Say that a worker is alive, and learn what is no longer wanted of it."""
+        return self._call(HeartbeatReply, "heartbeat", heartbeat)
+
+    def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
+        """Report an update that is published; when this returns, the manager keeps it."""
+        self._call(NoneType, "reportUpdate", worker, attempt, update)
+
+    def report_failure(
+        self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
+    ) -> None:
+        """Report an attempt that failed, with one line that says why."""
+        self._call(NoneType, "reportFailure", worker, attempt, kind, reason)
+
+    def leave(self, worker: str, reason: str) -> None:
+        """Say that a worker goes away on purpose."""
+        self._call(NoneType, "leave", worker, reason)
+
+    def submit(self, spec: str) -> str:
+        """Submit an experiment, described in TOML; returns its identifier."""
+        return self._call(str, "submit", spec)
+
+    def status(
+        self, experiment: str = "", after_change: int = 0, wait_seconds: float = 0.0
+    ) -> Status:
+        """What goes on, once something has changed after `after_change` or the wait is over.
+
+        An empty `experiment` is the active one.
+        """
+        values = (experiment, after_change, wait_seconds)
+        return self._call(Status, "status", *values, wait_seconds=wait_seconds)
+
+    def list_experiments(self) -> tuple[ExperimentSummary, ...]:
+        """Every experiment the manager knows."""
+        return self._call(tuple[ExperimentSummary, ...], "listExperiments")
+
+    def cancel(self, experiment: str) -> None:
+        """End an experiment before its time."""
+        self._call(NoneType, "cancel", experiment)
+
+    def results(self, experiment: str, from_line: int = 0, wait_seconds: float = 0.0) -> RecordPage:
+        """Lines of an experiment's record, once there is one at `from_line` or the wait is over."""
+        values = (experiment, from_line, wait_seconds)
+        return self._call(RecordPage, "results", *values, wait_seconds=wait_seconds)
+
+
+class WorkerClient(_Client):
+    """A worker, as its manager calls it."""
+
+    _service = Worker
+
+    def ping(self) -> WorkerInfo:
+        """Who answers there, and what it runs."""
+        return self._call(WorkerInfo, "ping")
+
+    def train(self, task: Task) -> None:
+        """Hand a task over; returns when it is accepted, not when it is done."""
+        self._call(NoneType, "train", task)
+
+    def cancel(self, attempt: AttemptId) -> None:
+        """Stop an attempt at its next step, if it runs there."""
+        self._call(NoneType, "cancel", attempt)
+
+    def drain(self) -> None:
+        """Let the worker finish what it runs, then leave."""
+        self._call(NoneType, "drain")

@@ -1,0 +1,246 @@
+"""One peer, called by many threads: pooled connections, a deadline for each call, and retries.
+
+A connection carries one call at a time and is pooled again only after a whole answer to that very
+call; after anything else it is closed, for the next answer on it could be the last one's. A pooled
+connection that the peer has closed meanwhile is replaced silently. Every call of this protocol is
+safe to repeat, so one that nobody answered may be tried again for as long as the caller's patience.
+Structs go in and come out here; values are the business of `client.py`.
+"""
+
+from __future__ import annotations
+
+import socket
+from threading import BoundedSemaphore, Event, Lock
+from time import monotonic
+from types import ModuleType
+from typing import Any
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity.nap import sleep_using_event
+from tenacity.stop import stop_when_event_set
+from thrift.Thrift import TApplicationException, TMessageType
+
+from downpour.errors import (
+    DeadlineExceeded,
+    IncompatiblePeer,
+    ProtocolError,
+    Refused,
+    SharedDirectoryError,
+    SpecError,
+    Unreachable,
+)
+from downpour.rpc import frames
+from downpour.rpc.address import Address
+from downpour.rpc.generated.ttypes import Refusal, RefusalKind
+from downpour.rpc.misfit import Shown
+
+
+class Peer:
+    """Calls one Thrift service at one address; safe to share between threads.
+
+    Args:
+        address: where the service answers.
+        service: the generated module of the service.
+        connect_seconds: how long a connection may take to be made.
+        patience_seconds: how long a call is repeated while nobody answers; 0: it is not.
+        connections_max: calls in flight at a time; further ones wait, within their deadline.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        service: ModuleType,
+        *,
+        connect_seconds: float = 5.0,
+        patience_seconds: float = 0.0,
+        connections_max: int = 8,
+    ) -> None:
+        self.address = address
+        self._service = service
+        self._connect_seconds = connect_seconds
+        self._idle: list[_Connection] = []
+        self._all: set[_Connection] = set()
+        self._lock = Lock()
+        self._free = BoundedSemaphore(connections_max)
+        self._closed = Event()
+        self._patient = patience_seconds > 0
+        self._retrying = Retrying(
+            retry=retry_if_exception_type(Unreachable),
+            stop=stop_after_delay(patience_seconds) | stop_when_event_set(self._closed),
+            wait=wait_random_exponential(multiplier=0.1, max=2.0),
+            sleep=sleep_using_event(self._closed),
+            reraise=True,
+        )
+
+    def call(self, method: str, structs: tuple[Any, ...], seconds: float) -> Any:
+        """Call a method with structs; the answer is a struct, or None where there is none.
+
+        Raises:
+            Unreachable: nobody answered, for as long as patience lasts.
+            DeadlineExceeded: the answer was not there after `seconds`; what came of the call is
+                unknown.
+            IncompatiblePeer: the peer, or this side, does not understand the other.
+            ProtocolError: the call failed inside the peer.
+            SpecError, SharedDirectoryError, Refused: the peer said no.
+        """
+        try:
+            return self._call_once(method, structs, seconds)
+        except Unreachable:
+            if not self._patient:
+                raise
+        return self._retrying(self._call_once, method, structs, seconds)
+
+    def close(self) -> None:
+        """Close every connection; calls in flight end as `Unreachable`."""
+        self._closed.set()
+        self._drop_idle()
+        with self._lock:
+            for connection in self._all:
+                connection.channel.interrupt()
+
+    def _call_once(self, method: str, structs: tuple[Any, ...], seconds: float) -> Any:
+        deadline = monotonic() + seconds
+        arguments = getattr(self._service, f"{method}_args")(*structs)
+        result = getattr(self._service, f"{method}_result")()
+        if self._closed.is_set():
+            raise Unreachable(str(self.address), "this client was closed")
+        if not self._free.acquire(timeout=seconds):
+            raise DeadlineExceeded(f"{self.address}: {method} found no free connection in time")
+        try:
+            return self._exchange(method, arguments, result, deadline)
+        except TimeoutError as error:
+            text = f"{self.address}: {method} took longer than {seconds:g} s"
+            raise DeadlineExceeded(text) from error
+        except (OSError, frames.Closed) as error:
+            raise Unreachable(str(self.address), _reason(error)) from error
+        finally:
+            self._free.release()
+
+    def _exchange(self, method: str, arguments: Any, result: Any, deadline: float) -> Any:
+        """Call over a pooled connection, and over a fresh one where that turns out stale."""
+        pooled = self._pooled()
+        if pooled is not None:
+            try:
+                return self._over(pooled, method, arguments, result, deadline)
+            except (OSError, frames.Closed) as error:
+                if isinstance(error, TimeoutError) and error.errno is None:
+                    raise  # the deadline passed; with a number, the network itself gave up
+                self._drop_idle()
+        return self._over(self._connected(deadline), method, arguments, result, deadline)
+
+    def _over(
+        self, connection: _Connection, method: str, arguments: Any, result: Any, deadline: float
+    ) -> Any:
+        whole = False
+        try:
+            answer = connection.exchange(method, arguments, result, deadline)
+            whole = True
+        except IncompatiblePeer as error:
+            raise IncompatiblePeer(f"{self.address}: {error}") from error
+        finally:
+            with self._lock:
+                if whole and not self._closed.is_set():
+                    self._idle.append(connection)
+                else:
+                    self._all.discard(connection)
+                    connection.channel.close()
+        if isinstance(answer, TApplicationException):
+            raise _told(self.address, method, answer)
+        refusal = getattr(answer, "refusal", None)
+        if refusal is not None:
+            raise _refused(refusal)
+        return getattr(answer, "success", None)
+
+    def _pooled(self) -> _Connection | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def _drop_idle(self) -> None:
+        """Close what nobody uses; what one connection learned is true of the others."""
+        with self._lock:
+            for connection in self._idle:
+                self._all.discard(connection)
+                connection.channel.close()
+            self._idle.clear()
+
+    def _connected(self, deadline: float) -> _Connection:
+        address = str(self.address)
+        seconds = min(self._connect_seconds, max(deadline - monotonic(), 0.001))
+        try:
+            sock = socket.create_connection((self.address.host, self.address.port), seconds)
+        except TimeoutError as error:
+            raise Unreachable(address, f"no answer within {seconds:.1f} s") from error
+        except UnicodeError as error:
+            raise Unreachable(address, "not a host name") from error
+        connection = _Connection(sock)
+        with self._lock:
+            self._all.add(connection)
+            if self._closed.is_set() or sock.getsockname() == sock.getpeername():
+                # The second: where nobody listens on a free port, TCP may connect it to itself.
+                self._all.discard(connection)
+                connection.channel.close()
+                raise Unreachable(address, "nobody listens there")
+        return connection
+
+
+class _Connection:
+    """One socket, one call at a time."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.channel = frames.Channel(sock)
+        self._sequence = 0
+
+    def exchange(self, method: str, arguments: Any, result: Any, deadline: float) -> Any:
+        """Send a call and read its answer: the result struct, or a TApplicationException."""
+        self._sequence = (self._sequence + 1) % 2**31
+        call, buffer = frames.accelerated()
+        call.writeMessageBegin(method, TMessageType.CALL, self._sequence)
+        arguments.write(call)
+        self.channel.send(buffer.getvalue(), deadline)
+        message = self.channel.receive(deadline)
+        try:
+            return self._read(message, method, result)
+        except Exception as error:
+            if isinstance(error, IncompatiblePeer):
+                raise
+            text = f"the answer to {method} cannot be read: {type(error).__name__}: {error}"
+            raise IncompatiblePeer(text) from error
+
+    def _read(self, message: bytes, method: str, result: Any) -> Any:
+        answer, _ = frames.accelerated(message)
+        name, kind, sequence = answer.readMessageBegin()
+        if kind not in (TMessageType.REPLY, TMessageType.EXCEPTION):
+            raise IncompatiblePeer(f"the answer to {method} is a message of kind {kind}")
+        if (name, sequence) != (method, self._sequence):
+            raise IncompatiblePeer(f"the answer to {method} is one to {name!r}")
+        found = TApplicationException() if kind == TMessageType.EXCEPTION else result
+        found.read(answer)
+        return found
+
+
+def _told(address: Address, method: str, told: TApplicationException) -> ProtocolError:
+    """What a peer answers when it cannot carry a call out."""
+    if told.type == TApplicationException.INTERNAL_ERROR:
+        return ProtocolError(f"{address}: {method} failed there; the log of the peer says why")
+    return IncompatiblePeer(f"{address} does not understand {method}: {told}")
+
+
+def _refused(refusal: Refusal) -> Exception:
+    """The error that a refusal stands for; the inverse of `services._refusal`."""
+    field, value, reason = refusal.field, Shown(refusal.value), refusal.reason
+    match refusal.kind:
+        case RefusalKind.ASKED:
+            return SpecError(field, value, reason)
+        case RefusalKind.INCOMPATIBLE:
+            return IncompatiblePeer(f"{field} = {value}: {reason}" if field else reason)
+        case RefusalKind.SHARED_DIRECTORY:
+            return SharedDirectoryError(value, reason)
+        case _:
+            return Refused(field, reason, busy=refusal.kind == RefusalKind.BUSY)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, frames.Closed):
+        return f"the connection was {error}"
+    strerror = getattr(error, "strerror", None)
+    return strerror or str(error) or type(error).__name__

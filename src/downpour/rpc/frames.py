@@ -1,0 +1,130 @@
+"""Whole messages over a socket, against a deadline: four bytes of length, then so many bytes.
+
+This is Thrift's framed transport, with what the library's own lacks: the socket's timeout is
+re-armed with what is left before every read, so a peer that trickles cannot outlive a deadline,
+and a message is decoded from its own frame alone, so nothing can make a reader wait for more. Both
+sides of a conversation use it; neither may use a channel again after an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from time import monotonic
+from typing import Any
+
+from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
+from thrift.transport.TTransport import TMemoryBuffer
+
+from downpour.errors import IncompatiblePeer
+
+FRAME_BYTES_MAX = 16 * 2**20
+
+_ITEMS_MAX = 100_000
+_HEADER_BYTES = 4
+_CHUNK_BYTES = 64 * 1024
+_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+
+class Closed(Exception):
+    """The peer closed the connection; `midway` tells whether a frame had begun."""
+
+    def __init__(self, *, midway: bool) -> None:
+        super().__init__("closed in the middle of a message" if midway else "closed")
+        self.midway = midway
+
+
+class Channel:
+    """A connected socket that carries frames; it owns the socket, from the first moment on."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        try:
+            _configure(sock)
+        except OSError:
+            sock.close()
+            raise
+        self._sock = sock
+        self._received = bytearray()
+
+    def receive(self, deadline: float, *, frame_seconds: float | None = None) -> bytes:
+        """Read one frame by `deadline` (monotonic seconds).
+
+        With `frame_seconds`, the deadline is that of the first byte only, and the rest must follow
+        within so many seconds of it.
+
+        Raises:
+            Closed: the peer ended the connection.
+            TimeoutError: the deadline passed.
+            IncompatiblePeer: the length is negative or beyond `FRAME_BYTES_MAX`; nothing is
+                allocated for it.
+            OSError: the connection broke.
+        """
+        if not self._received:
+            self._receive_some(deadline)
+        if frame_seconds is not None:
+            deadline = monotonic() + frame_seconds
+        self._receive_until(_HEADER_BYTES, deadline)
+        size = int.from_bytes(self._received[:_HEADER_BYTES], "big", signed=True)
+        if not 0 <= size <= FRAME_BYTES_MAX:
+            text = f"a message of {size} bytes: not Thrift, or over {FRAME_BYTES_MAX}"
+            raise IncompatiblePeer(text)
+        end = _HEADER_BYTES + size
+        self._receive_until(end, deadline)
+        frame = bytes(self._received[_HEADER_BYTES:end])
+        del self._received[:end]
+        return frame
+
+    def send(self, message: bytes, deadline: float) -> None:
+        """Write one frame by `deadline`; raises TimeoutError or another OSError."""
+        if len(message) > FRAME_BYTES_MAX:
+            raise ValueError(f"a message of {len(message)} bytes is over {FRAME_BYTES_MAX}")
+        self._sock.settimeout(_left(deadline))
+        self._sock.sendall(len(message).to_bytes(_HEADER_BYTES, "big") + message)
+
+    def interrupt(self) -> None:
+        """Wake whoever waits on the socket in another thread; closing alone would not."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket; a second time is harmless."""
+        self._sock.close()
+
+    def _receive_until(self, size: int, deadline: float) -> None:
+        while len(self._received) < size:
+            self._receive_some(deadline)
+
+    def _receive_some(self, deadline: float) -> None:
+        self._sock.settimeout(_left(deadline))
+        some = self._sock.recv(_CHUNK_BYTES)
+        if not some:
+            raise Closed(midway=bool(self._received))
+        self._received += some
+
+
+def accelerated(message: bytes | None = None) -> tuple[Any, TMemoryBuffer]:
+    """The protocol that reads `message`, or one that writes; and the buffer beneath it."""
+    buffer = TMemoryBuffer(message)
+    protocol = TBinaryProtocolAccelerated(
+        buffer,
+        fallback=False,
+        string_length_limit=FRAME_BYTES_MAX,
+        container_length_limit=_ITEMS_MAX,
+    )
+    return protocol, buffer
+
+
+def _configure(sock: socket.socket) -> None:
+    """Send at once, and notice a peer whose machine has gone."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - monotonic()
+    if left <= 0:
+        raise TimeoutError("the deadline passed")
+    return left

@@ -1,0 +1,191 @@
+"""The messages between a manager, its workers and its clients, as values.
+
+They mirror `idl/downpour.thrift` name for name; `wire.py` turns them into Thrift structs and back,
+and nothing outside this folder ever sees a struct. What files and the scheduler share with the
+messages (attempts, updates, published files) is in `downpour.values`. Counts and sizes are never
+negative and seconds are finite: `wire.py` refuses the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from downpour.values import AttemptId, NumericClass, Progress, PublishedFile, SystemState
+
+IndexArray = npt.NDArray[np.int64]
+
+
+class ExperimentState(StrEnum):
+    """Where an experiment stands in its life."""
+
+    WAITING = "waiting"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to the experiment."""
+        return self in (self.FINISHED, self.FAILED, self.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndicesFile:
+    """A list of indices too large for a message: a file of `count` packed indices.
+
+    Its bytes are what `pack_indices` made; whoever reads it hands them to `unpack_indices`.
+    """
+
+    width_bytes: int
+    count: int
+    file: PublishedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Task:
+    """Train one shard in one round, starting from a model version; told apart by its `id`.
+
+    `spec` is the resolved spec as TOML; `dataset` is the bare name of the prepared dataset's
+    folder; `indices` has shape (n,); `optimizer_state` is the shard's of the round before, where
+    the spec keeps it.
+    """
+
+    id: AttemptId
+    spec: PublishedFile
+    dataset: str
+    model: PublishedFile
+    indices: IndexArray | IndicesFile
+    optimizer_state: PublishedFile | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerInfo:
+    """What a worker must know before it registers.
+
+    `presence_file` is a bare name in the shared directory's `presence/`; who registers tells its
+    content back, which shows that both see the same directory.
+    """
+
+    protocol: int
+    version: str
+    presence_file: str
+    heartbeat_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """A worker that offers itself; its own service answers at `host` and `port`."""
+
+    name: str
+    host: str
+    port: int
+    protocol: int
+    version: str
+    presence: str
+    numeric_class: NumericClass
+    hostname: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """The name the manager knows a worker by from now on."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """A worker is alive: what it runs, and the state of its machine."""
+
+    worker: str
+    running: tuple[Progress, ...]
+    system: SystemState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReply:
+    """`known` is false where the worker must register again; `unwanted` attempts may stop."""
+
+    known: bool
+    unwanted: tuple[AttemptId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentSummary:
+    """An experiment in one line; `accuracy` is of its last evaluation.
+
+    `reason` says why it failed, `asked_wrongly` that the cause lies in the spec.
+    """
+
+    experiment: str
+    name: str
+    state: ExperimentState
+    rounds_done: int
+    rounds_total: int
+    accuracy: float | None = None
+    reason: str | None = None
+    asked_wrongly: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatus:
+    """One task of the current round, and how far its furthest attempt has come."""
+
+    shard: int
+    state: str
+    worker: str | None = None
+    steps_done: int
+    steps_total: int
+    elapsed_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """One worker, as the manager sees it."""
+
+    worker: str
+    address: str
+    state: str
+    running: AttemptId | None = None
+    system: SystemState | None = None
+    tasks_done: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What goes on: the workers, and the experiment that was asked for (or the active one).
+
+    `change` grows with every change; hand it back to wait for the next one. `tasks` are those of
+    the current round, 10,000 at most.
+    """
+
+    change: int
+    workers: tuple[WorkerStatus, ...] = ()
+    experiment: ExperimentSummary | None = None
+    tasks: tuple[TaskStatus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordPage:
+    """Part of an experiment's record: JSON lines, and the line to go on reading from."""
+
+    lines: tuple[str, ...]
+    next_line: int
+    experiment: ExperimentSummary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """Who answers at a worker's address, and what it runs."""
+
+    protocol: int
+    version: str
+    name: str
+    running: AttemptId | None = None

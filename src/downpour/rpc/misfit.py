@@ -1,0 +1,56 @@
+"""What is wrong with one field of a message; and the names that may travel in one.
+
+A name in a message is bare: it names something inside a directory that the reader chose, and can
+never lead out of it. Everything that enters from the network passes `wire.py`, which applies this.
+"""
+
+from __future__ import annotations
+
+from downpour.errors import IncompatiblePeer
+
+NAME_BYTES_MAX = 255
+BARE_NAME = f"a bare name: 1 to {NAME_BYTES_MAX} bytes, no slash, no leading dot"
+
+
+class Misfit(IncompatiblePeer):
+    """A field of a message holds what the protocol does not allow there."""
+
+    def __init__(self, field: str, value: object, accepted: str) -> None:
+        super().__init__(field, value, accepted)
+        self.field = field
+        self.value = value
+        self.accepted = accepted
+
+    def __str__(self) -> str:
+        return f"{self.field} = {shown(self.value)}: {self.accepted}"
+
+    def inside(self, outer: str) -> Misfit:
+        """The same misfit, seen from the message that holds the field's struct."""
+        dot = "." if self.field and not self.field.startswith("[") else ""
+        return Misfit(f"{outer}{dot}{self.field}", self.value, self.accepted)
+
+
+def is_bare(name: str) -> bool:
+    """Whether a name stays inside the directory it is looked up in, on any file system."""
+    return (
+        name.isprintable()
+        and not name.startswith(".")
+        and "/" not in name
+        and "\\" not in name
+        and 1 <= len(name.encode("utf-8", errors="surrogatepass")) <= NAME_BYTES_MAX
+    )
+
+
+def shown(value: object, limit: int = 200) -> str:
+    """A value as it reads in one line, cut where it would flood the line."""
+    text = value if isinstance(value, Shown) else repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+class Shown(str):
+    """Text that was already rendered by the peer: it is not to be quoted again."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)

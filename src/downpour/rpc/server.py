@@ -1,0 +1,241 @@
+"""A threaded Thrift server that survives whatever connects to it, and that can be stopped.
+
+Each connection has a thread of its own; it waits for a frame, carries the call out and answers. A
+peer that sends garbage, half a frame, an oversized one or nothing at all loses its connection when
+the limits say so, and nobody else notices. Stopping closes idle connections at once and lets the
+calls in flight finish within a grace time. What the calls mean is not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Condition, Event, Thread, current_thread
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+from thrift.Thrift import TApplicationException, TMessageType
+
+from downpour.errors import SpecError
+from downpour.rpc import frames
+from downpour.rpc.address import Address
+
+_LOG = logging.getLogger(__name__)
+_BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one peer may take from a server.
+
+    `idle_seconds` pass between calls before a connection is closed; a frame, once begun, takes
+    `frame_seconds` at most in either direction; `connections` are served at a time, and one more
+    is closed unanswered.
+    """
+
+    idle_seconds: float = 600.0
+    frame_seconds: float = 30.0
+    connections: int = 4096
+
+
+class Server:
+    """Serves one Thrift processor at one address; bound when made, serving once started.
+
+    Args:
+        processor: a generated `Processor`.
+        methods: the names it knows; others are answered "unknown method".
+        host: a name or address of this machine; `0.0.0.0` or `::` is every interface.
+        port: 0 picks a free one.
+        limits: what one peer may take.
+
+    Raises:
+        SpecError: the port is in use or not allowed, or the host is not of this machine.
+    """
+
+    def __init__(
+        self,
+        processor: Any,
+        methods: frozenset[str],
+        host: str,
+        port: int,
+        limits: Limits | None = None,
+    ) -> None:
+        self._processor = processor
+        self._limits = limits or Limits()
+        self._listener = _bound(host, port)
+        self.address = Address(*self._listener.getsockname()[:2])
+        self._changed = Condition()
+        self._connections: dict[Thread, frames.Channel] = {}
+        self._busy: set[Thread] = set()
+        self._stopping = Event()
+        processor.on_message_begin(_refuser_of_unknown(methods))
+
+    def start(self) -> Self:
+        """Serve in a thread, and return at once."""
+        Thread(target=self.serve, name=f"rpc {self.address}", daemon=True).start()
+        return self
+
+    def serve(self) -> None:
+        """Serve until `stop` is called from another thread."""
+        with self._listener:
+            while not self._stopping.is_set():
+                try:
+                    sock, peer = self._listener.accept()
+                    channel = frames.Channel(sock)
+                except OSError as error:
+                    self._accept_failed(error)
+                else:
+                    self._admit(channel, str(Address(*peer[:2])))
+
+    def stop(self, grace_seconds: float = 5.0) -> None:
+        """Close idle connections at once, and the others when their call in flight has ended.
+
+        Returns when no call is in flight, or after `grace_seconds`. A call that stops the server
+        which serves it does not wait for itself and is answered; stopping twice is harmless.
+        """
+        with self._changed:
+            self._stopping.set()
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`; closing would not
+            self._interrupt(self._busy)
+            myself = {current_thread()}
+            self._changed.wait_for(lambda: self._busy <= myself, grace_seconds)
+            self._interrupt(myself)
+        self._listener.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _accept_failed(self, error: OSError) -> None:
+        """A peer that gave up is nothing; a lack of file descriptors must not become a spin."""
+        if not self._stopping.is_set() and error.errno != errno.ECONNABORTED:
+            _LOG.warning("%s cannot accept: %s", self.address, error)
+            self._stopping.wait(0.1)
+
+    def _admit(self, channel: frames.Channel, peer: str) -> None:
+        """Give a connection its thread, unless there are too many or the end has come."""
+        thread = Thread(
+            target=self._converse, args=(channel, peer), name=f"rpc from {peer}", daemon=True
+        )
+        with self._changed:
+            full = len(self._connections) >= self._limits.connections
+            refused = full or self._stopping.is_set()
+            if not refused:
+                self._connections[thread] = channel
+        if refused:
+            _LOG.warning("%s closes %s unanswered: stopping, or full", self.address, peer)
+            channel.close()
+            return
+        try:
+            thread.start()
+        except RuntimeError as error:
+            _LOG.warning("%s has no thread for %s: %s", self.address, peer, error)
+            self._forget(thread)
+            channel.close()
+
+    def _converse(self, channel: frames.Channel, peer: str) -> None:
+        """Serve one connection to its end."""
+        try:
+            # A TLS handshake belongs here, in the connection's own thread and under a deadline.
+            while self._exchange(channel):
+                pass
+        except frames.Closed as closed:
+            if closed.midway:
+                _LOG.info("%s left in the middle of a message", peer)
+        except OSError as error:
+            _LOG.info("%s loses its connection: %s", peer, error)
+        except Exception as error:  # noqa: BLE001 - the edge between a peer and everybody else
+            _LOG.warning("%s loses its connection: %s: %s", peer, type(error).__name__, error)
+        finally:
+            self._forget(current_thread())
+            channel.close()
+
+    def _exchange(self, channel: frames.Channel) -> bool:
+        """Wait for one call and answer it; false where the server is stopping."""
+        limits = self._limits
+        frame = channel.receive(
+            monotonic() + limits.idle_seconds, frame_seconds=limits.frame_seconds
+        )
+        with self._changed:
+            if self._stopping.is_set():
+                return False
+            self._busy.add(current_thread())
+        try:
+            reply = self._answer(frame)
+            channel.send(reply, monotonic() + limits.frame_seconds)
+        finally:
+            with self._changed:
+                self._busy.discard(current_thread())
+                self._changed.notify_all()
+        return not self._stopping.is_set()
+
+    def _answer(self, frame: bytes) -> bytes:
+        call, _ = frames.accelerated(frame)
+        reply, buffer = frames.accelerated()
+        try:
+            self._processor.process(call, reply)
+        except _UnknownMethod as unknown:
+            reply.writeMessageBegin(unknown.method, TMessageType.EXCEPTION, unknown.sequence)
+            TApplicationException(TApplicationException.UNKNOWN_METHOD, str(unknown)).write(reply)
+        answer: bytes = buffer.getvalue()
+        return answer
+
+    def _interrupt(self, spared: set[Thread]) -> None:
+        for thread, channel in self._connections.items():
+            if thread not in spared:
+                channel.interrupt()
+
+    def _forget(self, thread: Thread) -> None:
+        with self._changed:
+            self._connections.pop(thread, None)
+
+
+class _UnknownMethod(Exception):
+    def __init__(self, method: str, sequence: int) -> None:
+        super().__init__(f"unknown method {method[:80]!r}")
+        self.method = method
+        self.sequence = sequence
+
+
+def _refuser_of_unknown(methods: frozenset[str]) -> Callable[[str, int, int], None]:
+    """Refuse by name alone: Thrift would first skip the arguments, seconds of a hostile frame."""
+
+    def refuse(name: str, _kind: int, sequence: int) -> None:
+        if name not in methods:
+            raise _UnknownMethod(name, sequence)
+
+    return refuse
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Listen; IPv4 where a name has both kinds of address, and both kinds for `::`."""
+    if not 0 <= port <= 65535:
+        raise SpecError("port", port, "a port from 0 to 65535; 0 picks a free one")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family = min(found, key=lambda entry: entry[0] == socket.AF_INET6)[0]
+        both = host == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server(
+            (host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both
+        )
+    except (socket.gaierror, UnicodeError) as error:
+        raise SpecError("host", host, "a name or address of this machine") from error
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise SpecError("port", port, f"is in use on {host}") from error
+        if error.errno == errno.EACCES:
+            raise SpecError("port", port, "a port this user may open, from 1024 on") from error
+        raise SpecError("host", host, f"an address of this machine ({error.strerror})") from error

@@ -1,0 +1,203 @@
+"""What a manager and a worker offer, and how it is served: values in, values out.
+
+Whoever implements one of the two protocols below knows nothing of Thrift: its arguments arrive
+checked, its answers are values, and an error of our tree reaches the caller as the same error.
+Anything else that is raised is a defect: it is logged once, and the caller hears "internal error".
+Calls come from many threads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any, Protocol, get_type_hints
+
+from thrift.Thrift import TApplicationException
+
+from downpour.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
+from downpour.rpc.generated import Manager, Worker
+from downpour.rpc.generated.ttypes import Refusal, RefusalKind
+from downpour.rpc.messages import (
+    ExperimentSummary,
+    Heartbeat,
+    HeartbeatReply,
+    ManagerInfo,
+    RecordPage,
+    Registered,
+    Registration,
+    Status,
+    Task,
+    WorkerInfo,
+)
+from downpour.rpc.misfit import Misfit, Shown, shown
+from downpour.rpc.server import Limits, Server
+from downpour.rpc.wire import reader, writer
+from downpour.values import AttemptId, FailureKind, Update
+
+
+class ManagerService(Protocol):
+    """What a manager offers; `SpecError`, `Refused` and `SharedDirectoryError` reach the caller.
+
+    Every call may come twice, for its answer may have been lost, and must then answer the same.
+    `describe`, `heartbeat`, `leave` and `list_experiments` never refuse.
+    """
+
+    def describe(self) -> ManagerInfo:
+        """Say who the manager is, before anybody registers."""
+
+    def register(self, registration: Registration) -> Registered:
+        """Take a worker in; a protocol or presence that does not fit is refused."""
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        """Note that a worker is alive; an unknown one learns that it is not known."""
+
+    def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
+        """Keep an update: it is durable when this returns."""
+
+    def report_failure(
+        self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
+    ) -> None:
+        """Note that an attempt failed."""
+
+    def leave(self, worker: str, reason: str) -> None:
+        """Let a worker go."""
+
+    def submit(self, spec: str) -> str:
+        """Take an experiment on, described in TOML; returns its identifier."""
+
+    def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
+        """Wait for a change after `after_change`; an empty `experiment` is the active one."""
+
+    def list_experiments(self) -> tuple[ExperimentSummary, ...]:
+        """Name every experiment, in the order of submission."""
+
+    def cancel(self, experiment: str) -> None:
+        """End an experiment; one that has ended stays as it is."""
+
+    def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
+        """Wait for a line of the record at or after `from_line`."""
+
+
+class WorkerService(Protocol):
+    """What a worker offers to its manager; only `train` may refuse, for instance as busy."""
+
+    def ping(self) -> WorkerInfo:
+        """Say who answers here, and what is running."""
+
+    def train(self, task: Task) -> None:
+        """Accept a task and return at once; the same attempt again is accepted again."""
+
+    def cancel(self, attempt: AttemptId) -> None:
+        """Stop an attempt at its next step; say nothing where it is not running."""
+
+    def drain(self) -> None:
+        """Finish what is running, then leave."""
+
+
+def serve_manager(
+    service: ManagerService, host: str, port: int, limits: Limits | None = None
+) -> Server:
+    """A server of a manager, bound to its port; it answers once it is started.
+
+    Raises:
+        SpecError: the port is in use or not allowed, or the host is not of this machine.
+    """
+    return _server(service, ManagerService, Manager, host, port, limits)
+
+
+def serve_worker(
+    service: WorkerService, host: str, port: int, limits: Limits | None = None
+) -> Server:
+    """A server of a worker, bound to its port; it answers once it is started.
+
+    Raises:
+        SpecError: the port is in use or not allowed, or the host is not of this machine.
+    """
+    return _server(service, WorkerService, Worker, host, port, limits)
+
+
+def _server(
+    service: object,
+    interface: type,
+    module: ModuleType,
+    host: str,
+    port: int,
+    limits: Limits | None,
+) -> Server:
+    """Serve the methods that the interface declares, under Thrift's names for them."""
+    calls = {}
+    for name, declared in vars(interface).items():
+        if not name.startswith("_"):
+            method = _camel(name)
+            refuses = hasattr(getattr(module, f"{method}_result"), "refusal")
+            calls[method] = _adapted(getattr(service, name), declared, refuses=refuses)
+    processor = module.Processor(SimpleNamespace(**calls))
+    return Server(processor, frozenset(calls), host, port, limits)
+
+
+def _adapted(
+    call: Callable[..., Any], declared: Callable[..., Any], *, refuses: bool
+) -> Callable[..., Any]:
+    """Structs → values, the call, its answer → struct, its errors → what the IDL declares."""
+    hints = get_type_hints(declared)
+    write = writer(hints.pop("return"))
+    arguments = tuple((name, reader(hint, name)) for name, hint in hints.items())
+
+    def serve(*structs: Any) -> Any:
+        try:
+            values = [
+                _argument(name, read, struct)
+                for (name, read), struct in zip(arguments, structs, strict=True)
+            ]
+            return write(call(*values))
+        except (IncompatiblePeer, Refused, SharedDirectoryError, SpecError) as error:
+            if refuses:
+                raise _refusal(error) from None
+            if isinstance(error, IncompatiblePeer):
+                kind = TApplicationException.PROTOCOL_ERROR
+                raise TApplicationException(kind, _line(str(error))) from None
+            raise
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise RuntimeError("a call tried to end the process that serves it") from error
+
+    return serve
+
+
+def _argument(name: str, read: Callable[[Any], Any], struct: Any) -> Any:
+    if struct is None:
+        raise Misfit(name, None, "required")
+    try:
+        return read(struct)
+    except Misfit as misfit:
+        raise misfit.inside(name) from None
+
+
+def _refusal(error: Exception) -> Refusal:
+    """An error of our tree as a refusal; the inverse of `connection._refused`."""
+    match error:
+        case SpecError():
+            kind, field, value, reason = RefusalKind.ASKED, error.field, error.value, error.accepted
+        case Misfit():
+            kind, field = RefusalKind.INCOMPATIBLE, error.field
+            value, reason = error.value, error.accepted
+        case SharedDirectoryError():
+            kind, field = RefusalKind.SHARED_DIRECTORY, "shared_dir"
+            value, reason = Shown(error.path), error.reason
+        case Refused():
+            kind = RefusalKind.BUSY if error.busy else RefusalKind.UNKNOWN
+            field, value, reason = error.field, Shown(), error.reason
+        case _:
+            kind, field = RefusalKind.INCOMPATIBLE, ""
+            value, reason = Shown(), str(error)
+    return Refusal(kind, _line(field), _line(shown(value)), _line(reason))
+
+
+def _line(text: str, limit: int = 2000) -> str:
+    """One line that can be sent, whatever somebody put into it."""
+    line = text.replace("\n", " ").encode("utf-8", errors="backslashreplace").decode()
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)

@@ -1,0 +1,261 @@
+"""Values to Thrift structs and back, driven by the values' own annotations.
+
+A dataclass and the struct of the same name carry fields of the same names, so one rule for each
+kind of annotation is the whole mapping; it is compiled once per class. Reading is strict, for what
+is read came from the network: a required field must be there, a number is finite and not
+negative, a name that will meet the file system is bare. A field that is absent takes the
+dataclass's default. Nothing is looked up or opened here.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from thrift.Thrift import TType
+
+from downpour.errors import IncompatiblePeer
+from downpour.rpc.generated import ttypes
+from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices, unpack_indices
+from downpour.rpc.messages import IndexArray, IndicesFile
+from downpour.rpc.misfit import BARE_NAME, Misfit, is_bare
+from downpour.values import PublishedFile
+
+Convert = Callable[[Any], Any]
+_Value = TypeVar("_Value")
+
+_LIMITS = {TType.I32: 2**31, TType.I64: 2**63}
+_CHECKSUM = re.compile("[0-9a-f]{32}")
+
+# What a field must satisfy beyond its type: by "Class.field", or by the name of a call's argument.
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "PublishedFile.name": (is_bare, BARE_NAME),
+    "PublishedFile.checksum": (
+        lambda text: _CHECKSUM.fullmatch(text) is not None,
+        "32 hexadecimal digits",
+    ),
+    "AttemptId.experiment": (is_bare, BARE_NAME),
+    "ExperimentSummary.experiment": (is_bare, BARE_NAME),
+    "Task.dataset": (is_bare, BARE_NAME),
+    "ManagerInfo.presence_file": (is_bare, BARE_NAME),
+    "Registration.port": (lambda port: 1 <= port <= 65535, "a port from 1 to 65535"),
+    "Update.loss": (lambda _: True, "any number: whether it is finite is for the aggregator"),
+    "experiment": (lambda name: name == "" or is_bare(name), BARE_NAME),
+}
+_NOT_NEGATIVE = (lambda number: number >= 0, "0 or more")
+_FINITE = (lambda number: math.isfinite(number) and number >= 0, "a finite number, 0 or more")
+
+
+def to_wire(value: object) -> Any:
+    """What Thrift sends for a value; raises as `writer` says."""
+    kind: Any = type(value)
+    return writer(kind)(value)
+
+
+def from_wire(annotation: type[_Value], found: Any) -> _Value:
+    """The value that Thrift delivered; raises `Misfit` where it is none."""
+    kind: Any = annotation
+    value: _Value = reader(kind)(found)
+    return value
+
+
+@cache
+def reader(annotation: Any, name: str = "") -> Convert:
+    """How to turn what Thrift delivered into a value of this annotation.
+
+    `name` is that of the field or argument, for the rules that hold beyond its type. The result
+    raises `Misfit`, with a path to the field that is wrong.
+    """
+    kind: Any = _without_none(annotation)
+    if get_origin(kind) is tuple:
+        return _each(reader(get_args(kind)[0]))
+    if isinstance(kind, type) and is_dataclass(kind):
+        return _struct_reader(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return lambda number: kind[number.name]
+    if name in _RULES:
+        return _checked(*_RULES[name])
+    if kind is int:
+        return _checked(*_NOT_NEGATIVE)
+    return _checked(*_FINITE) if kind is float else _same
+
+
+@cache
+def writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
+    """How to turn a value of this annotation into what Thrift sends.
+
+    The result raises TypeError or ValueError where the value is not of its annotation: that is a
+    defect of this program, never of the peer.
+    """
+    kind = _without_none(annotation)
+    if get_origin(kind) is tuple:
+        write = writer(get_args(kind)[0])
+        return lambda values: [write(value) for value in values]
+    if isinstance(kind, type) and is_dataclass(kind):
+        return _struct_writer(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        numbers = getattr(ttypes, kind.__name__)
+        return lambda value: numbers[kind(value).name]
+    if kind is int:
+        return _counted(_LIMITS[thrift_type])
+    if kind is float:
+        return float
+    return _text if kind is str else _same
+
+
+def _struct_reader(value_type: type) -> Convert:
+    """Read a struct field by field, telling a misfit where it lies."""
+    rows = tuple(
+        (
+            field.name,
+            field.name,
+            _FIELD_READERS.get(key) or reader(hint, key),
+            field.default is not MISSING,
+        )
+        for field, hint, key in _annotated(value_type)
+    )
+
+    def read(struct: Any) -> Any:
+        values = {}
+        for name, struct_name, convert, optional in rows:
+            found = getattr(struct, struct_name)
+            if found is not None:
+                try:
+                    values[name] = convert(found)
+                except Misfit as misfit:
+                    raise misfit.inside(struct_name) from None
+            elif not optional:
+                raise Misfit(struct_name, None, "required")
+        return value_type(**values)
+
+    return read
+
+
+def _struct_writer(value_type: type) -> Convert:
+    """Write a value field by field; None stays unset."""
+    struct_type = getattr(ttypes, value_type.__name__)
+    thrift_types = {row[2]: row[1] for row in struct_type.thrift_spec if row}
+    rows = tuple(
+        (
+            field.name,
+            field.name,
+            _FIELD_WRITERS.get(key) or writer(hint, thrift_types[field.name]),
+            field.default is not MISSING,
+        )
+        for field, hint, key in _annotated(value_type)
+    )
+
+    def write(value: Any) -> Any:
+        if not isinstance(value, value_type):
+            raise TypeError(f"{value_type.__name__} expected, not {value!r}")
+        struct = struct_type()
+        for name, struct_name, convert, optional in rows:
+            held = getattr(value, name)
+            if held is not None or not optional:
+                try:
+                    setattr(struct, struct_name, convert(held))
+                except (TypeError, ValueError) as error:
+                    error.add_note(f"in {value_type.__name__}.{name} = {held!r}")
+                    raise
+        return struct
+
+    return write
+
+
+def _annotated(value_type: Any) -> list[tuple[Any, Any, str]]:
+    """The fields of a dataclass, each with its annotation and its key in `_RULES`."""
+    hints = get_type_hints(value_type)
+    return [
+        (field, hints[field.name], f"{value_type.__name__}.{field.name}")
+        for field in fields(value_type)
+    ]
+
+
+def _without_none(annotation: Any) -> Any:
+    """`X | None` → X; anything else unchanged."""
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation
+    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+    return kinds[0] if len(kinds) == 1 else annotation
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _checked(accepts: Callable[[Any], bool], accepted: str) -> Convert:
+    def check(value: Any) -> Any:
+        if not accepts(value):
+            raise Misfit("", value, accepted)
+        return value
+
+    return check
+
+
+def _each(read: Convert) -> Convert:
+    def read_all(structs: list[Any]) -> tuple[Any, ...]:
+        values = []
+        for position, struct in enumerate(structs):
+            try:
+                values.append(read(struct))
+            except Misfit as misfit:
+                raise misfit.inside(f"[{position}]") from None
+        return tuple(values)
+
+    return read_all
+
+
+def _counted(limit: int) -> Convert:
+    def count(value: Any) -> int:
+        number = operator.index(value)
+        if not 0 <= number < limit:
+            raise ValueError(f"{number} is not in 0..{limit - 1}")
+        return number
+
+    return count
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"text expected, not {value!r}")
+    return value
+
+
+def _read_indices(struct: Any) -> IndexArray | IndicesFile:
+    """Packed indices become an array; a file stays a file, for the reader of files to fetch."""
+    width, count = struct.width_bytes, struct.count
+    if width is None or count is None or (struct.packed is None) == (struct.file is None):
+        raise Misfit("", struct, "a width, a count, and either packed bytes or a file")
+    if struct.packed is not None:
+        try:
+            return unpack_indices(width, count, struct.packed)
+        except IncompatiblePeer as error:
+            raise Misfit("", count, str(error)) from None
+    try:
+        file: PublishedFile = reader(PublishedFile)(struct.file)
+    except Misfit as misfit:
+        raise misfit.inside("file") from None
+    if width not in (2, 4, 8) or count < 0 or width * count != file.size_bytes:
+        raise Misfit("file.size_bytes", file.size_bytes, f"{count} indices of {width} bytes")
+    return IndicesFile(width_bytes=width, count=count, file=file)
+
+
+def _write_indices(indices: IndexArray | IndicesFile) -> Any:
+    if isinstance(indices, IndicesFile):
+        file = writer(PublishedFile)(indices.file)
+        return ttypes.Indices(width_bytes=indices.width_bytes, count=indices.count, file=file)
+    packed = pack_indices(indices)
+    if len(packed.data) > PACKED_BYTES_MAX:
+        raise ValueError(f"{packed.count} indices are too many for a message: send an IndicesFile")
+    return ttypes.Indices(width_bytes=packed.width_bytes, count=packed.count, packed=packed.data)
+
+
+_FIELD_READERS: dict[str, Convert] = {"Task.indices": _read_indices}
+_FIELD_WRITERS: dict[str, Convert] = {"Task.indices": _write_indices}

@@ -1,0 +1,135 @@
+"""An experiment's record: everything that happened in it, one JSON line a fact, in its folder.
+
+The manager alone writes, and only appends; readers are reports, the dashboard and whoever asks
+over RPC. It serves people: nothing is ever decided from it, and losing its last line in a crash
+costs no result. So it is flushed line by line but not synced, and other hosts see it for certain
+once it is closed; while an experiment runs they ask the manager.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError
+from downpour.runtime.facts import Fact, from_fields, to_fields
+
+RECORD_NAME = "record.jsonl"
+
+PAGE_LINES_MAX = 1000
+PAGE_BYTES_MAX = 4_000_000
+
+
+class RecordWriter:
+    """Appends facts to a record and hands out pages of it; a context manager.
+
+    One thread writes; any thread may read pages meanwhile, and also after it was closed. Where a
+    record exists already it is continued, without the torn line that a crash may have left.
+
+    Args:
+        path: the record's file; its folder exists.
+
+    Raises:
+        SharedDirectoryError: where the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            # Unbuffered: a line that could not be written must not come back with the next one.
+            self._file = path.open("a+b", buffering=0)
+            self._file.seek(0)
+            # Where each line begins, and behind the last one where the next will.
+            self._begins = [0, *(end.end() for end in re.finditer(b"\n", self._file.read()))]
+            self._file.truncate(self._begins[-1])
+        except OSError as error:
+            raise self._trouble(error) from error
+
+    def write(self, at_seconds: float, fact: Fact) -> None:
+        """Append a fact and flush it.
+
+        Raises:
+            SharedDirectoryError: where the file cannot take it; the record stays as it was.
+        """
+        line = json.dumps({"at": at_seconds, **to_fields(fact)}, allow_nan=False).encode() + b"\n"
+        try:
+            rest = line
+            while rest:  # a disk that fills up takes a part and refuses the rest
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            with suppress(OSError):
+                self._file.truncate(self._begins[-1])
+            raise self._trouble(error) from error
+        self._begins.append(self._begins[-1] + len(line))
+
+    def lines(self, from_line: int) -> list[str]:
+        """Return a page of lines, without their ends, beginning at `from_line` (from 0).
+
+        A page ends after 1000 lines or about four megabytes, whichever comes first, so that it
+        fits into a message; go on at `from_line + len(page)` until a page is empty.
+        """
+        begins, end = self._begins, len(self._begins) - 1
+        if not 0 <= from_line < end:
+            return []
+        fits = bisect_right(begins, begins[from_line] + PAGE_BYTES_MAX, hi=end + 1) - 1
+        stop = min(max(fits, from_line + 1), from_line + PAGE_LINES_MAX)
+        size = begins[stop] - begins[from_line]
+        with self._path.open("rb") as file:
+            page = os.pread(file.fileno(), size, begins[from_line])
+        return page.decode("utf-8").splitlines()
+
+    def __len__(self) -> int:
+        """How many lines there are."""
+        return len(self._begins) - 1
+
+    def close(self) -> None:
+        """Close the file; after that, other hosts see all of it."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _trouble(self, error: OSError) -> SharedDirectoryError:
+        return SharedDirectoryError(self._path.parent, f"{self._path.name}: {error.strerror}")
+
+
+def read_record(path: Path) -> list[tuple[float, Fact]]:
+    """Read a record as (seconds, fact) in the order written; a torn last line is left out.
+
+    Raises:
+        FileMissing: where there is no such file.
+        FileCorrupt: names the first line that is not a fact.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError:
+        raise FileMissing(str(path)) from None
+    whole = content[: content.rfind(b"\n") + 1]
+    return parse_lines(whole.decode("utf-8", errors="replace").split("\n")[:-1], source=str(path))
+
+
+def parse_lines(lines: Iterable[str], source: str = "record") -> list[tuple[float, Fact]]:
+    """Parse whole lines of a record; kinds that this version does not know are left out.
+
+    Raises:
+        FileCorrupt: names the first line that is not a fact, counted from 1.
+    """
+    facts = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            fields = json.loads(line)
+            at_seconds, fact = float(fields["at"]), from_fields(fields)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise FileCorrupt(source, f"line {number} is not a fact of an experiment") from None
+        if fact is not None:
+            facts.append((at_seconds, fact))
+    return facts

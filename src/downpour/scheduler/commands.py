@@ -1,0 +1,155 @@
+"""Everything the scheduler can ask of its driver: a closed list of small frozen values.
+
+The driver's duties, in order:
+
+1. Put on record what the commands of one event say (`Accept`, `GiveUp`, `Assign`, ...).
+2. Carry the commands out in the order given; long ones may run beside each other.
+3. A file is durable and checksummed before any message names it.
+4. Report each effect back as an event: `Prepare` as `Prepared`, `Aggregate` as `Aggregated` or
+   `UpdatesRefused`, `Evaluate` as `Evaluated`, `Publish` as `ModelPublished`; what could not be
+   done comes back as `EffectFailed`, `WorkerLost` or `AttemptFailed`. The core waits for these and
+   asks only once.
+
+`cause` is the number of the event that led to the command, counted from 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from downpour.spec import Spec
+from downpour.values import AttemptId, FailureKind, PublishedFile, Update
+
+Ending = Literal["finished", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """Make the dataset, the shards and the first model version of an experiment."""
+
+    cause: int
+    experiment: str
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assign:
+    """Ask a worker to train a shard."""
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    model: PublishedFile
+    optimizer_state: PublishedFile | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """Ask a worker to stop an attempt that is no longer wanted."""
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accept:
+    """Put on record that this update counts; `completion_seconds` run from assignment to report."""
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    update: Update
+    completion_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUp:
+    """Put on record that an attempt has come to nothing."""
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    failure: FailureKind
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    """Make the next model version of a round's updates, given in shard order.
+
+    `train_seconds` is the wall time from the round's first assignment to its last update.
+    """
+
+    cause: int
+    experiment: str
+    round: int
+    updates: tuple[Update, ...]
+    train_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluate:
+    """Measure the model version of a round on the test examples."""
+
+    cause: int
+    experiment: str
+    round: int
+    model: PublishedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """Publish an experiment's last model version as its result."""
+
+    cause: int
+    experiment: str
+    model: PublishedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dismiss:
+    """Forget a worker: it has left, or counts as lost."""
+
+    cause: int
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discard:
+    """Remove files that nobody needs any more; some may be gone already."""
+
+    cause: int
+    experiment: str
+    files: tuple[PublishedFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclude:
+    """Close an experiment; `model` is its published result where it finished."""
+
+    cause: int
+    experiment: str
+    ending: Ending
+    reason: str
+    asked_wrongly: bool = False
+    model: PublishedFile | None = None
+
+
+Command = (
+    Prepare
+    | Assign
+    | Cancel
+    | Accept
+    | GiveUp
+    | Aggregate
+    | Evaluate
+    | Publish
+    | Dismiss
+    | Discard
+    | Conclude
+)

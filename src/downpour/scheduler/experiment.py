@@ -1,0 +1,129 @@
+"""One experiment as the scheduler sees it: its rounds, its model versions, what is outstanding.
+
+It knows which files are needed and which are spent. It never touches one, and holds no tensors.
+"""
+
+from __future__ import annotations
+
+from downpour.scheduler.lifecycle import EXPERIMENT, Lifecycle
+from downpour.scheduler.round import Round
+from downpour.spec import Spec
+from downpour.values import AttemptId, Evaluation, PublishedFile, Update
+
+EVALUATIONS_AHEAD = 1
+"""Rounds that may be trained while the evaluation of an earlier one is still running."""
+
+
+class Experiment:
+    """A submitted spec and how far it has come.
+
+    `models` are the versions not yet discarded, oldest first; `optimizer_states` holds what each
+    shard continues from, `evaluating` the versions being measured, by round.
+    """
+
+    def __init__(self, name: str, spec: Spec) -> None:
+        self.name = name
+        self.spec = spec
+        self.life = Lifecycle(f"experiment {name}", EXPERIMENT, "waiting")
+        self.shard_samples: tuple[int, ...] = ()
+        self.round: Round | None = None
+        self.rounds_done = 0
+        self.models: list[PublishedFile] = []
+        self.optimizer_states: dict[int, PublishedFile] = {}
+        self.evaluating: dict[int, PublishedFile] = {}
+        self.publishing = False
+        self.evaluated_round = -1
+        self.last_evaluation: Evaluation | None = None
+        self.result: PublishedFile | None = None
+        self.reason = ""
+        self.asked_wrongly = False
+
+    @property
+    def model(self) -> PublishedFile:
+        """The newest model version."""
+        return self.models[-1]
+
+    @property
+    def training_is_done(self) -> bool:
+        """Whether the last round has been aggregated."""
+        return self.rounds_done >= self.spec.epochs
+
+    @property
+    def may_start_round(self) -> bool:
+        """Whether the next round may begin: not too far ahead of the evaluations."""
+        return not self.training_is_done and len(self.evaluating) <= EVALUATIONS_AHEAD
+
+    def start_round(self) -> None:
+        """Begin the next round."""
+        self.round = Round(self.name, self.rounds_done, self.shard_samples)
+
+    def close_round(self, current: Round, model: PublishedFile) -> tuple[PublishedFile, ...]:
+        """End the round with the model version made of it; returns the files spent by that."""
+        updates = current.apply()
+        spent = (*(update.file for update in updates), *self.optimizer_states.values())
+        self.optimizer_states = {
+            shard: update.optimizer_state
+            for shard, update in enumerate(updates)
+            if update.optimizer_state is not None
+        }
+        self.round = None
+        self.rounds_done += 1
+        self.models.append(model)
+        if self._wants_evaluation(current.number):
+            self.evaluating[current.number] = model
+        return (*spent, *self._spent_models())
+
+    def take_evaluation(self, number: int, evaluation: Evaluation) -> tuple[PublishedFile, ...]:
+        """Note how good a round's model is; returns the model versions spent by that.
+
+        Evaluations may overtake each other: the last one is that of the latest round.
+        """
+        del self.evaluating[number]
+        if number > self.evaluated_round:
+            self.evaluated_round = number
+            self.last_evaluation = evaluation
+        return self._spent_models()
+
+    def close(self) -> tuple[PublishedFile, ...]:
+        """End whatever is going on; returns every file that only going on needed."""
+        updates = self.round.updates() if self.round else ()
+        files = [file for update in updates for file in files_of(update)]
+        files.extend(self.optimizer_states.values())
+        self.round = None
+        self.optimizer_states = {}
+        self.evaluating = {}
+        return (*files, *self._spent_models())
+
+    def knows(self, attempt: AttemptId) -> bool:
+        """Whether the attempt was made; of rounds that are over, only round and shard are known."""
+        if self.round is not None and attempt.round == self.round.number:
+            return self.round.find(attempt) is not None
+        in_time = 0 <= attempt.round <= self.rounds_done
+        return in_time and 0 <= attempt.shard < len(self.shard_samples) and attempt.attempt >= 0
+
+    def needs(self, shard: int, file: PublishedFile) -> bool:
+        """Whether the shard's next step rests on a file, be it a state or an unapplied update."""
+        state = self.optimizer_states.get(shard)
+        update = self.round.tasks[shard].update if self.round else None
+        needed = (state, *(files_of(update) if update else ()))
+        return any(each is not None and each.name == file.name for each in needed)
+
+    def _wants_evaluation(self, round_number: int) -> bool:
+        """Whether the spec asks how good this round's model is; the last round's always counts."""
+        every = self.spec.evaluate_every
+        last = round_number == self.spec.epochs - 1
+        return every > 0 and (last or (round_number + 1) % every == 0)
+
+    def _spent_models(self) -> tuple[PublishedFile, ...]:
+        """Take out the model versions that are neither kept nor being evaluated."""
+        needed = {file.name for file in self.evaluating.values()}
+        kept = self.spec.keep_models
+        older, newest = self.models[:-kept], self.models[-kept:]
+        self.models = [file for file in older if file.name in needed] + newest
+        return tuple(file for file in older if file.name not in needed)
+
+
+def files_of(update: Update) -> tuple[PublishedFile, ...]:
+    """Return the files that an update consists of."""
+    state = update.optimizer_state
+    return (update.file,) if state is None else (update.file, state)

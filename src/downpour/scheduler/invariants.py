@@ -1,0 +1,119 @@
+"""What is true of a scheduler after every event, whatever has happened before.
+
+Tests and simulations call `check_invariants` after each `handle`. It reads everything and changes
+nothing; it costs time in proportion to the workers and the tasks of the current round. What can be
+said only of the commands (an update counts once, no experiment ends twice) is not for this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from downpour.scheduler.core import Scheduler
+from downpour.scheduler.experiment import EVALUATIONS_AHEAD, Experiment
+from downpour.scheduler.round import Round, Task
+
+_OPEN = {"preparing", "running"}
+_ENDED = {"finished", "failed", "cancelled"}
+
+
+def check_invariants(scheduler: Scheduler) -> None:
+    """Raise AssertionError with a sentence for the first thing that is not as it must be."""
+    for sentence in _violations(scheduler):
+        raise AssertionError(f"after event {scheduler.events_handled}: {sentence}")
+
+
+def _violations(scheduler: Scheduler) -> Iterator[str]:
+    yield from _in_turn(scheduler)
+    yield from _workers(scheduler)
+    for experiment in scheduler.experiments.values():
+        yield from _experiment(experiment)
+        if experiment.round is not None:
+            yield from _round(experiment, experiment.round)
+            for task in experiment.round.tasks:
+                yield from _task(scheduler, experiment, task)
+
+
+def _in_turn(scheduler: Scheduler) -> Iterator[str]:
+    opened = [e for e in scheduler.experiments.values() if e.life.state in _OPEN]
+    if opened != ([] if scheduler.active is None else [scheduler.active]):
+        names = ", ".join(e.name for e in opened) or "none"
+        yield f"the active experiment should be the only open one, but open are {names}"
+    if scheduler.active is None and any(
+        e.life.state == "waiting" for e in scheduler.experiments.values()
+    ):
+        yield "an experiment waits although none is active"
+
+
+def _workers(scheduler: Scheduler) -> Iterator[str]:
+    idle = scheduler.workers.idle
+    states = {worker.name: worker.life.state for worker in scheduler.workers}
+    if sorted(idle) != sorted(name for name, state in states.items() if state == "idle"):
+        yield f"the idle list {tuple(idle)} does not agree with the workers' states {states}"
+    current = scheduler.active.round if scheduler.active else None
+    if current and current.any_pending and idle and len(idle) == len(states):
+        yield f"everybody is idle, although round {current.number} has pending shards"
+    for worker in scheduler.workers:
+        if (worker.running is not None) != (worker.life.state == "busy"):
+            yield f"{worker.name} is {worker.life.state} with {worker.running}"
+        if worker.running is None:
+            continue
+        task = current.find(worker.running) if current else None
+        if task is None or task.life.state != "running":
+            yield f"{worker.name} is busy with {worker.running}, which no round waits for"
+        elif (task.worker, task.attempt) != (worker.name, worker.running):
+            yield f"{worker.name} is busy with a task that is {task.worker}'s"
+
+
+def _experiment(experiment: Experiment) -> Iterator[str]:
+    who, state = f"experiment {experiment.name}", experiment.life.state
+    if state != "running" and (experiment.round or experiment.evaluating):
+        yield f"{who} is {state}, but something of it goes on"
+    if state == "running" and not experiment.models:
+        yield f"{who} runs without a model"
+    if state in _ENDED and not experiment.reason:
+        yield f"{who} has {state} and does not say why"
+    if experiment.rounds_done > experiment.spec.epochs:
+        yield f"{who} has done {experiment.rounds_done} of {experiment.spec.epochs} rounds"
+    if len(experiment.evaluating) > EVALUATIONS_AHEAD + 1:
+        yield f"{who} runs ahead of its evaluations {sorted(experiment.evaluating)}"
+    kept = experiment.spec.keep_models + len(experiment.evaluating)
+    if len(experiment.models) > kept:
+        yield f"{who} holds {len(experiment.models)} models, more than {kept}"
+    if not all(file in experiment.models for file in experiment.evaluating.values()):
+        yield f"{who} evaluates a model that it no longer holds"
+    stands_still = state == "running" and experiment.round is None
+    if stands_still and (experiment.may_start_round or not experiment.evaluating):
+        yield f"{who} stands still and waits for nothing"
+
+
+def _round(experiment: Experiment, current: Round) -> Iterator[str]:
+    who = f"round {current.number} of {current.experiment}"
+    states = [task.life.state for task in current.tasks]
+    if (current.experiment, current.number) != (experiment.name, experiment.rounds_done):
+        yield f"{who} is not the next of {experiment.name} after {experiment.rounds_done}"
+    if current.published != states.count("published"):
+        yield f"{who} counts {current.published} published, its tasks say {states}"
+    offered = [offer.shard for offer in current.pending(len(states))]
+    if offered != [shard for shard, state in enumerate(states) if state == "pending"]:
+        yield f"{who} offers the shards {offered}, its tasks say {states}"
+    if current.any_pending != bool(offered):
+        yield f"{who} does not know whether a task is pending"
+    if current.complete != current.aggregating:
+        yield f"{who} is {'' if current.complete else 'not '}complete, but not treated so"
+
+
+def _task(scheduler: Scheduler, experiment: Experiment, task: Task) -> Iterator[str]:
+    who, state = task.life.who, task.life.state
+    has = (task.worker is not None, task.attempt is not None, task.update is not None)
+    if has != (state != "pending", state != "pending", state == "published"):
+        yield f"{who} is {state} with {task.worker}, {task.attempt}, {task.update}"
+    if task.failures > experiment.spec.retries:
+        yield f"{who} has failed {task.failures} times, and the experiment goes on"
+    if len(task.offer.failed_on) != task.failures:
+        yield f"{who} has failed {task.failures} times, but on {task.offer.failed_on}"
+    if state != "running" or task.worker is None:
+        return
+    worker = scheduler.workers.get(task.worker)
+    if worker is None or worker.running != task.attempt:
+        yield f"{who} is said to run on {task.worker}, which does not run it"

@@ -1,0 +1,72 @@
+"""Labels and a seed → the shards of a training set, each a sorted array of indices.
+
+The family is the dictionary below, one file a member. A splitter only says which shard owns each
+example; that every index appears exactly once then follows from the form of its answer. What is
+the same for all of them stands here: reading the spec's text, refusing what cannot be split, and
+turning owners into shards. The result depends on the arguments alone: the split is drawn once and
+stays fixed for the experiment.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from downpour.errors import SpecError
+from downpour.spec import parse_split
+from downpour.splitters import by_class, dirichlet, equal, random
+from downpour.splitters.base import Indices, Labels, Request, Splitter
+
+SPLITTERS: dict[str, Splitter] = {
+    "random": random.owners,
+    "class": by_class.owners,
+    "equal": equal.owners,
+    "dirichlet": dirichlet.owners,
+}
+
+_NEED_NO_LABELS = frozenset({"random"})
+
+
+def split(
+    spec_split: str, labels: Labels | None, count: int, shards: int, seed: int
+) -> list[Indices]:
+    """Split the examples `0..count-1` into shards.
+
+    Args:
+        spec_split: the spec's `split`, such as "equal" or "dirichlet(0.5)".
+        labels: shape (count,), one class an example; None where examples have no classes.
+        count: how many examples there are.
+        shards: how many shards to make.
+        seed: what every random choice follows from.
+
+    Returns:
+        One int64 array of sorted indices a shard, none empty; every index appears exactly once.
+
+    Raises:
+        SpecError: for an unknown split, one that needs labels where there are none, and for more
+            shards than examples.
+    """
+    name, alpha = parse_split(spec_split)
+    if not 1 <= shards <= count:
+        raise SpecError(
+            "shards", shards, f"must be from 1 to {count}, the number of training examples"
+        )
+    if labels is None:
+        if name not in _NEED_NO_LABELS:
+            raise SpecError("split", spec_split, "must be random, for the dataset has no classes")
+        labels = np.zeros(count, dtype=np.int64)
+    if labels.shape != (count,):
+        raise ValueError(f"{count} examples, but labels of shape {labels.shape}")
+    _, classes = np.unique(labels, return_inverse=True)
+    generator = np.random.default_rng(seed)
+    request = Request(classes=classes, shards=shards, generator=generator, alpha=alpha)
+    return _shards_of(SPLITTERS[name](request), shards)
+
+
+def _shards_of(owners: Indices, shards: int) -> list[Indices]:
+    """Gather each owner's indices; the stable sort leaves them in ascending order."""
+    order = np.argsort(owners, kind="stable").astype(np.int64, copy=False)
+    ends = np.cumsum(np.bincount(owners, minlength=shards))
+    return np.split(order, ends[:-1])
+
+
+__all__ = ["SPLITTERS", "split"]

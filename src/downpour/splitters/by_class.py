@@ -1,0 +1,62 @@
+"""`class`: each shard holds whole classes, as far as there are enough of them.
+
+With as many shards as classes each shard gets one; with fewer, the classes are dealt round. With
+more, each shard holds one class, and the shards are given to the classes by largest remainder, as
+seats to parties: in proportion to their examples, but at least one each. A class that has several
+shards is shuffled and cut into parts that differ by at most one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from downpour.splitters.base import Indices, Request, shuffled_by_class
+
+
+def owners(request: Request) -> Indices:
+    """Say which shard owns each example; see `Splitter`."""
+    classes = request.classes
+    counts = np.bincount(classes)
+    if request.shards <= len(counts):
+        return classes.astype(np.int64) % request.shards
+    seats = largest_remainder(counts, request.shards)
+    first = np.cumsum(seats) - seats
+    within = np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    result = np.empty(len(classes), dtype=np.int64)
+    result[shuffled_by_class(request)] = np.repeat(first, counts) + within % np.repeat(
+        seats, counts
+    )
+    return result
+
+
+def largest_remainder(counts: Indices, seats: int) -> Indices:
+    """Give out seats in proportion to counts by the largest remainder (Hare quota).
+
+    A count too small for one seat gets one nevertheless, and stands aside while the others share
+    what is left in proportion. Among equal remainders the earlier count comes first.
+
+    Args:
+        counts: shape (parties,), each at least 1.
+        seats: from `parties` to `sum(counts)`.
+
+    Returns:
+        Shape (parties,): at least 1 and at most its count each, `seats` in all.
+    """
+    given = np.ones(len(counts), dtype=np.int64)
+    sharing = np.ones(len(counts), dtype=np.bool_)
+    while True:
+        votes, left = counts[sharing].sum(), seats - np.count_nonzero(~sharing)
+        too_small = sharing & (counts * left < votes)
+        if not too_small.any():
+            break
+        sharing &= ~too_small
+    given[sharing] = _apportion(counts[sharing], int(left))
+    return given
+
+
+def _apportion(counts: npt.NDArray[np.int64], seats: int) -> Indices:
+    whole, remainders = np.divmod(counts * seats, counts.sum())
+    order = np.argsort(-remainders, kind="stable")
+    whole[order[: seats - whole.sum()]] += 1
+    return whole

@@ -1,0 +1,49 @@
+"""`dirichlet(ALPHA)`: shards whose labels are skewed, as in the federated-learning literature.
+
+For every class, the proportions that go to the shards are drawn from a symmetric Dirichlet
+distribution (Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural
+Networks"; after Hsu et al. 2019, "Measuring the Effects of Non-Identical Data Distribution for
+Federated Visual Classification", who draw a mixture of classes for each client). A small ALPHA
+gives each shard few classes and unequal sizes, a large one approaches an even split.
+
+Where others draw again until no client is empty, which may never happen with many shards, an empty
+shard here takes one example of the shard that is the largest at that moment. That ends, moves as
+little as possible, and leaves no shard empty.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+from downpour.splitters.base import Indices, Request, shuffled_by_class
+
+
+def owners(request: Request) -> Indices:
+    """Say which shard owns each example; see `Splitter`."""
+    classes, shards, generator = request.classes, request.shards, request.generator
+    if request.alpha is None:
+        raise ValueError("a Dirichlet split needs its concentration")
+    result = np.empty(len(classes), dtype=np.int64)
+    for members in np.split(shuffled_by_class(request), np.cumsum(np.bincount(classes))[:-1]):
+        shares = generator.dirichlet(np.full(shards, request.alpha))
+        ends = np.rint(np.cumsum(shares)[:-1] * len(members))
+        result[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
+    _fill_empty(result, shards)
+    return result
+
+
+def _fill_empty(result: Indices, shards: int) -> None:
+    """Give every shard without an example one of the largest shard's, in place."""
+    sizes = np.bincount(result, minlength=shards)
+    if sizes.all():
+        return
+    order = np.argsort(result, kind="stable")
+    ends = np.cumsum(sizes)
+    largest = [(-int(size), shard) for shard, size in enumerate(sizes)]
+    heapq.heapify(largest)
+    for empty in np.flatnonzero(sizes == 0):
+        size, donor = heapq.heappop(largest)
+        result[order[ends[donor] + size]] = empty
+        heapq.heappush(largest, (size + 1, donor))

@@ -1,0 +1,16 @@
+"""`equal`: every class dealt evenly over the shards, nothing dropped.
+
+The classes are shuffled within themselves, laid end to end, and dealt round without a break
+between one class and the next. So each class's counts differ by at most one; and since a class
+begins with the shard after the one where the last class ended, the remainders rotate and the
+totals differ by at most one as well.
+"""
+
+from __future__ import annotations
+
+from downpour.splitters.base import Indices, Request, deal, shuffled_by_class
+
+
+def owners(request: Request) -> Indices:
+    """Say which shard owns each example; see `Splitter`."""
+    return deal(shuffled_by_class(request), request.shards)

@@ -1,0 +1,74 @@
+"""Parameters to bytes and back, in the safetensors layout.
+
+This is a reader and writer of its own because the `safetensors` library joins all tensors into one
+new buffer when it writes, and copies each of them when it reads from memory: whole copies of a
+model that may be gigabytes. Here `encode` hands out the tensors' own memory and `decode` returns
+views; files go both ways between this module and the library. Equal tensors and metadata always
+give equal bytes. What a file's bytes claim is checked in `header`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from downpour.store.base import Buffer
+from downpour.store.header import Array, Layout, plan_layout, read_header, write_header
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterFile:
+    """What a parameter file holds: read-only tensors by name, in the order of their bytes.
+
+    `layout` says where they lie in `data`, which is all their bytes; `head` are those before.
+    """
+
+    tensors: dict[str, Array]
+    metadata: dict[str, str]
+    layout: Layout
+    head: memoryview
+    data: Array
+
+
+def encode(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[Buffer]:
+    """Return the chunks of a parameter file: a header, then each tensor's own memory.
+
+    Only tensors that are not contiguous and little-endian are copied. The tensors must not change
+    until the chunks are written.
+
+    Raises:
+        SpecError: a tensor's dtype cannot be stored (bfloat16, which numpy lacks, or complex).
+        ValueError: a tensor has a reserved name, or the header is too large.
+    """
+    if "__metadata__" in tensors:
+        raise ValueError("no tensor may be called __metadata__")
+    layout = plan_layout(tensors)
+    chunks: list[Buffer] = [write_header(layout, metadata)]
+    for entry in layout.entries:
+        array = np.ascontiguousarray(tensors[entry.name], dtype=entry.dtype)
+        chunks.append(array.reshape(-1).view(np.uint8).data)
+    return chunks
+
+
+def decode(buffer: Buffer, name: str) -> ParameterFile:
+    """Return what a parameter file's bytes hold; the tensors are read-only views of `buffer`.
+
+    Args:
+        buffer: The whole file.
+        name: What to call the file in an error.
+
+    Raises:
+        FileCorrupt: the bytes are not a parameter file.
+    """
+    flat = memoryview(buffer).cast("B").toreadonly()
+    header = read_header(flat, name)
+    data = np.frombuffer(flat, np.uint8)[header.data_start :]
+    return ParameterFile(
+        tensors=header.layout.views(data),
+        metadata=header.metadata,
+        layout=header.layout,
+        head=flat[: header.data_start],
+        data=data,
+    )

@@ -1,0 +1,139 @@
+"""A store in a directory of a POSIX file system: a local folder, a Docker volume, NFS.
+
+It decides how a published file is found and checked by whoever was told its name: patiently,
+because other machines see a directory late. It never writes in place (that is `publish`) and never
+trusts what it finds beyond the size and checksum it was given. A view is a memory map, so nothing
+is copied and any number of them costs no memory of its own; a file that is deleted stays readable
+through the views taken before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import xxhash
+
+from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.store.base import Buffer, check_bare_name
+from downpour.store.patience import Patience
+from downpour.store.publish import TEMPORARY_PREFIX, explain, publish
+from downpour.values import PublishedFile
+
+
+class DirectoryStore:
+    """The files of one experiment, in one directory.
+
+    Args:
+        path: The directory; it must exist.
+        patience_seconds: How long a file that is missing, short or altered is looked for again.
+        sleep: How to wait between two looks.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        patience_seconds: float = 30.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.path = path
+        self._patience = Patience(seconds=patience_seconds, sleep=sleep)
+
+    def put_new(self, name: str, chunks: Iterable[Buffer]) -> PublishedFile:
+        """Publish the chunks as a new file; see `publish`."""
+        return publish(self.path, name, chunks)
+
+    def view(self, file: PublishedFile) -> memoryview:
+        """Map a file into memory, its size checked; see `Store.view`."""
+        check_bare_name(file.name)
+        return self._patience.repeat(partial(self._mapped, file))
+
+    def read(self, file: PublishedFile) -> memoryview:
+        """Map a file into memory, its size and checksum checked; see `Store.read`."""
+        check_bare_name(file.name)
+        return self._patience.repeat(partial(self._verified, file))
+
+    def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
+        """Return the first bytes of a file of which only the name is known.
+
+        Raises:
+            FileMissing: patience ended and the file was not there.
+        """
+        check_bare_name(name)
+
+        def look() -> bytes:
+            with self._opened(name) as descriptor:
+                return os.read(descriptor, limit_bytes)
+
+        return self._patience.repeat(look)
+
+    def list(self) -> list[str]:
+        """Return the names of all published files, sorted.
+
+        Raises:
+            SharedDirectoryError: the directory itself cannot be listed.
+        """
+        return sorted(name for name in names_in(self.path) if not name.startswith("."))
+
+    def delete(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            (self.path / check_bare_name(name)).unlink()
+
+    def remove_leftovers(self) -> None:
+        """Remove what publishers that died left behind; only where nobody publishes any more."""
+        for name in names_in(self.path):
+            if name.startswith(TEMPORARY_PREFIX):
+                (self.path / name).unlink(missing_ok=True)
+
+    def _mapped(self, file: PublishedFile) -> memoryview:
+        with self._opened(file.name) as descriptor:
+            size_bytes = os.fstat(descriptor).st_size
+            if size_bytes != file.size_bytes:
+                reason = f"holds {size_bytes} bytes where {file.size_bytes} were published"
+                raise FileCorrupt(file.name, reason)
+            if size_bytes == 0:  # an empty file cannot be mapped
+                return memoryview(b"")
+            return memoryview(mmap.mmap(descriptor, size_bytes, prot=mmap.PROT_READ))
+
+    def _verified(self, file: PublishedFile) -> memoryview:
+        view = self._mapped(file)
+        checksum = xxhash.xxh3_128_hexdigest(view)
+        if checksum != file.checksum:
+            view.release()
+            raise FileCorrupt(file.name, f"has checksum {checksum}, published was {file.checksum}")
+        return view
+
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        try:
+            descriptor = os.open(self.path / name, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            names_in(self.path)  # listing makes an NFS client forget that it knew no such name
+            raise FileMissing(name) from None
+        except OSError as error:
+            raise StoreError(f"{name}: cannot be read: {error.strerror}") from error
+        try:
+            yield descriptor
+        except OSError as error:
+            raise StoreError(f"{name}: cannot be read: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+
+
+def names_in(path: Path) -> list[str]:
+    """Return all names in a directory, hidden ones too, in no order.
+
+    Raises:
+        SharedDirectoryError: the directory cannot be listed.
+    """
+    try:
+        return os.listdir(path)  # noqa: PTH208 - the names alone are wanted
+    except OSError as error:
+        raise SharedDirectoryError(path, explain(error)) from error

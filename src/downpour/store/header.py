@@ -1,0 +1,225 @@
+"""The header of a parameter file: which tensors lie where, in the safetensors layout.
+
+Eight bytes give the header's length, then come that many bytes of JSON, then the tensors' bytes
+without a gap. Tensors are ordered by falling item size, dtype and name, so that every
+one of them is aligned in memory and equal dtypes lie together. A header may come from anybody:
+nothing in it is believed before it was checked against the file, and whatever does not fit makes
+the file corrupt.
+Format: https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from downpour.errors import FileCorrupt, SpecError
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+HEADER_BYTES_MAX = 16 * 2**20
+
+_LENGTH_BYTES = 8
+_ALIGNMENT_BYTES = 8
+_DIMENSIONS_MAX = 32
+_ELEMENTS_MAX = 2**62
+_METADATA = "__metadata__"
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+_CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One tensor's place: its bytes are `start` to `stop`, counted from the end of the header."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The places of all tensors, in the order of their bytes; equal layouts can be folded."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the tensors' bytes together."""
+        return max((entry.stop for entry in self.entries), default=0)
+
+    def views(self, data: Array) -> dict[str, Array]:
+        """Return the tensors in `data` (uint8, all the tensors' bytes) by name, without copying."""
+        return {
+            entry.name: data[entry.start : entry.stop].view(entry.dtype).reshape(entry.shape)
+            for entry in self.entries
+        }
+
+    def runs(self) -> list[tuple[np.dtype[Any], int, int]]:
+        """Return (dtype, start, stop) of the longest stretches of bytes of one dtype."""
+        found: list[tuple[np.dtype[Any], int, int]] = []
+        for entry in self.entries:
+            if found and found[-1][0] == entry.dtype:
+                found[-1] = (entry.dtype, found[-1][1], entry.stop)
+            else:
+                found.append((entry.dtype, entry.start, entry.stop))
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a parameter file says of itself; the tensors' bytes begin at `data_start`."""
+
+    layout: Layout
+    metadata: dict[str, str]
+    data_start: int
+
+
+def plan_layout(tensors: Mapping[str, Array]) -> Layout:
+    """Give every tensor its place.
+
+    Raises:
+        SpecError: a tensor's dtype has no place in a parameter file (bfloat16, complex, ...).
+    """
+    order = sorted((-array.itemsize, _code(name, array), name) for name, array in tensors.items())
+    entries = []
+    start = 0
+    for _, code, name in order:
+        array = tensors[name]
+        stop = start + array.nbytes
+        entries.append(
+            Entry(name=name, dtype=DTYPES[code], shape=array.shape, start=start, stop=stop)
+        )
+        start = stop
+    return _in_order(entries)
+
+
+def write_header(layout: Layout, metadata: Mapping[str, str]) -> bytes:
+    """Render a header, padded with spaces so that the tensors' bytes begin aligned.
+
+    Raises:
+        ValueError: the header would be larger than any reader accepts.
+    """
+    fields: dict[str, object] = {_METADATA: dict(sorted(metadata.items()))} if metadata else {}
+    for entry in layout.entries:
+        fields[entry.name] = {
+            "dtype": _CODES[entry.dtype],
+            "shape": entry.shape,
+            "data_offsets": (entry.start, entry.stop),
+        }
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT_BYTES)
+    if len(text) > HEADER_BYTES_MAX:
+        raise ValueError(f"a header of {len(text)} bytes; at most {HEADER_BYTES_MAX} are accepted")
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+def read_header(buffer: memoryview, name: str) -> Header:
+    """Read and check the header of the file `name`, whose bytes are `buffer`.
+
+    Raises:
+        FileCorrupt: the header is not one, or does not fit the file.
+    """
+    try:
+        return _checked_header(buffer)
+    except _Misfit as misfit:
+        raise FileCorrupt(name, f"is not a parameter file: {misfit}") from None
+
+
+class _Misfit(ValueError):
+    """What is wrong with a header."""
+
+
+def _checked_header(buffer: memoryview) -> Header:
+    if len(buffer) < _LENGTH_BYTES:
+        raise _Misfit(f"{len(buffer)} bytes are too few")
+    length = int.from_bytes(buffer[:_LENGTH_BYTES], "little")
+    data_start = _LENGTH_BYTES + length
+    if length > HEADER_BYTES_MAX or data_start > len(buffer):
+        raise _Misfit(f"a header of {length} bytes in a file of {len(buffer)}")
+    fields = _parsed(bytes(buffer[_LENGTH_BYTES:data_start]))
+    metadata = _checked_metadata(fields.pop(_METADATA, {}))
+    layout = _in_order([_checked_entry(name, field) for name, field in fields.items()])
+    end = 0
+    for entry in layout.entries:
+        if entry.start != end:
+            raise _Misfit(f"tensor {entry.name!r} begins at {entry.start}, not at {end}")
+        end = entry.stop
+    if end != len(buffer) - data_start:
+        raise _Misfit(f"tensors of {end} bytes in {len(buffer) - data_start}")
+    return Header(layout=layout, metadata=metadata, data_start=data_start)
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(text.decode(), object_pairs_hook=_without_doubles)
+    except (ValueError, RecursionError) as error:
+        raise _Misfit(f"its header cannot be read ({error})") from None
+    if not isinstance(fields, dict):
+        raise _Misfit("its header is not a JSON object")
+    return fields
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise _Misfit("a name stands twice")
+    return fields
+
+
+def _checked_metadata(metadata: object) -> dict[str, str]:
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise _Misfit("its metadata are not texts by name")
+    return metadata
+
+
+def _checked_entry(name: str, field: object) -> Entry:
+    if not isinstance(field, dict) or set(field) != {"dtype", "shape", "data_offsets"}:
+        raise _Misfit(f"tensor {name!r} has not a dtype, a shape and offsets")
+    dtype = DTYPES.get(field["dtype"]) if isinstance(field["dtype"], str) else None
+    if dtype is None:
+        raise _Misfit(f"tensor {name!r} has the unknown dtype {field['dtype']!r}")
+    shape, offsets = _naturals(name, field["shape"]), _naturals(name, field["data_offsets"])
+    if len(shape) > _DIMENSIONS_MAX or math.prod(size or 1 for size in shape) > _ELEMENTS_MAX:
+        raise _Misfit(f"tensor {name!r} has an impossible shape")
+    if len(offsets) != 2 or offsets[1] - offsets[0] != math.prod(shape) * dtype.itemsize:
+        raise _Misfit(f"tensor {name!r} of shape {list(shape)} cannot lie at {list(offsets)}")
+    return Entry(name=name, dtype=dtype, shape=shape, start=offsets[0], stop=offsets[1])
+
+
+def _naturals(name: str, numbers: object) -> tuple[int, ...]:
+    if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
+        raise _Misfit(f"tensor {name!r} has {str(numbers)[:40]!r} where numbers belong")
+    return tuple(numbers)
+
+
+def _code(name: str, array: Array) -> str:
+    code = _CODES.get(array.dtype.newbyteorder("<"))
+    if code is None:
+        accepted = f"{name} cannot be stored; parameters are of {', '.join(DTYPES)}"
+        raise SpecError("model", str(array.dtype), accepted)
+    return code
+
+
+def _in_order(entries: list[Entry]) -> Layout:
+    """Order entries by place; empty tensors share theirs, so the name decides between them."""
+    ordered = sorted(entries, key=lambda entry: (entry.start, entry.stop, entry.name))
+    return Layout(tuple(ordered))

@@ -1,0 +1,199 @@
+"""The only place that spells the paths of a shared directory and the names of its files.
+
+    presence/        one small file a manager, by which workers prove that they see the same folder
+    datasets/        prepared datasets, each in a folder of its own
+    experiments/ID/  one experiment's spec, record, model versions and updates in flight
+
+Numbers are padded, so that names sort in the order of time; a token given by the caller makes each
+name unique, because a name is never used twice, not even by another attempt at the same thing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from downpour.errors import FileMissing, SharedDirectoryError, StoreError
+from downpour.store.base import check_bare_name
+from downpour.store.directory import DirectoryStore
+from downpour.store.publish import TEMPORARY_PREFIX, explain, sync_directory
+
+SPEC_NAME = "spec.toml"
+RECORD_NAME = "record.jsonl"
+FINAL_NAME = "model.safetensors"
+
+_PRESENCE_BYTES_MAX = 4096
+_MODEL = re.compile(r"model-(\d+)-(\w+)\.safetensors")
+_ATTEMPT = re.compile(r"(update|optimizer)-(\d+)-(\d+)-(\d+)-(\w+)\.safetensors")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelName:
+    """A model version's file: version 0 is where training begins."""
+
+    version: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"model-{self.version:06d}-{self.token}.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptName:
+    """A file that an attempt publishes: its update, or its optimizer's state."""
+
+    kind: Literal["update", "optimizer"]
+    round: int
+    shard: int
+    attempt: int
+    token: str
+
+    def __str__(self) -> str:
+        numbers = f"{self.round:06d}-{self.shard:06d}-{self.attempt:03d}"
+        return f"{self.kind}-{numbers}-{self.token}.safetensors"
+
+
+def model_name(version: int, token: str) -> str:
+    """Name the file of a model version."""
+    return str(ModelName(version=version, token=token))
+
+
+def update_name(round_: int, shard: int, attempt: int, token: str) -> str:
+    """Name the file of an attempt's update."""
+    return str(AttemptName(kind="update", round=round_, shard=shard, attempt=attempt, token=token))
+
+
+def optimizer_name(round_: int, shard: int, attempt: int, token: str) -> str:
+    """Name the file of the optimizer's state after an attempt."""
+    return str(
+        AttemptName(kind="optimizer", round=round_, shard=shard, attempt=attempt, token=token)
+    )
+
+
+def parse_name(name: str) -> ModelName | AttemptName | None:
+    """Return what a file's name says; None for the names of other files."""
+    if match := _MODEL.fullmatch(name):
+        return ModelName(version=int(match[1]), token=match[2])
+    if match := _ATTEMPT.fullmatch(name):
+        return AttemptName(
+            kind="update" if match[1] == "update" else "optimizer",
+            round=int(match[2]),
+            shard=int(match[3]),
+            attempt=int(match[4]),
+            token=match[5],
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDirectory:
+    """The folder that manager, workers and clients share; `open` checks it first."""
+
+    root: Path
+    patience_seconds: float = 30.0
+    sleep: Callable[[float], None] = time.sleep
+
+    @classmethod
+    def open(cls, path: Path, *, create: bool) -> SharedDirectory:
+        """Return the shared directory at `path`, its folders made and proven writable.
+
+        Args:
+            path: The folder.
+            create: Whether to make it where it is missing.
+
+        Raises:
+            SharedDirectoryError: there is no such folder, or it cannot serve; says why.
+        """
+        root = path.expanduser().absolute()
+        if not create and not root.exists():
+            raise SharedDirectoryError(root, "no such folder")
+        shared = cls(root)
+        try:
+            for folder in (shared.presence, shared.datasets, shared.experiments):
+                folder.mkdir(parents=True, exist_ok=True)
+            _prove_writable(shared.presence)
+        except OSError as error:
+            raise SharedDirectoryError(root, explain(error)) from error
+        return shared
+
+    @property
+    def presence(self) -> Path:
+        """Where managers announce themselves."""
+        return self.root / "presence"
+
+    @property
+    def datasets(self) -> Path:
+        """Where prepared datasets lie."""
+        return self.root / "datasets"
+
+    @property
+    def experiments(self) -> Path:
+        """Where experiments lie, each in a folder called like its identifier."""
+        return self.root / "experiments"
+
+    def experiment_path(self, experiment: str) -> Path:
+        """Return an experiment's folder, whether it is there or not."""
+        return self.experiments / check_bare_name(experiment)
+
+    def store(self, experiment: str) -> DirectoryStore:
+        """Return the files of an experiment."""
+        return self._store(self.experiment_path(experiment))
+
+    def create_experiment(self, experiment: str) -> DirectoryStore:
+        """Make a new experiment's folder and return its files.
+
+        Raises:
+            StoreError: there is an experiment of that identifier, or the folder cannot be made.
+        """
+        path = self.experiment_path(experiment)
+        try:
+            path.mkdir()
+            sync_directory(self.experiments)
+        except FileExistsError:
+            raise StoreError(f"experiment {experiment} exists already") from None
+        except OSError as error:
+            raise SharedDirectoryError(self.root, explain(error)) from error
+        return self._store(path)
+
+    def announce(self, content: str) -> str:
+        """Publish a manager's presence file and return its name."""
+        name = f"manager-{uuid.uuid4().hex[:12]}"
+        self._store(self.presence).put_new(name, [content.encode()])
+        return name
+
+    def read_presence(self, name: str) -> str:
+        """Return the content of a manager's presence file.
+
+        Raises:
+            SharedDirectoryError: it is not here: manager and worker see different folders.
+        """
+        try:
+            files = self._store(self.presence)
+            return files.read_unchecked(name, limit_bytes=_PRESENCE_BYTES_MAX).decode()
+        except FileMissing:
+            reason = "the manager's presence file is not here: it sees a different folder"
+            raise SharedDirectoryError(self.root, reason) from None
+        except UnicodeDecodeError:
+            raise SharedDirectoryError(self.root, "a presence file that is not text") from None
+
+    def withdraw(self, name: str) -> None:
+        """Remove a manager's presence file, if it is there."""
+        self._store(self.presence).delete(name)
+
+    def _store(self, path: Path) -> DirectoryStore:
+        return DirectoryStore(path, patience_seconds=self.patience_seconds, sleep=self.sleep)
+
+
+def _prove_writable(folder: Path) -> None:
+    probe = folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    try:
+        probe.write_bytes(b"\0")
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()

@@ -1,0 +1,58 @@
+"""A store in memory: the twin of `directory`, for tests and for experiments in one process.
+
+It keeps the same contract, errors included, without files and without waiting: what is not there
+now will not come. Chunks are copied once, because their owner may change them afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import xxhash
+
+from downpour.errors import FileCorrupt, FileMissing, StoreError
+from downpour.store.base import Buffer, check_bare_name
+from downpour.values import PublishedFile
+
+
+class MemoryStore:
+    """The files of one experiment, as bytes in a dictionary."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+
+    def put_new(self, name: str, chunks: Iterable[Buffer]) -> PublishedFile:
+        """Keep a copy of the chunks under a new name; see `Store.put_new`."""
+        check_bare_name(name)
+        content = b"".join(bytes(memoryview(chunk)) for chunk in chunks)
+        if name in self._files:
+            raise StoreError(f"{name}: published before; names are never reused")
+        self._files[name] = content
+        checksum = xxhash.xxh3_128_hexdigest(content)
+        return PublishedFile(name=name, size_bytes=len(content), checksum=checksum)
+
+    def view(self, file: PublishedFile) -> memoryview:
+        """Return a file's bytes, its size checked; see `Store.view`."""
+        content = self._files.get(check_bare_name(file.name))
+        if content is None:
+            raise FileMissing(file.name)
+        if len(content) != file.size_bytes:
+            reason = f"holds {len(content)} bytes where {file.size_bytes} were published"
+            raise FileCorrupt(file.name, reason)
+        return memoryview(content)
+
+    def read(self, file: PublishedFile) -> memoryview:
+        """Return a file's bytes, its size and checksum checked; see `Store.read`."""
+        view = self.view(file)
+        checksum = xxhash.xxh3_128_hexdigest(view)
+        if checksum != file.checksum:
+            raise FileCorrupt(file.name, f"has checksum {checksum}, published was {file.checksum}")
+        return view
+
+    def list(self) -> list[str]:
+        """Return the names of all published files, sorted."""
+        return sorted(self._files)
+
+    def delete(self, name: str) -> None:
+        """Forget a file, if it is there. Views of it stay valid."""
+        self._files.pop(check_bare_name(name), None)

@@ -1,0 +1,155 @@
+"""How a file comes to lie in a shared directory: whole and durable, or not at all.
+
+A unique hidden name in the same directory is written and synced, then the real name is *linked* to
+it, the hidden one removed, and the directory synced. Linking rather than renaming, because a rename
+silently replaces what already lies there, while `link` refuses, atomically, also on NFS; Linux's
+`renameat2(RENAME_NOREPLACE)` refuses too, but NFS does not know it. Where a file system has no hard
+links, the name is looked for and then renamed: names carry tokens, so nobody races for them.
+
+Chunks are hashed and written in blocks that stay in the processor's cache, and never joined. No
+space is reserved beforehand: where the file system cannot (NFS before 4.2), the C library would
+fill the file by hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import xxhash
+
+from downpour.errors import SharedDirectoryError, StoreError
+from downpour.store.base import Buffer, check_bare_name
+from downpour.values import PublishedFile
+
+TEMPORARY_PREFIX = ".tmp-"
+
+# One write of 100 MB can take ten times as long as a hundred of 1 MiB, and blocks that begin at
+# multiples of their size lie in large pages, which readers map faster.
+_BLOCK_BYTES = 2**20
+_PIECES_MAX = 1024  # of a gathered write (IOV_MAX)
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+def publish(directory: Path, name: str, chunks: Iterable[Buffer]) -> PublishedFile:
+    """Write `chunks` to a new file `name` in `directory`; it is durable on return.
+
+    Raises:
+        StoreError: the name is taken or not bare, or the file could not be written.
+        SharedDirectoryError: the directory is gone, or full.
+    """
+    target = directory / check_bare_name(name)
+    temporary = directory / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    try:
+        size_bytes, checksum = _write_new(temporary, chunks)
+        _give_name(temporary, target)
+    except OSError as error:
+        raise _explained(error, directory, name) from error
+    finally:
+        # A publisher that dies before this line leaves the hidden name to `remove_leftovers`.
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+    try:
+        sync_directory(directory)
+    except OSError as error:
+        raise _explained(error, directory, name) from error
+    return PublishedFile(name=name, size_bytes=size_bytes, checksum=checksum)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable; a file system that cannot is taken as it is."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def explain(error: OSError) -> str:
+    """Say in a few words why a directory or file cannot be used."""
+    if isinstance(error, FileNotFoundError):
+        return "no such folder"
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return "not a folder"
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return f"not writable ({error.strerror})"
+    if error.errno in _FULL:
+        return f"full ({error.strerror})"
+    return error.strerror or type(error).__name__
+
+
+def _write_new(path: Path, chunks: Iterable[Buffer]) -> tuple[int, str]:
+    """Return size and checksum of what was written and synced."""
+    digest = xxhash.xxh3_128()
+    size_bytes = 0
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        for pieces in _blocks(chunks):
+            for piece in pieces:
+                digest.update(piece)
+                size_bytes += len(piece)
+            _write_all(descriptor, pieces)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return size_bytes, digest.hexdigest()
+
+
+def _blocks(chunks: Iterable[Buffer]) -> Iterator[list[memoryview]]:
+    """Cut and gather chunks into blocks of the file, without joining them."""
+    pieces: list[memoryview] = []
+    room_bytes = _BLOCK_BYTES
+    for chunk in chunks:
+        rest = memoryview(chunk)
+        rest = rest.cast("B") if rest.nbytes else memoryview(b"")  # an empty view has no cast
+        while rest:
+            pieces.append(rest[:room_bytes])
+            room_bytes -= len(pieces[-1])
+            rest = rest[len(pieces[-1]) :]
+            if room_bytes == 0 or len(pieces) == _PIECES_MAX:
+                yield pieces
+                pieces = []
+                room_bytes = room_bytes or _BLOCK_BYTES
+    if pieces:
+        yield pieces
+
+
+def _write_all(descriptor: int, pieces: list[memoryview]) -> None:
+    while pieces:
+        written = os.writev(descriptor, pieces)
+        while pieces and written >= len(pieces[0]):
+            written -= len(pieces.pop(0))
+        if pieces:
+            pieces[0] = pieces[0][written:]
+
+
+def _give_name(temporary: Path, target: Path) -> None:
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        # An NFS client that repeats a link whose answer was lost is told that the name exists.
+        if not temporary.samefile(target):
+            raise
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        temporary.rename(target)
+
+
+def _explained(error: OSError, directory: Path, name: str) -> StoreError:
+    if isinstance(error, FileExistsError):
+        return StoreError(f"{name}: published before; names are never reused")
+    if isinstance(error, FileNotFoundError) or error.errno in _FULL:
+        return SharedDirectoryError(directory, explain(error))
+    return StoreError(f"{name}: cannot be written: {explain(error)}")

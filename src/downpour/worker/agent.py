@@ -1,0 +1,244 @@
+"""The worker's side of the conversation: it registers, takes tasks, reports, and says it is alive.
+
+Two threads meet here: calls from the manager arrive on the server's threads, training runs in the
+main one. The manager alone decides what a worker does, so a new task supersedes whatever came
+before it. An attempt is listed in heartbeats until the manager has
+acknowledged its report; only then is the worker free. This module imports no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
+
+from tenacity import Retrying, retry_if_exception_type, stop_when_event_set, wait_random_exponential
+
+from downpour import __version__
+from downpour.errors import (
+    DeadlineExceeded,
+    DownpourError,
+    IncompatiblePeer,
+    NonFinite,
+    OutOfMemory,
+    SpecError,
+    StoreError,
+    Unreachable,
+)
+from downpour.rpc import PROTOCOL, Address, ManagerClient
+from downpour.rpc.messages import (
+    Heartbeat,
+    Registration,
+    Task,
+    WorkerInfo,
+)
+from downpour.store import SharedDirectory
+from downpour.values import AttemptId, FailureKind, NumericClass, Update
+from downpour.worker.control import TaskCancelled, TaskControl
+from downpour.worker.system import SystemSampler
+
+log = logging.getLogger(__name__)
+
+RunTask = Callable[[Task, TaskControl], Update]
+
+
+class WorkerAgent:
+    """Speaks with one manager; implements the Worker service."""
+
+    def __init__(
+        self,
+        manager: ManagerClient,
+        shared: SharedDirectory,
+        name: str,
+        numeric_class: NumericClass,
+        run_task: RunTask,
+    ) -> None:
+        self._manager = manager
+        self._shared = shared
+        self._numeric_class = numeric_class
+        self._run_task = run_task
+        self._lock = Lock()
+        self._inbox: SimpleQueue[Task | None] = SimpleQueue()
+        self._wanted: AttemptId | None = None
+        self._running: TaskControl | None = None
+        self._leaving = Event()
+        self._address: Address | None = None
+        self._heartbeat_seconds = 1.0
+        self.name = name
+
+    # The Worker service, called on the server's threads
+
+    def ping(self) -> WorkerInfo:
+        """Say who is here and what it is doing."""
+        running = self._running
+        return WorkerInfo(
+            protocol=PROTOCOL,
+            version=__version__,
+            name=self.name,
+            running=running.attempt if running else None,
+        )
+
+    def train(self, task: Task) -> None:
+        """Take a task; a different one that is running is given up for it."""
+        with self._lock:
+            if self._wanted == task.id:
+                return
+            self._wanted = task.id
+            if self._running is not None:
+                self._running.cancelled.set()
+        self._inbox.put(task)
+
+    def cancel(self, attempt: AttemptId) -> None:
+        """Stop an attempt at its next step, or forget it where it has not begun."""
+        with self._lock:
+            if self._wanted == attempt:
+                self._wanted = None
+            if self._running is not None and self._running.attempt == attempt:
+                self._running.cancelled.set()
+
+    def drain(self) -> None:
+        """Finish what is running, then leave."""
+        self._inbox.put(None)
+
+    # The life of the worker, in the main thread
+
+    def hand_back(self) -> None:
+        """Give up what is running and leave; safe to call from a signal handler."""
+        self._leaving.set()
+        running = self._running
+        if running is not None:
+            running.cancelled.set()
+        self._inbox.put(None)
+
+    def register(self, address: Address) -> None:
+        """Introduce this worker, which serves at `address`, to the manager.
+
+        Raises:
+            IncompatiblePeer: the manager speaks another protocol.
+            SharedDirectoryError: its shared directory is not this worker's.
+            Refused: the manager does not want this worker, and says why.
+        """
+        self._address = address
+        info = self._manager.describe()
+        if info.protocol != PROTOCOL:
+            raise IncompatiblePeer(
+                f"the manager runs downpour {info.version} (protocol {info.protocol}), this worker "
+                f"{__version__} (protocol {PROTOCOL}): install the same version on both"
+            )
+        self._heartbeat_seconds = info.heartbeat_seconds
+        registered = self._manager.register(
+            Registration(
+                name=self.name,
+                host=address.host,
+                port=address.port,
+                protocol=PROTOCOL,
+                version=__version__,
+                presence=self._shared.read_presence(info.presence_file),
+                numeric_class=self._numeric_class,
+                hostname=socket.gethostname(),
+                pid=os.getpid(),
+            )
+        )
+        self.name = registered.worker
+
+    def run(self) -> None:
+        """Work until told to leave, then say goodbye."""
+        beating = Thread(target=self._beat, name="heartbeat", daemon=True)
+        beating.start()
+        while (task := self._next_task()) is not None:
+            self._carry_out(task)
+        self._leaving.set()
+        try:
+            self._manager.leave(self.name, "told to stop")
+        except DownpourError as error:
+            log.info("could not say goodbye: %s", error)
+
+    def _next_task(self) -> Task | None:
+        """Wait for a task that is still wanted; None when it is time to leave."""
+        while (task := self._inbox.get()) is not None and not self._leaving.is_set():
+            with self._lock:
+                if self._wanted == task.id:
+                    self._running = TaskControl(task.id)
+                    return task
+        return None
+
+    def _carry_out(self, task: Task) -> None:
+        control = self._running
+        if control is None:
+            return
+        try:
+            update = self._run_task(task, control)
+        except TaskCancelled:
+            self._report_failure(task.id, FailureKind.CANCELLED, f"{self.name} handed it back")
+        except Exception as error:
+            kind = _failure_kind(error)
+            log.warning(
+                "%s: %s failed: %s", self.name, task.id, error, exc_info=kind is _UNEXPECTED
+            )
+            self._report_failure(task.id, kind, _in_one_line(error))
+        else:
+            self._insist(lambda: self._manager.report_update(self.name, task.id, update))
+        with self._lock:
+            self._running = None
+
+    def _report_failure(self, attempt: AttemptId, kind: FailureKind, reason: str) -> None:
+        self._insist(lambda: self._manager.report_failure(self.name, attempt, kind, reason))
+
+    def _insist(self, call: Callable[[], None]) -> None:
+        """Repeat a report until the manager has acknowledged it, or nobody is interested."""
+        attempts = Retrying(
+            retry=retry_if_exception_type((Unreachable, DeadlineExceeded)),
+            wait=wait_random_exponential(multiplier=0.2, max=5),
+            stop=stop_when_event_set(self._leaving),
+            reraise=True,
+        )
+        try:
+            attempts(call)
+        except DownpourError as error:
+            log.warning("%s: report not taken: %s", self.name, error)
+
+    # The heartbeat, in a thread of its own
+
+    def _beat(self) -> None:
+        sampler = SystemSampler()
+        while not self._leaving.wait(self._heartbeat_seconds):
+            running = self._running
+            beat = Heartbeat(
+                worker=self.name,
+                running=(running.progress(),) if running else (),
+                system=sampler.sample(),
+            )
+            try:
+                self._beat_once(beat)
+            except DownpourError as error:
+                log.warning("%s: no heartbeat: %s", self.name, error)
+
+    def _beat_once(self, beat: Heartbeat) -> None:
+        reply = self._manager.heartbeat(beat)
+        if not reply.known and self._address is not None:
+            self.register(self._address)
+        for attempt in reply.unwanted:
+            self.cancel(attempt)
+
+
+_UNEXPECTED = FailureKind.TASK
+
+_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
+    (NonFinite, FailureKind.NON_FINITE),
+    (OutOfMemory, FailureKind.OUT_OF_MEMORY),
+    (MemoryError, FailureKind.OUT_OF_MEMORY),
+    (StoreError, FailureKind.STORE),
+    (SpecError, FailureKind.SPEC),
+)
+
+
+def _failure_kind(error: Exception) -> FailureKind:
+    return next((kind for cls, kind in _KINDS if isinstance(error, cls)), _UNEXPECTED)
+
+
+def _in_one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, DownpourError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,31 @@
+"""How to start a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How to start a worker.
+
+    `host` and `port` are where it listens (port 0: any that is free); `advertise` is the host that
+    the manager calls it back at, where that differs.
+    """
+
+    manager: str
+    shared: str
+    name: str = ""
+    host: str = ""
+    port: int = 0
+    advertise: str = ""
+    device: str = "cpu"
+    connect_seconds: float = 10.0
+
+    def arguments(self) -> list[str]:
+        """Return the command line that starts this worker in a process of its own."""
+        words = ["worker", "--manager", self.manager, "--shared", self.shared]
+        words += ["--host", self.host, "--port", str(self.port), "--device", self.device]
+        for flag, value in (("--name", self.name), ("--advertise", self.advertise)):
+            words += [flag, value] if value else []
+        return words

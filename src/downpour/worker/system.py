@@ -1,0 +1,67 @@
+"""What a worker can say of its machine: how busy others keep it, and what decides its numerics.
+
+`cpu_others` leaves out the worker itself, because its own load says nothing about stragglers. Both
+halves are differences between two looks, so a sampler remembers the look before.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+import psutil
+
+from downpour.values import NumericClass, SystemState
+
+
+class SystemSampler:
+    """Samples the machine's state since the sample before."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._cores = psutil.cpu_count() or 1
+        self._seen_at = time.monotonic()
+        self._own_seconds = self._own()
+        self._times = psutil.cpu_times()
+
+    def sample(self) -> SystemState:
+        """Return the state of the machine, averaged since the last call."""
+        now, own, times = time.monotonic(), self._own(), psutil.cpu_times()
+        elapsed = max(1e-3, now - self._seen_at) * self._cores
+        idle = times.idle - self._times.idle
+        waiting = getattr(times, "iowait", 0.0) - getattr(self._times, "iowait", 0.0)
+        mine = own - self._own_seconds
+        self._seen_at, self._own_seconds, self._times = now, own, times
+        return SystemState(
+            cpu_others=_share(1 - (idle + waiting + mine) / elapsed),
+            load_average=os.getloadavg()[0],
+            memory_used=_share(psutil.virtual_memory().percent / 100),
+            io_wait=_share(waiting / elapsed),
+        )
+
+    def _own(self) -> float:
+        spent = self._process.cpu_times()
+        return float(spent.user + spent.system)
+
+
+def numeric_class(torch_version: str, device: str) -> NumericClass:
+    """Name what decides the bits of this machine's results."""
+    return NumericClass(torch=torch_version, device=device, instruction_set=_instruction_set())
+
+
+def _instruction_set() -> str:
+    """Name the widest vector instructions that torch would choose among."""
+    machine = platform.machine()
+    try:
+        info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return machine
+    flags = set(next((x for x in info.splitlines() if x.startswith("flags")), "").split())
+    wide = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
+    return " ".join([machine, *wide])
+
+
+def _share(value: float) -> float:
+    return min(1.0, max(0.0, value))

@@ -1,0 +1,69 @@
+"""Contributions to aggregate, with and without files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+
+from downpour.aggregators import Contribution
+from downpour.store import Array, Store, encode
+from downpour.values import PublishedFile
+
+
+class Contribute(Protocol):
+    """Publishes one update a shard and returns what they contribute."""
+
+    def __call__(
+        self, store: Store, updates: Sequence[Mapping[str, Array]], prefix: str = "update"
+    ) -> list[Contribution]:
+        """Shards are counted from 0; samples and losses differ among them."""
+        ...
+
+
+class Imagine(Protocol):
+    """Makes a contribution whose file nobody will read."""
+
+    def __call__(self, shard: int, **facts: Any) -> Contribution:
+        """Samples are 1 and the loss is 1 unless told."""
+        ...
+
+
+@pytest.fixture
+def contribute() -> Contribute:
+    """Return the publisher of updates."""
+
+    def publish(
+        store: Store, updates: Sequence[Mapping[str, Array]], prefix: str = "update"
+    ) -> list[Contribution]:
+        return [
+            Contribution(
+                shard=shard,
+                samples=10 + shard,
+                loss=1.0 + shard,
+                file=store.put_new(f"{prefix}-{shard}", encode(update, {"shard": str(shard)})),
+            )
+            for shard, update in enumerate(updates)
+        ]
+
+    return publish
+
+
+@pytest.fixture
+def imagine() -> Imagine:
+    """Return the maker of contributions without files."""
+
+    def make(shard: int, **facts: Any) -> Contribution:
+        file = PublishedFile(name=f"update-{shard}", size_bytes=0, checksum="")
+        known: dict[str, Any] = {"shard": shard, "samples": 1, "loss": 1.0, "file": file}
+        return Contribution(**(known | facts))
+
+    return make
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    """Return a seeded generator."""
+    return np.random.default_rng(7)

@@ -1,0 +1,311 @@
+"""Update files become the next model's parameters, or the bad ones are named."""
+
+from __future__ import annotations
+
+import gc
+import math
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from downpour.aggregators import AGGREGATORS, Contribution, fold, summing
+from downpour.errors import NonFinite, UpdatesRefused
+from downpour.store import Array, DirectoryStore, MemoryStore, Store, decode, encode
+from downpour.values import PublishedFile
+
+Update = dict[str, Array]
+
+
+def update_of(random: np.random.Generator, size: int = 9) -> Update:
+    """Return parameters of every kind that a model has."""
+    return {
+        "weight": random.normal(size=(size, 3)).astype(np.float32),
+        "double": random.normal(size=size),
+        "half": random.normal(size=size).astype(np.float16),
+        "batches": np.array(random.integers(100)),
+        "mask": random.integers(2, size=size).astype(bool),
+        "scale": np.array(random.normal(), np.float32),
+        "none": np.zeros((0, 4), np.float32),
+    }
+
+
+def whole(tensors: Update) -> bytes:
+    """Return the model file's bytes."""
+    return b"".join(bytes(chunk) for chunk in encode(tensors, {}))
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let even small models have many windows and more than one thread."""
+    monkeypatch.setattr(summing, "PIECE_BYTES", 64)
+
+
+@settings(deadline=None)
+@given(
+    count=st.integers(1, 150),
+    seed=st.integers(0, 2**32 - 1),
+    rule=st.sampled_from(sorted(AGGREGATORS)),
+)
+def test_the_fold_is_the_weighted_mean(count: int, seed: int, rule: str) -> None:
+    """For any number of updates it is within rounding of a mean computed in float64."""
+    random = np.random.default_rng(seed)
+    updates = [update_of(random) for _ in range(count)]
+    store = MemoryStore()
+    parts = [
+        Contribution(
+            shard=shard,
+            samples=int(random.integers(1, 99)),
+            loss=float(random.exponential()),
+            file=store.put_new(f"u{shard}", encode(update, {})),
+        )
+        for shard, update in enumerate(updates)
+    ]
+    weights = AGGREGATORS[rule](parts)
+    found = fold(store, parts, weights)
+    assert found.keys() == updates[0].keys()
+    for name, tensor in found.items():
+        column = [update[name].astype(np.float64) for update in updates]
+        terms = [weight * array for weight, array in zip(weights, column, strict=True)]
+        assert (tensor.dtype, tensor.shape) == (updates[0][name].dtype, updates[0][name].shape)
+        if tensor.dtype.kind == "f":
+            # The classical bound on a sum of n rounded terms, then the rounding of the result.
+            unit = np.finfo(np.promote_types(tensor.dtype, np.float32)).eps
+            bound = (count + 3) * unit * np.sum(np.abs(terms), axis=0)
+            bound = bound + np.finfo(tensor.dtype).eps * np.abs(np.sum(terms, axis=0)) + 1e-7
+            assert np.all(np.abs(tensor - np.sum(terms, axis=0)) <= bound)
+        else:
+            np.testing.assert_array_equal(tensor, updates[0][name])
+
+
+def test_first_is_shard_zero_to_the_bit(contribute: Any, random: np.random.Generator) -> None:
+    """Not even the sign of a zero changes."""
+    updates = [update_of(random) for _ in range(3)]
+    updates[0]["weight"][0] = -0.0
+    store = MemoryStore()
+    parts = contribute(store, updates)
+    assert whole(fold(store, parts, AGGREGATORS["first"](parts))) == whole(updates[0])
+
+
+def test_equal_updates_average_to_themselves(contribute: Any, random: np.random.Generator) -> None:
+    """Three times the same parameters: the sum is divided once, so nothing drifts much."""
+    update = update_of(random)
+    store = MemoryStore()
+    parts = contribute(store, [update] * 4)
+    assert whole(fold(store, parts, AGGREGATORS["average"](parts))) == whole(update)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("rule", AGGREGATORS)
+def test_bytes_depend_on_the_contributions_alone(
+    contribute: Any, random: np.random.Generator, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    """Neither order of arrival, nor threads, windows, groups of files or the store matter."""
+    store = MemoryStore()
+    parts = contribute(store, [update_of(random, 500) for _ in range(11)])
+    expected = whole(fold(store, parts, AGGREGATORS[rule](parts), threads=1))
+    for threads, piece_bytes, files in [(1, 8, 64), (2, 64, 4), (3, 200 * 8, 1), (2, 2**20, 7)]:
+        monkeypatch.setattr(summing, "PIECE_BYTES", piece_bytes)
+        monkeypatch.setattr(summing, "FILES_AT_ONCE", files)
+        parts = [parts[index] for index in random.permutation(len(parts))]
+        found = fold(store, parts, AGGREGATORS[rule](parts), threads=threads)
+        assert whole(found) == expected
+
+
+def test_memory_holds_one_model_however_many_updates_come(
+    contribute: Any, random: np.random.Generator, tmp_path: Path
+) -> None:
+    """Thirty updates take no more memory than three."""
+    store = DirectoryStore(tmp_path)
+    size_bytes = 4_000_000
+    update = {"w": random.normal(size=size_bytes // 4).astype(np.float32)}
+    parts = contribute(store, [update] * 30)
+    peaks = []
+    for some in (parts[:3], parts):
+        gc.collect()
+        tracemalloc.start()
+        fold(store, some, AGGREGATORS["samples"](some), threads=1)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 200_000
+    assert peaks[1] < 1.5 * size_bytes
+
+
+def test_more_files_than_a_process_may_open(contribute: Any, tmp_path: Path) -> None:
+    """Files are mapped a group at a time."""
+    store = DirectoryStore(tmp_path)
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    parts = contribute(store, [{"w": np.full(3, shard, np.float32)} for shard in range(320)])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(300, limits[0]), limits[1]))
+    try:
+        found = fold(store, parts, AGGREGATORS["average"](parts))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    np.testing.assert_allclose(found["w"], 159.5)
+
+
+def spoil_missing(store: Store, part: Contribution) -> PublishedFile:
+    """Take the file away."""
+    store.delete(part.file.name)
+    return part.file
+
+
+def spoil_short(_store: Store, part: Contribution) -> PublishedFile:
+    """Tell of more bytes than there are."""
+    return replace(part.file, size_bytes=part.file.size_bytes + 1)
+
+
+def spoil_altered(_store: Store, part: Contribution) -> PublishedFile:
+    """Tell of another content."""
+    return replace(part.file, checksum="0" * 32)
+
+
+def spoil_numbers(value: float) -> Callable[[Store, Contribution], PublishedFile]:
+    """Put a number into the parameters that is none."""
+
+    def spoil(store: Store, part: Contribution) -> PublishedFile:
+        tensors = {key: array.copy() for key, array in _tensors(store, part).items()}
+        tensors["weight"][-1, -1] = value
+        return store.put_new(f"{part.file.name}-bad", encode(tensors, {}))
+
+    return spoil
+
+
+def spoil_shapes(store: Store, part: Contribution) -> PublishedFile:
+    """Train another network."""
+    tensors = {**_tensors(store, part), "weight": np.zeros((2, 2), np.float32)}
+    return store.put_new(f"{part.file.name}-odd", encode(tensors, {}))
+
+
+def spoil_names(store: Store, part: Contribution) -> PublishedFile:
+    """Leave a tensor out."""
+    tensors = {key: array for key, array in _tensors(store, part).items() if key != "double"}
+    return store.put_new(f"{part.file.name}-less", encode(tensors, {}))
+
+
+def spoil_format(store: Store, part: Contribution) -> PublishedFile:
+    """Publish what is no parameter file."""
+    return store.put_new(f"{part.file.name}-junk", [b"junk" * 9])
+
+
+def _tensors(store: Store, part: Contribution) -> Update:
+    return decode(store.view(part.file), part.file.name).tensors
+
+
+SPOILED: dict[str, tuple[Callable[[Store, Contribution], PublishedFile], str]] = {
+    "missing": (spoil_missing, "no such file"),
+    "short": (spoil_short, "bytes where"),
+    "altered": (spoil_altered, "checksum"),
+    "NaN": (spoil_numbers(math.nan), "tensor 'weight' holds NaN or infinity"),
+    "infinity": (spoil_numbers(math.inf), "tensor 'weight' holds NaN or infinity"),
+    "minus infinity": (spoil_numbers(-math.inf), "tensor 'weight' holds NaN or infinity"),
+    "shapes": (spoil_shapes, "'weight' is float32 [2, 2], not float32 [9, 3]"),
+    "names": (spoil_names, "'double' is missing"),
+    "format": (spoil_format, "not a parameter file"),
+}
+
+
+@pytest.mark.parametrize("rule", AGGREGATORS)
+@pytest.mark.parametrize("fault", SPOILED)
+def test_a_bad_update_is_refused_and_named(
+    contribute: Any, random: np.random.Generator, fault: str, rule: str
+) -> None:
+    """Whatever is wrong, and even where the update would not count, its shard is named."""
+    store = MemoryStore()
+    parts = contribute(store, [update_of(random) for _ in range(4)])
+    spoil, reason = SPOILED[fault]
+    parts[2] = replace(parts[2], file=spoil(store, parts[2]))
+    with pytest.raises(UpdatesRefused, match="shard 2") as refusal:
+        fold(store, parts, AGGREGATORS[rule](parts))
+    assert set(refusal.value.reasons) == {2}
+    assert reason in refusal.value.reasons[2]
+
+
+def test_all_bad_updates_are_named_at_once(
+    contribute: Any, random: np.random.Generator, tmp_path: Path
+) -> None:
+    """One pass over a round with every fault tells exactly the shards to train again."""
+    store = DirectoryStore(tmp_path, patience_seconds=0)
+    bad = [2 * number + 1 for number in range(len(SPOILED))]
+    parts = contribute(store, [update_of(random) for _ in range(2 * len(SPOILED) + 3)])
+    for shard, (spoil, _) in zip(bad, SPOILED.values(), strict=True):
+        parts[shard] = replace(parts[shard], file=spoil(store, parts[shard]))
+    with pytest.raises(UpdatesRefused) as refusal:
+        fold(store, parts, AGGREGATORS["average"](parts))
+    assert list(refusal.value.reasons) == bad
+    for shard, (_, reason) in zip(bad, SPOILED.values(), strict=True):
+        assert reason in refusal.value.reasons[shard]
+    assert len(str(refusal.value)) < 600
+
+
+def test_the_reference_decides_who_is_odd(contribute: Any, random: np.random.Generator) -> None:
+    """Even a majority is refused where it does not fit the model."""
+    store = MemoryStore()
+    parts = contribute(store, [update_of(random, size) for size in (9, 8, 8)])
+    reference = decode(store.view(parts[0].file), "model").layout
+    with pytest.raises(UpdatesRefused) as refusal:
+        fold(store, parts, AGGREGATORS["average"](parts), reference=reference)
+    assert set(refusal.value.reasons) == {1, 2}
+
+
+def test_finite_updates_whose_sum_overflows_are_nobodys_fault(contribute: Any) -> None:
+    """No shard is blamed, and nothing infinite becomes a model."""
+    store = MemoryStore()
+    parts = contribute(store, [{"w": np.full(3, 3e38, np.float32)}] * 2)
+    with pytest.raises(NonFinite, match="overflows"):
+        fold(store, parts, AGGREGATORS["average"](parts))
+
+
+class Healing(MemoryStore):
+    """A store whose views are wrong so many times, as a stale cache's are; `read` is right."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def view(self, file: PublishedFile) -> memoryview:
+        """Return altered bytes at first."""
+        self.times -= 1
+        content = bytearray(super().view(file))
+        content[-1] ^= self.times >= 0
+        return memoryview(content)
+
+    def read(self, file: PublishedFile) -> memoryview:
+        """Return what was published."""
+        return MemoryStore.view(self, file)
+
+
+def test_what_was_stale_is_summed_again(contribute: Any) -> None:
+    """A file that is whole when it is read again costs a second pass, not an attempt."""
+    store = Healing(times=1)
+    parts = contribute(store, [{"w": np.full(3, shard, np.float32)} for shard in range(3)])
+    np.testing.assert_array_equal(fold(store, parts, AGGREGATORS["average"](parts))["w"], 1)
+
+
+def test_what_stays_stale_is_refused() -> None:
+    """A file that differs in every pass is not waited for without end."""
+    store = Healing(times=10**6)
+    file = store.put_new("u", encode({"w": np.zeros(3)}, {}))
+    store.read = lambda file: MemoryStore.view(store, file)  # type: ignore[method-assign]
+    part = Contribution(shard=5, samples=1, loss=1.0, file=file)
+    with pytest.raises(UpdatesRefused, match="change while they are read"):
+        fold(store, [part], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("shards", "weights"),
+    [([0, 0], [0.5, 0.5]), ([0, 1], [0.5, 0.6]), ([0, 1], [1.0]), ([], [])],
+)
+def test_calls_that_make_no_sense_are_refused(
+    imagine: Any, shards: list[int], weights: list[float]
+) -> None:
+    """Doubled shards, weights that are no weights, and nothing at all are mistakes."""
+    with pytest.raises(ValueError, match=r".+"):
+        fold(MemoryStore(), [imagine(shard) for shard in shards], weights)

@@ -1,0 +1,182 @@
+"""A real manager with fake workers: they answer real calls, but train nothing."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from downpour import __version__
+from downpour.manager.options import ManagerOptions
+from downpour.manager.process import Manager
+from downpour.rpc import PROTOCOL, ManagerClient, parse_address, serve_worker
+from downpour.rpc.messages import Registration, Status, Task, WorkerInfo
+from downpour.spec import Spec
+from downpour.store import SharedDirectory, decode, encode, update_name
+from downpour.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
+
+Arrays = dict[str, npt.NDArray[Any]]
+Train = Callable[["FakeWorker", Task], None]
+
+NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
+CALM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.1, io_wait=0.0)
+SMALL = Spec(name="small", shards=2, epochs=2, batch_size=32)
+
+
+@dataclass
+class FakeWorker:
+    """Answers the manager's calls; what a task comes to is up to `train`."""
+
+    client: ManagerClient
+    shared: SharedDirectory
+    name: str
+    behave: Train
+    tasks: list[Task] = field(default_factory=list)
+    cancelled: SimpleQueue[AttemptId] = field(default_factory=SimpleQueue)
+    inbox: SimpleQueue[Task | None] = field(default_factory=SimpleQueue)
+
+    def __post_init__(self) -> None:
+        """Serve, and register with the manager."""
+        self.server = serve_worker(self, "127.0.0.1", 0).start()
+        self.thread = Thread(target=self._work, daemon=True)
+        self.thread.start()
+        info = self.client.describe()
+        self.registration = Registration(
+            name=self.name,
+            host="127.0.0.1",
+            port=self.server.address.port,
+            protocol=PROTOCOL,
+            version=__version__,
+            presence=self.shared.read_presence(info.presence_file),
+            numeric_class=NUMERICS,
+            hostname="here",
+            pid=id(self) % 2**31,
+        )
+        self.name = self.client.register(self.registration).worker
+
+    def ping(self) -> WorkerInfo:
+        """Say who is here."""
+        return WorkerInfo(protocol=PROTOCOL, version=__version__, name=self.name)
+
+    def train(self, task: Task) -> None:
+        """Take a task."""
+        self.tasks.append(task)
+        self.inbox.put(task)
+
+    def cancel(self, attempt: AttemptId) -> None:
+        """Remember that an attempt is no longer wanted."""
+        self.cancelled.put(attempt)
+
+    def drain(self) -> None:
+        """Do nothing; a fake does not leave by itself."""
+
+    def parameters(self, task: Task) -> Arrays:
+        """Return the parameters that the task starts from."""
+        file = self.shared.store(task.id.experiment).read(task.model)
+        return dict(decode(file, task.model.name).tensors)
+
+    def publish(self, task: Task, arrays: Arrays) -> PublishedFile:
+        """Publish an update's file."""
+        number = task.id
+        name = update_name(number.round, number.shard, number.attempt, secrets.token_hex(3))
+        return self.shared.store(number.experiment).put_new(name, encode(arrays, {}))
+
+    def report(self, task: Task, file: PublishedFile, loss: float = 1.0) -> None:
+        """Report an update."""
+        self.client.report_update(self.name, task.id, update_of(file, loss))
+
+    def close(self) -> None:
+        """Stop answering."""
+        self.inbox.put(None)
+        self.thread.join()
+        self.server.stop()
+
+    def _work(self) -> None:
+        while (task := self.inbox.get()) is not None:
+            self.behave(self, task)
+
+
+def update_of(file: PublishedFile, loss: float = 1.0) -> Update:
+    """Make an update of a file."""
+    return Update(
+        file=file,
+        samples=10,
+        steps=1,
+        loss=loss,
+        load_seconds=0.0,
+        train_seconds=0.0,
+        publish_seconds=0.0,
+    )
+
+
+def diligent(worker: FakeWorker, task: Task) -> None:
+    """Add the shard's number plus one to every parameter, and report that."""
+    arrays = {
+        name: array + np.asarray(task.id.shard + 1, dtype=array.dtype)
+        for name, array in worker.parameters(task).items()
+    }
+    worker.report(task, worker.publish(task, arrays))
+
+
+@dataclass
+class Cluster:
+    """A manager, a client of it, and whoever joins."""
+
+    manager: Manager
+    client: ManagerClient
+    shared: SharedDirectory
+    workers: list[FakeWorker] = field(default_factory=list)
+
+    def join(self, name: str, behave: Train = diligent) -> FakeWorker:
+        """Add a worker."""
+        worker = FakeWorker(self.client, self.shared, name, behave)
+        self.workers.append(worker)
+        return worker
+
+    def submit(self, spec: Spec = SMALL, **changes: Any) -> str:
+        """Submit a spec."""
+        return self.client.submit(spec.replace(**changes).to_toml())
+
+    def status_when(self, holds: Callable[[Status], bool], experiment: str = "") -> Status:
+        """Wait for the status to satisfy a condition."""
+        change = 0
+        for _ in range(1000):
+            status = self.client.status(experiment, change, 5.0)
+            change = status.change
+            if holds(status):
+                return status
+        raise AssertionError(f"never happened; last seen: {status}")
+
+    def end_of(self, experiment: str) -> Status:
+        """Wait for an experiment's end."""
+        return self.status_when(
+            lambda s: s.experiment is not None and s.experiment.state.ended, experiment
+        )
+
+    def record(self, experiment: str) -> list[str]:
+        """Return the lines of an experiment's record."""
+        return list(self.client.results(experiment, 0, 0.0).lines)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A manager without workers, on a port of its own."""
+    options = ManagerOptions(
+        shared=str(tmp_path), port=0, heartbeat_seconds=0.05, patience_seconds=0.2
+    )
+    manager = Manager(options)
+    client = ManagerClient(parse_address(str(manager.address)))
+    made = Cluster(manager, client, SharedDirectory.open(tmp_path, create=False))
+    yield made
+    for worker in made.workers:
+        worker.close()
+    client.close()
+    manager.close()

@@ -1,0 +1,301 @@
+"""A real manager over real sockets and files; its workers are fakes that train nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from downpour.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
+from downpour.rpc.messages import ExperimentState, Heartbeat, Task
+from downpour.store import decode
+from downpour.values import AttemptId, FailureKind, PublishedFile, SystemState, Update
+
+
+def test_two_rounds_average_what_the_workers_published(cluster: Any) -> None:
+    """The final model is the first one plus, for each round, the mean of what each shard added."""
+    cluster.join("one")
+    cluster.join("two")
+    experiment = cluster.submit(evaluate_every=0)
+    status = cluster.end_of(experiment)
+    assert status.experiment.state is ExperimentState.FINISHED, status
+    first = cluster.workers[0].tasks[0]
+    store = cluster.shared.store(experiment)
+    folder = cluster.shared.experiment_path(experiment)
+    last = decode((folder / "model.safetensors").read_bytes(), "model.safetensors").tensors
+    start = decode(store.read(first.model), first.model.name).tensors
+    for name, array in last.items():
+        if array.dtype == np.float32:
+            np.testing.assert_allclose(array, start[name] + 2 * 1.5, rtol=1e-5)
+
+
+def test_the_record_tells_the_whole_story_in_order(cluster: Any) -> None:
+    """Every kind of fact is on record, submitted first, finished last."""
+    cluster.join("one")
+    experiment = cluster.submit()
+    cluster.end_of(experiment)
+    kinds = [json.loads(line)["kind"] for line in cluster.record(experiment)]
+    assert kinds[0] == "submitted"
+    assert kinds[-1] == "finished"
+    assert kinds.count("updated") == 4
+    assert kinds.count("aggregated") == kinds.count("evaluated") == 2
+    assert kinds.index("prepared") < kinds.index("assigned") < kinds.index("updated")
+
+
+def test_updates_are_gone_when_all_is_done_and_the_last_models_are_kept(cluster: Any) -> None:
+    """No update outlives its experiment, and as many model versions are left as the spec keeps."""
+    cluster.join("one")
+    experiment = cluster.submit(epochs=4, keep_models=2, evaluate_every=0)
+    cluster.end_of(experiment)
+    cluster.manager.close()
+    names = cluster.shared.store(experiment).list()
+    assert not [name for name in names if name.startswith(("update", "optimizer"))]
+    assert len([name for name in names if name.startswith("model-")]) == 2
+    assert {"spec.toml", "record.jsonl", "model.safetensors"} <= set(names)
+
+
+def _spoiled(how: str) -> Any:
+    """Return a worker's behavior that spoils its first update in some way, and none after."""
+    spoiled: list[Task] = []
+
+    def behave(worker: Any, task: Task) -> None:
+        arrays = worker.parameters(task)
+        if spoiled:
+            worker.report(task, worker.publish(task, arrays))
+            return
+        spoiled.append(task)
+        if how == "nan":
+            arrays = {name: np.full_like(array, np.nan) for name, array in arrays.items()}
+        if how == "shape":
+            arrays = {name: array.reshape(-1)[:1] for name, array in arrays.items()}
+        file = worker.publish(task, arrays)
+        path = worker.shared.experiment_path(task.id.experiment) / file.name
+        if how == "truncated":
+            path.write_bytes(path.read_bytes()[:-100])
+        if how == "altered":
+            content = bytearray(path.read_bytes())
+            content[-1] ^= 1
+            path.write_bytes(content)
+        if how == "missing":
+            path.unlink()
+        worker.report(task, file)
+
+    return behave
+
+
+@pytest.mark.parametrize("how", ["nan", "shape", "truncated", "altered", "missing"])
+def test_a_spoiled_update_costs_its_attempt_and_nothing_else(cluster: Any, how: str) -> None:
+    """The update is refused, its shard is trained again, and the experiment finishes."""
+    cluster.join("one")
+    cluster.join("spoiler", _spoiled(how))
+    experiment = cluster.submit(evaluate_every=0)
+    status = cluster.end_of(experiment)
+    assert status.experiment.state is ExperimentState.FINISHED, status
+    facts = [json.loads(line) for line in cluster.record(experiment)]
+    failed = [fact for fact in facts if fact["kind"] == "attempt-failed"]
+    assert [fact["worker"] for fact in failed] == ["spoiler"]
+    assert failed[0]["failure"] == "store"
+
+
+def test_a_task_that_fails_everywhere_fails_the_experiment_with_the_cause(cluster: Any) -> None:
+    """After its retries are used up, the experiment ends and says in one line what went wrong."""
+
+    def fail(worker: Any, task: Task) -> None:
+        worker.client.report_failure(worker.name, task.id, FailureKind.TASK, "no such luck")
+
+    cluster.join("one", fail)
+    cluster.join("two", fail)
+    experiment = cluster.submit(retries=1)
+    status = cluster.end_of(experiment)
+    assert status.experiment.state is ExperimentState.FAILED
+    assert "no such luck" in status.experiment.reason
+    assert not status.experiment.asked_wrongly
+
+
+def test_a_cancelled_experiment_ends_and_its_workers_are_told(cluster: Any) -> None:
+    """Cancelling ends the experiment at once; what runs for it is cancelled at its worker."""
+
+    def never(worker: Any, task: Task) -> None:
+        del worker, task
+
+    worker = cluster.join("one", never)
+    experiment = cluster.submit()
+    cluster.status_when(lambda s: any(w.running for w in s.workers))
+    cluster.client.cancel(experiment)
+    assert cluster.end_of(experiment).experiment.state is ExperimentState.CANCELLED
+    assert worker.cancelled.get(timeout=5) == worker.tasks[0].id
+
+
+def test_experiments_wait_for_their_turn(cluster: Any) -> None:
+    """A second experiment waits while the first one runs, then runs itself."""
+    cluster.join("one")
+    first, second = cluster.submit(), cluster.submit()
+    cluster.end_of(second)
+    states = {one.experiment: one.state for one in cluster.client.list_experiments()}
+    assert states == {first: ExperimentState.FINISHED, second: ExperimentState.FINISHED}
+
+
+def test_a_spec_without_shards_gets_as_many_as_there_are_workers(cluster: Any) -> None:
+    """The number of live workers at submission is frozen into the resolved spec."""
+    for name in ("one", "two", "three"):
+        cluster.join(name)
+    experiment = cluster.submit(shards=None)
+    cluster.end_of(experiment)
+    assert json.loads(cluster.record(experiment)[0])["shards"] == 3
+
+
+def test_without_workers_a_spec_must_name_its_shards(cluster: Any) -> None:
+    """There is nothing to count, and the refusal says so."""
+    with pytest.raises(SpecError, match="name a number of shards"):
+        cluster.submit(shards=None)
+
+
+@pytest.mark.parametrize(
+    ("toml", "field"),
+    [
+        ('dataset = "nowhere"', "dataset"),
+        ('dataset = "npz"\ndata_path = "/nowhere.npz"', "data_path"),
+        ('model = "nonesuch"', "model"),
+        ('model = "os:system"', "model"),
+        ("learning_rate = -1", "learning_rate"),
+        ("colour = 1", "colour"),
+        ("= 3", "TOML"),
+    ],
+)
+def test_a_spec_that_cannot_be_is_refused_at_once(cluster: Any, toml: str, field: str) -> None:
+    """The client gets the field's name, and no experiment comes of it."""
+    with pytest.raises(SpecError) as refused:
+        cluster.client.submit(f"shards = 2\n{toml}" if field != "TOML" else toml)
+    assert refused.value.field == field
+    assert cluster.client.list_experiments() == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"batches": "balanced", "batch_size": 4}, "batches"),
+        ({"shards": 5000}, "shards"),
+        ({"model": "alexnet"}, "model"),
+        ({"model_options": {"nonsense": 1}}, "model_options"),
+    ],
+)
+def test_what_only_the_data_can_tell_fails_the_experiment(
+    cluster: Any, changes: dict[str, Any], field: str
+) -> None:
+    """What does not fit the dataset fails before any task, as something the user can mend."""
+    pytest.importorskip("torchvision", reason="torchvision is not installed")
+    worker = cluster.join("one")
+    end = cluster.end_of(cluster.submit(**changes)).experiment
+    assert end.state is ExperimentState.FAILED
+    assert end.asked_wrongly
+    assert end.reason.startswith(field), end.reason
+    assert worker.tasks == []
+
+
+def test_a_worker_with_another_shared_directory_is_turned_away(cluster: Any) -> None:
+    """Who cannot tell what stands in the manager's presence file sees another folder."""
+    worker = cluster.join("one")
+    with pytest.raises(SharedDirectoryError, match="not the folder"):
+        cluster.client.register(replace(worker.registration, presence="something else"))
+
+
+def test_a_worker_of_another_protocol_is_turned_away(cluster: Any) -> None:
+    """The refusal names both versions."""
+    worker = cluster.join("one")
+    with pytest.raises(IncompatiblePeer, match="install the same"):
+        cluster.client.register(replace(worker.registration, protocol=99, version="9.9"))
+
+
+def test_a_worker_that_cannot_be_called_back_is_told_so(cluster: Any) -> None:
+    """A registration whose address nobody answers at is refused in one line."""
+    worker = cluster.join("one")
+    with pytest.raises(Refused, match="cannot call the worker back"):
+        cluster.client.register(replace(worker.registration, port=1))
+
+
+def test_two_workers_of_one_name_are_told_apart(cluster: Any) -> None:
+    """The second gets a name of its own; the same process registering again keeps its name."""
+    first, second = cluster.join("twin"), cluster.join("twin")
+    assert (first.name, second.name) == ("twin", "twin-2")
+    assert cluster.client.register(first.registration).worker == "twin"
+
+
+def test_a_manager_tells_a_worker_that_it_does_not_know_to_register(cluster: Any) -> None:
+    """A heartbeat under an unknown name is answered, not refused."""
+    worker = cluster.join("one")
+    beat = Heartbeat(worker="stranger", running=(), system=_calm())
+    assert not cluster.client.heartbeat(beat).known
+    assert cluster.client.heartbeat(replace(beat, worker=worker.name)).known
+
+
+def test_reports_about_nothing_harm_nobody(cluster: Any) -> None:
+    """Updates of unknown experiments, rounds and shards are taken without effect."""
+    cluster.join("one")
+    experiment = cluster.submit()
+    file = PublishedFile(name="update-x", size_bytes=1, checksum="0" * 32)
+    for attempt in (
+        AttemptId(experiment="unknown", round=0, shard=0, attempt=0),
+        AttemptId(experiment=experiment, round=99, shard=0, attempt=0),
+        AttemptId(experiment=experiment, round=0, shard=99, attempt=0),
+    ):
+        cluster.client.report_update("stranger", attempt, _update(file))
+    assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
+
+
+@pytest.mark.parametrize("name", ["../spec.toml", "a/b", "..", ""])
+def test_a_file_name_that_is_not_bare_is_refused(cluster: Any, name: str) -> None:
+    """Nothing outside an experiment's folder can be named in a message."""
+    attempt = AttemptId(experiment="any", round=0, shard=0, attempt=0)
+    file = PublishedFile(name=name, size_bytes=1, checksum="0" * 32)
+    with pytest.raises((IncompatiblePeer, Refused, SpecError, ValueError)):
+        cluster.client.report_update("one", attempt, _update(file))
+
+
+def test_kept_optimizer_states_follow_their_shard(cluster: Any) -> None:
+    """The state a shard's task published is handed to the same shard's task of the next round."""
+    published: dict[tuple[int, int], PublishedFile] = {}
+
+    def keeper(worker: Any, task: Task) -> None:
+        arrays = worker.parameters(task)
+        state = worker.publish(task, {"step": np.zeros(1, dtype=np.float32)})
+        published[task.id.round, task.id.shard] = state
+        update = replace(_update(worker.publish(task, arrays)), optimizer_state=state)
+        worker.client.report_update(worker.name, task.id, update)
+
+    workers = [cluster.join("one", keeper), cluster.join("two", keeper)]
+    experiment = cluster.submit(epochs=3, optimizer_state="keep", evaluate_every=0)
+    assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
+    for task in (task for worker in workers for task in worker.tasks):
+        before = published.get((task.id.round - 1, task.id.shard))
+        assert task.optimizer_state == before
+
+
+def test_who_asks_for_an_unknown_experiment_is_told_where_to_look(cluster: Any) -> None:
+    """Status, results and cancel refuse it alike."""
+    client = cluster.client
+    for call, arguments in (
+        (client.status, ("nonesuch", 0, 0.0)),
+        (client.results, ("nonesuch", 0, 0.0)),
+        (client.cancel, ("nonesuch",)),
+    ):
+        with pytest.raises(Refused, match="no experiment 'nonesuch'"):
+            call(*arguments)
+
+
+def _update(file: PublishedFile) -> Update:
+    return Update(
+        file=file,
+        samples=1,
+        steps=1,
+        loss=0.5,
+        load_seconds=0.0,
+        train_seconds=0.0,
+        publish_seconds=0.0,
+    )
+
+
+def _calm() -> SystemState:
+    return SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)

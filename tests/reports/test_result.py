@@ -1,0 +1,173 @@
+"""A result is what the record tells, at any moment of an experiment."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from downpour.errors import FileCorrupt, FileMissing, MissingPackage
+from downpour.reports import Result
+
+FOLDER = Path(__file__).parent / "recorded" / "gestures"
+LINES = (FOLDER / "record.jsonl").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture
+def result() -> Result:
+    """A finished experiment: three epochs, the second not evaluated and with a failed attempt."""
+    return Result.read(FOLDER)
+
+
+def test_epochs_count_from_one(result: Result) -> None:
+    """The record's round 0 is the first epoch, with what it cost and how good the model became."""
+    first = result.rounds[0]
+    assert [r.epoch for r in result.rounds] == [1, 2, 3]
+    assert (first.accuracy, first.class_accuracy) == (0.45, (0.5, 0.4, None))
+    assert (first.train_loss, first.test_loss) == (1.3, 1.1)
+    assert (first.train_seconds, first.aggregate_seconds, first.evaluate_seconds) == (
+        2,
+        0.004,
+        0.08,
+    )
+    assert first.bytes == 3 * 4000, "two updates and the model"
+
+
+def test_the_accuracy_is_the_last_measured(result: Result) -> None:
+    """An epoch that was not evaluated has none, and does not hide the last one."""
+    assert result.rounds[1].accuracy is None
+    assert result.accuracy == 0.9125
+
+
+def test_a_finished_experiment_names_its_model(result: Result) -> None:
+    """The file lies in the experiment's folder; without a folder nobody can say where."""
+    assert (result.state, result.reason, result.total_seconds) == ("finished", None, 7.76)
+    assert result.model_file == FOLDER / "model-3.safetensors"
+    assert Result.from_lines(LINES).model_file is None
+
+
+def test_training_is_timed_apart_from_evaluation(result: Result) -> None:
+    """The sums are those of the epochs."""
+    assert result.train_seconds == pytest.approx(7.0)
+    assert result.aggregate_seconds == pytest.approx(0.013)
+    assert result.evaluate_seconds == pytest.approx(0.17)
+
+
+def test_tasks_tell_who_trained_what(result: Result) -> None:
+    """One task a shard and epoch, in order; failed attempts stand apart."""
+    assert [(t.epoch, t.shard, t.attempt, t.worker) for t in result.tasks[:4]] == [
+        (1, 0, 0, "worker-2"),
+        (1, 1, 0, "worker-10"),
+        (2, 0, 1, "worker-10"),
+        (2, 1, 0, "worker-10"),
+    ]
+    (failure,) = result.failures
+    assert (failure.epoch, failure.worker, failure.failure) == (2, "worker-2", "out-of-memory")
+
+
+@pytest.mark.parametrize(
+    ("lines", "state", "epochs"),
+    [(LINES[:1], "preparing", 0), (LINES[:4], "running", 0), (LINES[:12], "running", 1)],
+)
+def test_a_result_can_be_made_at_any_moment(lines: list[str], state: str, epochs: int) -> None:
+    """What has not happened yet is simply not there."""
+    result = Result.from_lines(lines)
+    assert (result.state, len(result.rounds), result.model_file) == (state, epochs, None)
+    assert json.loads(result.to_json())["state"] == state
+
+
+@pytest.mark.parametrize(
+    ("line", "state", "asked_wrongly"),
+    [
+        (
+            '{"at": 9, "kind": "failed", "reason": "no luck", "asked_wrongly": false}',
+            "failed",
+            False,
+        ),
+        ('{"at": 9, "kind": "failed", "reason": "no luck", "asked_wrongly": true}', "failed", True),
+        ('{"at": 9, "kind": "cancelled", "reason": "no luck"}', "cancelled", False),
+    ],
+)
+def test_an_end_without_a_model_says_why(
+    line: str,
+    state: str,
+    asked_wrongly: bool,  # noqa: FBT001 - a row of the table above
+) -> None:
+    """The reason comes through unchanged; the time is how far the record goes."""
+    result = Result.from_lines([*LINES[:5], line], FOLDER)
+    assert (result.state, result.reason, result.total_seconds) == (state, "no luck", 9)
+    assert result.asked_wrongly is asked_wrongly
+    assert result.model_file is None
+
+
+def test_shards_are_counted_when_they_are_made() -> None:
+    """A spec may leave their number to the manager, which knows it once the set is split."""
+    open_spec = LINES[0].replace('"shards": 2}', '"shards": 0}')
+    assert Result.from_lines([open_spec]).shards == 0
+    assert Result.from_lines([open_spec, LINES[3]]).shards == 2
+
+
+def test_what_is_recorded_twice_counts_once() -> None:
+    """A restarted manager may tell a thing again."""
+    again = Result.from_lines([*LINES[:9], *LINES[4:]], FOLDER)
+    assert again == Result.read(FOLDER)
+
+
+def test_a_record_without_a_submission_is_no_experiment() -> None:
+    """Half a record is refused, not guessed at."""
+    with pytest.raises(FileCorrupt, match="no submission"):
+        Result.from_lines(LINES[1:])
+
+
+def test_a_folder_without_a_record_is_named(tmp_path: Path) -> None:
+    """A mistyped folder costs one line."""
+    with pytest.raises(FileMissing, match=r"record\.jsonl"):
+        Result.read(tmp_path)
+
+
+def test_json_holds_everything(result: Result) -> None:
+    """Whatever a result knows can be taken elsewhere, without NaN."""
+    fields = json.loads(result.to_json())
+    assert fields["rounds"][1]["train_loss"] is None
+    assert fields["tasks"][0]["worker"] == "worker-2"
+    assert fields["model_file"].endswith("gestures/model-3.safetensors")
+
+
+def test_csv_has_a_row_an_epoch(result: Result) -> None:
+    """What was not measured is empty, and every class has a column."""
+    header, first, second, _ = result.to_csv().splitlines()
+    assert header == (
+        "epoch,accuracy,train_loss,test_loss,train_seconds,aggregate_seconds,evaluate_seconds,"
+        "bytes,accuracy_class_0,accuracy_class_1,accuracy_class_2"
+    )
+    assert first == "1,0.45,1.3,1.1,2.0,0.004,0.08,12000,0.5,0.4,"
+    assert second == "2,,,,3.0,0.005,0.0,12000,,,"
+
+
+def test_csv_of_tasks_has_a_row_a_task(result: Result) -> None:
+    """Also before there is one."""
+    assert len(result.to_csv("tasks").splitlines()) == 1 + 6
+    assert Result.from_lines(LINES[:1]).to_csv("tasks").startswith("epoch,shard,attempt,worker,")
+
+
+def test_frames_hold_numbers(result: Result) -> None:
+    """What was not measured is NaN there, so that columns stay numeric."""
+    frame = result.to_frame()
+    assert frame["accuracy"].tolist()[::2] == [0.45, 0.9125]
+    assert math.isnan(frame["accuracy"][1])
+    assert frame["accuracy_class_2"].dtype == float
+    tasks = result.tasks_frame()
+    assert tasks.groupby("worker")["samples"].sum().to_dict() == {"worker-10": 600, "worker-2": 300}
+    assert Result.from_lines(LINES[:1]).to_frame().columns[0] == "epoch"
+
+
+def test_without_pandas_the_user_learns_what_to_install(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, and the rest of a result works without it."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingPackage, match=r"pip install 'downpour-sgd\[frames\]'"):
+        result.to_frame()

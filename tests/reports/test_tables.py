@@ -1,0 +1,93 @@
+"""The tables of a result, as they look in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from downpour.reports import Result
+from downpour.reports.tables import classes_table, result_table, seconds, workers_table
+
+RECORDED = Path(__file__).parent / "recorded"
+LINES = (RECORDED / "gestures" / "record.jsonl").read_text(encoding="utf-8").splitlines()
+
+
+def rendered(*parts: RenderableType, width: int = 80) -> str:
+    """Render without color; spaces at the ends of lines do not count."""
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(*parts, sep="\n")
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def test_the_tables_look_as_agreed() -> None:
+    """Units in the headers, aligned numbers, a hyphen where nothing was measured."""
+    result = Result.from_lines(LINES, Path("experiments/gestures-7f3a"))
+    tables = result_table(result), workers_table(result), classes_table(result)
+    assert rendered(*tables) == (RECORDED / "gestures" / "tables.txt").read_text(encoding="utf-8")
+
+
+def test_columns_without_a_measurement_are_left_out() -> None:
+    """Whoever does not evaluate sees no empty columns."""
+    unmeasured = [line for line in LINES if '"evaluated"' not in line]
+    said = rendered(result_table(Result.from_lines(unmeasured)))
+    assert "training" in said
+    assert "accuracy" not in said
+    assert "evaluation" not in said
+
+
+@pytest.mark.parametrize("lines", range(1, len(LINES) + 1))
+def test_an_experiment_can_be_shown_at_any_moment(lines: int) -> None:
+    """However far it has come, there is something to see."""
+    result = Result.from_lines(LINES[:lines])
+    said = rendered(result_table(result), workers_table(result), classes_table(result))
+    assert said.startswith("gestures")
+    assert result.state in said
+
+
+def test_a_failure_says_why() -> None:
+    """The reason stands beside the state, unchanged and whole."""
+    failed = '{"at": 9, "kind": "failed", "reason": "no [bold] luck", "asked_wrongly": false}'
+    said = rendered(result_table(Result.from_lines([*LINES[:4], failed])))
+    assert "failed after 9.00 s: no [bold] luck\n" in said
+
+
+def test_long_names_do_not_break_the_tables() -> None:
+    """The model's path is shown whole; a worker's name is text, never markup."""
+    folder = Path("x" * 100)
+    result = Result.from_lines([line.replace("worker-2", "[red]2") for line in LINES], folder)
+    said = rendered(result_table(result)).replace("\n", "")
+    assert str(folder / "model-3.safetensors") in said
+    assert "[red]2" in rendered(workers_table(result))
+
+
+def test_many_epochs_of_classes_fit_the_width() -> None:
+    """At most six epochs are chosen, the first and the last among them."""
+    result = Result.from_lines(LINES)
+    first = result.rounds[0]
+    many = tuple(dataclasses.replace(first, epoch=epoch) for epoch in range(1, 101))
+    said = rendered(classes_table(dataclasses.replace(result, rounds=many)))
+    assert "epoch 1 " in said
+    assert "epoch 100" in said
+    assert said.splitlines()[1].count("epoch") == 6
+    assert max(map(len, said.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([0.0042, 0.5], ["0.004", "0.500"]),
+        ([0.5, 12.0, None], ["0.50", "12.00", None]),
+        ([1234.56, 0.1], ["1234.6", "0.1"]),
+        ([], []),
+    ],
+)
+def test_durations_of_a_column_share_their_decimals(
+    values: list[float | None], shown: list[str | None]
+) -> None:
+    """So that they can be compared at a glance."""
+    assert seconds(values) == shown

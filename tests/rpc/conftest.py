@@ -1,0 +1,205 @@
+"""A manager that lives in memory, served for real over the loopback interface."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from downpour.errors import Refused, SpecError
+from downpour.rpc import (
+    PROTOCOL,
+    ExperimentState,
+    ExperimentSummary,
+    Heartbeat,
+    HeartbeatReply,
+    Limits,
+    ManagerClient,
+    ManagerInfo,
+    RecordPage,
+    Registered,
+    Registration,
+    Server,
+    Status,
+    serve_manager,
+)
+from downpour.values import AttemptId, FailureKind, Progress, PublishedFile, SystemState, Update
+
+
+def nothing(_method: str) -> None:
+    """What happens before a call, unless a test has something in mind."""
+
+
+@dataclass
+class FakeManager:
+    """Remembers what it is told; `before` is run at the start of each call, and may raise."""
+
+    before: Callable[[str], None] = nothing
+    workers: list[str] = field(default_factory=list)
+    specs: dict[str, str] = field(default_factory=dict)
+    updates: dict[AttemptId, Update] = field(default_factory=dict)
+    failures: dict[AttemptId, tuple[FailureKind, str]] = field(default_factory=dict)
+    cancelled: set[str] = field(default_factory=set)
+
+    def describe(self) -> ManagerInfo:
+        """Always the same."""
+        self.before("describe")
+        return ManagerInfo(
+            protocol=PROTOCOL, version="0", presence_file="here", heartbeat_seconds=1.0
+        )
+
+    def register(self, registration: Registration) -> Registered:
+        """Any worker is welcome."""
+        self.before("register")
+        self.workers.append(registration.name)
+        return Registered(worker=registration.name)
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        """Nothing that runs is wanted."""
+        self.before("heartbeat")
+        unwanted = tuple(progress.attempt for progress in heartbeat.running)
+        return HeartbeatReply(known=heartbeat.worker in self.workers, unwanted=unwanted)
+
+    def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
+        """Keep it, if its worker is known."""
+        self.before("report_update")
+        if worker not in self.workers:
+            raise Refused("worker", f"no worker is called {worker}")
+        self.updates[attempt] = update
+
+    def report_failure(
+        self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
+    ) -> None:
+        """Keep it, too."""
+        self.before("report_failure")
+        self.failures[attempt] = (kind, f"{worker}: {reason}")
+
+    def leave(self, worker: str, reason: str) -> None:
+        """Forget a worker."""
+        self.before(f"leave: {reason}")
+        self.workers.remove(worker)
+
+    def submit(self, spec: str) -> str:
+        """An identifier that shows which spec it answers."""
+        self.before("submit")
+        if "nonsense" in spec:
+            raise SpecError("split", "nonsense", "random, class, equal or dirichlet(ALPHA)")
+        self.specs[f"experiment-{spec}"] = spec
+        return f"experiment-{spec}"
+
+    def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
+        """A status that repeats what was asked."""
+        self.before(f"status, waiting {wait_seconds:g} s")
+        summary = self._summary(experiment) if experiment else None
+        return Status(change=after_change + 1, experiment=summary)
+
+    def list_experiments(self) -> tuple[ExperimentSummary, ...]:
+        """In the order of submission."""
+        self.before("list_experiments")
+        return tuple(self._summary(experiment) for experiment in self.specs)
+
+    def cancel(self, experiment: str) -> None:
+        """Known experiments only."""
+        self.before("cancel")
+        self.cancelled.add(self._summary(experiment).experiment)
+
+    def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
+        """One line, wherever the reader stands."""
+        self.before(f"results, waiting {wait_seconds:g} s")
+        summary = self._summary(experiment)
+        return RecordPage(lines=("{}",), next_line=from_line + 1, experiment=summary)
+
+    def _summary(self, experiment: str) -> ExperimentSummary:
+        if experiment not in self.specs:
+            raise Refused("experiment", f"no experiment is called {experiment}")
+        return ExperimentSummary(
+            experiment=experiment,
+            name=self.specs[experiment],
+            state=ExperimentState.RUNNING,
+            rounds_done=1,
+            rounds_total=5,
+        )
+
+
+@dataclass
+class Served:
+    """A fake manager, its server, and the means to reach it."""
+
+    service: FakeManager
+    server: Server
+
+    def client(self, **options: Any) -> ManagerClient:
+        """A client of its own connections."""
+        return ManagerClient(self.server.address, **options)
+
+    def raw(self) -> socket.socket:
+        """A bare connection, for those who mean no good."""
+        address = (self.server.address.host, self.server.address.port)
+        return socket.create_connection(address, timeout=20)
+
+    def assert_well(self) -> None:
+        """A well-behaved stranger is still served."""
+        with self.client() as client:
+            assert client.submit("well") == "experiment-well"
+
+
+Serve = Callable[[Limits], Served]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts managers with limits of the test's choice, and stops them in the end."""
+    servers = []
+
+    def start(limits: Limits) -> Served:
+        service = FakeManager()
+        server = serve_manager(service, "127.0.0.1", 0, limits).start()
+        servers.append(server)
+        return Served(service, server)
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def manager(serve: Serve) -> Served:
+    """A manager with the limits that users get."""
+    return serve(Limits())
+
+
+@pytest.fixture
+def attempt() -> AttemptId:
+    """Some attempt."""
+    return AttemptId(experiment="digits-1", round=2, shard=3, attempt=0)
+
+
+@pytest.fixture
+def file() -> PublishedFile:
+    """Some published file."""
+    return PublishedFile(name="update.safetensors", size_bytes=7, checksum="0" * 32)
+
+
+@pytest.fixture
+def update(file: PublishedFile) -> Update:
+    """Some update."""
+    return Update(
+        file=file,
+        samples=10,
+        steps=2,
+        loss=0.5,
+        load_seconds=0.1,
+        train_seconds=0.2,
+        publish_seconds=0.3,
+    )
+
+
+@pytest.fixture
+def heartbeat(attempt: AttemptId) -> Heartbeat:
+    """A worker that is at half of its task."""
+    progress = Progress(attempt=attempt, steps_done=1, steps_total=2, elapsed_seconds=1.5)
+    system = SystemState(cpu_others=0.1, load_average=1.0, memory_used=0.5, io_wait=0.0)
+    return Heartbeat(worker="w1", running=(progress,), system=system)

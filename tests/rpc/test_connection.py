@@ -1,0 +1,225 @@
+"""A peer that is slow, mute, restarted or not what it seems, and a client shared by threads."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import pytest
+from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+from thrift.Thrift import TMessageType
+from thrift.transport.TTransport import TMemoryBuffer
+
+from downpour.errors import DeadlineExceeded, IncompatiblePeer, ProtocolError, Unreachable
+from downpour.rpc import Address, Limits, ManagerClient, serve_manager
+
+if TYPE_CHECKING:
+    from tests.rpc.conftest import Serve, Served
+
+
+@contextmanager
+def neighbour(behave: Callable[[socket.socket], None]) -> Iterator[Address]:
+    """Somebody who takes connections one by one and is not a manager."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            with sock:
+                behave(sock)
+
+    thread = Thread(target=serve)
+    thread.start()
+    try:
+        yield Address(*listener.getsockname())
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+def test_a_trickled_answer_does_not_outlive_the_deadline() -> None:
+    """Each byte comes in time, the answer does not; and the trickler is hung up on."""
+    hung_up = Event()
+
+    def trickle(sock: socket.socket) -> None:
+        sock.recv(65536)
+        sock.sendall(b"\0\1\0\0")
+        try:
+            while not hung_up.wait(0.02):
+                sock.sendall(b"x")
+        except OSError:
+            hung_up.set()
+
+    with neighbour(trickle) as address, ManagerClient(address, timeout_seconds=0.3) as client:
+        with pytest.raises(DeadlineExceeded, match=r"describe took longer than 0\.3 s"):
+            client.describe()
+        assert hung_up.wait(20)
+
+
+def test_after_a_deadline_the_last_answer_never_comes(manager: Served) -> None:
+    """The connection of a call that was given up is not used again."""
+    release = Event()
+
+    def hold(_method: str) -> None:
+        release.wait(20)
+
+    manager.service.before = hold
+    with manager.client(timeout_seconds=0.2) as client:
+        with pytest.raises(DeadlineExceeded):
+            client.submit("first")
+        release.set()
+        assert client.submit("second") == "experiment-second"
+
+
+def framed(kind: int, method: str, sequence: int, result: bytes = b"\0") -> bytes:
+    """An answer, as a peer of ill will or another mind might frame it."""
+    buffer = TMemoryBuffer()
+    TBinaryProtocol(buffer).writeMessageBegin(method, kind, sequence)
+    body: bytes = buffer.getvalue() + result
+    return len(body).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not Thrift"),
+        (b"\0\0\0\4junk", "cannot be read"),
+        (b"\0\0\0\0", "cannot be read"),
+        (framed(TMessageType.REPLY, "describe", 9), "is one to 'describe'"),
+        (framed(TMessageType.REPLY, "leave", 1), "is one to 'leave'"),
+        (framed(TMessageType.CALL, "describe", 1), "a message of kind 1"),
+        (framed(TMessageType.REPLY, "describe", 1), "with nothing"),
+        (framed(TMessageType.REPLY, "describe", 1, b"\x0c\0\0\0\0"), r"describe\.protocol = None"),
+    ],
+)
+def test_what_is_no_answer_is_told_as_such(answer: bytes, told: str) -> None:
+    """Another protocol, another call's answer, an echo or an empty result: an incompatible peer."""
+
+    def babble(sock: socket.socket) -> None:
+        sock.recv(65536)
+        sock.sendall(answer)
+
+    with (
+        neighbour(babble) as address,
+        ManagerClient(address) as client,
+        pytest.raises(IncompatiblePeer, match=told),
+    ):
+        client.describe()
+
+
+def test_nobody_there_is_unreachable(manager: Served) -> None:
+    """The error names the address and the reason, in one line."""
+    address = manager.server.address
+    manager.server.stop()
+    with ManagerClient(address) as client, pytest.raises(Unreachable, match=str(address)):
+        client.describe()
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "a..b"])
+def test_a_name_that_is_none_is_unreachable(host: str) -> None:
+    """A name that does not resolve is told like any other absence."""
+    with ManagerClient(Address(host, 9090)) as client, pytest.raises(Unreachable, match=host):
+        client.describe()
+
+
+def test_a_restarted_manager_is_found_again(manager: Served) -> None:
+    """Every pooled connection is stale by then; the caller does not notice."""
+    address = manager.server.address
+    with manager.client() as client, ThreadPoolExecutor(4) as threads:
+        list(threads.map(client.submit, map(str, range(20))))
+        manager.server.stop()
+        with serve_manager(manager.service, address.host, address.port):
+            assert client.submit("again") == "experiment-again"
+
+
+def test_patience_outlasts_an_absence() -> None:
+    """A call is repeated while nobody answers it."""
+    hung_up_on = iter(range(3))
+
+    def answer_at_last(sock: socket.socket) -> None:
+        if next(hung_up_on, None) is None:
+            sock.recv(65536)
+            sock.sendall(framed(TMessageType.REPLY, "leave", 1))
+
+    with neighbour(answer_at_last) as address:
+        with ManagerClient(address, patience_seconds=60) as client:
+            client.leave("w1", "done")
+        assert next(hung_up_on, None) is None
+
+
+def test_many_threads_may_share_a_client(manager: Served) -> None:
+    """Fifty threads get fifty answers, each its own, over a few connections."""
+    with manager.client(timeout_seconds=60) as client, ThreadPoolExecutor(50) as threads:
+        specs = [str(number) for number in range(500)]
+        assert list(threads.map(client.submit, specs)) == [f"experiment-{n}" for n in specs]
+
+
+def test_waiting_for_a_connection_counts(manager: Served) -> None:
+    """A call that finds all connections taken gives up at its deadline, too."""
+    entered, release = Event(), Event()
+
+    def hold(_method: str) -> None:
+        entered.set()
+        release.wait(20)
+
+    manager.service.before = hold
+    with (
+        manager.client(timeout_seconds=0.3, connections_max=1) as client,
+        ThreadPoolExecutor() as threads,
+    ):
+        first = threads.submit(client.status, "", 0, 20.0)
+        assert entered.wait(20)
+        with pytest.raises(DeadlineExceeded, match="no free connection"):
+            client.describe()
+        release.set()
+        first.result(20)
+
+
+def test_closing_a_client_ends_its_calls(manager: Served) -> None:
+    """Who waits on a closed client is told, and so is who comes after."""
+    entered, release = Event(), Event()
+
+    def hold(_method: str) -> None:
+        entered.set()
+        release.wait(20)
+
+    manager.service.before = hold
+    client = manager.client()
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(client.describe)
+        assert entered.wait(20)
+        client.close()
+        with pytest.raises(Unreachable):
+            answer.result(20)
+        release.set()
+    with pytest.raises(Unreachable, match="closed"):
+        client.describe()
+
+
+def test_a_defect_there_is_no_refusal(manager: Served) -> None:
+    """The caller learns where to look, and the connection goes on."""
+
+    def fail(method: str) -> None:
+        if method == "describe":
+            raise KeyError(method)
+
+    manager.service.before = fail
+    with manager.client() as client:
+        with pytest.raises(ProtocolError, match="the log of the peer says why"):
+            client.describe()
+        assert client.submit("next") == "experiment-next"
+
+
+def test_a_full_server_is_unreachable(serve: Serve) -> None:
+    """A connection that is closed unanswered is told in words."""
+    manager = serve(Limits(connections=0))
+    with manager.client() as client, pytest.raises(Unreachable, match=r"closed|reset"):
+        client.describe()

@@ -1,0 +1,247 @@
+"""A server between hostile peers, its limits, and its end."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from random import Random
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
+from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+from thrift.Thrift import TApplicationException, TMessageType, TType
+from thrift.transport.TTransport import TMemoryBuffer
+
+from downpour.errors import SpecError, Unreachable
+from downpour.rpc import Address, Limits, ManagerClient, serve_manager
+from downpour.rpc.frames import FRAME_BYTES_MAX
+
+if TYPE_CHECKING:
+    from tests.rpc.conftest import Serve, Served
+
+BOMB = 2**31 - 1
+
+
+def message(method: str, arguments: bytes) -> bytes:
+    """A call in a frame, whatever its arguments."""
+    buffer = TMemoryBuffer()
+    TBinaryProtocol(buffer).writeMessageBegin(method, TMessageType.CALL, 7)
+    body: bytes = buffer.getvalue() + arguments
+    return len(body).to_bytes(4, "big") + body
+
+
+def field(kind: int, number: int, content: bytes) -> bytes:
+    """One field of a struct."""
+    return bytes([kind]) + number.to_bytes(2, "big") + content
+
+
+def elements(kind: int, count: int) -> bytes:
+    """The head of a list."""
+    return bytes([kind]) + count.to_bytes(4, "big")
+
+
+HOSTILE = {
+    "text": b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+    "noise": Random(1).randbytes(4096),
+    "negative frame": b"\xff\xff\xff\xfe",
+    "oversized frame": (FRAME_BYTES_MAX + 1).to_bytes(4, "big"),
+    "empty frame": b"\0\0\0\0",
+    "noise in a frame": b"\0\0\1\0" + Random(2).randbytes(256),
+    "half a frame": b"\0\0\1\0abc",
+    "half a call": message("submit", field(TType.STRING, 1, b"\0\0\1\0abc") + b"\0"),
+    "negative string": message("submit", field(TType.STRING, 1, b"\xff\xff\xff\xff") + b"\0"),
+    "unknown type": message("submit", field(99, 1, b"abc") + b"\0"),
+    "nested structs": message("heartbeat", field(TType.STRUCT, 9, b"") * 100_000),
+    "nested lists": message("heartbeat", field(TType.LIST, 9, elements(TType.LIST, 1) * 100_000)),
+    "list without end": message(
+        "heartbeat",
+        field(TType.STRUCT, 1, field(TType.LIST, 2, elements(TType.STRUCT, BOMB))),
+    ),
+    "wrong list": message(
+        "heartbeat",
+        field(TType.STRUCT, 1, field(TType.LIST, 2, elements(TType.I32, 1) + b"abcd\0\0")),
+    ),
+    "unknown enum": message("reportFailure", field(TType.I32, 3, b"\0\0\0\x63") + b"\0"),
+}
+
+ANSWERED = {
+    "unknown method": (message("explode", b"\0"), TApplicationException.UNKNOWN_METHOD),
+    "large unknown method": (
+        message("explode", bytes(10_000_000)),
+        TApplicationException.UNKNOWN_METHOD,
+    ),
+    "no argument": (message("heartbeat", b"\0"), TApplicationException.PROTOCOL_ERROR),
+    "wrong type": (
+        message("heartbeat", field(TType.I32, 1, b"abcd") + b"\0"),
+        TApplicationException.PROTOCOL_ERROR,
+    ),
+}
+
+
+@pytest.mark.parametrize("sent", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_bytes_cost_the_sender_alone(serve: Serve, sent: bytes) -> None:
+    """The sender loses its connection; a friend's goes on, and strangers are served."""
+    manager = serve(Limits(frame_seconds=0.2))
+    with manager.client() as friend, manager.raw() as hostile:
+        friend.describe()
+        with suppress(ConnectionError):
+            hostile.sendall(sent)
+            while hostile.recv(65536):
+                pass
+        assert friend.submit("friend") == "experiment-friend"
+        manager.assert_well()
+
+
+def test_half_a_frame_does_not_hold_its_thread(serve: Serve) -> None:
+    """A peer that begins and falls silent, its connection open, is dropped."""
+    manager = serve(Limits(frame_seconds=0.1))
+    with manager.raw() as hostile:
+        hostile.sendall(b"\0\0\1\0abc")
+        assert hostile.recv(1) == b""
+        manager.assert_well()
+
+
+@pytest.mark.parametrize(("sent", "kind"), ANSWERED.values(), ids=ANSWERED)
+def test_what_cannot_be_carried_out_is_answered(manager: Served, sent: bytes, kind: int) -> None:
+    """An unknown method or wrong arguments get an exception, and the connection stays usable."""
+    with manager.raw() as peer:
+        for _ in range(2):
+            peer.sendall(sent)
+            answer = TBinaryProtocol(TMemoryBuffer(peer.recv(65536)[4:]))
+            assert answer.readMessageBegin()[1:] == (TMessageType.EXCEPTION, 7)
+            told = TApplicationException()
+            told.read(answer)
+            assert told.type == kind
+        manager.assert_well()
+
+
+def test_a_peer_that_does_not_read_is_dropped(serve: Serve) -> None:
+    """An answer that nobody takes does not hold its thread."""
+    manager = serve(Limits(frame_seconds=0.2))
+    manager.service.specs = {f"e{number}": "x" * 1000 for number in range(9_000)}
+    with manager.raw() as hostile:
+        hostile.sendall(message("listExperiments", b"\0") * 3)
+        manager.assert_well()
+        with suppress(ConnectionError):
+            while True:
+                hostile.sendall(message("describe", b"\0") * 1000)
+
+
+def test_an_idle_connection_is_closed(serve: Serve) -> None:
+    """Who says nothing for long enough is let go."""
+    manager = serve(Limits(idle_seconds=0.1))
+    with manager.raw() as idle:
+        assert idle.recv(1) == b""
+
+
+def test_there_is_a_limit_of_connections(serve: Serve) -> None:
+    """One too many is closed unanswered; when another leaves, there is room again."""
+    manager = serve(Limits(connections=2))
+    with manager.client() as first, manager.client() as second, manager.client() as third:
+        first.describe()
+        second.describe()
+        with pytest.raises(Unreachable):
+            third.describe()
+        first.close()
+        with manager.client(patience_seconds=20) as patient:
+            patient.describe()
+        second.describe()
+
+
+def test_stopping_lets_the_call_in_flight_finish(manager: Served) -> None:
+    """A call that has begun is answered; new ones are not, and idle connections are closed."""
+    entered, release = Event(), Event()
+
+    def hold(method: str) -> None:
+        if method == "submit":
+            entered.set()
+            assert release.wait(20)
+
+    manager.service.before = hold
+    with manager.raw() as idle, manager.client() as client, ThreadPoolExecutor() as threads:
+        answer = threads.submit(client.submit, "late")
+        assert entered.wait(20)
+        stopped = threads.submit(manager.server.stop, 20)
+        assert idle.recv(1) == b""
+        assert not stopped.done()
+        with pytest.raises(Unreachable), manager.client() as stranger:
+            stranger.describe()
+        release.set()
+        assert answer.result(20) == "experiment-late"
+        stopped.result(20)
+
+
+def test_stopping_does_not_wait_for_ever(manager: Served) -> None:
+    """A call that outlasts the grace time loses its connection."""
+    entered, release = Event(), Event()
+
+    def hold(_method: str) -> None:
+        entered.set()
+        release.wait(20)
+
+    manager.service.before = hold
+    with manager.client() as client, ThreadPoolExecutor() as threads:
+        answer = threads.submit(client.describe)
+        assert entered.wait(20)
+        manager.server.stop(grace_seconds=0.05)
+        with pytest.raises(Unreachable):
+            answer.result(20)
+        release.set()
+
+
+def test_a_call_may_stop_the_server_that_serves_it(manager: Served) -> None:
+    """It does not wait for itself, and is answered; stopping twice is harmless."""
+    manager.service.before = lambda _: manager.server.stop(grace_seconds=60)
+    with manager.client() as client:
+        client.describe()
+        with pytest.raises(Unreachable):
+            client.describe()
+    manager.server.stop()
+
+
+def test_a_port_in_use_is_told_in_one_line(manager: Served) -> None:
+    """The user learns which port, before anything is served."""
+    address = manager.server.address
+    with pytest.raises(SpecError, match="in use") as caught:
+        serve_manager(manager.service, address.host, address.port)
+    assert (caught.value.field, caught.value.value) == ("port", address.port)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "field"), [("no.such.host.invalid", 0, "host"), ("127.0.0.1", 70000, "port")]
+)
+def test_a_place_that_cannot_be_listened_at(
+    manager: Served, host: str, port: int, field: str
+) -> None:
+    """The field that is wrong is named."""
+    with pytest.raises(SpecError) as caught:
+        serve_manager(manager.service, host, port)
+    assert caught.value.field == field
+
+
+@pytest.fixture
+def six() -> str:
+    """The IPv6 loopback, where there is one."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    return "::1"
+
+
+def test_ipv6_is_served(manager: Served, six: str) -> None:
+    """An address of six kinds of numbers is as good as one of four."""
+    with serve_manager(manager.service, six, 0) as server:
+        assert str(server.address).startswith("[::1]:")
+        with ManagerClient(server.address) as client:
+            client.describe()
+
+
+def test_every_interface_of_both_kinds(manager: Served, six: str) -> None:
+    """`::` listens on IPv4 as well."""
+    with serve_manager(manager.service, "::", 0) as server:
+        for host in (six, "127.0.0.1"):
+            with ManagerClient(Address(host, server.address.port)) as client:
+                client.describe()

@@ -1,0 +1,229 @@
+"""Every message survives the wire, and what should not be in one is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from downpour import values
+from downpour.rpc import frames, messages
+from downpour.rpc.generated import ttypes
+from downpour.rpc.misfit import Misfit
+from downpour.rpc.wire import from_wire, to_wire
+
+_NAMES = st.text(
+    st.characters(categories=["L", "N"], include_characters="-_"), min_size=1, max_size=20
+)
+_CHECKSUMS = st.from_regex("[0-9a-f]{32}", fullmatch=True)
+_ARRAYS = st.lists(st.integers(0, 2**63 - 1), max_size=20).map(lambda many: np.array(many, int))
+_FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "PublishedFile.name": _NAMES,
+    "PublishedFile.checksum": _CHECKSUMS,
+    "AttemptId.experiment": _NAMES,
+    "ExperimentSummary.experiment": _NAMES,
+    "Task.dataset": _NAMES,
+    "Task.indices": _ARRAYS,
+    "ManagerInfo.presence_file": _NAMES,
+    "Registration.port": st.integers(1, 65535),
+    "Update.loss": st.floats(allow_nan=False),
+}
+_MESSAGES: list[type] = [
+    message
+    for message in {**vars(values), **vars(messages)}.values()
+    if isinstance(message, type) and is_dataclass(message) and hasattr(ttypes, message.__name__)
+]
+
+
+def strategy(hint: Any, key: str = "") -> st.SearchStrategy[Any]:
+    """Any value of an annotation that the protocol allows."""
+    if key in _FIELDS:
+        return _FIELDS[key]
+    if get_origin(hint) is tuple:
+        return st.lists(strategy(get_args(hint)[0]), max_size=3).map(tuple)
+    if get_args(hint):
+        return st.one_of(*(strategy(kind, key) for kind in get_args(hint)))
+    if isinstance(hint, type) and is_dataclass(hint):
+        hints = get_type_hints(hint)
+        names = [field.name for field in fields(hint)]
+        kinds = {name: strategy(hints[name], f"{hint.__name__}.{name}") for name in names}
+        return st.builds(hint, **kinds)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return st.sampled_from(hint)
+    scalars: dict[Any, st.SearchStrategy[Any]] = {
+        int: st.integers(0, 2**31 - 1),
+        float: st.floats(0, allow_infinity=False),
+        str: st.text(st.characters(codec="utf-8")),
+        bool: st.booleans(),
+        type(None): st.none(),
+    }
+    return scalars[hint]
+
+
+def through_bytes(struct: Any) -> Any:
+    """Write a struct as it travels, and read it back."""
+    writing, buffer = frames.accelerated()
+    struct.write(writing)
+    reading, _ = frames.accelerated(buffer.getvalue())
+    read = type(struct)()
+    read.read(reading)
+    return read
+
+
+def told(value: Any) -> Any:
+    """A value in a form that compares by content, arrays included."""
+    if isinstance(value, messages.Task):
+        names = [field.name for field in fields(value)]
+        return {name: told(getattr(value, name)) for name in names}
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def test_no_message_is_forgotten() -> None:
+    """Every struct of the protocol has a value of its name, but for those that are two values."""
+    structs = {name for name, kind in vars(ttypes).items() if hasattr(kind, "thrift_spec")}
+    assert structs - {message.__name__ for message in _MESSAGES} == {"Indices", "Refusal"}
+
+
+@pytest.mark.parametrize("message", _MESSAGES, ids=lambda message: message.__name__)
+@given(data=st.data())
+@settings(max_examples=30)
+def test_every_message_survives_the_wire(message: type, data: st.DataObject) -> None:
+    """Value → struct → bytes → struct → value is the identity."""
+    value = data.draw(strategy(message))
+    assert told(from_wire(message, through_bytes(to_wire(value)))) == told(value)
+
+
+@settings(max_examples=30)
+@given(file=strategy(values.PublishedFile), count=st.integers(0, 2**40))
+def test_a_task_may_carry_its_indices_as_a_file(file: values.PublishedFile, count: int) -> None:
+    """A list too large for a message travels as a file, whose size must fit the count."""
+    held = values.PublishedFile(name=file.name, size_bytes=4 * count, checksum=file.checksum)
+    task = _task(messages.IndicesFile(width_bytes=4, count=count, file=held))
+    assert told(from_wire(messages.Task, through_bytes(to_wire(task)))) == told(task)
+
+
+def test_too_many_indices_do_not_go_into_a_message() -> None:
+    """The sender learns that a file is needed before anything is sent."""
+    with pytest.raises(ValueError, match="send an IndicesFile"):
+        to_wire(_task(np.arange(5_000_000)))
+
+
+def _set(path: str, value: object) -> Callable[[Any], None]:
+    """A hostile hand that changes one field of a struct."""
+
+    def change(struct: Any) -> None:
+        *way, last = path.split(".")
+        for name in way:
+            struct = getattr(struct, name)
+        setattr(struct, last, value)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("spec", None),
+        ("spec.name", "../spec"),
+        ("spec.name", "a/b"),
+        ("spec.name", ".."),
+        ("spec.name", "a\0"),
+        ("spec.name", "x" * 256),
+        ("spec.name", None),
+        ("spec.size_bytes", -1),
+        ("spec.checksum", "short"),
+        ("id.round", -1),
+        ("id.experiment", "/tmp"),  # noqa: S108
+        ("dataset", ".."),
+        ("model", None),
+        ("optimizer_state.name", "a/b"),
+        ("indices", None),
+    ],
+)
+def test_a_hostile_task_is_refused_by_field(path: str, value: object) -> None:
+    """What is missing, negative or not bare is named with its path."""
+    task = to_wire(_task(np.arange(3)))
+    _set(path, value)(task)
+    with pytest.raises(Misfit) as caught:
+        from_wire(messages.Task, task)
+    assert caught.value.field == path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set("width_bytes", 3),
+        _set("width_bytes", None),
+        _set("count", 4),
+        _set("count", -3),
+        _set("packed", None),
+        _set("packed", b"odd"),
+        _set("file", ttypes.PublishedFile("f", 6, "0" * 32)),
+    ],
+)
+def test_hostile_indices_are_refused(change: Callable[[Any], None]) -> None:
+    """Width, count and bytes must fit together, and there is one list only."""
+    task = to_wire(_task(np.arange(3)))
+    change(task.indices)
+    with pytest.raises(Misfit, match="indices"):
+        from_wire(messages.Task, task)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("width_bytes", 1), ("count", 3), ("count", -2), ("file.name", "../x")]
+)
+def test_a_hostile_indices_file_is_refused(path: str, value: object) -> None:
+    """The file's size must be that of its indices, and its name bare."""
+    file = values.PublishedFile(name="f", size_bytes=8, checksum="0" * 32)
+    task = to_wire(_task(messages.IndicesFile(width_bytes=4, count=2, file=file)))
+    _set(path, value)(task.indices)
+    with pytest.raises(Misfit, match=r"indices\.file"):
+        from_wire(messages.Task, task)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
+def test_measurements_are_finite(number: float, update: values.Update) -> None:
+    """Seconds that are no number never get in; a loss may be one, for the aggregator to judge."""
+    struct = to_wire(update)
+    struct.loss = number
+    from_wire(values.Update, struct)
+    struct.train_seconds = number
+    with pytest.raises(Misfit, match="train_seconds"):
+        from_wire(values.Update, struct)
+
+
+def test_a_misfit_inside_a_list_tells_its_place(heartbeat: messages.Heartbeat) -> None:
+    """The path counts the elements."""
+    struct = to_wire(heartbeat)
+    struct.running[0].attempt.shard = -4
+    with pytest.raises(Misfit, match=r"^running\[0\]\.attempt\.shard = -4: 0 or more$"):
+        from_wire(messages.Heartbeat, struct)
+
+
+@pytest.mark.parametrize("samples", [-1, 2**63, 1.5, "ten", None])
+def test_what_is_no_value_is_not_sent(samples: Any, update: values.Update) -> None:
+    """A wrong type or range on this side is a defect, told with its field before it travels."""
+    wrong = values.Update(
+        **{f.name: getattr(update, f.name) for f in fields(update)} | {"samples": samples}
+    )
+    with pytest.raises((TypeError, ValueError)) as caught:
+        to_wire(wrong)
+    assert "Update.samples" in caught.value.__notes__[0]
+
+
+def _task(indices: Any) -> messages.Task:
+    file = values.PublishedFile(name="file", size_bytes=1, checksum="0" * 32)
+    return messages.Task(
+        id=values.AttemptId(experiment="e", round=0, shard=0, attempt=0),
+        spec=file,
+        dataset="digits",
+        model=file,
+        indices=indices,
+        optimizer_state=file,
+    )

@@ -1,0 +1,32 @@
+"""Reading a spec from the file that a user wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from downpour.errors import SpecError
+from downpour.runtime.spec_file import read_spec
+from downpour.spec import Spec
+
+
+def test_a_file_is_read_and_overridden(tmp_path: Path) -> None:
+    """Overrides win over what stands in the file."""
+    file = tmp_path / "spec.toml"
+    file.write_text('name = "bigger"\nepochs = 3\n', encoding="utf-8")
+    assert read_spec(file, {"epochs": 4}) == Spec(name="bigger", epochs=4)
+
+
+def test_a_missing_file_costs_one_line(tmp_path: Path) -> None:
+    """The refusal names the file and what is wrong with it."""
+    with pytest.raises(SpecError, match=r"absent\.toml': must be a readable TOML file \(No such"):
+        read_spec(tmp_path / "absent.toml")
+
+
+def test_a_file_of_bytes_costs_one_line(tmp_path: Path) -> None:
+    """A picture given by mistake is refused, not decoded."""
+    file = tmp_path / "spec.toml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SpecError, match="not UTF-8 text"):
+        read_spec(file)

@@ -1,0 +1,57 @@
+"""Small values that the scheduler's tests are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from downpour.spec import Spec
+from downpour.values import AttemptId, Evaluation, Progress, PublishedFile, SystemState, Update
+
+
+class Make:
+    """Makes the values that events carry; only what a test names differs from one to the next."""
+
+    def spec(self, **fields: Any) -> Spec:
+        """Make a resolved spec: three shards and two rounds unless said otherwise."""
+        return Spec.make({"shards": 3, "epochs": 2, **fields})
+
+    def file(self, name: str) -> PublishedFile:
+        """Make a file of that name."""
+        return PublishedFile(name=name, size_bytes=8, checksum="0" * 32)
+
+    def attempt(self, experiment: str, round_number: int, shard: int, attempt: int) -> AttemptId:
+        """Make an attempt's identity."""
+        return AttemptId(experiment=experiment, round=round_number, shard=shard, attempt=attempt)
+
+    def update(self, name: str, *, keeps_state: bool = False) -> Update:
+        """Make an update whose parameters lie in the file of that name."""
+        return Update(
+            file=self.file(name),
+            samples=10,
+            steps=1,
+            loss=0.5,
+            load_seconds=0.0,
+            train_seconds=1.0,
+            publish_seconds=0.0,
+            optimizer_state=self.file(f"{name}.optimizer") if keeps_state else None,
+        )
+
+    def progress(self, attempt: AttemptId) -> Progress:
+        """Make a report that an attempt is half done."""
+        return Progress(attempt=attempt, steps_done=1, steps_total=2, elapsed_seconds=1.0)
+
+    def evaluation(self, accuracy: float = 0.5) -> Evaluation:
+        """Make the measure of a model version."""
+        return Evaluation(accuracy=accuracy, loss=0.5, class_accuracy=(), samples=10, seconds=1.0)
+
+    def system(self) -> SystemState:
+        """Make the state of a machine that does nothing else."""
+        return SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
+
+
+@pytest.fixture(scope="session")
+def make() -> Make:
+    """Return the maker of values."""
+    return Make()

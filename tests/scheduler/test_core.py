@@ -1,0 +1,109 @@
+"""What the scenarios do not show: fields of the core that drivers read, and odd beginnings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downpour.errors import SpecError
+from downpour.scheduler import Scheduler, SchedulerOptions
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+
+if TYPE_CHECKING:
+    from tests.scheduler.conftest import Make
+
+
+def begin(make: Make, options: SchedulerOptions | None = None) -> tuple[Scheduler, do.Assign]:
+    """Return a scheduler whose only worker, ann, has just been given the only shard."""
+    scheduler = Scheduler(options)
+    scheduler.handle(on.WorkerJoined(at_seconds=0.0, worker="ann"))
+    spec = make.spec(shards=1, epochs=1, retries=0)
+    scheduler.handle(on.ExperimentSubmitted(at_seconds=1.0, experiment="one", spec=spec))
+    commands = scheduler.handle(
+        on.Prepared(at_seconds=2.0, experiment="one", shard_samples=(10,), model=make.file("m0"))
+    )
+    assert isinstance(commands[0], do.Assign)
+    return scheduler, commands[0]
+
+
+def test_an_unresolved_spec_is_refused(make: Make) -> None:
+    """Without a number of shards there is nothing to cut; nothing of it remains."""
+    scheduler = Scheduler()
+    spec = make.spec(shards=None)
+    with pytest.raises(SpecError, match="shards"):
+        scheduler.handle(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
+    assert scheduler.experiments == {}
+
+
+def test_shards_that_nobody_asked_for_end_the_experiment(make: Make) -> None:
+    """Training on another number of shards than the spec says would be another experiment."""
+    scheduler = Scheduler()
+    spec = make.spec(shards=2)
+    scheduler.handle(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
+    commands = scheduler.handle(
+        on.Prepared(at_seconds=1.0, experiment="one", shard_samples=(10,), model=make.file("m0"))
+    )
+    assert [type(command) for command in commands] == [do.Conclude]
+    assert scheduler.experiments["one"].reason.endswith("cut into 1 shards instead of 2")
+
+
+def test_a_heartbeat_tells_how_far_an_attempt_is(make: Make) -> None:
+    """Progress and the machine's state are there to be shown, until the attempt is over."""
+    scheduler, assigned = begin(make)
+    progress = make.progress(assigned.attempt)
+    scheduler.handle(
+        on.HeartbeatReceived(
+            at_seconds=3.0, worker="ann", running=(progress,), system=make.system()
+        )
+    )
+    ann = scheduler.workers.get("ann")
+    assert ann is not None
+    assert (ann.progress, ann.system, ann.seen_at_seconds) == (progress, make.system(), 3.0)
+    scheduler.handle(
+        on.UpdatePublished(
+            at_seconds=4.0, worker="ann", attempt=assigned.attempt, update=make.update("u")
+        )
+    )
+    assert (ann.progress, ann.running, ann.tasks_done, ann.seen_at_seconds) == (None, None, 1, 4.0)
+
+
+def test_unwanted_is_whatever_else_a_worker_runs(make: Make) -> None:
+    """A worker may go on with what it was given; a stranger with nothing."""
+    scheduler, assigned = begin(make)
+    wanted = make.progress(assigned.attempt)
+    other = make.progress(make.attempt("one", 0, 0, 7))
+    assert scheduler.unwanted("ann", [wanted, other]) == [other.attempt]
+    assert scheduler.unwanted("bob", [wanted]) == [wanted.attempt]
+    assert scheduler.unwanted("bob", []) == []
+
+
+def test_time_does_not_run_backwards(make: Make) -> None:
+    """An event that comes late carries an early time; nobody is younger for it."""
+    scheduler, assigned = begin(make)
+    commands = scheduler.handle(
+        on.UpdatePublished(
+            at_seconds=-5.0, worker="ann", attempt=assigned.attempt, update=make.update("u")
+        )
+    )
+    accepted = commands[0]
+    assert isinstance(accepted, do.Accept)
+    assert (accepted.completion_seconds, scheduler.now_seconds) == (0.0, 2.0)
+
+
+def test_patience_is_an_option(make: Make) -> None:
+    """A worker is lost after as many silent seconds as the scheduler was told, and not at them."""
+    scheduler, _ = begin(make, SchedulerOptions(lost_after_seconds=100.0))
+    assert scheduler.handle(on.Tick(at_seconds=100.0)) == []
+    commands = scheduler.handle(on.Tick(at_seconds=101.0))
+    assert [type(command) for command in commands] == [do.GiveUp, do.Conclude]
+    assert scheduler.experiments["one"].reason == (
+        "shard 0 of round 1 failed once (on ann), last: no heartbeat for 101 s"
+    )
+
+
+def test_each_command_names_its_cause(make: Make) -> None:
+    """Events are counted from 1; whatever follows from one carries its number."""
+    scheduler, assigned = begin(make)
+    assert assigned.cause == scheduler.events_handled == 3

@@ -1,0 +1,98 @@
+"""What an experiment remembers of its rounds, its models and its files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downpour.scheduler.experiment import Experiment
+
+if TYPE_CHECKING:
+    from tests.scheduler.conftest import Make
+
+
+def started(make: Make, **fields: object) -> Experiment:
+    """Return an experiment of one shard whose first round has begun."""
+    experiment = Experiment("one", make.spec(shards=1, **{"epochs": 4, **fields}))
+    experiment.shard_samples = (10,)
+    experiment.models.append(make.file("m0"))
+    experiment.start_round()
+    return experiment
+
+
+def train(make: Make, experiment: Experiment, *, keeps_state: bool = False) -> list[str]:
+    """Train and close a round; returns the names of the files spent by that."""
+    current = experiment.round
+    assert current is not None
+    number = current.number
+    update = make.update(f"u{number}", keeps_state=keeps_state)
+    current.publish(current.assign(0, "ann", 0.0), "ann", update, 1.0)
+    spent = experiment.close_round(current, make.file(f"m{number + 1}"))
+    experiment.start_round()
+    return [file.name for file in spent]
+
+
+@pytest.mark.parametrize(
+    ("every", "rounds"), [(0, []), (1, [0, 1, 2, 3]), (2, [1, 3]), (3, [2, 3]), (9, [3])]
+)
+def test_the_last_model_is_always_measured(make: Make, every: int, rounds: list[int]) -> None:
+    """Every so many rounds, and after the last; with 0 never."""
+    experiment = started(make, evaluate_every=every)
+    for _ in range(4):
+        train(make, experiment)
+    assert list(experiment.evaluating) == rounds
+
+
+def test_models_are_kept_while_somebody_needs_them(make: Make) -> None:
+    """The newest stay, and an older one stays until it has been measured."""
+    experiment = started(make, keep_models=1, evaluate_every=2)
+    assert train(make, experiment) == ["u0", "m0"]
+    assert train(make, experiment) == ["u1", "m1"]
+    assert train(make, experiment) == ["u2"], "m2 is being evaluated"
+    assert [file.name for file in experiment.take_evaluation(1, make.evaluation())] == ["m2"]
+    assert [file.name for file in experiment.models] == ["m3"]
+
+
+def test_evaluations_may_overtake_each_other(make: Make) -> None:
+    """What is shown as the last evaluation is that of the latest round."""
+    experiment = started(make)
+    train(make, experiment)
+    train(make, experiment)
+    experiment.take_evaluation(1, make.evaluation(accuracy=0.9))
+    experiment.take_evaluation(0, make.evaluation(accuracy=0.1))
+    assert experiment.last_evaluation == make.evaluation(accuracy=0.9)
+    assert experiment.evaluating == {}
+
+
+def test_an_optimizer_state_lives_until_the_next_one(make: Make) -> None:
+    """It is needed from one round to the next, and spent when the shard has a newer one."""
+    experiment = started(make, optimizer_state="keep", evaluate_every=0, keep_models=9)
+    assert train(make, experiment, keeps_state=True) == ["u0"]
+    assert experiment.needs(0, make.file("u0.optimizer"))
+    assert not experiment.needs(0, make.file("u0"))
+    assert train(make, experiment, keeps_state=True) == ["u1", "u0.optimizer"]
+    assert [file.name for file in experiment.close()] == ["u1.optimizer"]
+
+
+def test_closing_gives_back_what_only_going_on_needed(make: Make) -> None:
+    """Updates of the round, states and models beyond those kept; the newest model stays."""
+    experiment = started(make, keep_models=1, optimizer_state="keep")
+    train(make, experiment)
+    train(make, experiment)
+    current = experiment.round
+    assert current is not None
+    current.publish(current.assign(0, "ann", 0.0), "ann", make.update("u2"), 1.0)
+    assert [file.name for file in experiment.close()] == ["u2", "m1"]
+    assert [file.name for file in experiment.models] == ["m2"]
+    assert experiment.round is None
+
+
+def test_an_experiment_knows_its_own_attempts(make: Make) -> None:
+    """Those of the current round exactly, those of former rounds by round and shard."""
+    experiment = started(make)
+    train(make, experiment)
+    known = [(0, 0, 0), (0, 0, 5)]
+    unknown = [(1, 0, 0), (0, 1, 0), (0, -1, 0), (-1, 0, 0), (2, 0, 0), (0, 0, -1)]
+    assert all(experiment.knows(make.attempt("one", *numbers)) for numbers in known)
+    assert not any(experiment.knows(make.attempt("one", *numbers)) for numbers in unknown)

@@ -1,0 +1,119 @@
+"""The invariants notice books that do not agree; each test falsifies one and is told so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downpour.scheduler import Scheduler
+from downpour.scheduler import events as on
+from downpour.scheduler.experiment import Experiment
+from downpour.scheduler.invariants import check_invariants
+from downpour.scheduler.round import Round
+
+if TYPE_CHECKING:
+    from tests.scheduler.conftest import Make
+
+
+@pytest.fixture
+def scheduler(make: Make) -> Scheduler:
+    """Return a scheduler in the middle of a round: ann and bob train, shard 2 is pending."""
+    scheduler = Scheduler()
+    for worker in ("ann", "bob"):
+        scheduler.handle(on.WorkerJoined(at_seconds=0.0, worker=worker))
+    for name in ("one", "two"):
+        scheduler.handle(on.ExperimentSubmitted(at_seconds=1.0, experiment=name, spec=make.spec()))
+    scheduler.handle(
+        on.Prepared(
+            at_seconds=2.0, experiment="one", shard_samples=(10, 10, 10), model=make.file("m0")
+        )
+    )
+    check_invariants(scheduler)
+    return scheduler
+
+
+def one(scheduler: Scheduler) -> tuple[Experiment, Round]:
+    """Return the active experiment and its round."""
+    assert scheduler.active is not None
+    assert scheduler.active.round is not None
+    return scheduler.active, scheduler.active.round
+
+
+def two_on_one_task(scheduler: Scheduler) -> None:
+    """Make bob believe that he has ann's task."""
+    ann, bob = scheduler.workers
+    bob.running = ann.running
+
+
+def nobody_active(scheduler: Scheduler) -> None:
+    """Forget which experiment is active."""
+    scheduler.active = None
+
+
+def wrong_count(scheduler: Scheduler) -> None:
+    """Count an update that is not there."""
+    one(scheduler)[1].published += 1
+
+
+def lost_shard(scheduler: Scheduler) -> None:
+    """Offer a shard to nobody."""
+    one(scheduler)[1]._pending.clear()
+
+
+def idle_and_busy(scheduler: Scheduler) -> None:
+    """List a busy worker among the idle."""
+    scheduler.workers._idle["ann"] = None
+
+
+def early_aggregation(scheduler: Scheduler) -> None:
+    """Aggregate a round that is not complete."""
+    one(scheduler)[1].aggregating = True
+
+
+def forgotten_worker(scheduler: Scheduler) -> None:
+    """Let a worker vanish from under its task."""
+    scheduler.workers.remove("bob")
+
+
+def too_many_failures(scheduler: Scheduler) -> None:
+    """Let a task fail more often than the spec allows."""
+    one(scheduler)[1].tasks[2].failures = 99
+
+
+def standstill(scheduler: Scheduler) -> None:
+    """Let an experiment run without a round."""
+    experiment, _ = one(scheduler)
+    for worker in list(scheduler.workers):
+        scheduler.workers.remove(worker.name)
+    experiment.round = None
+
+
+def no_model(scheduler: Scheduler) -> None:
+    """Let an experiment run without a model."""
+    one(scheduler)[0].models.clear()
+
+
+@pytest.mark.parametrize(
+    ("falsify", "sentence"),
+    [
+        (two_on_one_task, "bob is busy with a task that is ann's"),
+        (nobody_active, "should be the only open one, but open are one"),
+        (wrong_count, "counts 1 published"),
+        (lost_shard, r"offers the shards \[\]"),
+        (idle_and_busy, "does not agree with the workers' states"),
+        (early_aggregation, "is not complete, but not treated so"),
+        (forgotten_worker, "is said to run on bob, which does not run it"),
+        (too_many_failures, "has failed 99 times, and the experiment goes on"),
+        (standstill, "stands still and waits for nothing"),
+        (no_model, "runs without a model"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    scheduler: Scheduler, falsify: Callable[[Scheduler], None], sentence: str
+) -> None:
+    """A falsified book is found, and the sentence says which."""
+    falsify(scheduler)
+    with pytest.raises(AssertionError, match=sentence):
+        check_invariants(scheduler)

@@ -1,0 +1,90 @@
+"""The tables of lives, and what is said of a step that they do not have."""
+
+from __future__ import annotations
+
+import pytest
+
+from downpour.errors import IllegalTransition
+from downpour.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, Lifecycle, Table
+
+TABLES = {
+    "task": (TASK, "pending"),
+    "worker": (WORKER, "idle"),
+    "experiment": (EXPERIMENT, "waiting"),
+}
+
+
+def test_an_illegal_step_tells_the_story() -> None:
+    """Who asks for a step that is not in the table learns what had happened before."""
+    life = Lifecycle("task round 0 shard 3", TASK, "pending")
+    life.step("assign")
+    life.step("publish")
+    life.step("apply")
+    with pytest.raises(IllegalTransition) as caught:
+        life.step("refuse")
+    assert caught.value.story == (
+        "pending",
+        "assign → running",
+        "publish → published",
+        "apply → applied",
+    )
+    assert "task round 0 shard 3: no step 'refuse' from 'applied'" in str(caught.value)
+
+
+def test_an_illegal_step_changes_nothing() -> None:
+    """After a refused step the life goes on where it was."""
+    life = Lifecycle("worker ann", WORKER, "idle")
+    with pytest.raises(IllegalTransition):
+        life.step("release")
+    assert life.state == "idle"
+    life.step("assign")
+    assert life.state == "busy"
+
+
+def test_a_long_story_keeps_its_end() -> None:
+    """A worker that has lived through a thousand tasks remembers the last few."""
+    life = Lifecycle("worker ann", WORKER, "idle")
+    for _ in range(1000):
+        life.step("assign")
+        life.step("release")
+    life.step("go")
+    with pytest.raises(IllegalTransition) as caught:
+        life.step("assign")
+    assert len(caught.value.story) <= 32
+    assert caught.value.story[-2:] == ("release → idle", "go → gone")
+
+
+@pytest.mark.parametrize(("table", "first"), TABLES.values(), ids=TABLES)
+def test_every_state_can_be_reached(table: Table, first: str) -> None:
+    """No row of a table is dead."""
+    reached = {first}
+    while grown := {after for (before, _), after in table.items() if before in reached} - reached:
+        reached |= grown
+    assert reached == {first} | {before for before, _ in table} | set(table.values())
+
+
+@pytest.mark.parametrize(
+    ("table", "ends"),
+    [
+        (TASK, {"applied"}),
+        (WORKER, {"gone"}),
+        (EXPERIMENT, {"finished", "failed", "cancelled"}),
+    ],
+    ids=TABLES,
+)
+def test_a_life_ends_where_it_should(table: Table, ends: set[str]) -> None:
+    """From these states, and no others, there is no further step."""
+    assert set(table.values()) - {before for before, _ in table} == ends
+
+
+@pytest.mark.parametrize(("table", "first"), TABLES.values(), ids=TABLES)
+def test_may_and_step_agree(table: Table, first: str) -> None:
+    """`may` says beforehand whether `step` would raise."""
+    for name in {name for _, name in table}:
+        life = Lifecycle("somebody", table, first)
+        if life.may(name):
+            life.step(name)
+            assert life.state == table[first, name]
+        else:
+            with pytest.raises(IllegalTransition):
+                life.step(name)

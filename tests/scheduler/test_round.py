@@ -1,0 +1,118 @@
+"""The books of a round."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downpour.errors import IllegalTransition
+from downpour.scheduler.round import Round
+
+if TYPE_CHECKING:
+    from tests.scheduler.conftest import Make
+
+
+def offered(current: Round, count: int = 100) -> list[int]:
+    """Return the shards that are offered to a policy."""
+    return [offer.shard for offer in current.pending(count)]
+
+
+def test_a_round_is_complete_when_every_shard_is_published(make: Make) -> None:
+    """Updates come back in shard order, in whichever order they were published."""
+    current = Round("one", 0, (10, 20))
+    attempts = [current.assign(shard, "ann", 1.0) for shard in (0, 1)]
+    current.publish(attempts[1], "ann", make.update("b"), 5.0)
+    published = [current.complete]
+    current.publish(attempts[0], "ann", make.update("a"), 7.0)
+    assert [*published, current.complete] == [False, True]
+    assert [update.file.name for update in current.apply()] == ["a", "b"]
+    assert (current.started_at_seconds, current.last_update_at_seconds) == (1.0, 7.0)
+
+
+def test_pending_shards_are_offered_in_order() -> None:
+    """The lowest shards first, no more than asked for, with their sample counts."""
+    current = Round("one", 0, (10, 20, 30))
+    assert offered(current, 2) == [0, 1]
+    assert offered(current, 0) == []
+    assert [offer.samples for offer in current.pending(9)] == [10, 20, 30]
+
+
+def test_a_shard_that_came_back_is_offered_again() -> None:
+    """It takes its place in the order, and says on whom it failed, where that counts."""
+    current = Round("one", 0, (10, 20, 30))
+    for shard in range(3):
+        current.assign(shard, f"w{shard}", 0.0)
+    current.give_up(2, counts=False)
+    current.give_up(0, counts=True)
+    assert offered(current) == [0, 2]
+    assert [offer.failed_on for offer in current.pending(2)] == [("w0",), ()]
+    assert [task.failures for task in current.tasks] == [1, 0, 0]
+
+
+def test_a_late_answer_takes_a_pending_shard_from_the_offer(make: Make) -> None:
+    """An attempt that was given up may still publish, and then nobody need try again."""
+    current = Round("one", 0, (10, 20))
+    attempt = current.assign(0, "ann", 0.0)
+    current.give_up(0, counts=True)
+    current.publish(attempt, "ann", make.update("late"), 9.0)
+    assert offered(current) == [1]
+    assert not current.tasks[0].welcomes(attempt)
+
+
+def test_a_refused_attempt_is_not_welcome_again(make: Make) -> None:
+    """Its file was found unusable; another attempt's may be better."""
+    current = Round("one", 0, (10,))
+    first = current.assign(0, "ann", 0.0)
+    current.publish(first, "ann", make.update("bad"), 1.0)
+    current.refuse(0)
+    second = current.assign(0, "bob", 2.0)
+    task = current.tasks[0]
+    assert (task.welcomes(first), task.welcomes(second)) == (False, True)
+    assert (current.published, task.update, task.failures) == (0, None, 1)
+
+
+def test_a_round_finds_only_the_attempts_that_were_made(make: Make) -> None:
+    """Whatever numbers an attempt has, looking it up never raises."""
+    current = Round("one", 3, (10, 20))
+    made = current.assign(1, "ann", 0.0)
+    assert current.find(made) is current.tasks[1]
+    strangers = [(3, 1, 1), (3, 1, -1), (3, 0, 0), (3, -1, 0), (3, 2, 0), (2, 1, 0), (-1, 1, 0)]
+    assert all(current.find(make.attempt("one", *numbers)) is None for numbers in strangers)
+    assert current.find(make.attempt("two", 3, 1, 0)) is None
+
+
+def test_a_shard_is_not_assigned_twice() -> None:
+    """A running task cannot be given to a second worker."""
+    current = Round("one", 0, (10,))
+    current.assign(0, "ann", 0.0)
+    with pytest.raises(IllegalTransition, match="no step 'assign' from 'running'"):
+        current.assign(0, "bob", 0.0)
+
+
+def test_every_idle_worker_finds_a_shard_it_did_not_fail_on() -> None:
+    """As many shards are offered as it takes, and no more."""
+    current = Round("one", 0, (10,) * 10)
+    for shard in (0, 1, 2):
+        current.assign(shard, "bob", 0.0)
+        current.give_up(shard, counts=True)
+    assert current.enough_for(dict.fromkeys(["ann"]).keys()) == 1
+    assert current.enough_for(dict.fromkeys(["ann", "bob"]).keys()) == 5
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["assign", "back", "publish"]))))
+def test_the_offer_is_always_the_pending_tasks(steps: list[tuple[int, str]]) -> None:
+    """Whatever is done in whatever order, the offer equals a plain look through the tasks."""
+    current = Round("one", 0, (10,) * 6)
+    for shard, step in steps:
+        state = current.tasks[shard].life.state
+        if step == "assign" and state == "pending":
+            current.assign(shard, "ann", 0.0)
+        elif step == "back" and state == "running":
+            current.give_up(shard, counts=True)
+        plain = [task.shard for task in current.tasks if task.life.state == "pending"]
+        assert offered(current) == plain
+        assert offered(current, 2) == plain[:2]
+        assert current.any_pending == bool(plain)

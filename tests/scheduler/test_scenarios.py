@@ -1,0 +1,203 @@
+"""Stories in `scenarios/*.txt`: each line an event, indented below it the commands that came out.
+
+`UPDATE_SCENARIOS=1 pytest tests/scheduler/test_scenarios.py` writes the commands anew; what has
+changed is then reviewed as a diff. An attempt is written `experiment/r<round>/s<shard>/a<attempt>`;
+model version `m<n>` is what round n starts from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+import pytest
+
+from downpour.scheduler import Scheduler
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.scheduler.invariants import check_invariants
+from downpour.values import AttemptId
+
+if TYPE_CHECKING:
+    from tests.scheduler.conftest import Make
+
+SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+
+
+class Reader:
+    """Turns the lines of a story into events; remembers what was submitted."""
+
+    def __init__(self, make: Make) -> None:
+        self._make = make
+        self._specs: dict[str, on.ExperimentSubmitted] = {}
+        self._verbs: dict[str, Callable[..., on.Event]] = {
+            r"submit (\w+)(.*)": self._submit,
+            r"cancel (\w+): (.*)": lambda at, experiment, reason: on.ExperimentCancelled(
+                at_seconds=at, experiment=experiment, reason=reason
+            ),
+            r"prepared (\w+)": self._prepared,
+            r"effect of (\w+) fails: (.*)": lambda at, experiment, reason: on.EffectFailed(
+                at_seconds=at, experiment=experiment, reason=reason
+            ),
+            r"(\w+) joins": lambda at, worker: on.WorkerJoined(at_seconds=at, worker=worker),
+            r"(\w+) leaves: (.*)": lambda at, worker, reason: on.WorkerLeft(
+                at_seconds=at, worker=worker, reason=reason
+            ),
+            r"(\w+) is lost: (.*)": lambda at, worker, reason: on.WorkerLost(
+                at_seconds=at, worker=worker, reason=reason
+            ),
+            r"(\w+) beats ?(\S*)": self._beats,
+            r"(\w+) publishes (\S+)": self._publishes,
+            r"(\w+) fails (\S+) ([\w-]+): (.*)": lambda at, worker, attempt, failure, reason: (
+                on.AttemptFailed(
+                    at_seconds=at,
+                    worker=worker,
+                    attempt=self._attempt(attempt),
+                    failure=failure,
+                    reason=reason,
+                )
+            ),
+            r"aggregated (\w+) r(\d+)": lambda at, experiment, number: on.Aggregated(
+                at_seconds=at,
+                experiment=experiment,
+                round=int(number),
+                model=make.file(f"m{int(number) + 1}"),
+            ),
+            r"refused (\w+) r(\d+) s(\d+): (.*)": lambda at, experiment, number, shard, reason: (
+                on.UpdatesRefused(
+                    at_seconds=at,
+                    experiment=experiment,
+                    round=int(number),
+                    reasons=((int(shard), reason),),
+                )
+            ),
+            r"evaluated (\w+) r(\d+)": lambda at, experiment, number: on.Evaluated(
+                at_seconds=at,
+                experiment=experiment,
+                round=int(number),
+                evaluation=make.evaluation(),
+            ),
+            r"tick": lambda at: on.Tick(at_seconds=at),
+        }
+
+    def read(self, line: str) -> on.Event:
+        """Return the event that a line tells of; each line begins with the time in seconds."""
+        at_seconds, _, said = line.partition(" ")
+        for pattern, build in self._verbs.items():
+            match = re.fullmatch(pattern, said.strip())
+            if match is not None:
+                return build(float(at_seconds), *match.groups())
+        raise AssertionError(f"nobody understands '{line}'")
+
+    def _submit(self, at: float, experiment: str, fields: str) -> on.Event:
+        given = dict(pair.split("=") for pair in fields.split())
+        spec = self._make.spec(
+            **{key: int(value) if value.isdigit() else value for key, value in given.items()}
+        )
+        event = on.ExperimentSubmitted(at_seconds=at, experiment=experiment, spec=spec)
+        self._specs.setdefault(experiment, event)
+        return event
+
+    def _prepared(self, at: float, experiment: str) -> on.Event:
+        shards = self._specs[experiment].spec.shards or 0
+        return on.Prepared(
+            at_seconds=at,
+            experiment=experiment,
+            shard_samples=(10,) * shards,
+            model=self._make.file("m0"),
+        )
+
+    def _beats(self, at: float, worker: str, attempt: str) -> on.Event:
+        running = (self._make.progress(self._attempt(attempt)),) if attempt else ()
+        return on.HeartbeatReceived(
+            at_seconds=at, worker=worker, running=running, system=self._make.system()
+        )
+
+    def _publishes(self, at: float, worker: str, said: str) -> on.Event:
+        attempt = self._attempt(said)
+        known = self._specs.get(attempt.experiment)
+        keeps = known is not None and known.spec.optimizer_state == "keep"
+        name = said.partition("/")[2].replace("/", "")
+        return on.UpdatePublished(
+            at_seconds=at,
+            worker=worker,
+            attempt=attempt,
+            update=self._make.update(name, keeps_state=keeps),
+        )
+
+    def _attempt(self, said: str) -> AttemptId:
+        match = re.fullmatch(r"(\w+)/r(-?\d+)/s(-?\d+)/a(-?\d+)", said)
+        assert match is not None, f"'{said}' is no attempt"
+        return self._make.attempt(match[1], int(match[2]), int(match[3]), int(match[4]))
+
+
+def tell(command: do.Command) -> str:  # noqa: PLR0911 - one arm a command
+    """Write a command as one line of a story."""
+    match command:
+        case do.Prepare():
+            return f"prepare {command.experiment}"
+        case do.Assign():
+            state = command.optimizer_state
+            start = command.model.name + (f" and {state.name}" if state else "")
+            return f"assign {command.worker} {_said(command)} from {start} ({command.reason})"
+        case do.Cancel():
+            return f"cancel {command.worker} {_said(command)} ({command.reason})"
+        case do.Accept():
+            seconds = f"{command.completion_seconds:g} s"
+            return f"accept {command.worker} {_said(command)} after {seconds}"
+        case do.GiveUp():
+            why = f"{command.failure}: {command.reason}"
+            return f"give up {command.worker} {_said(command)} ({why})"
+        case do.Aggregate():
+            names = " ".join(update.file.name for update in command.updates)
+            which = f"{command.experiment} r{command.round}"
+            return f"aggregate {which} of {names}, trained in {command.train_seconds:g} s"
+        case do.Evaluate():
+            return f"evaluate {command.experiment} r{command.round} {command.model.name}"
+        case do.Discard():
+            return f"discard {command.experiment} {' '.join(f.name for f in command.files)}"
+        case do.Conclude():
+            model = f" with {command.model.name}" if command.model else ""
+            fault = ", asked wrongly" if command.asked_wrongly else ""
+            return (
+                f"conclude {command.experiment} {command.ending}{model}{fault} ({command.reason})"
+            )
+        case _:
+            assert_never(command)
+
+
+def _said(command: do.Assign | do.Cancel | do.Accept | do.GiveUp) -> str:
+    attempt = command.attempt
+    return f"{attempt.experiment}/r{attempt.round}/s{attempt.shard}/a{attempt.attempt}"
+
+
+def replay(story: str, make: Make) -> Iterator[str]:
+    """Return the lines of a story with the commands that come out now."""
+    scheduler, reader = Scheduler(), Reader(make)
+    for line in story.splitlines():
+        if line.startswith(" "):
+            continue
+        yield line
+        if line and not line.startswith("#"):
+            for command in scheduler.handle(reader.read(line)):
+                yield f"    {tell(command)}"
+            check_invariants(scheduler)
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_the_story_is_told_as_it_was_reviewed(path: Path, make: Make) -> None:
+    """Each scenario's events give exactly the commands that stand below them."""
+    story = path.read_text(encoding="utf-8")
+    told = "\n".join(replay(story, make)) + "\n"
+    if os.environ.get("UPDATE_SCENARIOS") == "1":
+        path.write_text(told, encoding="utf-8")
+    else:
+        assert told == story
+
+
+def test_there_are_stories() -> None:
+    """The scenarios are found; an empty folder would pass in silence."""
+    assert len(SCENARIOS) >= 13

@@ -1,0 +1,73 @@
+"""The books of the living workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downpour.errors import IllegalTransition
+from downpour.scheduler.workers import Workers
+
+if TYPE_CHECKING:
+    from tests.scheduler.conftest import Make
+
+
+def test_whoever_has_waited_longest_is_first(make: Make) -> None:
+    """A worker that becomes idle stands behind those that were idle before."""
+    workers = Workers()
+    for name in ("ann", "bob", "cid"):
+        workers.join(name, 0.0)
+    attempt = make.attempt("one", 0, 0, 0)
+    workers.assign("ann", attempt, 1.0)
+    assert list(workers.idle) == ["bob", "cid"]
+    assert workers.release("ann", attempt)
+    assert list(workers.idle) == ["bob", "cid", "ann"]
+
+
+def test_a_worker_is_released_only_from_what_it_is_doing(make: Make) -> None:
+    """Another attempt, an idle worker and a stranger are left as they are."""
+    workers = Workers()
+    workers.join("ann", 0.0)
+    attempt, other = make.attempt("one", 0, 0, 0), make.attempt("one", 0, 0, 1)
+    assert not workers.release("ann", attempt)
+    workers.assign("ann", attempt, 1.0)
+    assert not workers.release("ann", other)
+    assert not workers.release("bob", attempt)
+    ann = workers.get("ann")
+    assert ann is not None
+    assert ann.running == attempt
+
+
+def test_a_busy_worker_cannot_be_given_more(make: Make) -> None:
+    """A worker has one task at a time."""
+    workers = Workers()
+    workers.join("ann", 0.0)
+    workers.assign("ann", make.attempt("one", 0, 0, 0), 1.0)
+    with pytest.raises(IllegalTransition, match="worker ann: no step 'assign' from 'busy'"):
+        workers.assign("ann", make.attempt("one", 0, 1, 0), 1.0)
+
+
+def test_who_is_gone_is_not_found(make: Make) -> None:
+    """Removing hands the worker out as it was; a second time there is nobody."""
+    workers = Workers()
+    workers.join("ann", 0.0)
+    attempt = make.attempt("one", 0, 0, 0)
+    workers.assign("ann", attempt, 1.0)
+    gone = workers.remove("ann")
+    assert gone is not None
+    assert (gone.running, gone.life.state) == (attempt, "gone")
+    assert workers.remove("ann") is None
+    assert (workers.get("ann"), len(workers), list(workers.names)) == (None, 0, [])
+    assert not workers.any_idle
+
+
+def test_a_sign_of_life_is_noted() -> None:
+    """Hearing of a worker renews its time; hearing of a stranger does nothing."""
+    workers = Workers()
+    workers.join("ann", 0.0)
+    ann = workers.hear("ann", 7.0)
+    assert ann is not None
+    assert ann.seen_at_seconds == 7.0
+    assert workers.hear("bob", 7.0) is None
+    assert len(workers) == 1

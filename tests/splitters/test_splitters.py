@@ -1,0 +1,185 @@
+"""What holds for every splitter, and what each of them promises beyond that."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downpour.errors import SpecError
+from downpour.splitters import SPLITTERS, split
+from downpour.splitters.by_class import largest_remainder
+
+SPLITS = [f"{name}(0.3)" if name == "dirichlet" else name for name in SPLITTERS]
+every_split = pytest.mark.parametrize("name", SPLITS)
+
+Labels = npt.NDArray[np.int64]
+
+
+@st.composite
+def labeled(draw: st.DrawFn) -> tuple[Labels, int, int]:
+    """Draw labels (with gaps between the classes), a number of shards that fits, and a seed."""
+    classes = st.sampled_from([0, 1, 2, 5, 9, 40])
+    labels = np.array(draw(st.lists(classes, min_size=1, max_size=80)), dtype=np.int64)
+    return labels, draw(st.integers(1, len(labels))), draw(st.integers(0, 2**63 - 1))
+
+
+def counts_by_class(labels: Labels, parts: list[Labels]) -> npt.NDArray[np.int64]:
+    """Count each shard's examples of each class: shape (shards, classes)."""
+    return np.array([[np.sum(labels[part] == c) for c in np.unique(labels)] for part in parts])
+
+
+@every_split
+@given(case=labeled())
+def test_every_index_lies_in_exactly_one_shard(name: str, case: tuple[Labels, int, int]) -> None:
+    """The shards are sorted, none is empty, and together they are the whole set."""
+    labels, shards, seed = case
+    parts = split(name, labels, len(labels), shards, seed)
+    assert len(parts) == shards
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
+    assert all(part.dtype == np.int64 and len(part) and np.all(np.diff(part) > 0) for part in parts)
+
+
+@every_split
+@given(case=labeled())
+def test_the_same_seed_gives_the_same_shards(name: str, case: tuple[Labels, int, int]) -> None:
+    """A split depends on its arguments alone."""
+    labels, shards, seed = case
+    once, again = (split(name, labels, len(labels), shards, seed) for _ in range(2))
+    assert all(np.array_equal(a, b) for a, b in zip(once, again, strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name in SPLITS if name != "class"])
+def test_another_seed_gives_other_shards(name: str) -> None:
+    """The seed decides who gets what, except where whole classes are handed out."""
+    labels = np.repeat(np.arange(10), 20)
+    one, other = (split(name, labels, 200, 10, seed)[0] for seed in (1, 2))
+    assert not np.array_equal(one, other)
+
+
+@every_split
+@pytest.mark.parametrize("shards", [0, 4])
+def test_shards_that_the_examples_cannot_fill_are_refused(name: str, shards: int) -> None:
+    """Every shard needs an example, and there is at least one shard."""
+    with pytest.raises(SpecError, match=f"shards = {shards}: must be from 1 to 3"):
+        split(name, np.array([0, 1, 2]), 3, shards, 0)
+
+
+@pytest.mark.parametrize("name", [name for name in SPLITS if name != "random"])
+def test_splits_by_label_need_labels(name: str) -> None:
+    """Where examples have no classes, only a random split is possible."""
+    with pytest.raises(SpecError) as refusal:
+        split(name, None, 10, 2, 0)
+    expected = f"split = '{name}': must be random, for the dataset has no classes"
+    assert str(refusal.value) == expected
+
+
+def test_an_unknown_split_names_the_known_ones() -> None:
+    """A user who mistypes a split learns which there are."""
+    with pytest.raises(SpecError, match=r"must be random, class, equal or dirichlet\(ALPHA\)"):
+        split("equals", np.array([0, 1]), 2, 1, 0)
+
+
+def test_labels_must_belong_to_the_examples() -> None:
+    """Labels of another set are a defect of the caller, not of the spec."""
+    with pytest.raises(ValueError, match="3 examples"):
+        split("equal", np.array([0, 1]), 3, 1, 0)
+
+
+@given(count=st.integers(1, 200), seed=st.integers(0, 2**63 - 1), data=st.data())
+def test_random_shards_differ_by_at_most_one(count: int, seed: int, data: st.DataObject) -> None:
+    """Without labels, too, a random split is as even as can be."""
+    sizes = [len(p) for p in split("random", None, count, data.draw(st.integers(1, count)), seed)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(case=labeled())
+def test_equal_shards_are_alike_in_every_class(case: tuple[Labels, int, int]) -> None:
+    """Counts differ by at most one in each class, and in total."""
+    labels, shards, seed = case
+    counts = counts_by_class(labels, split("equal", labels, len(labels), shards, seed))
+    assert np.ptp(counts, axis=0).max() <= 1
+    assert np.ptp(counts.sum(axis=1)) <= 1
+
+
+@given(case=labeled())
+def test_class_shards_hold_whole_classes(case: tuple[Labels, int, int]) -> None:
+    """A class is whole where shards are few; where they are many, a shard is of one class."""
+    labels, shards, seed = case
+    counts = counts_by_class(labels, split("class", labels, len(labels), shards, seed))
+    if shards <= counts.shape[1]:
+        assert np.all((counts > 0).sum(axis=0) == 1)
+        held = (counts > 0).sum(axis=1)
+        assert np.ptp(held) <= 1
+    else:
+        assert np.all((counts > 0).sum(axis=1) == 1)
+        assert all(np.ptp(column[column > 0]) <= 1 for column in counts.T)
+
+
+def test_three_shards_of_ten_classes_are_dealt_round() -> None:
+    """Shard 0 of three gets classes 0, 3, 6 and 9."""
+    parts = split("class", np.repeat(np.arange(10), 2), 20, 3, 0)
+    assert [sorted({int(i) // 2 for i in part}) for part in parts] == [
+        [0, 3, 6, 9],
+        [1, 4, 7],
+        [2, 5, 8],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "seats", "expected"),
+    [
+        ([60, 40], 10, [6, 4]),
+        ([50, 30, 20], 6, [3, 2, 1]),
+        ([47, 16, 16, 12, 6, 3], 10, [4, 2, 1, 1, 1, 1]),  # the 6 and the 3 stand aside
+        ([98, 1, 1], 4, [2, 1, 1]),
+        ([5, 5], 3, [2, 1]),
+        ([2, 2], 4, [2, 2]),
+    ],
+)
+def test_seats_by_largest_remainder(counts: list[int], seats: int, expected: list[int]) -> None:
+    """Seats follow the counts, at least one each, the earlier first among equal remainders."""
+    assert largest_remainder(np.array(counts), seats).tolist() == expected
+
+
+@given(counts=st.lists(st.integers(1, 50), min_size=1, max_size=12), data=st.data())
+def test_seats_can_be_filled_and_follow_the_counts(counts: list[int], data: st.DataObject) -> None:
+    """Nobody is left out or gets more than it can fill; a larger count never has fewer seats."""
+    seats = largest_remainder(
+        np.array(counts), total := data.draw(st.integers(len(counts), sum(counts)))
+    )
+    assert sum(seats) == total
+    assert all(1 <= seat <= count for seat, count in zip(seats, counts, strict=True))
+    by_count = sorted(zip(counts, seats, strict=True))
+    assert all(b[1] >= a[1] for a, b in itertools.pairwise(by_count) if b[0] > a[0])
+
+
+@given(alpha=st.floats(1e-12, 1e8), case=labeled())
+def test_dirichlet_holds_for_every_concentration(
+    alpha: float, case: tuple[Labels, int, int]
+) -> None:
+    """However small or large ALPHA is, no index is lost and no shard is empty."""
+    labels, shards, seed = case
+    parts = split(f"dirichlet({alpha})", labels, len(labels), shards, seed)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+    assert min(len(part) for part in parts) >= 1
+
+
+def test_a_smaller_concentration_skews_more() -> None:
+    """A small ALPHA leaves a shard few classes; a large one gives it its share of each."""
+    labels = np.repeat(np.arange(10), 100)
+    largest_share = {
+        alpha: np.mean(
+            [
+                max(row) / sum(row)
+                for row in counts_by_class(labels, split(f"dirichlet({alpha})", labels, 1000, 5, 7))
+            ]
+        )
+        for alpha in ("0.05", "1.0", "100000.0")
+    }
+    assert largest_share["0.05"] > 0.3 > largest_share["1.0"] > largest_share["100000.0"]
+    assert largest_share["100000.0"] == pytest.approx(0.1, abs=0.01)

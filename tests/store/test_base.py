@@ -1,0 +1,205 @@
+"""What every store keeps, and which names it takes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import xxhash
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+
+from downpour.errors import FileCorrupt, FileMissing, StoreError
+from downpour.store import DirectoryStore, MemoryStore, Store, check_bare_name
+from downpour.values import PublishedFile
+
+STORES: dict[str, Callable[[Path], Store]] = {
+    "directory": lambda path: DirectoryStore(path, patience_seconds=0),
+    "memory": lambda _path: MemoryStore(),
+}
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """One store of each kind."""
+    return STORES[request.param](tmp_path)
+
+
+def test_what_was_put_can_be_viewed_and_read(store: Store) -> None:
+    """The chunks come back joined, by both doors, with size and checksum as they were reported."""
+    file = store.put_new("a", [b"one ", bytearray(b"two "), memoryview(b""), memoryview(b"three")])
+    whole = b"one two three"
+    checksum = xxhash.xxh3_128_hexdigest(whole)
+    assert file == PublishedFile(name="a", size_bytes=len(whole), checksum=checksum)
+    assert bytes(store.view(file)) == whole
+    assert bytes(store.read(file)) == whole
+
+
+def test_an_empty_file_is_a_file(store: Store) -> None:
+    """No chunks at all make a file of no bytes."""
+    file = store.put_new("empty", [])
+    assert file.size_bytes == 0
+    assert bytes(store.read(file)) == b""
+
+
+def test_views_cannot_be_written(store: Store) -> None:
+    """What a store hands out is read-only."""
+    file = store.put_new("a", [b"bytes"])
+    assert store.view(file).readonly
+    assert store.read(file).readonly
+
+
+def test_names_are_never_reused(store: Store) -> None:
+    """A second file of one name is refused, and the first stays as it is."""
+    file = store.put_new("a", [b"first"])
+    with pytest.raises(StoreError, match="never reused"):
+        store.put_new("a", [b"second"])
+    assert bytes(store.read(file)) == b"first"
+
+
+def test_a_failing_source_publishes_nothing(store: Store) -> None:
+    """Where the chunks fail midway, no name appears."""
+
+    def chunks() -> object:
+        yield b"half"
+        raise RuntimeError("the source broke")
+
+    with pytest.raises(RuntimeError, match="broke"):
+        store.put_new("a", chunks())  # type: ignore[arg-type]
+    assert store.list() == []
+
+
+def test_a_file_that_is_not_there_is_missing(store: Store) -> None:
+    """Both doors say FileMissing, by name."""
+    never = PublishedFile(name="never", size_bytes=1, checksum="0" * 32)
+    with pytest.raises(FileMissing, match="never"):
+        store.view(never)
+    with pytest.raises(FileMissing, match="never"):
+        store.read(never)
+
+
+def test_another_size_is_corrupt(store: Store) -> None:
+    """A file of another size than published is refused by both doors."""
+    file = replace(store.put_new("a", [b"bytes"]), size_bytes=9)
+    with pytest.raises(FileCorrupt, match="holds 5 bytes where 9 were published"):
+        store.view(file)
+    with pytest.raises(FileCorrupt, match="holds 5 bytes"):
+        store.read(file)
+
+
+def test_another_checksum_shows_only_when_read(store: Store) -> None:
+    """`view` does not hash; `read` does."""
+    file = replace(store.put_new("a", [b"bytes"]), checksum="0" * 32)
+    assert bytes(store.view(file)) == b"bytes"
+    with pytest.raises(FileCorrupt, match="checksum"):
+        store.read(file)
+
+
+def test_the_list_is_sorted(store: Store) -> None:
+    """Names are listed in their order, not in that of publishing."""
+    for name in ("b", "c", "a"):
+        store.put_new(name, [])
+    assert store.list() == ["a", "b", "c"]
+
+
+def test_deleting_twice_is_fine_and_views_survive_it(store: Store) -> None:
+    """A deleted file is gone from the list, but whoever looks at it may go on."""
+    file = store.put_new("a", [b"bytes"])
+    view = store.view(file)
+    store.delete("a")
+    store.delete("a")
+    assert store.list() == []
+    assert bytes(view) == b"bytes"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "a/b", "/a", "../a", "a\\b", "a\0b", ".hidden", "a\nb", "x" * 201, "é" * 101],
+)
+def test_names_that_are_not_bare_are_refused_everywhere(store: Store, name: str) -> None:
+    """Nothing that could name a thing outside the directory passes any door."""
+    with pytest.raises(StoreError, match="file name"):
+        check_bare_name(name)
+    file = PublishedFile(name=name, size_bytes=0, checksum="")
+    doors: list[Callable[[], object]] = [
+        lambda: store.put_new(name, []),
+        lambda: store.view(file),
+        lambda: store.read(file),
+        lambda: store.delete(name),
+    ]
+    for door in doors:
+        with pytest.raises(StoreError, match="file name"):
+            door()
+    assert store.list() == []
+
+
+@pytest.mark.parametrize("name", ["a", "model-000001-abc.safetensors", "x" * 200, "é" * 100])
+def test_ordinary_names_pass(name: str) -> None:
+    """A bare name of up to 200 bytes is returned as it is."""
+    assert check_bare_name(name) == name
+
+
+class BothStores(RuleBasedStateMachine):
+    """Does the same to a directory and to its twin in memory; they must not differ."""
+
+    published = Bundle("published")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory()
+        self._stores: tuple[Store, ...] = (
+            DirectoryStore(Path(self._folder.name), patience_seconds=0),
+            MemoryStore(),
+        )
+
+    def teardown(self) -> None:
+        """Remove the folder."""
+        self._folder.cleanup()
+
+    @rule(
+        target=published,
+        name=st.sampled_from(["a", "b", "c", ".", "x/y"]),
+        chunks=st.lists(st.binary(max_size=9), max_size=4),
+    )
+    def put_new(self, name: str, chunks: list[bytes]) -> PublishedFile:
+        """Publish; a name that is refused stands for a file that never was."""
+        outcome = self._same(lambda store: store.put_new(name, chunks))
+        if isinstance(outcome, PublishedFile):
+            return outcome
+        return PublishedFile(name=name, size_bytes=1, checksum="")
+
+    @rule(file=published)
+    def read(self, file: PublishedFile) -> None:
+        """Look at a file by both doors."""
+        self._same(lambda store: bytes(store.view(file)))
+        self._same(lambda store: bytes(store.read(file)))
+
+    @rule(file=published)
+    def delete(self, file: PublishedFile) -> None:
+        """Remove a file, whether it is there or not."""
+        self._same(lambda store: store.delete(file.name))
+
+    @invariant()
+    def lists_agree(self) -> None:
+        """Both hold the same names."""
+        self._same(lambda store: store.list())
+
+    def _same(self, act: Callable[[Store], object]) -> object:
+        outcomes = [_outcome(act, store) for store in self._stores]
+        assert outcomes[0] == outcomes[1]
+        return outcomes[0]
+
+
+def _outcome(act: Callable[[Store], object], store: Store) -> object:
+    try:
+        return act(store)
+    except StoreError as error:
+        return type(error), str(error)
+
+
+BothStores.TestCase.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
+TestBothStores = BothStores.TestCase

@@ -1,0 +1,124 @@
+"""A directory that other machines see late: what is told of a file is believed only in time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.store import DirectoryStore
+from downpour.store.directory import names_in
+from downpour.values import PublishedFile
+
+
+class Later:
+    """A `sleep` that lets something happen at its third call, as another machine would."""
+
+    def __init__(self, happening: object) -> None:
+        self._happening = happening
+        self.calls = 0
+
+    def __call__(self, _seconds: float) -> None:
+        """Count the sleeps."""
+        self.calls += 1
+        if self.calls == 3 and callable(self._happening):
+            self._happening()
+
+
+def published_elsewhere(tmp_path: Path, content: bytes) -> tuple[Path, PublishedFile]:
+    """Return a file that lies in another folder, and what was told of it."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    file = DirectoryStore(elsewhere).put_new("update", [content])
+    return elsewhere / "update", file
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """Return the folder of the store under test."""
+    path = tmp_path / "here"
+    path.mkdir()
+    return path
+
+
+def test_a_file_that_comes_late_is_waited_for(tmp_path: Path, here: Path) -> None:
+    """The name was told before this machine sees it: the store looks again until it does."""
+    path, file = published_elsewhere(tmp_path, b"content")
+    sleep = Later(lambda: path.rename(here / "update"))
+    store = DirectoryStore(here, sleep=sleep)
+    assert bytes(store.view(file)) == b"content"
+    assert sleep.calls == 3
+
+
+def test_a_file_that_is_short_is_read_again(tmp_path: Path, here: Path) -> None:
+    """A size that lags behind is waited for, too."""
+    path, file = published_elsewhere(tmp_path, b"content")
+    (here / "update").write_bytes(b"con")
+    store = DirectoryStore(here, sleep=Later(lambda: path.replace(here / "update")))
+    assert bytes(store.view(file)) == b"content"
+
+
+def test_a_file_that_is_altered_is_read_again(tmp_path: Path, here: Path) -> None:
+    """So is a content that does not have the checksum yet."""
+    path, file = published_elsewhere(tmp_path, b"content")
+    (here / "update").write_bytes(b"c0ntent")
+    store = DirectoryStore(here, sleep=Later(lambda: path.replace(here / "update")))
+    assert bytes(store.read(file)) == b"content"
+
+
+def test_patience_ends(here: Path) -> None:
+    """A file that stays away is missing, one that stays short is corrupt."""
+    slept: list[float] = []
+    store = DirectoryStore(here, patience_seconds=4, sleep=slept.append)
+    file = store.put_new("update", [b"content"])
+    (here / "update").write_bytes(b"short")
+    with pytest.raises(FileCorrupt, match="holds 5 bytes where 7"):
+        store.view(file)
+    store.delete("update")
+    with pytest.raises(FileMissing):
+        store.view(file)
+    assert 8 <= sum(slept) <= 10
+
+
+def test_a_directory_that_vanished_is_named(here: Path) -> None:
+    """Where not even the directory can be listed, the error is about the directory."""
+    store = DirectoryStore(here, patience_seconds=0)
+    file = store.put_new("update", [b"content"])
+    store.delete("update")
+    here.rmdir()
+    with pytest.raises(SharedDirectoryError, match="no such folder"):
+        store.view(file)
+    with pytest.raises(SharedDirectoryError, match="no such folder"):
+        store.list()
+
+
+def test_a_folder_in_a_files_place_is_an_error_of_the_store(here: Path) -> None:
+    """What cannot be read at all raises no bare OSError."""
+    store = DirectoryStore(here, patience_seconds=0)
+    (here / "update").mkdir()
+    with pytest.raises(StoreError):
+        store.view(PublishedFile(name="update", size_bytes=4096, checksum=""))
+    with pytest.raises(StoreError, match="cannot be read"):
+        store.read_unchecked("update", limit_bytes=10)
+
+
+def test_hidden_files_are_not_listed_and_leftovers_can_be_removed(here: Path) -> None:
+    """What a publisher that died left behind is no file of the store."""
+    store = DirectoryStore(here)
+    store.put_new("update", [b"content"])
+    (here / ".tmp-dead").write_bytes(b"half")
+    (here / ".nfs-kept").write_bytes(b"")
+    assert store.list() == ["update"]
+    store.remove_leftovers()
+    assert sorted(names_in(here)) == [".nfs-kept", "update"]
+
+
+def test_views_copy_nothing_and_let_go(here: Path) -> None:
+    """Views hold no descriptor once they are dropped."""
+    store = DirectoryStore(here)
+    file = store.put_new("update", [b"content"])
+    before = len(names_in(Path("/proc/self/fd")))
+    views = [store.read(file) for _ in range(20)]
+    del views
+    assert len(names_in(Path("/proc/self/fd"))) <= before

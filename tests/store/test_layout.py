@@ -1,0 +1,149 @@
+"""Paths and names of a shared directory."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downpour.errors import SharedDirectoryError, StoreError
+from downpour.store import (
+    FINAL_NAME,
+    RECORD_NAME,
+    SPEC_NAME,
+    AttemptName,
+    ModelName,
+    SharedDirectory,
+    check_bare_name,
+    model_name,
+    optimizer_name,
+    parse_name,
+    update_name,
+)
+from downpour.store.directory import names_in
+from downpour.store.publish import explain
+
+numbers = st.integers(0, 10**9)
+tokens = st.text("0123456789abcdef", min_size=1, max_size=12)
+
+
+@given(version=numbers, token=tokens)
+def test_model_names_are_read_back(version: int, token: str) -> None:
+    """What a model's name was made from comes back from it."""
+    name = check_bare_name(model_name(version, token))
+    assert parse_name(name) == ModelName(version=version, token=token)
+
+
+@given(round_=numbers, shard=numbers, attempt=numbers, token=tokens)
+def test_attempt_names_are_read_back(round_: int, shard: int, attempt: int, token: str) -> None:
+    """So does what an update's and an optimizer state's name were made from."""
+    parsed = parse_name(check_bare_name(update_name(round_, shard, attempt, token)))
+    assert parsed == AttemptName(
+        kind="update", round=round_, shard=shard, attempt=attempt, token=token
+    )
+    parsed = parse_name(check_bare_name(optimizer_name(round_, shard, attempt, token)))
+    assert isinstance(parsed, AttemptName)
+    assert parsed.kind == "optimizer"
+
+
+@pytest.mark.parametrize("name", [SPEC_NAME, RECORD_NAME, FINAL_NAME, "model-x-1.safetensors"])
+def test_other_names_say_nothing(name: str) -> None:
+    """Only models, updates and optimizer states carry numbers."""
+    assert parse_name(name) is None
+
+
+def test_names_sort_in_time() -> None:
+    """Version 10 comes after version 9."""
+    assert model_name(9, "f") < model_name(10, "0")
+
+
+def test_a_new_shared_directory_has_its_folders(tmp_path: Path) -> None:
+    """Opening makes what is missing, leaves no probe behind, and can be repeated."""
+    for _ in range(2):
+        shared = SharedDirectory.open(tmp_path / "a" / "b", create=True)
+        assert sorted(names_in(shared.root)) == ["datasets", "experiments", "presence"]
+        assert names_in(shared.presence) == []
+
+
+def test_a_directory_that_must_exist_is_not_made(tmp_path: Path) -> None:
+    """A worker that was given a wrong path is told so."""
+    with pytest.raises(SharedDirectoryError, match="no such folder"):
+        SharedDirectory.open(tmp_path / "wrong", create=False)
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_file_is_no_shared_directory(tmp_path: Path, *, create: bool) -> None:
+    """Something else in its place is named."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(SharedDirectoryError, match="not a folder"):
+        SharedDirectory.open(tmp_path / "file", create=create)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for the superuser")
+def test_a_read_only_directory_is_refused(tmp_path: Path) -> None:
+    """A folder that cannot be written is refused before anybody trains."""
+    tmp_path.chmod(0o500)
+    with pytest.raises(SharedDirectoryError, match="not writable"):
+        SharedDirectory.open(tmp_path, create=True)
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.EACCES, "not writable"),
+        (errno.EROFS, "not writable"),
+        (errno.ENOSPC, "full"),
+        (errno.ENOENT, "no such folder"),
+        (errno.ENOTDIR, "not a folder"),
+        (errno.ESTALE, os.strerror(errno.ESTALE)),
+    ],
+)
+def test_reasons_are_one_line(number: int, told: str) -> None:
+    """What the system says becomes what a user can mend."""
+    assert explain(OSError(number, os.strerror(number))).startswith(told)
+
+
+def test_experiments_are_created_once(tmp_path: Path) -> None:
+    """An identifier is taken by the first, and its store lies in its folder."""
+    shared = SharedDirectory.open(tmp_path, create=True)
+    file = shared.create_experiment("e1").put_new(SPEC_NAME, [b"seed = 1"])
+    assert shared.experiment_path("e1") == tmp_path / "experiments" / "e1"
+    assert bytes(shared.store("e1").read(file)) == b"seed = 1"
+    with pytest.raises(StoreError, match="e1 exists already"):
+        shared.create_experiment("e1")
+
+
+@pytest.mark.parametrize("experiment", ["..", "../presence", "", "/etc"])
+def test_experiments_stay_in_their_folder(tmp_path: Path, experiment: str) -> None:
+    """An identifier from a message cannot lead elsewhere."""
+    shared = SharedDirectory.open(tmp_path, create=True)
+    with pytest.raises(StoreError, match="file name"):
+        shared.experiment_path(experiment)
+
+
+def test_a_worker_in_the_same_folder_reads_the_managers_presence(tmp_path: Path) -> None:
+    """What the manager announced is read back, until it is withdrawn."""
+    manager = SharedDirectory.open(tmp_path, create=True)
+    name = manager.announce("a secret nobody can guess")
+    worker = SharedDirectory(tmp_path, patience_seconds=0)
+    assert worker.read_presence(name) == "a secret nobody can guess"
+    manager.withdraw(name)
+    with pytest.raises(SharedDirectoryError, match="different folder"):
+        worker.read_presence(name)
+
+
+def test_a_worker_in_another_folder_is_told_so(tmp_path: Path) -> None:
+    """After looking for a while, the worker learns that the folders differ."""
+    slept: list[float] = []
+    manager = SharedDirectory.open(tmp_path / "one", create=True)
+    SharedDirectory.open(tmp_path / "two", create=True)
+    worker = SharedDirectory(tmp_path / "two", patience_seconds=3, sleep=slept.append)
+    with pytest.raises(SharedDirectoryError, match="two: the manager's presence file is not here"):
+        worker.read_presence(manager.announce("secret"))
+    assert sum(slept) >= 3

@@ -1,0 +1,79 @@
+"""The one tree of errors: drawn as it is, every error one line, exit statuses as promised."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+
+from downpour import errors
+from downpour.errors import (
+    DownpourError,
+    ExperimentFailed,
+    FileCorrupt,
+    FileMissing,
+    IllegalTransition,
+    MissingPackage,
+    Refused,
+    SharedDirectoryError,
+    SpecError,
+    StoreError,
+    Unreachable,
+)
+
+EXAMPLES: list[tuple[DownpourError, str, int]] = [
+    (SpecError("epochs", 0, "must be above 0"), "epochs = 0: must be above 0", 2),
+    (SpecError("name", "a\nb", "one line"), r"name = 'a\nb': one line", 2),
+    (SharedDirectoryError("/s", "not writable"), "shared directory /s: not writable", 2),
+    (FileMissing("model-3"), "model-3: no such file in the shared directory", 1),
+    (FileCorrupt("model-3", "too short"), "model-3: too short", 1),
+    (Unreachable("host:1", "refused"), "host:1 cannot be reached: refused", 2),
+    (Refused("shards", "at least 1"), "shards: at least 1", 2),
+    (ExperimentFailed("e-1", "no luck"), "experiment e-1 failed: no luck", 1),
+    (ExperimentFailed("e-1", "no", asked_wrongly=True), "experiment e-1 failed: no", 2),
+    (
+        MissingPackage("pandas", "frames"),
+        "pandas is not installed: pip install 'downpour-sgd[frames]'",
+        2,
+    ),
+    (
+        IllegalTransition("task 3", "done", "assign", ("assigned", "done")),
+        "task 3: no step 'assign' from 'done' (story: assigned, done)",
+        1,
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "line", "status"), EXAMPLES)
+def test_an_error_reads_as_one_line(error: DownpourError, line: str, status: int) -> None:
+    """The line says what happened to whom; the exit status says whether the user can mend it."""
+    assert str(error) == line
+    assert error.exit_status == status
+    assert str(copy.copy(error)) == line
+
+
+def test_a_long_value_is_cut() -> None:
+    """A value never floods the line it is shown in."""
+    assert len(str(SpecError("name", "x" * 10_000, "shorter"))) < 120
+
+
+def test_the_drawing_is_the_tree() -> None:
+    """The docstring draws every class where it stands, and no other."""
+    drawn = re.findall(r"^    ([│ ]*)(?:[├└]── )?([A-Z]\w+)(?:  .*)?$", errors.__doc__ or "", re.M)
+    path: list[str] = []
+    for depth, name in ((len(lines) // 4, name) for lines, name in drawn):
+        path[depth + bool(path) :] = [name]
+        if len(path) > 1:
+            assert getattr(errors, name).__bases__[0].__name__ == path[-2], name
+    known = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.DownpourError)
+    }
+    assert {name for _, name in drawn} == known
+
+
+def test_a_broken_store_is_one_kind() -> None:
+    """Whoever reads files can catch all that may be wrong with them at once."""
+    assert all(issubclass(e, StoreError) for e in (SharedDirectoryError, FileMissing, FileCorrupt))

@@ -1,0 +1,169 @@
+"""The spec: what it accepts, how it refuses, and that TOML carries it without loss."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downpour.errors import SpecError
+from downpour.spec import Spec, parse_split
+
+texts = st.text(max_size=20)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+options = st.dictionaries(
+    st.text(min_size=1, max_size=8),
+    st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | numbers
+    | texts
+    | st.lists(st.integers(), max_size=3)
+    | st.lists(numbers, max_size=3)
+    | st.lists(texts, max_size=3),
+    max_size=3,
+)
+specs = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True),
+        "seed": st.integers(0, 2**63 - 1),
+        "data_path": st.none() | texts,
+        "shards": st.none() | st.integers(1, 100_000),
+        "split": st.sampled_from(["random", "class", "equal", "dirichlet(0.5)", "dirichlet(1e-3)"]),
+        "learning_rate": st.floats(0, 1e300, exclude_min=True) | st.integers(1, 10),
+        "betas": st.lists(st.floats(0, 1, exclude_max=True), min_size=2, max_size=2),
+        "optimizer": st.sampled_from(["sgd", "adam", "adamw"]),
+        "flip": st.booleans(),
+        "dataset_options": options,
+        "model_options": options,
+    },
+)
+
+
+@given(fields=specs)
+def test_toml_carries_a_spec_without_loss(fields: dict[str, Any]) -> None:
+    """Whatever spec can be made is read back equal from the TOML it writes."""
+    spec = Spec.make(fields)
+    assert Spec.from_toml(spec.to_toml()) == spec
+
+
+def test_every_default_fits() -> None:
+    """An empty file is a spec."""
+    assert Spec.from_toml("") == Spec()
+
+
+def test_overrides_win_over_the_file() -> None:
+    """What is said on the command line counts more than what stands in the file."""
+    assert Spec.from_toml("epochs = 3\nseed = 1", {"epochs": 7}) == Spec(epochs=7, seed=1)
+
+
+def test_a_whole_number_serves_as_a_float() -> None:
+    """`learning_rate = 1` means 1.0."""
+    assert Spec.from_toml("learning_rate = 1").learning_rate == 1.0
+
+
+def test_replace_validates_again() -> None:
+    """A change is held to the same rules as the first making."""
+    assert Spec().replace(epochs=2).epochs == 2
+    with pytest.raises(SpecError, match="epochs = 0"):
+        Spec().replace(epochs=0)
+
+
+def test_a_spec_cannot_be_changed() -> None:
+    """What determines a result stays as it was validated."""
+    with pytest.raises(ValueError, match="frozen"):
+        Spec().epochs = 3
+
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"epochs": 0}, "epochs = 0: must be a whole number of at least 1 and at most 1000000"),
+    ({"epochs": 2.0}, "epochs = 2.0: must be a whole number of at least 1 and at most 1000000"),
+    ({"keep_models": True}, "keep_models = True: must be a whole number of at least 1"),
+    ({"shards": "ten"}, "shards = 'ten': must be a whole number of at least 1 and at most 100000"),
+    ({"learning_rate": "fast"}, "learning_rate = 'fast': must be a number above 0"),
+    ({"learning_rate": float("nan")}, "learning_rate = nan: must be a number above 0"),
+    ({"momentum": 1}, "momentum = 1: must be a number of at least 0 and below 1"),
+    ({"flip": 1}, "flip = 1: must be true or false"),
+    ({"data_path": 3}, "data_path = 3: must be text"),
+    ({"optimizer": "rmsprop"}, "optimizer = 'rmsprop': must be sgd, adam or adamw"),
+    ({"mode": "async"}, "mode = 'async': must be sync"),
+    ({"split": "iid"}, "split = 'iid': must be random, class, equal or dirichlet(ALPHA)"),
+    ({"split": 5}, "split = 5: must be random, class, equal or dirichlet(ALPHA)"),
+    (
+        {"split": "dirichlet(0)"},
+        "split = 'dirichlet(0)': must be dirichlet(ALPHA), ALPHA above 0 and below 1e9",
+    ),
+    (
+        {"name": "my run"},
+        "name = 'my run': must be 1 to 64 letters, digits, '.', '_' or '-', "
+        "the first a letter or digit",
+    ),
+    (
+        {"dataset": ""},
+        "dataset = '': must be digits, mnist, fashion-mnist, kmnist, cifar10, npz, folder or "
+        "package.module:factory",
+    ),
+    ({"dataset": "npz"}, "data_path = None: dataset 'npz' needs one"),
+    ({"betas": [0.9]}, "betas = [0.9]: must be two numbers, each at least 0 and below 1"),
+    ({"betas": [0.9, 1.0]}, "betas = [0.9, 1.0]: must be two numbers, each at least 0 and below 1"),
+    ({"nesterov": True}, "nesterov = True: needs a momentum above 0"),
+    ({"model_options": 3}, "model_options = 3: must be a table"),
+    (
+        {"model_options": {"dropout": {}}},
+        "model_options.dropout = {}: must be a number, text, true, false, "
+        "or a list of numbers or of texts",
+    ),
+    ({"epohcs": 3}, "epohcs = 3: no such field; did you mean epochs?"),
+    ({"lr": 0.1}, "lr = 0.1: no such field; did you mean learning_rate?"),
+    (
+        {"xyz": 0},
+        "xyz = 0: no such field; the nearest are",
+    ),
+    (
+        {"epochs": 0, "seed": -1},
+        "seed = -1: must be a whole number of at least 0 and below 9223372036854775808 "
+        "(and 1 more: epochs)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "line"), REFUSALS)
+def test_what_does_not_fit_is_refused_in_one_line(fields: dict[str, Any], line: str) -> None:
+    """The line names the field, the value as it was asked for, and what would be accepted."""
+    with pytest.raises(SpecError) as refusal:
+        Spec.make(fields)
+    said = str(refusal.value)
+    assert said == line or (line.endswith("nearest are") and said.startswith(line))
+    assert refusal.value.exit_status == 2
+
+
+def test_many_misfits_do_not_flood_the_line() -> None:
+    """The first is told in full, three more by name, the rest by their number."""
+    with pytest.raises(SpecError, match=r"\(and 4 more: split, epochs, retries, …\)"):
+        Spec.make({"seed": -1, "split": "", "epochs": 0, "retries": -1, "zzz": 1})
+
+
+@pytest.mark.parametrize("text", ["epochs = ", "= 3", "a = " + "9" * 5000, "a = " + "[" * 5000])
+def test_text_that_is_not_toml_is_refused_in_one_line(text: str) -> None:
+    """Whatever is sent as a spec, the answer is a refusal and never a defect."""
+    with pytest.raises(SpecError, match=r"TOML = .*: cannot be read: ") as refusal:
+        Spec.from_toml(text)
+    assert "\n" not in str(refusal.value)
+
+
+@given(fields=st.dictionaries(st.sampled_from(sorted(Spec.model_fields)) | texts, options | texts))
+def test_any_fields_make_a_spec_or_one_line(fields: dict[str, Any]) -> None:
+    """There is no third outcome."""
+    with contextlib.suppress(SpecError):
+        assert isinstance(Spec.make(fields), Spec)
+
+
+def test_a_split_comes_apart() -> None:
+    """The name chooses the splitter, the number is its concentration."""
+    assert parse_split("equal") == ("equal", None)
+    assert parse_split("dirichlet(2.5e-1)") == ("dirichlet", 0.25)
+    assert Spec(split="dirichlet(3)").dirichlet_alpha == 3.0
+    assert Spec(split="class").dirichlet_alpha is None

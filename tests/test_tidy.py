@@ -1,0 +1,246 @@
+"""The house rules: layers, purity, banned modules, sizes, docstrings, tests, clean text.
+
+Everything is read from the source with `ast`, so that imports inside functions and under
+`TYPE_CHECKING` count like all others. The order of the layers is the order of the table in
+`docs/architecture.md`. Each rule collects all that violates it; a failure lists every place.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from downpour.spec import Spec
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "downpour"
+
+PURE = {"errors", "values", "spec", "splitters", "stragglers", "scheduler"}
+IMPURE = re.compile(
+    r"(time|datetime|random|secrets|uuid|os|io|sys|pathlib|shutil|tempfile|glob|fcntl|socket|select|"
+    r"subprocess|signal|threading|multiprocessing|concurrent|asyncio|queue|logging|torch|thrift)\b"
+)
+ENTRANCES = {"__init__", "__main__"}
+NO_TORCH = PURE | {"store", "rpc", "runtime", "reports", "cli"}
+LAZY = {"torchvision", "sklearn", "pandas", "PIL", "matplotlib"}
+PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+# Training reads examples and builds networks; otherwise the parts of one row are strangers.
+BESIDE = {("training", "datasets"), ("training", "models")}
+
+FUNCTION_LINES_MAX = 60
+FILE_LINES_MAX = 500
+
+TEXT_FOLDERS = ("src", "tests", "docs", "examples", "benchmarks", "docker", "idl", ".ci")
+TEXT_SUFFIXES = {"", ".py", ".md", ".toml", ".txt", ".sh", ".yml", ".yaml", ".thrift", ".html"}
+# Spelled so that this line does not find itself.
+UNWANTED = re.compile(r"\b(?:TO[D]O|FIX[M]E)\b|(?<![\w.])/(?:work|home|Users|tmp/h)/\w")
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Source:
+    """One parsed file: where it is, which layer it belongs to, and what it imports."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.relative_to(ROOT).as_posix()
+        self.text = path.read_text(encoding="utf-8")
+        self.tree = ast.parse(self.text)
+        parts = path.relative_to(PACKAGE).with_suffix("").parts if PACKAGE in path.parents else ()
+        self.layer = parts[0] if parts else ""
+        self.module = ".".join(["downpour", *(part for part in parts if part != "__init__")])
+
+    def imports(self) -> Iterator[tuple[int, str]]:
+        """Every import as (line, dotted name); `from a import b` is named "a.b"."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((node.lineno, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+    def imports_at_once(self) -> Iterator[tuple[int, str]]:
+        """The imports that happen when the module is imported."""
+        later: set[int] = set()
+        for node in ast.walk(self.tree):
+            checked = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            if isinstance(node, ast.stmt) and (checked or isinstance(node, FUNCTIONS)):
+                later.update(range(node.lineno, (node.end_lineno or 0) + 1))
+        yield from ((line, name) for line, name in self.imports() if line not in later)
+
+    def calls(self) -> Iterator[tuple[int, str]]:
+        """Every call as (line, text)."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call):
+                yield node.lineno, ast.unparse(node)
+
+    def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """Every function and method."""
+        return (node for node in ast.walk(self.tree) if isinstance(node, FUNCTIONS))
+
+    def at(self, line: int, what: str) -> str:
+        """Say where something is."""
+        return f"{self.name}:{line}: {what}"
+
+
+SOURCES = [Source(path) for path in sorted(PACKAGE.rglob("*.py")) if "generated" not in path.parts]
+TESTS = [Source(path) for path in sorted((ROOT / "tests").rglob("*.py"))]
+MODULES = {source.module: source for source in SOURCES}
+
+
+def layers() -> dict[str, int]:
+    """Each layer's row in the table of the architecture page."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = [re.match(r"\| (`[^|]+) \|", line) for line in page.splitlines()]
+    names = [re.findall(r"`(\w+)(?:/|\.py)`", row[1]) for row in rows if row]
+    return {name: rank for rank, row in enumerate(names) for name in row}
+
+
+def hold(wrong: list[str]) -> None:
+    """Fail with every place that violates a rule, one a line."""
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_layers_import_only_from_above() -> None:
+    """A module imports from its own layer and from rows above it, lazily or not."""
+    rank = layers()
+    assert rank["errors"] < rank["scheduler"] < rank["cli"], "the table was not understood"
+    wrong = []
+    for source in SOURCES:
+        if source.layer in ENTRANCES:
+            continue
+        if source.layer not in rank:
+            wrong.append(source.at(1, "not in the table"))
+            continue
+        for line, name in source.imports():
+            target = name.split(".")[1] if name.startswith("downpour.") else ""
+            if target == source.layer or (source.layer, target) in BESIDE:
+                continue
+            if rank.get(target, -1) >= rank[source.layer]:
+                wrong.append(source.at(line, f"{source.layer} must not import {target}"))
+    hold(wrong)
+
+
+def test_imports_are_absolute() -> None:
+    """Relative imports would slip past the layers."""
+    hold(
+        [
+            source.at(node.lineno, "relative import")
+            for source in SOURCES
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.ImportFrom) and node.level
+        ]
+    )
+
+
+def test_pure_layers_touch_nothing() -> None:
+    """No clock, global randomness, files, threads, logging, Thrift or torch in the pure layers."""
+    impure = re.compile(r"(open|print|input)\(|(np|numpy)\.random\.(?!default_rng\(\S)[a-z]")
+    wrong = []
+    for source in (source for source in SOURCES if source.layer in PURE):
+        wrong += [source.at(n, i) for n, i in source.imports() if IMPURE.match(i)]
+        wrong += [source.at(n, call) for n, call in source.calls() if impure.match(call)]
+    hold(wrong)
+
+
+def test_heavy_and_foreign_modules_stay_where_they_belong() -> None:
+    """Torch keeps out of the protocol, Thrift stays in rpc/, optional libraries come lazily."""
+    wrong = []
+    for source in SOURCES:
+        banned = {"torch"} if source.layer in NO_TORCH else set()
+        banned |= {"thrift"} if source.layer != "rpc" else set()
+        wrong += [source.at(n, i) for n, i in source.imports() if i.split(".")[0] in banned]
+        wrong += [source.at(n, i) for n, i in source.imports_at_once() if i.split(".")[0] in LAZY]
+    hold(wrong)
+
+
+def test_pickle_is_nowhere() -> None:
+    """Neither by its own name nor inside torch.save, torch.load or NumPy."""
+    hidden = re.compile(r"torch\.(save|load)\(|.*\ballow_pickle=True", re.DOTALL)
+    wrong = []
+    for source in SOURCES:
+        wrong += [
+            source.at(line, name)
+            for line, name in source.imports()
+            if name.split(".")[0] in PICKLES or name in {"torch.save", "torch.load"}
+        ]
+        wrong += [source.at(line, call) for line, call in source.calls() if hidden.match(call)]
+    hold(wrong)
+
+
+def test_files_and_functions_are_small() -> None:
+    """No file over 500 lines, no function over 60."""
+    wrong = []
+    for source in SOURCES + TESTS:
+        if (lines := source.text.count("\n")) > FILE_LINES_MAX:
+            wrong.append(source.at(1, f"{lines} lines"))
+        for function in source.functions():
+            lines = (function.end_lineno or 0) - function.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                wrong.append(source.at(function.lineno, f"{function.name} has {lines} lines"))
+    hold(wrong)
+
+
+def test_every_module_opens_with_a_docstring() -> None:
+    """It says what the module decides and what it must never do."""
+    hold([s.name for s in SOURCES + TESTS if not ast.get_docstring(s.tree)])
+
+
+def test_every_test_says_what_must_hold() -> None:
+    """A test without a sentence does not say what would be broken."""
+    hold(
+        [
+            source.at(function.lineno, function.name)
+            for source in TESTS
+            for function in source.functions()
+            if function.name.startswith("test_") and not ast.get_docstring(function)
+        ]
+    )
+
+
+def test_every_module_is_tested() -> None:
+    """A test imports it, or reaches it through modules of the same folder that a test imports."""
+    reached: set[str] = set()
+    ahead = [name for test in TESTS for _, name in test.imports()]
+    while ahead:
+        module = next((name for name in _prefixes(ahead.pop()) if name in MODULES), None)
+        if module is None or module in reached:
+            continue
+        reached.add(module)
+        folder = MODULES[module].path.parent
+        ahead += [
+            name
+            for _, name in MODULES[module].imports()
+            if any(MODULES[p].path.parent == folder for p in _prefixes(name) if p in MODULES)
+        ]
+    hold(
+        [
+            source.name
+            for source in SOURCES
+            if source.path.stem not in ENTRANCES and source.module not in reached
+        ]
+    )
+
+
+def _prefixes(name: str) -> tuple[str, str]:
+    """Return a dotted name, and what it is a part of: `from a import b` may mean `a.b` or `a`."""
+    return name, name.rpartition(".")[0]
+
+
+def test_every_field_of_the_spec_is_described() -> None:
+    """The command line and the docs show these sentences."""
+    hold([name for name, field in Spec.model_fields.items() if not field.description])
+
+
+def test_the_text_is_clean() -> None:
+    """Nothing names a path of the machine it was written on, and nothing is left for later."""
+    paths = [path for folder in TEXT_FOLDERS for path in sorted((ROOT / folder).rglob("*"))]
+    paths += [*sorted(ROOT.glob("*.md")), ROOT / "Makefile", ROOT / "pyproject.toml"]
+    wrong = []
+    for path in paths:
+        if path.is_file() and path.suffix in TEXT_SUFFIXES and "__pycache__" not in path.parts:
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                if UNWANTED.search(line):
+                    wrong.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    hold(wrong)

@@ -1,0 +1,121 @@
+"""A real worker agent with a fake manager, which answers real calls and remembers them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from downpour import __version__
+from downpour.errors import Refused
+from downpour.rpc import PROTOCOL, ManagerClient, Server, parse_address, serve_manager
+from downpour.rpc.messages import (
+    ExperimentSummary,
+    Heartbeat,
+    HeartbeatReply,
+    ManagerInfo,
+    RecordPage,
+    Registered,
+    Registration,
+    Status,
+)
+from downpour.store import SharedDirectory
+from downpour.values import AttemptId, FailureKind, Update
+
+Report = tuple[AttemptId, Update | tuple[FailureKind, str]]
+
+
+@dataclass
+class FakeManager:
+    """Remembers what a worker says, in queues that a test can wait on."""
+
+    presence_file: str
+    protocol: int = PROTOCOL
+    known: bool = True
+    unwanted: tuple[AttemptId, ...] = ()
+    registrations: SimpleQueue[Registration] = field(default_factory=SimpleQueue)
+    reports: SimpleQueue[Report] = field(default_factory=SimpleQueue)
+    beats: SimpleQueue[Heartbeat] = field(default_factory=SimpleQueue)
+    goodbyes: SimpleQueue[str] = field(default_factory=SimpleQueue)
+
+    def describe(self) -> ManagerInfo:
+        """Say who this is."""
+        return ManagerInfo(
+            protocol=self.protocol,
+            version=__version__,
+            presence_file=self.presence_file,
+            heartbeat_seconds=0.02,
+        )
+
+    def register(self, registration: Registration) -> Registered:
+        """Take anybody."""
+        self.registrations.put(registration)
+        self.known = True
+        return Registered(worker=f"{registration.name}-taken")
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        """Answer as the test has set."""
+        self.beats.put(heartbeat)
+        return HeartbeatReply(known=self.known, unwanted=self.unwanted)
+
+    def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
+        """Remember an update."""
+        del worker
+        self.reports.put((attempt, update))
+
+    def report_failure(
+        self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
+    ) -> None:
+        """Remember a failure."""
+        del worker
+        self.reports.put((attempt, (kind, reason)))
+
+    def leave(self, worker: str, reason: str) -> None:
+        """Remember a goodbye."""
+        del reason
+        self.goodbyes.put(worker)
+
+    def submit(self, spec: str) -> str:
+        """No worker asks for this."""
+        raise Refused("spec", spec)
+
+    def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
+        """No worker asks for this."""
+        raise Refused("experiment", f"{experiment} {after_change} {wait_seconds}")
+
+    def list_experiments(self) -> tuple[ExperimentSummary, ...]:
+        """No worker asks for this."""
+        return ()
+
+    def cancel(self, experiment: str) -> None:
+        """No worker asks for this."""
+        raise Refused("experiment", experiment)
+
+    def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
+        """No worker asks for this."""
+        raise Refused("experiment", f"{experiment} {from_line} {wait_seconds}")
+
+
+@dataclass
+class Desk:
+    """A fake manager that serves, and what a worker needs to reach it."""
+
+    manager: FakeManager
+    server: Server
+    client: ManagerClient
+    shared: SharedDirectory
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """A fake manager at a port of its own, with a shared directory."""
+    shared = SharedDirectory.open(tmp_path / "shared", create=True)
+    manager = FakeManager(shared.announce("a secret"))
+    server = serve_manager(manager, "127.0.0.1", 0).start()
+    client = ManagerClient(parse_address(str(server.address)))
+    yield Desk(manager, server, client, shared)
+    client.close()
+    server.stop()

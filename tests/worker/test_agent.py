@@ -1,0 +1,292 @@
+"""A real worker agent over real sockets; its manager is a fake, and its tasks train nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+from downpour.errors import (
+    FileCorrupt,
+    IncompatiblePeer,
+    NonFinite,
+    OutOfMemory,
+    SharedDirectoryError,
+    SpecError,
+)
+from downpour.rpc import Server, WorkerClient, serve_manager, serve_worker
+from downpour.rpc.messages import Task
+from downpour.store import SharedDirectory
+from downpour.values import AttemptId, FailureKind, NumericClass, PublishedFile, Update
+from downpour.worker.agent import WorkerAgent
+from downpour.worker.control import TaskControl
+
+PATIENCE_SECONDS = 10
+NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
+FILE = PublishedFile(name="some-file", size_bytes=1, checksum="0" * 32)
+UPDATE = Update(
+    file=FILE,
+    samples=3,
+    steps=1,
+    loss=0.5,
+    load_seconds=0.0,
+    train_seconds=0.1,
+    publish_seconds=0.0,
+)
+
+
+def task(round_number: int = 0) -> Task:
+    """Make a task; nobody reads its files."""
+    return Task(
+        id=AttemptId(experiment="any", round=round_number, shard=0, attempt=0),
+        spec=FILE,
+        dataset="some-data",
+        model=FILE,
+        indices=np.arange(3),
+    )
+
+
+@dataclass
+class Work:
+    """What a task comes to: it says that it began, then does as the test has set."""
+
+    began: SimpleQueue[Task]
+    act: Callable[[TaskControl], Update]
+
+    def __call__(self, given: Task, control: TaskControl) -> Update:
+        """Carry a task out."""
+        self.began.put(given)
+        return self.act(control)
+
+
+@dataclass
+class Office:
+    """A worker agent at work, and the manager's way to call it."""
+
+    agent: WorkerAgent
+    server: Server
+    client: WorkerClient
+    work: Work
+    thread: Thread
+
+
+@pytest.fixture
+def office(desk: Any) -> Iterator[Office]:
+    """A registered worker whose tasks succeed at once."""
+    work = Work(SimpleQueue(), lambda _: UPDATE)
+    agent = WorkerAgent(desk.client, desk.shared, "anna", NUMERICS, work)
+    server = serve_worker(agent, "127.0.0.1", 0).start()
+    agent.register(server.address)
+    thread = Thread(target=agent.run)
+    thread.start()
+    client = WorkerClient(server.address)
+    yield Office(agent, server, client, work, thread)
+    agent.hand_back()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+    client.close()
+    server.stop()
+
+
+def until_cancelled(control: TaskControl) -> Update:
+    """Run until somebody cancels."""
+    assert control.cancelled.wait(PATIENCE_SECONDS)
+    control.raise_if_cancelled()
+    raise AssertionError
+
+
+def test_a_worker_proves_that_it_sees_the_managers_folder(desk: Any, office: Office) -> None:
+    """The registration tells what stands in the presence file, and the name given is taken."""
+    registration = desk.manager.registrations.get(timeout=PATIENCE_SECONDS)
+    assert registration.presence == "a secret"
+    assert registration.port == office.server.address.port
+    assert office.agent.name == "anna-taken"
+
+
+def test_another_shared_directory_is_noticed_before_registering(desk: Any, tmp_path: Any) -> None:
+    """Where the presence file is not there, the worker says so and does not register."""
+    elsewhere = SharedDirectory(
+        SharedDirectory.open(tmp_path / "elsewhere", create=True).root, patience_seconds=0.1
+    )
+    agent = WorkerAgent(desk.client, elsewhere, "anna", NUMERICS, lambda *_: UPDATE)
+    with pytest.raises(SharedDirectoryError, match="different folder"):
+        agent.register(desk.server.address)
+    assert desk.manager.registrations.empty()
+
+
+def test_another_protocol_is_noticed_before_registering(desk: Any) -> None:
+    """A manager of another version is named together with this worker's."""
+    desk.manager.protocol = 99
+    agent = WorkerAgent(desk.client, desk.shared, "anna", NUMERICS, lambda *_: UPDATE)
+    with pytest.raises(IncompatiblePeer, match="install the same version"):
+        agent.register(desk.server.address)
+
+
+def test_a_task_ends_in_a_report(desk: Any, office: Office) -> None:
+    """What the task came to is reported under its attempt."""
+    office.client.train(task())
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task().id, UPDATE)
+
+
+def test_a_call_that_is_repeated_starts_nothing_twice(desk: Any, office: Office) -> None:
+    """The manager may call again when an answer was lost; the task runs once."""
+    office.work.act = until_cancelled
+    for _ in range(3):
+        office.client.train(task())
+    office.client.cancel(task().id)
+    desk.manager.reports.get(timeout=PATIENCE_SECONDS)
+    assert office.work.began.get(timeout=PATIENCE_SECONDS)
+    assert office.work.began.empty()
+
+
+def test_a_new_task_supersedes_the_one_that_runs(desk: Any, office: Office) -> None:
+    """The manager alone decides: the older attempt is handed back, the newer one trained."""
+    office.work.act = until_cancelled
+    office.client.train(task(0))
+    office.work.began.get(timeout=PATIENCE_SECONDS)
+    office.work.act = lambda _: UPDATE
+    office.client.train(task(1))
+    first = desk.manager.reports.get(timeout=PATIENCE_SECONDS)
+    second = desk.manager.reports.get(timeout=PATIENCE_SECONDS)
+    assert first[0] == task(0).id
+    assert first[1][0] is FailureKind.CANCELLED
+    assert second == (task(1).id, UPDATE)
+
+
+def test_a_cancelled_attempt_ends_and_the_next_task_is_taken(desk: Any, office: Office) -> None:
+    """Cancelling frees the worker."""
+    office.work.act = until_cancelled
+    office.client.train(task(0))
+    office.work.began.get(timeout=PATIENCE_SECONDS)
+    office.client.cancel(task(0).id)
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS)[1][0] is FailureKind.CANCELLED
+    office.work.act = lambda _: UPDATE
+    office.client.train(task(1))
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(1).id, UPDATE)
+
+
+def test_cancelling_something_else_changes_nothing(desk: Any, office: Office) -> None:
+    """Only the attempt that is named stops."""
+    office.work.act = until_cancelled
+    office.client.train(task(0))
+    office.work.began.get(timeout=PATIENCE_SECONDS)
+    office.client.cancel(task(5).id)
+    assert office.client.ping().running == task(0).id
+    office.client.cancel(task(0).id)
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS)[0] == task(0).id
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (NonFinite("the loss became NaN"), FailureKind.NON_FINITE),
+        (OutOfMemory("too large"), FailureKind.OUT_OF_MEMORY),
+        (MemoryError(), FailureKind.OUT_OF_MEMORY),
+        (FileCorrupt("model", "altered"), FailureKind.STORE),
+        (SpecError("model", "x", "known are ..."), FailureKind.SPEC),
+        (ZeroDivisionError("division by zero"), FailureKind.TASK),
+    ],
+)
+def test_an_error_is_reported_as_its_kind(
+    desk: Any, office: Office, error: Exception, kind: FailureKind
+) -> None:
+    """A task's error costs the attempt, in one line; the worker goes on."""
+
+    def fail(_: TaskControl) -> Update:
+        raise error
+
+    office.work.act = fail
+    office.client.train(task(0))
+    reported = desk.manager.reports.get(timeout=PATIENCE_SECONDS)[1]
+    assert reported[0] is kind
+    assert "\n" not in reported[1]
+    office.work.act = lambda _: UPDATE
+    office.client.train(task(1))
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(1).id, UPDATE)
+
+
+def test_heartbeats_tell_how_far_the_attempt_has_come(desk: Any, office: Office) -> None:
+    """A running attempt is listed with its steps until its report is acknowledged."""
+
+    def half(control: TaskControl) -> Update:
+        control.steps_total, control.steps_done = 10, 5
+        return until_cancelled(control)
+
+    office.work.act = half
+    office.client.train(task())
+    office.work.began.get(timeout=PATIENCE_SECONDS)
+    while not (beat := desk.manager.beats.get(timeout=PATIENCE_SECONDS)).running:
+        pass
+    while not (progress := beat.running[0]).steps_done:
+        beat = desk.manager.beats.get(timeout=PATIENCE_SECONDS)
+    assert (progress.attempt, progress.steps_done, progress.steps_total) == (task().id, 5, 10)
+
+
+def test_an_unwanted_attempt_stops_when_a_heartbeat_says_so(desk: Any, office: Office) -> None:
+    """The reply to a heartbeat cancels as a call would."""
+    office.work.act = until_cancelled
+    desk.manager.unwanted = (task().id,)
+    office.client.train(task())
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS)[1][0] is FailureKind.CANCELLED
+
+
+def test_a_manager_that_has_forgotten_the_worker_gets_it_back(desk: Any, office: Office) -> None:
+    """A heartbeat that is answered with "unknown" leads to a new registration."""
+    desk.manager.registrations.get(timeout=PATIENCE_SECONDS)
+    desk.manager.known = False
+    assert (
+        desk.manager.registrations.get(timeout=PATIENCE_SECONDS).port == office.server.address.port
+    )
+
+
+def test_a_report_waits_for_a_manager_that_is_away(desk: Any, office: Office) -> None:
+    """While nobody answers, the report is repeated; a manager that returns gets it."""
+    address = desk.server.address
+    away = Event()
+
+    def finish_when_away(_: TaskControl) -> Update:
+        assert away.wait(PATIENCE_SECONDS)
+        return UPDATE
+
+    office.work.act = finish_when_away
+    office.client.train(task())
+    office.work.began.get(timeout=PATIENCE_SECONDS)
+    desk.server.stop()
+    away.set()
+    desk.server = serve_manager(desk.manager, address.host, address.port).start()
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task().id, UPDATE)
+    desk.server.stop()
+
+
+def test_a_drained_worker_finishes_and_says_goodbye(desk: Any, office: Office) -> None:
+    """Draining lets the running task end, then the worker leaves."""
+    release = Event()
+
+    def wait(_: TaskControl) -> Update:
+        assert release.wait(PATIENCE_SECONDS)
+        return UPDATE
+
+    office.work.act = wait
+    office.client.train(task())
+    office.work.began.get(timeout=PATIENCE_SECONDS)
+    office.client.drain()
+    release.set()
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task().id, UPDATE)
+    assert desk.manager.goodbyes.get(timeout=PATIENCE_SECONDS) == "anna-taken"
+    office.thread.join(PATIENCE_SECONDS)
+    assert not office.thread.is_alive()
+
+
+def test_a_worker_told_to_leave_hands_back_what_it_runs(desk: Any, office: Office) -> None:
+    """The attempt is reported as cancelled, and the manager hears the goodbye."""
+    office.work.act = until_cancelled
+    office.client.train(task())
+    office.work.began.get(timeout=PATIENCE_SECONDS)
+    office.agent.hand_back()
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS)[1][0] is FailureKind.CANCELLED
+    assert desk.manager.goodbyes.get(timeout=PATIENCE_SECONDS) == "anna-taken"
