@@ -101,7 +101,7 @@ class Spec(BaseModel):
     model: str = Field(
         default="digits-cnn",
         min_length=1,
-        description="digits-cnn, mnist-cnn, a torchvision.models name or package.module:factory",
+        description="digits-cnn, mnist-cnn, mlp, a torchvision.models name or a factory",
     )
     model_options: dict[str, Option] = Field(
         default_factory=dict, description="Arguments of the model, such as dropout"
