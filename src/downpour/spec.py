@@ -121,7 +121,7 @@ class Spec(BaseModel):
     batches: Literal["shuffled", "balanced"] = Field(
         default="shuffled", description="balanced: every batch holds the shard's classes evenly"
     )
-    batch_size: int = Field(default=64, ge=1, le=1_000_000, description="Examples in a batch")
+    batch_size: int = Field(default=32, ge=1, le=1_000_000, description="Examples in a batch")
     epochs: int = Field(
         default=5, ge=1, le=1_000_000, description="Rounds, each one pass over every shard"
     )
@@ -147,8 +147,8 @@ class Spec(BaseModel):
     optimizer: Literal["sgd", "adam", "adamw"] = Field(
         default="sgd", description="sgd, adam or adamw"
     )
-    learning_rate: float = Field(default=0.01, gt=0, description="The optimizer's step size")
-    momentum: float = Field(default=0.0, ge=0, lt=1, description="Momentum of sgd")
+    learning_rate: float = Field(default=0.05, gt=0, description="The optimizer's step size")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd")
     nesterov: bool = Field(default=False, description="Nesterov's form of momentum")
     weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty (decoupled in adamw)")
     betas: tuple[float, float] = Field(

@@ -43,7 +43,6 @@ class LocalCluster:
         self._device = device
         self._news: dict[str, dict[str, Any]] = {}
         self._changed = Condition()
-        self._closing = False
         self.address = ""
         self.log = Path(manager.shared) / "logs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
@@ -59,7 +58,8 @@ class LocalCluster:
                 env={**os.environ, **_thread_environment(self._threads)},
                 start_new_session=True,
             )
-        Thread(target=self._listen, args=(self._server.stdout,), daemon=True).start()
+        self._listener = Thread(target=self._listen, args=(self._server.stdout,), daemon=True)
+        self._listener.start()
         try:
             self._request(MANAGER, MANAGER, asdict(self._manager))
             self.address = self._wait_for_address()
@@ -81,10 +81,10 @@ class LocalCluster:
 
     def close(self) -> None:
         """Stop workers and manager; returns when none of their processes is left."""
-        self._closing = True
         if self._server.stdin is not None:
             self._server.stdin.close()
         self._server.wait()
+        self._listener.join()
 
     def check(self) -> None:
         """Raise LaunchError if the manager, or the last of the workers, has ended."""
@@ -125,12 +125,12 @@ class LocalCluster:
             return str(news["address"])
 
     def _listen(self, pipe: IO[bytes]) -> None:
-        for line in pipe:
-            news = json.loads(line)
-            with self._changed:
-                if name := news.pop("name", None):
-                    self._news.setdefault(name, {}).update(news)
-                self._changed.notify_all()
+        with pipe:
+            for line in pipe:
+                news = json.loads(line)
+                with self._changed:
+                    self._news.setdefault(news.pop("name"), {}).update(news)
+                    self._changed.notify_all()
         with self._changed:
             self._changed.notify_all()
 

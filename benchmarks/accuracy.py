@@ -1,0 +1,93 @@
+"""Does training come out as it should? MNIST with the settings of the ECE751 report.
+
+Each cell is five epochs of the report's network (batch 64, SGD .01, momentum .5), for several
+seeds. Finished cells are kept in a folder and not run again, so the half hour it takes may be
+interrupted. The number of worker processes does not matter to the result: the bytes of a model
+depend on the shards, not on who trains them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+import downpour
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One setting, and what is expected of the mean final accuracy in per cent."""
+
+    shards: int
+    split: str
+    aggregate: str
+    expected: str
+
+    @property
+    def name(self) -> str:
+        """Name the cell's files."""
+        return f"{self.shards}-{self.split}-{self.aggregate}"
+
+
+CELLS = (
+    Cell(shards=10, split="random", aggregate="average", expected="at least 94.0"),
+    Cell(shards=10, split="equal", aggregate="average", expected="at least 93.9"),
+    Cell(shards=10, split="class", aggregate="average", expected="above 60"),
+    Cell(shards=10, split="random", aggregate="first", expected="91 to 94"),
+    Cell(shards=10, split="class", aggregate="first", expected="9.8"),
+    Cell(shards=1, split="random", aggregate="average", expected="at least 98.3"),
+)
+
+
+def accuracies(cell: Cell, seed: int, arguments: argparse.Namespace) -> list[float]:
+    """Return the test accuracy in per cent after each epoch, running the cell where it is new."""
+    kept = Path(arguments.out) / f"{cell.name}-{arguments.precision}-{seed}.json"
+    if not kept.exists():
+        spec = downpour.Spec(
+            name=f"ece751-{cell.name}",
+            dataset="mnist",
+            model="mnist-cnn",
+            shards=cell.shards,
+            split=cell.split,
+            aggregate=cell.aggregate,
+            batch_size=64,
+            learning_rate=0.01,
+            momentum=0.5,
+            epochs=5,
+            seed=seed,
+            precision=arguments.precision,
+        )
+        workers = min(cell.shards, arguments.workers)
+        result = downpour.run(spec, workers=workers, shared=Path(arguments.out) / "shared")
+        kept.write_text(json.dumps([100 * (epoch.accuracy or 0) for epoch in result.rounds]))
+    found: list[float] = json.loads(kept.read_text())
+    return found
+
+
+def main() -> None:
+    """Run what is missing and print a line a cell."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", default="benchmarks/out/accuracy", help="where results are kept")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each cell")
+    parser.add_argument("--workers", type=int, default=2, help="worker processes at most")
+    parser.add_argument("--precision", default="bfloat16", help="float32 or bfloat16")
+    arguments = parser.parse_args()
+    Path(arguments.out).mkdir(parents=True, exist_ok=True)
+    print("shards  split   aggregate   epoch 1   epoch 5: mean (each)          expected")
+    for cell in CELLS:
+        runs = [accuracies(cell, seed, arguments) for seed in range(arguments.seeds)]
+        last = [run[-1] for run in runs]
+        first = statistics.mean(run[0] for run in runs)
+        each = " ".join(f"{value:.2f}" for value in last)
+        print(
+            f"{cell.shards:6d}  {cell.split:<7} {cell.aggregate:<9} {first:9.2f}"
+            f"   {statistics.mean(last):6.2f} ({each})   {cell.expected}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
