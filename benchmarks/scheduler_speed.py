@@ -20,7 +20,7 @@ from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.spec import Spec
-from downpour.values import PublishedFile, SystemState, Update
+from downpour.values import FailureKind, PublishedFile, SystemState, Update
 
 WORKERS = (10, 1_000, 10_000)
 SHARDS: dict[str, Callable[[int], int]] = {
@@ -85,7 +85,7 @@ def answers(command: do.Command, number: int) -> Iterator[on.Event]:
                 at_seconds=0.0,
                 worker=command.worker,
                 attempt=command.attempt,
-                failure="task",
+                failure=FailureKind.TASK,
                 reason="as planned",
             )
         case do.Assign():
