@@ -13,6 +13,7 @@ import json
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import downpour
 
@@ -23,7 +24,7 @@ class Cell:
 
     shards: int
     split: str
-    aggregate: str
+    aggregate: Literal["average", "first"]
     expected: str
 
     @property

@@ -15,7 +15,6 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 from threading import Condition, Thread
-from types import TracebackType
 from typing import IO, Any, Self
 
 from downpour.errors import LaunchError
@@ -70,12 +69,7 @@ class LocalCluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop everything."""
         self.close()
 

@@ -10,7 +10,7 @@ import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
-from downpour import __version__, datasets, models
+from downpour import datasets, models
 from downpour.errors import (
     DownpourError,
     IncompatiblePeer,
@@ -40,6 +40,7 @@ from downpour.scheduler import events as on
 from downpour.spec import Spec
 from downpour.store import SharedDirectory
 from downpour.values import AttemptId, FailureKind, Update
+from downpour.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class ManagerService:
         """Say what a worker must know before it registers."""
         return ManagerInfo(
             protocol=PROTOCOL,
-            version=__version__,
+            version=VERSION,
             presence_file=self._presence_file,
             heartbeat_seconds=self._options.heartbeat_seconds,
         )
@@ -195,7 +196,7 @@ class ManagerService:
     def _check(self, registration: Registration) -> None:
         if registration.protocol != PROTOCOL:
             raise IncompatiblePeer(
-                f"the manager runs downpour {__version__} (protocol {PROTOCOL}), the worker "
+                f"the manager runs downpour {VERSION} (protocol {PROTOCOL}), the worker "
                 f"{registration.version} (protocol {registration.protocol}): install the same "
                 "version on both"
             )
