@@ -122,7 +122,7 @@ def _publish(store: DirectoryStore, attempt: AttemptId, training: ShardTraining)
         "samples": str(training.samples),
         "loss": repr(training.mean_loss),
     }
-    return store.put_new(name, encode(training.parameters(), about))
+    return store.put_new(name, encode(training.parameters(copy=False), about))
 
 
 def _publish_optimizer(
