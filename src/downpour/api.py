@@ -6,6 +6,7 @@ Neither imports torch: the processes that train do.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
@@ -25,6 +26,8 @@ OnStatus = Callable[[Status], None]
 DEFAULT_MANAGER = "localhost:9090"
 DEFAULT_SHARED = "shared_dir"
 _POLL_SECONDS = 1.0
+_LOOK_SECONDS = 0.1
+"""Between two looks: changes come by the hundred, and nobody sees more than ten a second."""
 
 
 def run(
@@ -116,6 +119,7 @@ class Client:
                 return
             if check is not None:
                 check()
+            time.sleep(_LOOK_SECONDS)
 
     def wait(
         self,
