@@ -91,6 +91,7 @@ class ManagerService:
                 "advertise", f"the manager cannot call the worker back at {address}: {error}"
             ) from None
         worker = self._roster.enter(registration, client)
+        self._warn_of_mixture(worker, registration)
         self._driver.post(on.WorkerJoined(at_seconds=self._now, worker=worker)).result()
         log.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
         return Registered(worker=worker)
@@ -204,6 +205,14 @@ class ManagerService:
             raise SharedDirectoryError(
                 self._shared.root, "is not the folder that the worker sees under its --shared"
             )
+
+    def _warn_of_mixture(self, worker: str, registration: Registration) -> None:
+        """Say so where a worker computes other bits than the rest: runs cannot be repeated then."""
+        for other in filter(None, map(self._roster.get, self._roster.names())):
+            if other.registration.numeric_class != registration.numeric_class:
+                theirs, its = other.registration.numeric_class, registration.numeric_class
+                log.warning("%s computes with %s, others with %s", worker, its, theirs)
+                return
 
     def _live_workers(self) -> int:
         live: int = self._driver.ask(lambda core: len(core.workers))

@@ -125,7 +125,7 @@ def measure(space: Workspace, model: PublishedFile) -> Evaluation:
     """Evaluate a model version on the test examples."""
     made = ready(space)
     load_parameters(made.network, decode(space.store.read(model), model.name).tensors)
-    return evaluate(made.network, space.spec, made.dataset)
+    return evaluate(made.network, _where_it_can(space.spec), made.dataset)
 
 
 def publish(space: Workspace, model: PublishedFile) -> PublishedFile:
@@ -149,6 +149,13 @@ def ready(space: Workspace) -> Prepared:
     if space.prepared is None:
         raise RuntimeError(f"{space.experiment} has not been prepared")
     return space.prepared
+
+
+def _where_it_can(spec: Spec) -> Spec:
+    """Evaluate on the spec's device, or on the CPU where the manager's machine lacks it."""
+    if spec.device == "cuda" and not torch.cuda.is_available():
+        return spec.replace(device="cpu")
+    return spec
 
 
 def _shards(spec: Spec) -> int:

@@ -215,6 +215,8 @@ class WorkerAgent:
                 self._beat_once(beat)
             except DownpourError as error:
                 log.warning("%s: no heartbeat: %s", self.name, error)
+            except Exception:  # a worker that falls silent counts as lost
+                log.exception("%s: no heartbeat", self.name)
 
     def _beat_once(self, beat: Heartbeat) -> None:
         reply = self._manager.heartbeat(beat)

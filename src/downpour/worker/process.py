@@ -15,7 +15,7 @@ from types import FrameType
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from downpour.errors import Unreachable
+from downpour.errors import SpecError, Unreachable
 from downpour.rpc import Address, ManagerClient, parse_address, serve_worker
 from downpour.store import SharedDirectory
 from downpour.worker.agent import WorkerAgent
@@ -32,6 +32,7 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
         Unreachable: no manager answers at the address.
         SharedDirectoryError: the folder is missing, not writable or not the manager's.
         IncompatiblePeer: the manager runs a version that does not fit.
+        SpecError: the port or the device cannot be had.
     """
     shared = SharedDirectory.open(Path(options.shared), create=False)
     address = parse_address(options.manager)
@@ -59,9 +60,11 @@ def _make_agent(
 
     from downpour.worker.task import TaskRunner
 
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise SpecError("device", "cuda", "torch finds no CUDA device here; cpu works everywhere")
     name = options.name or f"{socket.gethostname()}-{secrets.token_hex(2)}"
     numerics = numeric_class(str(torch.__version__), options.device)
-    return WorkerAgent(manager, shared, name, numerics, TaskRunner(shared).run)
+    return WorkerAgent(manager, shared, name, numerics, TaskRunner(shared, options.device).run)
 
 
 def _patiently(seconds: float) -> Retrying:
