@@ -16,6 +16,7 @@ idle for one task: its assignment, its report and its share of the round.
 from __future__ import annotations
 
 import argparse
+import logging
 import re
 import secrets
 import subprocess
@@ -212,6 +213,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="length of each phase")
     parser.add_argument("--task-seconds", type=float, default=2.0, help="how long a task sleeps")
     options = parser.parse_args()
+    # A worker that leaves may be in the middle of a heartbeat, and would say so.
+    logging.getLogger("downpour").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(dir=folders().get("memory")) as folder:
         show(measure(options, Path(folder)), as_json=options.json)
 
