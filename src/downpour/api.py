@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
 from downpour import datasets
-from downpour.errors import ExperimentFailed, SpecError
+from downpour.errors import DeadlineExceeded, ExperimentFailed, SpecError, Unreachable
 from downpour.launchers import LocalCluster
 from downpour.manager.options import ManagerOptions
 from downpour.reports import Result
@@ -26,6 +28,7 @@ OnStatus = Callable[[Status], None]
 DEFAULT_MANAGER = "localhost:9090"
 DEFAULT_SHARED = "shared_dir"
 _POLL_SECONDS = 1.0
+_AWAY_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
 """Between two looks: changes come by the hundred, and nobody sees more than ten a second."""
 
@@ -108,18 +111,31 @@ class Client:
     ) -> Iterator[Status]:
         """Yield what goes on, again at each change, until the experiment has ended.
 
-        `check` is called between two looks and may raise to end the watching.
+        `check` is called between two looks and may raise to end the watching. A manager that does
+        not answer for a while is waited for.
         """
-        change = 0
+        status = self._manager.status(experiment, 0, 0.0)
         while True:
-            status = self._manager.status(experiment, change, _POLL_SECONDS)
-            change = status.change
             yield status
             if status.experiment is not None and status.experiment.state.ended:
                 return
             if check is not None:
                 check()
             time.sleep(_LOOK_SECONDS)
+            status = self._next_status(experiment, status.change, check)
+
+    def _next_status(
+        self, experiment: str, change: int, check: Callable[[], None] | None
+    ) -> Status:
+        attempts = Retrying(
+            retry=retry_if_exception_type((DeadlineExceeded, Unreachable)),
+            wait=wait_random_exponential(multiplier=0.5, max=5),
+            stop=stop_after_delay(_AWAY_SECONDS),
+            before_sleep=lambda _: check() if check else None,
+            reraise=True,
+        )
+        status: Status = attempts(self._manager.status, experiment, change, _POLL_SECONDS)
+        return status
 
     def wait(
         self,

@@ -19,6 +19,7 @@ from typing import IO, Any, Self
 
 from downpour.errors import LaunchError
 from downpour.manager.options import ManagerOptions
+from downpour.worker.environment import thread_environment
 from downpour.worker.options import WorkerOptions
 
 START_SECONDS = 120.0
@@ -54,7 +55,7 @@ class LocalCluster:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, **_thread_environment(self._threads)},
+                env={**os.environ, **thread_environment(self._threads)},
                 start_new_session=True,
             )
         self._listener = Thread(target=self._listen, args=(self._server.stdout,), daemon=True)
@@ -135,16 +136,3 @@ class LocalCluster:
         if "exited" in news:
             return f"{name} ended with status {news['exited']}; see {self.log}"
         return f"{name} did not start; see {self.log}"
-
-
-def _thread_environment(threads: int) -> dict[str, str]:
-    """Say how torch's threads behave; must be set before torch is imported.
-
-    Threads that spin while they wait cost other workers nine tenths of their speed.
-    """
-    return {
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "PYTHONUNBUFFERED": "1",
-    }

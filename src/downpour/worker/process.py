@@ -19,6 +19,7 @@ from downpour.errors import SpecError, Unreachable
 from downpour.rpc import Address, ManagerClient, parse_address, serve_worker
 from downpour.store import SharedDirectory
 from downpour.worker.agent import WorkerAgent
+from downpour.worker.environment import keep_memory, wait_passively
 from downpour.worker.options import WorkerOptions
 from downpour.worker.system import numeric_class
 
@@ -34,6 +35,8 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
         IncompatiblePeer: the manager runs a version that does not fit.
         SpecError: the port or the device cannot be had.
     """
+    wait_passively()
+    keep_memory()
     shared = SharedDirectory.open(Path(options.shared), create=False)
     address = parse_address(options.manager)
     agent = _make_agent(options, ManagerClient(address), shared)
