@@ -15,7 +15,7 @@ from types import FrameType
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from downpour.errors import Unreachable
+from downpour.errors import SpecError, Unreachable
 from downpour.rpc import Address, ManagerClient, parse_address, serve_worker
 from downpour.store import SharedDirectory
 from downpour.worker.agent import WorkerAgent
@@ -29,12 +29,13 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
     """Work until told to leave; calls `ready` with its address once it is registered.
 
     Raises:
+        SpecError: the device is not there, or an address is none.
         Unreachable: no manager answers at the address.
         SharedDirectoryError: the folder is missing, not writable or not the manager's.
         IncompatiblePeer: the manager runs a version that does not fit.
     """
     shared = SharedDirectory.open(Path(options.shared), create=False)
-    address = parse_address(options.manager)
+    address = parse_address(options.manager, field="manager")
     agent = _make_agent(options, ManagerClient(address), shared)
     host = options.host or ("127.0.0.1" if address.is_loopback else "0.0.0.0")  # noqa: S104
     server = serve_worker(agent, host, options.port).start()
@@ -52,6 +53,18 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
         server.stop()
 
 
+def check_device(device: str) -> None:
+    """Refuse a device that is not there; it is not touched.
+
+    Raises:
+        SpecError: torch finds no such device.
+    """
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SpecError("device", device, "torch finds no such device on this machine")
+
+
 def _make_agent(
     options: WorkerOptions, manager: ManagerClient, shared: SharedDirectory
 ) -> WorkerAgent:
@@ -59,6 +72,7 @@ def _make_agent(
 
     from downpour.worker.task import TaskRunner
 
+    check_device(options.device)
     name = options.name or f"{socket.gethostname()}-{secrets.token_hex(2)}"
     numerics = numeric_class(str(torch.__version__), options.device)
     return WorkerAgent(manager, shared, name, numerics, TaskRunner(shared).run)
