@@ -14,7 +14,7 @@ from typing import Self
 from downpour import datasets
 from downpour.errors import ExperimentFailed, SpecError
 from downpour.launchers import LocalCluster
-from downpour.manager.options import ManagerOptions
+from downpour.manager.options import DEFAULT_MANAGER, DEFAULT_SHARED, ManagerOptions
 from downpour.reports import Result
 from downpour.rpc import ManagerClient, parse_address
 from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status
@@ -23,8 +23,6 @@ from downpour.store import SharedDirectory
 
 OnStatus = Callable[[Status], None]
 
-DEFAULT_MANAGER = "localhost:9090"
-DEFAULT_SHARED = "shared_dir"
 _POLL_SECONDS = 1.0
 
 
@@ -111,15 +109,18 @@ class Client:
     ) -> Iterator[Status]:
         """Yield what goes on, again at each change, until the experiment has ended.
 
-        `check` is called between two looks and may raise to end the watching.
+        Without an identifier it is the active one, or the next to become active. `check` is called
+        between two looks and may raise to end the watching.
         """
         change = 0
         while True:
             status = self._manager.status(experiment, change, _POLL_SECONDS)
             change = status.change
             yield status
-            if status.experiment is not None and status.experiment.state.ended:
-                return
+            if status.experiment is not None:
+                experiment = status.experiment.experiment
+                if status.experiment.state.ended:
+                    return
             if check is not None:
                 check()
 
