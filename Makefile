@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 THRIFT ?= thrift
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run check format test test-slow test-all stubs bench clean
+.PHONY: help venv run check format test test-slow test-all docs stubs bench clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -39,6 +39,9 @@ test-slow: venv  ## Run the slow tests alone
 
 test-all: venv  ## Run all tests
 	$(BIN)/pytest
+
+docs: venv  ## Write docs/cli.md anew from the commands' help
+	$(BIN)/python -m downpour.cli.page > docs/cli.md
 
 stubs:  ## Generate the Thrift code anew (Thrift 0.24; the result is committed)
 	PYTHON=$(PYTHON) THRIFT=$(THRIFT) sh idl/generate.sh

@@ -16,7 +16,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 from downpour import datasets
 from downpour.errors import DeadlineExceeded, ExperimentFailed, SpecError, Unreachable
 from downpour.launchers import LocalCluster
-from downpour.manager.options import ManagerOptions
+from downpour.manager.options import DEFAULT_MANAGER, DEFAULT_SHARED, ManagerOptions
 from downpour.reports import Result
 from downpour.rpc import ManagerClient, parse_address
 from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status
@@ -25,8 +25,6 @@ from downpour.store import SharedDirectory
 
 OnStatus = Callable[[Status], None]
 
-DEFAULT_MANAGER = "localhost:9090"
-DEFAULT_SHARED = "shared_dir"
 _POLL_SECONDS = 1.0
 _AWAY_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
@@ -111,14 +109,17 @@ class Client:
     ) -> Iterator[Status]:
         """Yield what goes on, again at each change, until the experiment has ended.
 
-        `check` is called between two looks and may raise to end the watching. A manager that does
-        not answer for a while is waited for.
+        Without an identifier it is the active one, or the next to become active. `check` is called
+        between two looks and may raise to end the watching. A manager that does not answer for a
+        while is waited for.
         """
         status = self._manager.status(experiment, 0, 0.0)
         while True:
             yield status
-            if status.experiment is not None and status.experiment.state.ended:
-                return
+            if status.experiment is not None:
+                experiment = status.experiment.experiment
+                if status.experiment.state.ended:
+                    return
             if check is not None:
                 check()
             time.sleep(_LOOK_SECONDS)

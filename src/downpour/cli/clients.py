@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from downpour.api import Client
-from downpour.cli.options import MANAGER, SHARED, AsCsv, AsJson, Experiment, Manager, Shared
-from downpour.cli.printing import err, out, print_result, print_spec
+from downpour.cli.options import (
+    MANAGER,
+    SHARED,
+    AnyExperiment,
+    AsCsv,
+    AsJson,
+    Experiment,
+    Manager,
+    Shared,
+)
+from downpour.cli.printing import check_format, err, out, print_json, print_result
 from downpour.cli.spec_options import with_spec
-from downpour.errors import FileMissing, Unreachable
-from downpour.reports import Result
-from downpour.reports.live import experiments_table, status_view
-from downpour.reports.progress import ProgressDisplay
+from downpour.errors import SpecError, StoreError, Unreachable
 from downpour.spec import Spec
-from downpour.store import SharedDirectory
 
-AnyExperiment = Annotated[
-    str, typer.Argument(metavar="[ID]", help="An experiment; the active one where absent.")
-]
+if TYPE_CHECKING:
+    from downpour.api import Client
+    from downpour.reports import Result
 
 
 @with_spec
@@ -30,51 +33,69 @@ def submit(
     spec: Spec,
     manager: Manager = MANAGER,
     *,
-    watch: Annotated[bool, typer.Option("--watch", help="Stay until it has ended.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Stay until it has ended, then print the result.")
+    ] = False,
 ) -> None:
-    """Hand an experiment to a manager and print its identifier."""
-    with Client(manager) as client:
+    """Hand an experiment to a manager and print its identifier.
+
+    Without --shards it has as many as the manager has workers now.
+    """
+    with _client(manager) as client:
         experiment = client.submit(spec)
+        out().print(experiment, highlight=False, soft_wrap=True)
         if not watch:
-            out.print(experiment, highlight=False)
             return
-        print_spec(spec)
-        with ProgressDisplay(err) as display:
+        from downpour.reports.progress import ProgressDisplay
+
+        with ProgressDisplay(err()) as display:
             result = client.wait(experiment, on_status=display.show)
-        print_result(result)
+    print_result(result)
 
 
 def status(
     experiment: AnyExperiment = "", manager: Manager = MANAGER, *, as_json: AsJson = False
 ) -> None:
     """Show the workers and the experiment, as they are now."""
-    with Client(manager) as client:
+    with _client(manager) as client:
         now = client.status(experiment)
-    out.print_json(json.dumps(asdict(now))) if as_json else out.print(status_view(now))
+    if as_json:
+        print_json(asdict(now))
+        return
+    from downpour.reports.live import status_view
+
+    out().print(status_view(now))
 
 
 def watch(experiment: AnyExperiment = "", manager: Manager = MANAGER) -> None:
-    """Show the workers and the experiment, and keep the picture current until it has ended."""
+    """Show the workers and the experiment until it ends.
+
+    Without an identifier it is the active experiment, or the next to become active.
+    """
     from rich.live import Live
 
-    with Client(manager) as client, Live(console=out, refresh_per_second=4) as live:
+    from downpour.reports.live import status_view
+
+    with _client(manager) as client, Live(console=out(), refresh_per_second=4) as live:
         for now in client.watch(experiment):
             live.update(status_view(now))
 
 
 def list_experiments(manager: Manager = MANAGER, *, as_json: AsJson = False) -> None:
     """List the manager's experiments, oldest first."""
-    with Client(manager) as client:
+    with _client(manager) as client:
         found = client.experiments()
     if as_json:
-        out.print_json(json.dumps([asdict(one) for one in found]))
-    else:
-        out.print(experiments_table(found))
+        print_json([asdict(one) for one in found])
+        return
+    from downpour.reports.live import experiments_table
+
+    out().print(experiments_table(found))
 
 
 def cancel(experiment: Experiment, manager: Manager = MANAGER) -> None:
     """Stop an experiment; what it has written so far stays."""
-    with Client(manager) as client:
+    with _client(manager) as client:
         client.cancel(experiment)
 
 
@@ -86,16 +107,32 @@ def results(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Print an experiment's results, from the shared directory or, where it is not, the manager."""
+    """Print an experiment's results, also while it runs.
+
+    They are read in the shared directory or, where it has none, asked of the manager.
+    """
+    check_format(as_json=as_json, as_csv=as_csv)
     print_result(_find(experiment, shared, manager), as_json=as_json, as_csv=as_csv)
 
 
+def _client(manager: str) -> Client:
+    from downpour.api import Client
+
+    return Client(manager)
+
+
 def _find(experiment: str, shared: Path, manager: str) -> Result:
-    folder = SharedDirectory(shared).experiment_path(experiment)
+    from downpour.reports import Result
+    from downpour.store import SharedDirectory
+
+    try:
+        folder = SharedDirectory(shared).experiment_path(experiment)
+    except StoreError:
+        raise SpecError("ID", experiment, "must be one that `downpour list` prints") from None
     if folder.is_dir():
         return Result.read(folder)
     try:
-        with Client(manager) as client:
+        with _client(manager) as client:
             return client.results(experiment)
     except Unreachable as error:
-        raise FileMissing(f"{folder} (and {error})") from None
+        raise SpecError("ID", experiment, f"not in {shared}, and {error}") from None

@@ -7,13 +7,18 @@ from typing import Annotated
 
 import typer
 
-from downpour.cli.options import MANAGER, SHARED, DataDir, Manager, Shared
-from downpour.cli.printing import err
-from downpour.manager.options import ManagerOptions
-from downpour.rpc import DEFAULT_PORT
+from downpour.cli.options import MANAGER, SHARED, DataDir, Manager, Shared, whole_number
+from downpour.cli.printing import note
+from downpour.errors import SpecError
+from downpour.manager.options import DEFAULT_PORT, ManagerOptions
 from downpour.worker.options import WorkerOptions
 
-Port = Annotated[int, typer.Option("--port", metavar="N", help="The port; 0: any that is free.")]
+DEVICES = ("cpu", "cuda")
+
+Port = Annotated[
+    int,
+    typer.Option("--port", metavar="N", parser=whole_number, help="The port; 0: any that is free."),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more of what goes on.")]
 
 
@@ -30,12 +35,15 @@ def manager(
     *,
     verbose: Verbose = False,
 ) -> None:
-    """Serve as the manager until Ctrl-C: take experiments in and hand their shards to workers."""
+    """Serve as the manager until Ctrl-C.
+
+    It takes experiments in and hands their shards to workers.
+    """
     _log(verbose=verbose)
     from downpour.manager.process import run_manager
 
     options = ManagerOptions(shared=str(shared), host=host, port=port, data_dir=str(data_dir or ""))
-    run_manager(options, lambda address: _say(f"manager at {address}, shared directory {shared}"))
+    run_manager(options, lambda address: note(f"manager at {address}, shared directory {shared}"))
 
 
 def worker(
@@ -62,12 +70,17 @@ def worker(
         ),
     ] = "",
     device: Annotated[
-        str, typer.Option(metavar="cpu|cuda", help="Where this worker trains.")
+        str, typer.Option(metavar="|".join(DEVICES), help="Where this worker trains.")
     ] = "cpu",
     *,
     verbose: Verbose = False,
 ) -> None:
-    """Serve as a worker until Ctrl-C: train the shards that the manager hands out."""
+    """Serve as a worker until Ctrl-C.
+
+    It trains the shards that the manager hands out.
+    """
+    if device not in DEVICES:
+        raise SpecError("device", device, f"must be {' or '.join(DEVICES)}")
     _log(verbose=verbose)
     options = WorkerOptions(
         manager=manager,
@@ -80,11 +93,7 @@ def worker(
     )
     from downpour.worker.process import run_worker
 
-    run_worker(options, lambda address: _say(f"worker at {address}, manager {manager}"))
-
-
-def _say(text: str) -> None:
-    err.print(text, highlight=False)
+    run_worker(options, lambda address: note(f"worker at {address}, manager {manager}"))
 
 
 def _log(*, verbose: bool) -> None:

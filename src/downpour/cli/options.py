@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from downpour.api import DEFAULT_MANAGER, DEFAULT_SHARED
+from downpour.manager.options import DEFAULT_MANAGER, DEFAULT_SHARED
+
+
+def whole_number(text: str) -> int:
+    """Read a whole number.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no whole number") from None
+
 
 Manager = Annotated[
     str,
@@ -34,12 +47,16 @@ DataDir = Annotated[
         envvar="DOWNPOUR_DATA",
         metavar="DIR",
         help="A folder that has datasets, laid out as torchvision does (MNIST/raw/...).",
-        show_default=False,
+        exists=True,
+        file_okay=False,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row an epoch.")]
 Experiment = Annotated[str, typer.Argument(metavar="ID", help="An experiment's identifier.")]
+AnyExperiment = Annotated[
+    str, typer.Argument(metavar="ID", help="An experiment; the active one where absent.")
+]
 
 MANAGER = DEFAULT_MANAGER
 SHARED = Path(DEFAULT_SHARED)

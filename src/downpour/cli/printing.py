@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+import functools
+import json
+from typing import TYPE_CHECKING, Any
 
-from downpour.reports import Result
-from downpour.reports.tables import result_table
-from downpour.spec import Spec
+from downpour.errors import SpecError
 
-out = Console()
-err = Console(stderr=True)
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from downpour.reports import Result
 
 
-def print_spec(spec: Spec) -> None:
-    """Print the spec that was made, as the TOML that would make it again."""
-    err.print(spec.to_toml().strip(), style="dim", highlight=False, markup=False)
+@functools.cache
+def out() -> Console:
+    """Return the console for results."""
+    from rich.console import Console
+
+    return Console()
+
+
+@functools.cache
+def err() -> Console:
+    """Return the console for progress and notes."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def note(text: str) -> None:
+    """Print a line that is not a result, whole even where the terminal is narrow."""
+    err().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a value for a program: no wrapping, no color."""
+    print(json.dumps(value, indent=2))  # noqa: T201
+
+
+def check_format(*, as_json: bool, as_csv: bool) -> None:
+    """Refuse two formats at once, before anything is started.
+
+    Raises:
+        SpecError: both were asked for.
+    """
+    if as_json and as_csv:
+        raise SpecError("format", "--json --csv", "must be one of the two")
 
 
 def print_result(result: Result, *, as_json: bool = False, as_csv: bool = False) -> None:
@@ -24,4 +57,6 @@ def print_result(result: Result, *, as_json: bool = False, as_csv: bool = False)
     elif as_csv:
         print(result.to_csv(), end="")  # noqa: T201
     else:
-        out.print(result_table(result))
+        from downpour.reports.tables import result_table
+
+        out().print(result_table(result))

@@ -6,11 +6,9 @@ from typing import Annotated
 
 import typer
 
-from downpour import api
-from downpour.cli.options import SHARED, AsCsv, AsJson, DataDir, Shared
-from downpour.cli.printing import err, print_result, print_spec
+from downpour.cli.options import SHARED, AsCsv, AsJson, DataDir, Shared, whole_number
+from downpour.cli.printing import check_format, err, print_result
 from downpour.cli.spec_options import with_spec
-from downpour.reports.progress import ProgressDisplay
 from downpour.spec import Spec
 
 Workers = Annotated[
@@ -18,6 +16,7 @@ Workers = Annotated[
     typer.Option(
         "--workers",
         metavar="N",
+        parser=whole_number,
         help="Worker processes; also the number of shards where the spec names none.",
         show_default="as many as shards, few on few cores",
     ),
@@ -34,14 +33,15 @@ def run(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Train on this machine: a manager and workers start, train, print the result and end.
+    """Train on this machine, with workers that end with the command.
 
     The spec comes from FILE, from options, or both; without any, the digits set is trained.
     """
-    plain = as_json or as_csv
-    if not plain:
-        print_spec(spec)
-    with ProgressDisplay(err) as display:
+    check_format(as_json=as_json, as_csv=as_csv)
+    from downpour import api
+    from downpour.reports.progress import ProgressDisplay
+
+    with ProgressDisplay(err()) as display:
         result = api.run(
             spec,
             workers=workers,

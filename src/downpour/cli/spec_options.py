@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import inspect
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -19,12 +19,31 @@ from downpour.errors import SpecError
 from downpour.runtime.spec_file import read_spec
 from downpour.spec import Spec
 
+# A group begins with the field named here and ends where the next begins.
+_GROUPS = {
+    "name": "The experiment",
+    "dataset": "Data",
+    "model": "Model",
+    "mode": "Rounds and shards",
+    "optimizer": "Optimizer",
+    "threads": "Numerics",
+}
+# What a value looks like, where its type does not say it.
+_METAVARS = {
+    "name": "NAME",
+    "dataset": "NAME",
+    "data_path": "PATH",
+    "model": "NAME",
+    "split": "random|class|equal|dirichlet(ALPHA)",
+    "betas": "X,X",
+}
+
 _TABLES = {name for name, info in Spec.model_fields.items() if "dict" in str(info.annotation)}
 _FLAGS = {name for name, info in Spec.model_fields.items() if info.annotation is bool}
 _TEXTS = {
     name
     for name, info in Spec.model_fields.items()
-    if info.annotation in {str, str | None} or "Literal" in str(info.annotation)
+    if info.annotation in {str, str | None} or get_origin(info.annotation) is Literal
 }
 
 
@@ -42,7 +61,7 @@ def with_spec(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, parameter in inspect.signature(command, eval_str=True).parameters.items()
         if name != "spec"
     ]
-    parameters = [_file(), *own, *map(_option, Spec.model_fields)]
+    parameters = [_file(), *own, *_options()]
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapped
@@ -59,27 +78,34 @@ def _read(file: Path | None, given: Mapping[str, Any]) -> Spec:
 
 
 def _file() -> inspect.Parameter:
-    argument = typer.Argument(help="A TOML file that says what to run.", show_default=False)
+    argument = typer.Argument(
+        metavar="FILE", help="A TOML file that says what to run.", show_default=False
+    )
     return _parameter("file", Annotated[Path | None, argument])
 
 
-def _option(name: str) -> inspect.Parameter:
-    info = Spec.model_fields[name]
+def _options() -> Iterator[inspect.Parameter]:
+    group = ""
+    for name in Spec.model_fields:
+        group = _GROUPS.get(name, group)
+        yield _option(name, group)
+
+
+def _option(name: str, group: str) -> inspect.Parameter:
     flag = f"--{name.replace('_', '-')}"
-    text = (info.description or "") + "."
-    panel = "The experiment (each overrides the file)"
+    kind: Any = str
     if name in _FLAGS:
-        option = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, rich_help_panel=panel)
-        return _parameter(name, Annotated[bool | None, option])
-    if name in _TABLES:
-        option = typer.Option(
-            flag, help=text + " Repeatable.", metavar="KEY=VALUE", rich_help_panel=panel
-        )
-        return _parameter(name, Annotated[list[str] | None, option])
+        flag, kind = f"{flag}/--no-{flag[2:]}", bool
+    elif name in _TABLES:
+        kind = list[str]
     option = typer.Option(
-        flag, help=text, metavar=_metavar(name), show_default=False, rich_help_panel=panel
+        flag,
+        help=_help(name),
+        metavar=_metavar(name),
+        show_default=_default(name),
+        rich_help_panel=group,
     )
-    return _parameter(name, Annotated[str | None, option])
+    return _parameter(name, Annotated[kind | None, option])
 
 
 def _parameter(name: str, annotation: Any) -> inspect.Parameter:
@@ -87,11 +113,33 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=None, annotation=annotation)
 
 
-def _metavar(name: str) -> str:
-    annotation = str(Spec.model_fields[name].annotation)
-    if name in _TEXTS:
-        return "TEXT"
-    return "N" if "int" in annotation else "X"
+def _help(name: str) -> str:
+    sentence = f"{Spec.model_fields[name].description}."
+    return f"{sentence} Repeatable." if name in _TABLES else sentence
+
+
+def _metavar(name: str) -> str | None:
+    """Show what is accepted; the choices themselves where there are few."""
+    annotation = Spec.model_fields[name].annotation
+    if name in _FLAGS or name in _METAVARS:
+        return _METAVARS.get(name)
+    if name in _TABLES:
+        return "KEY=VALUE"
+    if get_origin(annotation) is Literal:
+        return "|".join(get_args(annotation))
+    return "N" if "int" in str(annotation) else "X"
+
+
+def _default(name: str) -> str | bool:
+    """Write a field's default as it would be typed; False where it has none."""
+    value = Spec.model_fields[name].get_default(call_default_factory=True)
+    if name == "shards":
+        return "as many as workers"
+    if name in _FLAGS:
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value) if value not in (None, "", {}) else False
 
 
 def _value(name: str, typed: Any) -> Any:

@@ -141,10 +141,11 @@ def _run_manager(options: dict[str, Any], ready: Callable[[Address], None]) -> N
 
 
 def _run_worker(options: dict[str, Any], ready: Callable[[Address], None]) -> None:
-    from downpour.worker.process import run_worker
+    from downpour.worker.process import check_device, run_worker
 
     worker = WorkerOptions(**options)
     if worker.device == "cuda":
+        check_device(worker.device)
         os.execv(sys.executable, [sys.executable, "-m", "downpour.cli", *worker.arguments()])  # noqa: S606
     run_worker(worker, ready)
 

@@ -1,8 +1,12 @@
-"""How to start a manager."""
+"""How to start a manager, and where one is looked for by whoever was not told."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+DEFAULT_PORT = 9090
+DEFAULT_MANAGER = f"localhost:{DEFAULT_PORT}"
+DEFAULT_SHARED = "shared_dir"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +20,7 @@ class ManagerOptions:
 
     shared: str
     host: str = "127.0.0.1"
-    port: int = 9090
+    port: int = DEFAULT_PORT
     data_dir: str = ""
     heartbeat_seconds: float = 1.0
     lost_after_seconds: float = 10.0

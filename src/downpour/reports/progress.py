@@ -1,4 +1,7 @@
-"""Progress bars of one experiment: how many epochs are done, and how far this one has come."""
+"""Progress bars of one experiment: how many epochs are done, and how far this one has come.
+
+Drawn on a terminal only; whoever writes to a file or a pipe gets no bars. Fits 80 columns.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import Self
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     TextColumn,
@@ -25,8 +27,8 @@ class ProgressDisplay:
         self._bars = Progress(
             *_columns(), console=console, disable=not console.is_terminal, transient=True
         )
-        self._epochs = self._bars.add_task("starting workers", total=None)
-        self._shards = self._bars.add_task("", total=None, visible=False)
+        self._epochs = self._bars.add_task("starting workers", total=None, count="")
+        self._shards = self._bars.add_task("", total=None, visible=False, count="")
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -41,36 +43,43 @@ class ProgressDisplay:
         if experiment is None:
             return
         running = experiment.state is ExperimentState.RUNNING
+        total = experiment.rounds_total
         done = experiment.rounds_done + (_part_done(status.tasks) if running else 0.0)
         self._bars.update(
             self._epochs,
-            description=_headline(experiment),
-            total=experiment.rounds_total,
-            completed=min(done, experiment.rounds_total),
+            description=_headline(experiment, workers=len(status.workers)),
+            total=total if running or experiment.state.ended else None,
+            completed=min(done, total),
+            count=f"{experiment.rounds_done}/{total}",
         )
         self._bars.update(
             self._shards,
-            description=f"shards of epoch {experiment.rounds_done + 1}",
+            description=f"shards of epoch {min(experiment.rounds_done + 1, total)}",
             total=len(status.tasks) or None,
             completed=sum(_task_done(task) for task in status.tasks),
+            count=f"{sum(map(_is_done, status.tasks))}/{len(status.tasks)}",
             visible=running and bool(status.tasks),
         )
 
 
 def _columns() -> tuple[ProgressColumn, ...]:
     return (
-        TextColumn("{task.description:<28}"),
-        BarColumn(bar_width=32),
-        MofNCompleteColumn(),
+        TextColumn("{task.description:<24}", markup=False),
+        BarColumn(bar_width=22),
+        TextColumn("{task.fields[count]:>9}", markup=False),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
     )
 
 
-def _headline(experiment: ExperimentSummary) -> str:
+def _headline(experiment: ExperimentSummary, workers: int) -> str:
+    if experiment.state is ExperimentState.WAITING:
+        return "waiting for its turn"
     if experiment.state is ExperimentState.PREPARING:
         return "preparing the dataset"
+    if workers == 0:
+        return "waiting for workers"
     if experiment.accuracy is None:
         return "epochs"
     return f"epochs, accuracy {experiment.accuracy:.2%}"
@@ -82,6 +91,10 @@ def _part_done(tasks: tuple[TaskStatus, ...]) -> float:
 
 
 def _task_done(task: TaskStatus) -> float:
-    if task.state in {"published", "applied"}:
+    if _is_done(task):
         return 1.0
     return task.steps_done / task.steps_total if task.steps_total else 0.0
+
+
+def _is_done(task: TaskStatus) -> bool:
+    return task.state in {"published", "applied"}

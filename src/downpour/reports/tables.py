@@ -119,10 +119,10 @@ def _closing(result: Result) -> Text:
     if result.reason:
         line.append(f": {result.reason}")
     spent = {
-        "preparation": result.prepare_seconds,
-        "training": result.train_seconds,
-        "aggregation": result.aggregate_seconds,
-        "evaluation": result.evaluate_seconds,
+        "prepare": result.prepare_seconds,
+        "train": result.train_seconds,
+        "aggregate": result.aggregate_seconds,
+        "evaluate": result.evaluate_seconds,
     }
     parts = zip(spent, seconds([value or None for value in spent.values()]), strict=True)
     if any(spent.values()):

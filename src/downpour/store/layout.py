@@ -29,6 +29,8 @@ RECORD_NAME = "record.jsonl"
 FINAL_NAME = "model.safetensors"
 
 _PRESENCE_BYTES_MAX = 4096
+# Nobody has looked for the name before, so no cache can hide it for long.
+_PRESENCE_PATIENCE_SECONDS = 5.0
 _MODEL = re.compile(r"model-(\d+)-(\w+)\.safetensors")
 _ATTEMPT = re.compile(r"(update|optimizer)-(\d+)-(\d+)-(\d+)-(\w+)\.safetensors")
 
@@ -174,7 +176,8 @@ class SharedDirectory:
             SharedDirectoryError: it is not here: manager and worker see different folders.
         """
         try:
-            files = self._store(self.presence)
+            patience = min(self.patience_seconds, _PRESENCE_PATIENCE_SECONDS)
+            files = DirectoryStore(self.presence, patience_seconds=patience, sleep=self.sleep)
             return files.read_unchecked(name, limit_bytes=_PRESENCE_BYTES_MAX).decode()
         except FileMissing:
             reason = "the manager's presence file is not here: it sees a different folder"

@@ -33,12 +33,12 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
         Unreachable: no manager answers at the address.
         SharedDirectoryError: the folder is missing, not writable or not the manager's.
         IncompatiblePeer: the manager runs a version that does not fit.
-        SpecError: the port or the device cannot be had.
+        SpecError: an address is none, or the port or the device cannot be had.
     """
     wait_passively()
     keep_memory()
     shared = SharedDirectory.open(Path(options.shared), create=False)
-    address = parse_address(options.manager)
+    address = parse_address(options.manager, field="manager")
     agent = _make_agent(options, ManagerClient(address), shared)
     host = options.host or ("127.0.0.1" if address.is_loopback else "0.0.0.0")  # noqa: S104
     server = serve_worker(agent, host, options.port).start()
@@ -56,6 +56,18 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
         server.stop()
 
 
+def check_device(device: str) -> None:
+    """Refuse a device that is not there; it is not touched.
+
+    Raises:
+        SpecError: torch finds no such device.
+    """
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SpecError("device", device, "torch finds no such device here; cpu works everywhere")
+
+
 def _make_agent(
     options: WorkerOptions, manager: ManagerClient, shared: SharedDirectory
 ) -> WorkerAgent:
@@ -63,8 +75,7 @@ def _make_agent(
 
     from downpour.worker.task import TaskRunner
 
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise SpecError("device", "cuda", "torch finds no CUDA device here; cpu works everywhere")
+    check_device(options.device)
     name = options.name or f"{socket.gethostname()}-{secrets.token_hex(2)}"
     numerics = numeric_class(str(torch.__version__), options.device)
     return WorkerAgent(manager, shared, name, numerics, TaskRunner(shared, options.device).run)

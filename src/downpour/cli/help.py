@@ -1,0 +1,71 @@
+"""How help looks: plain text in groups, each option with what it takes and what it defaults to.
+
+It walks over a command's parameters, on the screen as in the page that `page.py` makes, so the two
+cannot drift apart. Nothing here knows what a command does. Parameters are typed `Any`, because the
+command-line library keeps their classes to itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperCommand
+
+_COLUMN_MAX = 27
+
+
+class Command(TyperCommand):
+    """A command whose options stand in the groups that they name."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line."""
+        arguments = [p for p in self.get_params(ctx) if _is_argument(p)]
+        return ["[OPTIONS]", *(words(p) if p.required else f"[{words(p)}]" for p in arguments)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a definition list for each group, their columns aligned."""
+        column = min(_COLUMN_MAX, max(len(words(param)) for param in self.get_params(ctx)))
+        for title, params in groups(self, ctx):
+            with formatter.section(title):
+                rows = [(words(param).ljust(column), sentence(param)) for param in params]
+                formatter.write_dl(rows, col_max=_COLUMN_MAX)
+
+
+def groups(command: Any, ctx: Any) -> list[tuple[str, list[Any]]]:
+    """Sort parameters into groups: arguments, the command's own options, then the named ones."""
+    found: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+    for param in command.get_params(ctx):
+        own = "Arguments" if _is_argument(param) else "Options"
+        found.setdefault(param.rich_help_panel or own, []).append(param)
+    return [(title, params) for title, params in found.items() if params]
+
+
+def words(param: Any) -> str:
+    """Write a parameter as it is typed: "ID", "--port N", "--flip/--no-flip"."""
+    if _is_argument(param):
+        return str(param.metavar)
+    names = ", ".join(sorted(param.opts, key=len))
+    return "/".join([names, *param.secondary_opts]) if param.is_flag else f"{names} {param.metavar}"
+
+
+def sentence(param: Any, code: str = "") -> str:
+    """Say what a parameter is for, its default, and the variable that sets it.
+
+    `code` is put around what could be typed.
+    """
+    facts = [f"default: {default}"] if (default := _default(param, code)) else []
+    facts += [f"environment: {code}{param.envvar}{code}"] if param.envvar else []
+    return f"{param.help} [{'; '.join(facts)}]" if facts else str(param.help)
+
+
+def _default(param: Any, code: str) -> str:
+    """Write a default: a value as it is typed, or a phrase where it is worked out."""
+    if isinstance(param.show_default, str):
+        return str(param.show_default)
+    if not param.show_default or param.default in (None, "", False):
+        return ""
+    return f"{code}{param.default}{code}"
+
+
+def _is_argument(param: Any) -> bool:
+    return bool(param.param_type_name == "argument")

@@ -1,0 +1,56 @@
+"""The page `docs/cli.md`, made from the commands' own help; `make docs` writes it anew.
+
+A test compares the page with the code, so neither changes without the other.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from typer import Context
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from downpour.cli import app
+from downpour.cli.help import groups, sentence, words
+
+_INTRODUCTION = """\
+# The command line
+
+This page is made from the commands' own help: `make docs` writes it anew.
+
+{summary} A mistake costs one line on standard error and exit status 2, a failure of another kind
+exit status 1; Ctrl-C ends with status 130. Results go to standard output, progress and notes to
+standard error.
+"""
+
+
+def page() -> str:
+    """Return the page: every command with its arguments and options."""
+    group = get_command(app)
+    if not isinstance(group, TyperGroup):
+        raise TypeError("the command line has several commands")
+    top = Context(group, info_name=group.name)
+    parts = [_INTRODUCTION.format(summary=group.help)]
+    for name in group.list_commands(top):
+        command = group.get_command(top, name)
+        parts += _chapter(command, Context(group, info_name=name, parent=top))
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _chapter(command: Any, ctx: Context) -> Iterator[str]:
+    usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
+    yield f"## {command.name}\n"
+    yield f"    {usage}\n"
+    yield f"{command.help}\n"
+    for title, params in groups(command, ctx):
+        yield f"**{title}**\n"
+        for param in params:
+            yield f"- `{words(param)}`: {sentence(param, code='`')}"
+        yield ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
