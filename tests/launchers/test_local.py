@@ -107,3 +107,62 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
             LocalCluster(options(tmp_path, port), workers=1),
         ):
             pass
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str) -> None:
+    """Put a script in the fork server's place: it says these lines, then nothing more."""
+    script = folder / "forkserver"
+    said = "\n".join(f"echo '{line}'" for line in lines)
+    script.write_text(f"#!/bin/sh\n{said}\nexec 1>&-\nexec cat > /dev/null\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+
+
+MANAGER_IS_UP = '{"name": "manager", "address": "127.0.0.1:1"}'
+
+
+def test_a_fork_server_that_falls_silent_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The end of its news ends the start, even before the process itself has ended."""
+    scripted(monkeypatch, tmp_path)
+    with (
+        pytest.raises(LaunchError, match="manager did not start"),
+        LocalCluster(options(tmp_path), workers=1),
+    ):
+        pass
+
+
+def test_a_fork_server_that_dies_at_once_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whether it dies before or after the request: the launcher says so, and closes."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(LaunchError), LocalCluster(options(tmp_path), workers=1):
+        pass
+
+
+def test_what_a_process_says_of_its_death_keeps_its_exit_status(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a user can mend ends with status 2 here as well."""
+    told = '{"name": "worker-1", "error": "device = cuda: none here", "status": 2}'
+    ended = '{"name": "worker-1", "exited": 2}'
+    scripted(monkeypatch, tmp_path, MANAGER_IS_UP, told, ended)
+    with LocalCluster(options(tmp_path), workers=1) as cluster:
+        cluster._listener.join(PATIENCE_SECONDS)
+        cluster._news_ended = False
+        with pytest.raises(LaunchError, match="none here") as failure:
+            cluster.check()
+    assert failure.value.exit_status == 2
+
+
+def test_a_cluster_without_workers_of_its_own_is_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Workers may come from elsewhere; that none was started is not that all have died."""
+    scripted(monkeypatch, tmp_path, MANAGER_IS_UP)
+    with LocalCluster(options(tmp_path), workers=0) as cluster:
+        cluster._listener.join(PATIENCE_SECONDS)
+        cluster._news_ended = False
+        cluster.check()

@@ -18,13 +18,15 @@ from downpour.errors import (
     OutOfMemory,
     SharedDirectoryError,
     SpecError,
+    TrainingError,
 )
 from downpour.rpc import Server, WorkerClient, serve_manager, serve_worker
 from downpour.rpc.messages import Task
 from downpour.store import SharedDirectory
-from downpour.values import AttemptId, FailureKind, NumericClass, PublishedFile, Update
+from downpour.values import AttemptId, FailureKind, NumericClass, PublishedFile, SystemState, Update
 from downpour.worker.agent import WorkerAgent
 from downpour.worker.control import TaskControl
+from downpour.worker.system import SystemSampler
 
 PATIENCE_SECONDS = 10
 NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
@@ -290,3 +292,38 @@ def test_a_worker_told_to_leave_hands_back_what_it_runs(desk: Any, office: Offic
     office.agent.hand_back()
     assert desk.manager.reports.get(timeout=PATIENCE_SECONDS)[1][0] is FailureKind.CANCELLED
     assert desk.manager.goodbyes.get(timeout=PATIENCE_SECONDS) == "anna-taken"
+
+
+def test_a_look_at_the_machine_that_fails_does_not_silence_the_worker(
+    desk: Any, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker whose heartbeat thread died would count as lost for ever."""
+    failed, sample = Event(), SystemSampler.sample
+
+    def fail_once(sampler: SystemSampler) -> SystemState:
+        if failed.is_set():
+            return sample(sampler)
+        failed.set()
+        raise OSError("no such file: /proc/stat")
+
+    monkeypatch.setattr(SystemSampler, "sample", fail_once)
+    assert failed.wait(PATIENCE_SECONDS)
+    while not desk.manager.beats.empty():
+        desk.manager.beats.get()
+    assert desk.manager.beats.get(timeout=PATIENCE_SECONDS).worker == office.agent.name
+
+
+def test_only_what_nobody_foresaw_is_logged_with_its_traceback(
+    desk: Any, office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of this package's tree is one line."""
+
+    def fail(_: TaskControl) -> Update:
+        raise TrainingError("this worker trains on the cpu")
+
+    office.work.act = fail
+    office.client.train(task())
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS)[1][0] is FailureKind.TASK
+    said = [record for record in caplog.records if "trains on the cpu" in record.getMessage()]
+    assert said
+    assert not any(record.exc_info for record in said)

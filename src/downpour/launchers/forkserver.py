@@ -28,6 +28,7 @@ from downpour.rpc import Address
 from downpour.worker.options import WorkerOptions
 
 GRACE_SECONDS = 5.0
+_TEXT_MAX = 600
 _PR_SET_PDEATHSIG = 1
 
 
@@ -51,14 +52,16 @@ class ForkServer:
         selector.register(self._requests, selectors.EVENT_READ)
         selector.register(self._wake, selectors.EVENT_READ)
         going = True
-        while going:
-            for key, _ in selector.select():
-                if key.fd == self._wake:
-                    os.read(self._wake, 4096)
-                else:
-                    going = self._take_requests()
-            self._reap()
-        self._stop_all()
+        try:
+            while going:
+                for key, _ in selector.select():
+                    if key.fd == self._wake:
+                        os.read(self._wake, 4096)
+                    else:
+                        going = self._take_requests()
+                self._reap()
+        finally:
+            self._stop_all()
 
     def _take_requests(self) -> bool:
         """Start what the next lines ask for; false when there will be no more."""
@@ -85,13 +88,14 @@ class ForkServer:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _die_with_parent()
-            os.close(self._requests)
+            # Not closed: the next file to be opened would become this process's standard input.
+            os.dup2(os.open(os.devnull, os.O_RDONLY), self._requests)
             os.close(self._wake)
             os.close(self._woken)
             _ROLES[role](options, lambda address: self._tell(name=name, address=str(address)))
             status = 0
         except DownpourError as error:
-            self._tell(name=name, error=str(error))
+            self._tell(name=name, error=str(error), status=error.exit_status)
             status = error.exit_status
         except BaseException as error:
             logging.getLogger(__name__).exception("%s %s died", role, name)
@@ -105,8 +109,9 @@ class ForkServer:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            _, name = self._roles.pop(pid)
-            self._tell(name=name, exited=os.waitstatus_to_exitcode(status))
+            if pid in self._roles:  # else it is somebody whom an import has started
+                _, name = self._roles.pop(pid)
+                self._tell(name=name, exited=os.waitstatus_to_exitcode(status))
 
     def _stop_all(self) -> None:
         """Ask workers, then managers, to leave; whoever takes too long is killed."""
@@ -126,8 +131,11 @@ class ForkServer:
             os.kill(pid, number)
 
     def _tell(self, **news: object) -> None:
-        """Write one line; short enough that lines of several processes do not mix."""
-        line = json.dumps(news)[:2000].encode() + b"\n"
+        """Write one line; short enough (PIPE_BUF) that lines of several processes do not mix."""
+        short = {
+            key: text[:_TEXT_MAX] if isinstance(text, str) else text for key, text in news.items()
+        }
+        line = json.dumps(short, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
         try:
             os.write(self._news, line)
         except BrokenPipeError:

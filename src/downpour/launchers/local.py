@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from threading import Condition, Thread
@@ -42,6 +43,7 @@ class LocalCluster:
         self._threads = threads
         self._device = device
         self._news: dict[str, dict[str, Any]] = {}
+        self._news_ended = False
         self._changed = Condition()
         self.address = ""
         self.log = Path(manager.shared) / "logs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
@@ -75,9 +77,10 @@ class LocalCluster:
         self.close()
 
     def close(self) -> None:
-        """Stop workers and manager; returns when none of their processes is left."""
+        """Stop workers and manager; returns when all have ended or were killed."""
         if self._server.stdin is not None:
-            self._server.stdin.close()
+            with suppress(BrokenPipeError):  # a request that a dead fork server has not taken
+                self._server.stdin.close()
         self._server.wait()
         self._listener.join()
 
@@ -85,12 +88,12 @@ class LocalCluster:
         """Raise LaunchError if the manager, or the last of the workers, has ended."""
         with self._changed:
             ended = {name for name, news in self._news.items() if "exited" in news}
-            if self._server.poll() is not None:
-                raise LaunchError(f"the processes of this run have ended; see {self.log}")
             if MANAGER in ended:
-                raise LaunchError(self._story(MANAGER))
-            if len(ended) >= self._workers:
-                raise LaunchError(self._story(sorted(ended)[0]))
+                raise self._failure(MANAGER)
+            if self._news_ended:
+                raise LaunchError(f"the processes of this run have ended; see {self.log}")
+            if ended and len(ended) >= self._workers:
+                raise self._failure(min(ended))
 
     def _start_worker(self, name: str) -> None:
         options = WorkerOptions(
@@ -112,11 +115,11 @@ class LocalCluster:
     def _wait_for_address(self) -> str:
         with self._changed:
             self._changed.wait_for(
-                lambda: self._news.get(MANAGER) or self._server.poll() is not None, START_SECONDS
+                lambda: self._news.get(MANAGER) or self._news_ended, START_SECONDS
             )
             news = self._news.get(MANAGER, {})
             if "address" not in news:
-                raise LaunchError(self._story(MANAGER))
+                raise self._failure(MANAGER)
             return str(news["address"])
 
     def _listen(self, pipe: IO[bytes]) -> None:
@@ -127,12 +130,16 @@ class LocalCluster:
                     self._news.setdefault(news.pop("name"), {}).update(news)
                     self._changed.notify_all()
         with self._changed:
+            self._news_ended = True
             self._changed.notify_all()
 
-    def _story(self, name: str) -> str:
+    def _failure(self, name: str) -> LaunchError:
+        """Say what has become of a process, with the exit status of what it told itself."""
         news = self._news.get(name, {})
-        if error := news.get("error"):
-            return str(error)
+        if "error" in news:
+            failure = LaunchError(str(news["error"]))
+            failure.exit_status = news.get("status", failure.exit_status)
+            return failure
         if "exited" in news:
-            return f"{name} ended with status {news['exited']}; see {self.log}"
-        return f"{name} did not start; see {self.log}"
+            return LaunchError(f"{name} ended with status {news['exited']}; see {self.log}")
+        return LaunchError(f"{name} did not start; see {self.log}")

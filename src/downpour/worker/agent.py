@@ -2,8 +2,8 @@
 
 Two threads meet here: calls from the manager arrive on the server's threads, training runs in the
 main one. The manager alone decides what a worker does, so a new task supersedes whatever came
-before it. An attempt is listed in heartbeats until the manager has
-acknowledged its report; only then is the worker free. This module imports no torch.
+before it. An attempt is listed in heartbeats until the manager has acknowledged its report; only
+then is the worker free. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -146,39 +146,34 @@ class WorkerAgent:
 
     def run(self) -> None:
         """Work until told to leave, then say goodbye."""
-        beating = Thread(target=self._beat, name="heartbeat", daemon=True)
-        beating.start()
-        while (task := self._next_task()) is not None:
-            self._carry_out(task)
+        sampler = SystemSampler()
+        Thread(target=self._beat, args=(sampler,), name="heartbeat", daemon=True).start()
+        while (taken := self._next_task()) is not None:
+            self._carry_out(*taken)
         self._leaving.set()
         try:
             self._manager.leave(self.name, "told to stop")
         except DownpourError as error:
             log.info("could not say goodbye: %s", error)
 
-    def _next_task(self) -> Task | None:
+    def _next_task(self) -> tuple[Task, TaskControl] | None:
         """Wait for a task that is still wanted; None when it is time to leave."""
         while (task := self._inbox.get()) is not None and not self._leaving.is_set():
             with self._lock:
                 if self._wanted == task.id:
                     self._running = TaskControl(task.id)
-                    return task
+                    return task, self._running
         return None
 
-    def _carry_out(self, task: Task) -> None:
-        control = self._running
-        if control is None:
-            return
+    def _carry_out(self, task: Task, control: TaskControl) -> None:
         try:
             update = self._run_task(task, control)
         except TaskCancelled:
             self._report_failure(task.id, FailureKind.CANCELLED, f"{self.name} handed it back")
         except Exception as error:
-            kind = _failure_kind(error)
-            log.warning(
-                "%s: %s failed: %s", self.name, task.id, error, exc_info=kind is _UNEXPECTED
-            )
-            self._report_failure(task.id, kind, _in_one_line(error))
+            known = isinstance(error, DownpourError)
+            log.warning("%s: %s failed: %s", self.name, task.id, error, exc_info=not known)
+            self._report_failure(task.id, _failure_kind(error), _in_one_line(error))
         else:
             self._insist(lambda: self._manager.report_update(self.name, task.id, update))
         with self._lock:
@@ -202,31 +197,28 @@ class WorkerAgent:
 
     # The heartbeat, in a thread of its own
 
-    def _beat(self) -> None:
-        sampler = SystemSampler()
+    def _beat(self, sampler: SystemSampler) -> None:
         while not self._leaving.wait(self._heartbeat_seconds):
-            running = self._running
-            beat = Heartbeat(
-                worker=self.name,
-                running=(running.progress(),) if running else (),
-                system=sampler.sample(),
-            )
             try:
-                self._beat_once(beat)
+                self._beat_once(sampler)
             except DownpourError as error:
                 log.warning("%s: no heartbeat: %s", self.name, error)
             except Exception:  # a worker that falls silent counts as lost
                 log.exception("%s: no heartbeat", self.name)
 
-    def _beat_once(self, beat: Heartbeat) -> None:
+    def _beat_once(self, sampler: SystemSampler) -> None:
+        running = self._running
+        beat = Heartbeat(
+            worker=self.name,
+            running=(running.progress(),) if running else (),
+            system=sampler.sample(),
+        )
         reply = self._manager.heartbeat(beat)
         if not reply.known and self._address is not None:
             self.register(self._address)
         for attempt in reply.unwanted:
             self.cancel(attempt)
 
-
-_UNEXPECTED = FailureKind.TASK
 
 _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (NonFinite, FailureKind.NON_FINITE),
@@ -238,7 +230,7 @@ _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
 
 
 def _failure_kind(error: Exception) -> FailureKind:
-    return next((kind for cls, kind in _KINDS if isinstance(error, cls)), _UNEXPECTED)
+    return next((kind for cls, kind in _KINDS if isinstance(error, cls)), FailureKind.TASK)
 
 
 def _in_one_line(error: Exception) -> str:
