@@ -204,6 +204,7 @@ class WorkerAgent:
 
     def _beat(self) -> None:
         sampler = SystemSampler()
+        heard = True
         while not self._leaving.wait(self._heartbeat_seconds):
             running = self._running
             beat = Heartbeat(
@@ -213,8 +214,11 @@ class WorkerAgent:
             )
             try:
                 self._beat_once(beat)
+                heard = True
             except DownpourError as error:
-                log.warning("%s: no heartbeat: %s", self.name, error)
+                level = logging.WARNING if heard else logging.INFO  # once is enough
+                log.log(level, "%s: no heartbeat, will go on trying: %s", self.name, error)
+                heard = False
 
     def _beat_once(self, beat: Heartbeat) -> None:
         reply = self._manager.heartbeat(beat)
