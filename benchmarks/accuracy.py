@@ -13,6 +13,9 @@ import json
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+from common import Row, command_line, show
 
 import downpour
 
@@ -23,7 +26,7 @@ class Cell:
 
     shards: int
     split: str
-    aggregate: str
+    aggregate: Literal["average", "first"]
     expected: str
 
     @property
@@ -67,26 +70,31 @@ def accuracies(cell: Cell, seed: int, arguments: argparse.Namespace) -> list[flo
     return found
 
 
+def measure(cell: Cell, arguments: argparse.Namespace) -> Row:
+    """Run what is missing of a cell; returns its accuracies in per cent."""
+    runs = [accuracies(cell, seed, arguments) for seed in range(arguments.seeds)]
+    last = [run[-1] for run in runs]
+    return {
+        "shards": cell.shards,
+        "split": cell.split,
+        "aggregate": cell.aggregate,
+        "epoch_1": round(statistics.mean(run[0] for run in runs), 2),
+        "epoch_5": round(statistics.mean(last), 2),
+        "epoch_5_each": " ".join(f"{value:.2f}" for value in last),
+        "expected": cell.expected,
+    }
+
+
 def main() -> None:
     """Run what is missing and print a line a cell."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--out", default="benchmarks/out/accuracy", help="where results are kept")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each cell")
     parser.add_argument("--workers", type=int, default=2, help="worker processes at most")
     parser.add_argument("--precision", default="bfloat16", help="float32 or bfloat16")
     arguments = parser.parse_args()
     Path(arguments.out).mkdir(parents=True, exist_ok=True)
-    print("shards  split   aggregate   epoch 1   epoch 5: mean (each)          expected")
-    for cell in CELLS:
-        runs = [accuracies(cell, seed, arguments) for seed in range(arguments.seeds)]
-        last = [run[-1] for run in runs]
-        first = statistics.mean(run[0] for run in runs)
-        each = " ".join(f"{value:.2f}" for value in last)
-        print(
-            f"{cell.shards:6d}  {cell.split:<7} {cell.aggregate:<9} {first:9.2f}"
-            f"   {statistics.mean(last):6.2f} ({each})   {cell.expected}",
-            flush=True,
-        )
+    show([measure(cell, arguments) for cell in CELLS], as_json=arguments.json)
 
 
 if __name__ == "__main__":

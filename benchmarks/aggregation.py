@@ -8,8 +8,6 @@ more than the speeds.
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from common import Row, command_line, folders, show
 
 from downpour.aggregators import AGGREGATORS, Contribution, fold
 from downpour.store import Array, DirectoryStore, encode
@@ -28,12 +27,11 @@ RULES = ("average", "samples")
 
 def main() -> None:
     """Parse, measure every folder, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--files", type=int, default=10)
     parser.add_argument("--megabytes", type=int, default=100, help="size of a file")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--folders", nargs="+", type=Path, default=_folders())
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--folders", nargs="+", type=Path, default=list(folders().values()))
     options = parser.parse_args()
     torch.set_num_threads(1)
     tensors = _tensors(options.files, options.megabytes)
@@ -42,19 +40,13 @@ def main() -> None:
         for folder in options.folders
         for row in measure(folder, tensors, repeats=options.repeats)
     ]
-    if options.json:
-        print(json.dumps(rows))
-        return
-    columns = ("folder", "rule", "threads", "fold_gb_s", "torch_gb_s", "numpy_gb_s", "ratio")
-    print("".join(f"{column:>12}" for column in columns))
-    for row in rows:
-        print("".join(f"{_shown(row[column]):>12}" for column in columns))
+    show(rows, as_json=options.json)
 
 
-def measure(folder: Path, tensors: list[Array], *, repeats: int) -> list[dict[str, object]]:
+def measure(folder: Path, tensors: list[Array], *, repeats: int) -> list[Row]:
     """Return a row for every rule and number of threads; speeds are of update bytes read."""
     gigabytes = sum(tensor.nbytes for tensor in tensors) / 1e9
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     with _published(folder, tensors) as (store, contributions):
         for rule in RULES:
             weights = AGGREGATORS[rule](contributions)
@@ -139,15 +131,6 @@ def _numpy_mean(tensors: list[Array]) -> Callable[[], None]:
 def _tensors(files: int, megabytes: int) -> list[Array]:
     random = np.random.default_rng(0)
     return [random.random(megabytes * 250_000, np.float32) for _ in range(files)]
-
-
-def _folders() -> list[Path]:
-    memory = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a predictable name
-    return [Path(tempfile.gettempdir()), *([memory] if memory.is_dir() else [])]
-
-
-def _shown(value: object) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

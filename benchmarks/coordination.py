@@ -8,24 +8,21 @@ whoever coordinates.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import os
 import statistics
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from common import Row, command_line, folders, show
 
 import downpour
 from downpour.runtime.facts import Aggregated
 from downpour.runtime.record import read_record
 from downpour.store import SharedDirectory
-
-MEMORY = "/dev/shm"  # noqa: S108 - the memory-backed directory that is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +43,8 @@ CASES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What a round of a case costs; `raw_milliseconds` are the bare writes of its bytes."""
-
-    where: str
-    workers: int
-    megabytes: float
-    milliseconds: float
-    raw_milliseconds: float
-
-
-def measure(case: Case, where: str, folder: Path) -> Cost:
-    """Run a case in a folder; returns the median round."""
+def measure(case: Case, where: str, folder: Path) -> Row:
+    """Run a case in a folder; returns its median round, and the bare writes of its bytes."""
     data = folder / "blank.npz"
     blank = np.zeros((case.workers, 28, 28), dtype=np.uint8)
     labels = np.arange(case.workers) % 10
@@ -81,13 +67,16 @@ def measure(case: Case, where: str, folder: Path) -> Cost:
     times = [at for at, _ in rounds]
     costs = [after - before for before, after in itertools.pairwise(times[2:])]
     size = rounds[0][1].bytes
-    return Cost(
-        where=where,
-        workers=case.workers,
-        megabytes=size / 1e6,
-        milliseconds=1000 * statistics.median(costs),
-        raw_milliseconds=1000 * raw_writes(folder, size, case.workers + 1),
-    )
+    milliseconds = 1000 * statistics.median(costs)
+    raw = 1000 * raw_writes(folder, size, case.workers + 1)
+    return {
+        "directory": where,
+        "workers": case.workers,
+        "model_mb": size / 1e6,
+        "round_ms": milliseconds,
+        "raw_ms": raw,
+        "ratio": milliseconds / raw,
+    }
 
 
 def raw_writes(folder: Path, size_bytes: int, files: int) -> float:
@@ -110,27 +99,17 @@ def raw_writes(folder: Path, size_bytes: int, files: int) -> float:
 
 def main() -> None:
     """Measure every case on disk and in memory, and print a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser = command_line(__doc__)
     parser.add_argument("--workers", type=int, nargs="*", help="only cases of so many workers")
-    arguments = parser.parse_args()
-    costs = []
+    options = parser.parse_args()
+    rows = []
     for case in CASES:
-        if arguments.workers and case.workers not in arguments.workers:
+        if options.workers and case.workers not in options.workers:
             continue
-        for where, parent in (("disk", None), ("memory", MEMORY)):
+        for where, parent in folders().items():
             with tempfile.TemporaryDirectory(dir=parent) as folder:
-                costs.append(measure(case, where, Path(folder)))
-    if arguments.json:
-        print(json.dumps([asdict(cost) for cost in costs]))
-        return
-    print("workers   model  directory   ms a round   raw writes   ratio")
-    for cost in costs:
-        ratio = cost.milliseconds / cost.raw_milliseconds
-        print(
-            f"{cost.workers:7d} {cost.megabytes:4.0f} MB  {cost.where:<9}"
-            f"{cost.milliseconds:13.1f}{cost.raw_milliseconds:13.1f}{ratio:8.2f}"
-        )
+                rows.append(measure(case, where, Path(folder)))
+    show(rows, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ turn in one process; the median of several, because syncing varies.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -15,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from common import Row, command_line, show
 
 from downpour.store import Array, DirectoryStore, encode
 
@@ -23,28 +22,20 @@ _WRITE_BYTES = 2**20
 
 def main() -> None:
     """Parse, measure every folder and size, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("--megabytes", nargs="+", type=float, default=[4.8, 100.0])
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--folders", nargs="+", type=Path, default=[Path(tempfile.gettempdir())])
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = [
         measure(folder, megabytes, repeats=options.repeats)
         for folder in options.folders
         for megabytes in options.megabytes
     ]
-    if options.json:
-        print(json.dumps(rows))
-        return
-    columns = ("folder", "megabytes", "publish_ms", "raw_ms", "ratio")
-    print("".join(f"{column:>12}" for column in columns))
-    for row in rows:
-        shown = [row["folder"], *(f"{row[column]:.2f}" for column in columns[1:])]
-        print("".join(f"{value:>12}" for value in shown))
+    show(rows, as_json=options.json)
 
 
-def measure(folder: Path, megabytes: float, *, repeats: int) -> dict[str, object]:
+def measure(folder: Path, megabytes: float, *, repeats: int) -> Row:
     """Return the medians of publishing and of raw writing, in milliseconds."""
     weight = np.random.default_rng(0).random(int(megabytes * 250_000), np.float32)
     publish_seconds, raw_seconds = [], []

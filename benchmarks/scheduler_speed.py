@@ -5,8 +5,6 @@ rounds are driven, each with heartbeats between assignment and answer: as many s
 (`even`), three times as many (`queue`: whoever answers is given the next shard), and half as many
 (`spare`: half of the workers stay idle). Every twentieth attempt fails. Ticks come once per five
 hundred events; they look at every worker, so they are timed apart.
-
-Run: `python benchmarks/scheduler_speed.py`
 """
 
 from __future__ import annotations
@@ -16,11 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import process_time
 
+from common import Row, command_line, show
+
 from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.spec import Spec
-from downpour.values import PublishedFile, SystemState, Update
+from downpour.values import FailureKind, PublishedFile, SystemState, Update
 
 WORKERS = (10, 1_000, 10_000)
 SHARDS: dict[str, Callable[[int], int]] = {
@@ -85,7 +85,7 @@ def answers(command: do.Command, number: int) -> Iterator[on.Event]:
                 at_seconds=0.0,
                 worker=command.worker,
                 attempt=command.attempt,
-                failure="task",
+                failure=FailureKind.TASK,
                 reason="as planned",
             )
         case do.Assign():
@@ -129,15 +129,23 @@ def drive(workers: int, shards: int) -> Timed:
 
 def main() -> None:
     """Print one line for each kind of round and number of workers."""
-    print(f"{'rounds':8}{'workers':>9}{'shards':>9}{'events/s':>12}{'µs/event':>10}{'ms/tick':>9}")
+    options = command_line(__doc__).parse_args()
+    rows: list[Row] = []
     for kind, shards_of in SHARDS.items():
         for workers in WORKERS:
             timed = drive(workers, shards_of(workers))
             each = timed.seconds / timed.events
-            tick = timed.tick_seconds / timed.ticks * 1e3
-            shards = shards_of(workers)
-            rate = f"{1 / each:>12,.0f}{each * 1e6:>10.1f}{tick:>9.2f}"
-            print(f"{kind:8}{workers:>9,}{shards:>9,}{rate}")
+            rows.append(
+                {
+                    "rounds": kind,
+                    "workers": workers,
+                    "shards": shards_of(workers),
+                    "events_a_second": 1 / each,
+                    "us_an_event": each * 1e6,
+                    "ms_a_tick": timed.tick_seconds / timed.ticks * 1e3,
+                }
+            )
+    show(rows, as_json=options.json)
 
 
 def _update(name: str) -> Update:

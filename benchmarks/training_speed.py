@@ -3,15 +3,12 @@
 Contenders take turns in small slices, and the ratios are medians over the slices, so that a busy
 machine slows all of them alike. All use one thread, SGD and the same network: the plain one is
 written here as textbooks write it, with tensors in memory, float32 and the default memory layout;
-the loader is torchvision's MNIST with ToTensor, Normalize and a DataLoader.
-
-    python benchmarks/training_speed.py [--data-dir DIR] [--json] [--slices N]
+the loader is torchvision's MNIST with ToTensor, Normalize and a DataLoader. MNIST is measured where
+`--data-dir` or DOWNPOUR_DATA names a folder that has it.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -21,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from common import Row, command_line, show
 from torch import Tensor, nn
 from torch.nn import functional
 
 from downpour.datasets import PreparedDataset, open_prepared, prepare
-from downpour.errors import SpecError
 from downpour.models import build
 from downpour.spec import Spec
 from downpour.training import LocalTask, ShardTraining
@@ -150,8 +147,8 @@ def _slices(
     return run
 
 
-def measured(contenders: dict[str, Slice], slices: int) -> dict[str, dict[str, float]]:
-    """Let contenders take turns; return samples a second and the ratio to the one named plain."""
+def measured(contenders: dict[str, Slice], slices: int) -> list[Row]:
+    """Let contenders take turns; return samples a second and the ratios to the yardsticks."""
     for run in contenders.values():
         run()
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
@@ -160,19 +157,20 @@ def measured(contenders: dict[str, Slice], slices: int) -> dict[str, dict[str, f
             started = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - started)
-    return {
-        name: {
-            "samples_per_second": round(STEPS * 64 / statistics.median(taken), 1),
+    return [
+        {
+            "contender": name,
+            "samples_a_second": STEPS * 64 / statistics.median(taken),
             **{
-                f"times_{rival}": round(
-                    statistics.median(r / t for r, t in zip(seconds[rival], taken, strict=True)), 3
+                f"times_{rival}": statistics.median(
+                    r / t for r, t in zip(seconds[rival], taken, strict=True)
                 )
                 for rival in ("plain", "loader")
                 if rival in seconds
             },
         }
         for name, taken in seconds.items()
-    }
+    ]
 
 
 def contenders_on(
@@ -193,28 +191,22 @@ def contenders_on(
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("DOWNPOUR_DATA"))
     parser.add_argument("--slices", type=int, default=9)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    results: dict[str, object] = {}
-    networks = {"digits": PlainDigits(), "mnist": PlainMnist()}
+    rows: list[Row] = []
+    networks: dict[str, nn.Module] = {"digits": PlainDigits()}
+    if options.data_dir:
+        networks["mnist"] = PlainMnist()
     for name, network in networks.items():
         factor = 10 if name == "digits" else 1
         with tempfile.TemporaryDirectory() as folder:
-            try:
-                contenders = contenders_on(name, network, Path(folder), arguments.data_dir)
-            except SpecError as error:
-                results[name] = str(error)
-                continue
-            results[name] = measured(contenders, arguments.slices * factor)
-    if arguments.json:
-        print(json.dumps(results, indent=1))
-        return
-    for name, result in results.items():
-        print(name, *(result.items() if isinstance(result, dict) else [result]), sep="\n  ")
+            contenders = contenders_on(name, network, Path(folder), options.data_dir)
+            found = measured(contenders, options.slices * factor)
+        rows += [{"dataset": name, **row} for row in found]
+    show(rows, as_json=options.json)
 
 
 if __name__ == "__main__":

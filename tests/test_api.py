@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import downpour
-from downpour.errors import ExperimentFailed, SpecError
+from downpour.errors import DeadlineExceeded, ExperimentFailed, SpecError
 from downpour.launchers import LocalCluster
 from downpour.manager.options import ManagerOptions
 from downpour.rpc.messages import Status
@@ -161,3 +161,29 @@ def test_a_client_submits_watches_and_cancels(tmp_path: Path) -> None:
         states = {one.experiment: one.state.value for one in client.experiments()}
         assert states == {first: "finished", endless: "cancelled"}
         assert client.results(first).accuracy == client.wait(first).accuracy
+
+
+class Drowsy:
+    """A manager that answers every other time, and otherwise takes too long."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
+        """Answer, or not."""
+        del experiment, wait_seconds
+        self.calls += 1
+        if self.calls % 2 == 0:
+            raise DeadlineExceeded("status took longer than 1 s")
+        return Status(change=after_change + 1)
+
+
+def test_who_watches_waits_for_a_slow_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that takes too long is taken again, after asking whether the cluster still lives."""
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    checks: list[int] = []
+    client = downpour.Client("nowhere:1")
+    client._manager = Drowsy()  # type: ignore[assignment]
+    looks = client.watch(check=lambda: checks.append(1))
+    assert [next(looks).change for _ in range(3)] == [1, 2, 3]
+    assert len(checks) > 2

@@ -109,7 +109,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"dataset": "npz"}, "data_path = None: dataset 'npz' needs one"),
     ({"betas": [0.9]}, "betas = [0.9]: must be two numbers, each at least 0 and below 1"),
     ({"betas": [0.9, 1.0]}, "betas = [0.9, 1.0]: must be two numbers, each at least 0 and below 1"),
-    ({"nesterov": True}, "nesterov = True: needs a momentum above 0"),
+    ({"nesterov": True, "momentum": 0.0}, "nesterov = True: needs a momentum above 0"),
     ({"model_options": 3}, "model_options = 3: must be a table"),
     (
         {"model_options": {"dropout": {}}},

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from downpour.values import AttemptId, NumericClass
+from downpour.values import AttemptId, NumericClass, is_bare_name
 
 
 def test_an_attempt_is_named_for_people() -> None:
@@ -22,3 +22,19 @@ def test_a_value_cannot_be_changed() -> None:
     assert str(numeric_class) == "torch 2.15 on cpu (AVX512)"
     with pytest.raises(dataclasses.FrozenInstanceError):
         numeric_class.device = "cuda"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["a", "model-3.safetensors", "ünïcode", "a..b", "x" * 200])
+def test_bare_names_pass(name: str) -> None:
+    """A name that stays in its directory is fine."""
+    assert is_bare_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", ".hidden", "a/b", "/etc/passwd", "../x", "a\\b", "a\0b", "a\nb", "x" * 201,
+     "ü" * 128, "a\udc80"],
+)  # fmt: skip
+def test_other_names_do_not(name: str) -> None:
+    """Slashes, leading dots, control characters and long names are refused."""
+    assert not is_bare_name(name)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from downpour.version import VERSION
+
 if TYPE_CHECKING:
     from downpour.api import Client, run
     from downpour.errors import DownpourError
     from downpour.reports import Result
     from downpour.spec import Spec
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["Client", "DownpourError", "Result", "Spec", "__version__", "run"]
 
 _HOMES = {

@@ -6,13 +6,15 @@ Neither imports torch: the processes that train do.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
 from downpour import datasets
-from downpour.errors import ExperimentFailed, SpecError
+from downpour.errors import DeadlineExceeded, ExperimentFailed, SpecError, Unreachable
 from downpour.launchers import LocalCluster
 from downpour.manager.options import DEFAULT_MANAGER, DEFAULT_SHARED, ManagerOptions
 from downpour.reports import Result
@@ -24,6 +26,9 @@ from downpour.store import SharedDirectory
 OnStatus = Callable[[Status], None]
 
 _POLL_SECONDS = 1.0
+_AWAY_SECONDS = 60.0
+_LOOK_SECONDS = 0.1
+"""Between two looks: changes come by the hundred, and nobody sees more than ten a second."""
 
 
 def run(
@@ -80,12 +85,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -110,12 +110,11 @@ class Client:
         """Yield what goes on, again at each change, until the experiment has ended.
 
         Without an identifier it is the active one, or the next to become active. `check` is called
-        between two looks and may raise to end the watching.
+        between two looks and may raise to end the watching. A manager that does not answer for a
+        while is waited for.
         """
-        change = 0
+        status = self._manager.status(experiment, 0, 0.0)
         while True:
-            status = self._manager.status(experiment, change, _POLL_SECONDS)
-            change = status.change
             yield status
             if status.experiment is not None:
                 experiment = status.experiment.experiment
@@ -123,6 +122,21 @@ class Client:
                     return
             if check is not None:
                 check()
+            time.sleep(_LOOK_SECONDS)
+            status = self._next_status(experiment, status.change, check)
+
+    def _next_status(
+        self, experiment: str, change: int, check: Callable[[], None] | None
+    ) -> Status:
+        attempts = Retrying(
+            retry=retry_if_exception_type((DeadlineExceeded, Unreachable)),
+            wait=wait_random_exponential(multiplier=0.5, max=5),
+            stop=stop_after_delay(_AWAY_SECONDS),
+            before_sleep=lambda _: check() if check else None,
+            reraise=True,
+        )
+        status: Status = attempts(self._manager.status, experiment, change, _POLL_SECONDS)
+        return status
 
     def wait(
         self,

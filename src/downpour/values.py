@@ -10,6 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+NAME_BYTES_MAX = 200
+BARE_NAME = f"a bare name: 1 to {NAME_BYTES_MAX} bytes, printable, no slash, no leading dot"
+
+
+def is_bare_name(name: str) -> bool:
+    """Whether a name stays inside the directory it is looked up in, on any file system."""
+    return (
+        name.isprintable()
+        and not name.startswith(".")
+        and "/" not in name
+        and "\\" not in name
+        and 1 <= len(name.encode("utf-8", errors="surrogatepass")) <= NAME_BYTES_MAX
+    )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFile:

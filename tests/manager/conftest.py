@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from downpour import __version__
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import PROTOCOL, ManagerClient, parse_address, serve_worker
@@ -22,6 +21,7 @@ from downpour.rpc.messages import Registration, Status, Task, WorkerInfo
 from downpour.spec import Spec
 from downpour.store import SharedDirectory, decode, encode, update_name
 from downpour.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
+from downpour.version import VERSION
 
 Arrays = dict[str, npt.NDArray[Any]]
 Train = Callable[["FakeWorker", Task], None]
@@ -54,7 +54,7 @@ class FakeWorker:
             host="127.0.0.1",
             port=self.server.address.port,
             protocol=PROTOCOL,
-            version=__version__,
+            version=VERSION,
             presence=self.shared.read_presence(info.presence_file),
             numeric_class=NUMERICS,
             hostname="here",
@@ -64,7 +64,7 @@ class FakeWorker:
 
     def ping(self) -> WorkerInfo:
         """Say who is here."""
-        return WorkerInfo(protocol=PROTOCOL, version=__version__, name=self.name)
+        return WorkerInfo(protocol=PROTOCOL, version=VERSION, name=self.name)
 
     def train(self, task: Task) -> None:
         """Take a task."""

@@ -97,7 +97,7 @@ def test_patience_is_an_option(make: Make) -> None:
     scheduler, _ = begin(make, SchedulerOptions(lost_after_seconds=100.0))
     assert scheduler.handle(on.Tick(at_seconds=100.0)) == []
     commands = scheduler.handle(on.Tick(at_seconds=101.0))
-    assert [type(command) for command in commands] == [do.GiveUp, do.Conclude]
+    assert [type(command) for command in commands] == [do.Dismiss, do.GiveUp, do.Conclude]
     assert scheduler.experiments["one"].reason == (
         "shard 0 of round 1 failed once (on ann), last: no heartbeat for 101 s"
     )

@@ -26,24 +26,16 @@ from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
-from downpour.values import AttemptId, Update
+from downpour.values import AttemptId, FailureKind, PublishedFile, Update
 
 if TYPE_CHECKING:
     from tests.scheduler.conftest import Make
 
 WORKERS = ("ann", "bob", "cid")
 EXPERIMENTS = ("one", "two")
-FAILURES: tuple[on.Failure, ...] = (
-    "non-finite",
-    "out-of-memory",
-    "store",
-    "task",
-    "cancelled",
-    "spec",
-)
 NUMBERS = st.sampled_from([-(2**31), -1, 0, 1, 2, 7, 2**31 - 1])
 
-Effect = do.Prepare | do.Aggregate | do.Evaluate
+Effect = do.Prepare | do.Aggregate | do.Evaluate | do.Publish
 
 
 class Judge:
@@ -54,8 +46,13 @@ class Judge:
         self.assigned: dict[AttemptId, do.Assign] = {}
         self.contributions: dict[tuple[str, int, int], Update] = {}
         self.aggregated: Counter[tuple[str, int]] = Counter()
+        self.newest: dict[str, PublishedFile] = {}
         self.evaluated: Counter[tuple[str, int]] = Counter()
+        self.measuring: set[tuple[str, int]] = set()
+        self.asked_for: dict[str, PublishedFile] = {}
+        self.results: dict[str, PublishedFile] = {}
         self.concluded: dict[str, do.Conclude] = {}
+        self.here: set[str] = set()
         self.reported: set[tuple[str, str]] = set()
         self.discarded: set[tuple[str, str]] = set()
 
@@ -65,27 +62,42 @@ class Judge:
         for command in commands:
             assert command.cause == scheduler.events_handled
             self._in_time(command)
-            match command:
-                case do.Assign():
-                    self._assign(command)
-                case do.Accept():
-                    self._accept(event, command)
-                case do.GiveUp():
-                    self._give_up(event, command)
-                case do.Aggregate():
-                    self._aggregate(command)
-                case do.Evaluate():
-                    self.evaluated[command.experiment, command.round] += 1
-                case do.Discard():
-                    self._discard(scheduler, command)
-                case do.Conclude():
-                    self.concluded[command.experiment] = command
-                case do.Prepare() | do.Cancel():
-                    pass
+            self._see_command(scheduler, event, command)
+        assert self.here == set(scheduler.workers.names), "who is gone is dismissed, once"
+        if isinstance(event, on.WorkerLeft | on.WorkerLost):
+            assert event.worker not in self.here, "who says goodbye is gone"
+
+    def _see_command(  # noqa: C901 - one arm a command
+        self, scheduler: Scheduler, event: on.Event, command: do.Command
+    ) -> None:
+        match command:
+            case do.Assign():
+                self._assign(command)
+            case do.Accept():
+                self._accept(event, command)
+            case do.GiveUp():
+                self._give_up(event, command)
+            case do.Aggregate():
+                self._aggregate(command)
+            case do.Evaluate():
+                self.evaluated[command.experiment, command.round] += 1
+                self.measuring.add((command.experiment, command.round))
+            case do.Publish():
+                self._publish(command)
+            case do.Discard():
+                self._discard(scheduler, command)
+            case do.Conclude():
+                self._conclude(command)
+            case do.Dismiss():
+                self.here.remove(command.worker)
+            case do.Prepare() | do.Cancel():
+                pass
 
     def _see_event(self, event: on.Event) -> None:
         if isinstance(event, on.ExperimentSubmitted):
             self.specs.setdefault(event.experiment, event)
+        if isinstance(event, on.WorkerJoined):
+            self.here.add(event.worker)
         if isinstance(event, on.UpdatePublished) and event.attempt in self.assigned:
             self.reported |= {
                 (event.attempt.experiment, file.name)
@@ -94,12 +106,18 @@ class Judge:
             }
         if isinstance(event, on.Aggregated):
             self.aggregated[event.experiment, event.round] += 1
+            self.newest[event.experiment] = event.model
+        if isinstance(event, on.Evaluated):
+            self.measuring.remove((event.experiment, event.round))
+        if isinstance(event, on.ModelPublished) and event.experiment in self.asked_for:
+            self.results.setdefault(event.experiment, event.model)
 
     def _in_time(self, command: do.Command) -> None:
         late = _experiment(command) in self.concluded
         assert not late or isinstance(command, do.Discard), f"{command} comes after the end"
 
     def _assign(self, command: do.Assign) -> None:
+        assert command.worker in self.here, "only who is here is asked"
         assert command.attempt not in self.assigned, "an attempt is made once"
         assert _task(command.attempt) not in self.contributions, "what counts is not done again"
         self.assigned[command.attempt] = command
@@ -127,6 +145,22 @@ class Judge:
         assert self.aggregated[name, number] == 0
         assert number == 0 or self.aggregated[name, number - 1] == 1
 
+    def _publish(self, command: do.Publish) -> None:
+        name = command.experiment
+        assert name not in self.asked_for, "the result is asked for once"
+        assert command.model == self.newest[name], "the newest version is the result"
+        assert (name, command.model.name) not in self.discarded
+        assert self.aggregated[name, self.specs[name].spec.epochs - 1] == 1
+        assert not any(who == name for who, _ in self.measuring), "all is measured before"
+        self.asked_for[name] = command.model
+
+    def _conclude(self, command: do.Conclude) -> None:
+        name = command.experiment
+        finished = command.ending == "finished"
+        assert finished == (name in self.results), "published and finished are one"
+        assert command.model == self.results.get(name)
+        self.concluded[name] = command
+
     def _discard(self, scheduler: Scheduler, command: do.Discard) -> None:
         experiment = scheduler.experiments[command.experiment]
         current = experiment.round
@@ -135,6 +169,8 @@ class Judge:
         needed |= {file.name for file in experiment.optimizer_states.values()}
         needed |= {update.file.name for update in updates}
         needed |= {u.optimizer_state.name for u in updates if u.optimizer_state is not None}
+        if command.experiment in self.asked_for:
+            needed.add(self.asked_for[command.experiment].name)
         names = {file.name for file in command.files}
         assert not names & needed, "a file that is needed stays"
         self.discarded |= {(command.experiment, name) for name in names}
@@ -153,7 +189,8 @@ class Judge:
                 assert measured == (spec.evaluate_every > 0)
                 latest = experiment.last_evaluation
                 assert latest is None or latest.accuracy == spec.epochs - 1, "the last counts"
-                assert ending.model == experiment.models[-1]
+                assert ending.model == experiment.result
+                assert self.asked_for[name] == experiment.models[-1]
                 assert len(experiment.models) <= spec.keep_models
 
 
@@ -174,7 +211,7 @@ class Surroundings(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         """There is something to do, and somebody to do it."""
-        self.submit("one", keep=True, shards=2, epochs=3, retries=3, evaluate_every=1)
+        self.submit("one", keep=True, shards=2, epochs=3, retries=3, keep_models=2)
         self.join("ann")
 
     # What happens to experiments
@@ -185,12 +222,13 @@ class Surroundings(RuleBasedStateMachine):
         epochs=st.integers(1, 3),
         retries=st.integers(0, 4),
         evaluate_every=st.integers(0, 2),
+        keep_models=st.integers(1, 2),
         keep=st.booleans(),
     )
     def submit(self, name: str, keep: bool, **fields: int) -> None:  # noqa: FBT001 - a strategy's
         """Somebody submits an experiment, perhaps once more."""
         state = "keep" if keep else "reset"
-        spec = self.make.spec(keep_models=1, optimizer_state=state, **fields)
+        spec = self.make.spec(optimizer_state=state, **fields)
         self._happen(on.ExperimentSubmitted, experiment=name, spec=spec)
 
     @rule(name=st.sampled_from(EXPERIMENTS), seldom=st.integers(0, 9))
@@ -281,9 +319,11 @@ class Surroundings(RuleBasedStateMachine):
 
     @precondition(lambda self: self.judge.assigned)
     @rule(
-        data=st.data(), worker=st.sampled_from((None, *WORKERS)), failure=st.sampled_from(FAILURES)
+        data=st.data(),
+        worker=st.sampled_from((None, *WORKERS)),
+        failure=st.sampled_from(FailureKind),
     )
-    def fail(self, data: st.DataObject, worker: str | None, failure: on.Failure) -> None:
+    def fail(self, data: st.DataObject, worker: str | None, failure: FailureKind) -> None:
         """An attempt fails, or is said to by somebody whose it is not."""
         attempt = data.draw(st.sampled_from(list(self.judge.assigned)[-6:]))
         self._happen(
@@ -298,10 +338,10 @@ class Surroundings(RuleBasedStateMachine):
         worker=st.sampled_from((*WORKERS, "stranger")),
         name=st.sampled_from((*EXPERIMENTS, "unknown")),
         numbers=st.tuples(NUMBERS, NUMBERS, NUMBERS) | st.tuples(st.just(0), st.just(0), NUMBERS),
-        what=st.sampled_from(["publish", "fail", "beat"]),
+        what=st.sampled_from(["publish", "fail", "beat", "result"]),
     )
     def nonsense(self, worker: str, name: str, numbers: tuple[int, int, int], what: str) -> None:
-        """Somebody speaks of an attempt that nobody need ever have made."""
+        """Somebody speaks of an attempt or a result that there need never have been."""
         attempt = self.make.attempt(name, *numbers)
         if attempt in self.judge.assigned:
             return
@@ -310,8 +350,14 @@ class Surroundings(RuleBasedStateMachine):
             self._happen(on.UpdatePublished, worker=worker, attempt=attempt, update=update)
         elif what == "fail":
             self._happen(
-                on.AttemptFailed, worker=worker, attempt=attempt, failure="spec", reason="nonsense"
+                on.AttemptFailed,
+                worker=worker,
+                attempt=attempt,
+                failure=FailureKind.SPEC,
+                reason="nonsense",
             )
+        elif what == "result":
+            self._happen(on.ModelPublished, experiment=name, model=self.make.file("nonsense"))
         else:
             running = (self.make.progress(attempt),)
             self._happen(
@@ -372,6 +418,8 @@ class Surroundings(RuleBasedStateMachine):
         elif isinstance(effect, do.Aggregate):
             model = self.make.file(f"m{effect.round + 1}")
             self._happen(on.Aggregated, experiment=name, round=effect.round, model=model)
+        elif isinstance(effect, do.Publish):
+            self._happen(on.ModelPublished, experiment=name, model=self.make.file("result"))
         else:
             measure = self.make.evaluation(accuracy=effect.round)
             self._happen(on.Evaluated, experiment=name, round=effect.round, evaluation=measure)
@@ -386,7 +434,9 @@ class Surroundings(RuleBasedStateMachine):
         self.effects += [c for c in commands if isinstance(c, Effect)]
 
 
-def _experiment(command: do.Command) -> str:
+def _experiment(command: do.Command) -> str | None:
+    if isinstance(command, do.Dismiss):
+        return None
     if isinstance(command, do.Assign | do.Cancel | do.Accept | do.GiveUp):
         return command.attempt.experiment
     return command.experiment

@@ -95,6 +95,24 @@ def no_model(scheduler: Scheduler) -> None:
     one(scheduler)[0].models.clear()
 
 
+def held_up(scheduler: Scheduler) -> None:
+    """Let an experiment wait for an evaluation when it need not."""
+    experiment, _ = one(scheduler)
+    standstill(scheduler)
+    experiment.evaluating[0] = experiment.model
+
+
+def early_result(scheduler: Scheduler) -> None:
+    """Publish the result of an experiment that is still being trained."""
+    one(scheduler)[0].publishing = True
+
+
+def result_without_an_end(scheduler: Scheduler) -> None:
+    """Let an experiment have its result and go on."""
+    experiment, _ = one(scheduler)
+    experiment.result = experiment.model
+
+
 @pytest.mark.parametrize(
     ("falsify", "sentence"),
     [
@@ -107,6 +125,9 @@ def no_model(scheduler: Scheduler) -> None:
         (forgotten_worker, "is said to run on bob, which does not run it"),
         (too_many_failures, "has failed 99 times, and the experiment goes on"),
         (standstill, "stands still and waits for nothing"),
+        (held_up, "may go on and does not"),
+        (early_result, "publishes a model, but something of it goes on"),
+        (result_without_an_end, "is running, and its result is"),
         (no_model, "runs without a model"),
     ],
 )

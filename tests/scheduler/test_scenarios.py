@@ -2,7 +2,7 @@
 
 `UPDATE_SCENARIOS=1 pytest tests/scheduler/test_scenarios.py` writes the commands anew; what has
 changed is then reviewed as a diff. An attempt is written `experiment/r<round>/s<shard>/a<attempt>`;
-model version `m<n>` is what round n starts from.
+model version `m<n>` is what round n starts from, `result` the one that users look for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
-from downpour.values import AttemptId
+from downpour.values import AttemptId, FailureKind
 
 if TYPE_CHECKING:
     from tests.scheduler.conftest import Make
@@ -51,12 +51,12 @@ class Reader:
             ),
             r"(\w+) beats ?(\S*)": self._beats,
             r"(\w+) publishes (\S+)": self._publishes,
-            r"(\w+) fails (\S+) ([\w-]+): (.*)": lambda at, worker, attempt, failure, reason: (
+            r"(\w+) fails (\S+) (\w+): (.*)": lambda at, worker, attempt, failure, reason: (
                 on.AttemptFailed(
                     at_seconds=at,
                     worker=worker,
                     attempt=self._attempt(attempt),
-                    failure=failure,
+                    failure=FailureKind(failure),
                     reason=reason,
                 )
             ),
@@ -79,6 +79,9 @@ class Reader:
                 experiment=experiment,
                 round=int(number),
                 evaluation=make.evaluation(),
+            ),
+            r"published (\w+)": lambda at, experiment: on.ModelPublished(
+                at_seconds=at, experiment=experiment, model=make.file("result")
             ),
             r"tick": lambda at: on.Tick(at_seconds=at),
         }
@@ -134,7 +137,7 @@ class Reader:
         return self._make.attempt(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
-def tell(command: do.Command) -> str:  # noqa: PLR0911 - one arm a command
+def tell(command: do.Command) -> str:  # noqa: C901, PLR0911 - one arm a command
     """Write a command as one line of a story."""
     match command:
         case do.Prepare():
@@ -157,6 +160,10 @@ def tell(command: do.Command) -> str:  # noqa: PLR0911 - one arm a command
             return f"aggregate {which} of {names}, trained in {command.train_seconds:g} s"
         case do.Evaluate():
             return f"evaluate {command.experiment} r{command.round} {command.model.name}"
+        case do.Publish():
+            return f"publish {command.experiment} {command.model.name}"
+        case do.Dismiss():
+            return f"dismiss {command.worker} ({command.reason})"
         case do.Discard():
             return f"discard {command.experiment} {' '.join(f.name for f in command.files)}"
         case do.Conclude():
@@ -200,4 +207,4 @@ def test_the_story_is_told_as_it_was_reviewed(path: Path, make: Make) -> None:
 
 def test_there_are_stories() -> None:
     """The scenarios are found; an empty folder would pass in silence."""
-    assert len(SCENARIOS) >= 13
+    assert len(SCENARIOS) >= 20

@@ -122,7 +122,7 @@ def test_deleting_twice_is_fine_and_views_survive_it(store: Store) -> None:
 )
 def test_names_that_are_not_bare_are_refused_everywhere(store: Store, name: str) -> None:
     """Nothing that could name a thing outside the directory passes any door."""
-    with pytest.raises(StoreError, match="file name"):
+    with pytest.raises(StoreError, match="not a bare name"):
         check_bare_name(name)
     file = PublishedFile(name=name, size_bytes=0, checksum="")
     doors: list[Callable[[], object]] = [
@@ -132,7 +132,7 @@ def test_names_that_are_not_bare_are_refused_everywhere(store: Store, name: str)
         lambda: store.delete(name),
     ]
     for door in doors:
-        with pytest.raises(StoreError, match="file name"):
+        with pytest.raises(StoreError, match="not a bare name"):
             door()
     assert store.list() == []
 

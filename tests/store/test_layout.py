@@ -123,7 +123,7 @@ def test_experiments_are_created_once(tmp_path: Path) -> None:
 def test_experiments_stay_in_their_folder(tmp_path: Path, experiment: str) -> None:
     """An identifier from a message cannot lead elsewhere."""
     shared = SharedDirectory.open(tmp_path, create=True)
-    with pytest.raises(StoreError, match="file name"):
+    with pytest.raises(StoreError, match="not a bare name"):
         shared.experiment_path(experiment)
 
 

@@ -9,7 +9,6 @@ from queue import SimpleQueue
 
 import pytest
 
-from downpour import __version__
 from downpour.errors import Refused
 from downpour.rpc import PROTOCOL, ManagerClient, Server, parse_address, serve_manager
 from downpour.rpc.messages import (
@@ -24,6 +23,7 @@ from downpour.rpc.messages import (
 )
 from downpour.store import SharedDirectory
 from downpour.values import AttemptId, FailureKind, Update
+from downpour.version import VERSION
 
 Report = tuple[AttemptId, Update | tuple[FailureKind, str]]
 
@@ -45,7 +45,7 @@ class FakeManager:
         """Say who this is."""
         return ManagerInfo(
             protocol=self.protocol,
-            version=__version__,
+            version=VERSION,
             presence_file=self.presence_file,
             heartbeat_seconds=0.02,
         )

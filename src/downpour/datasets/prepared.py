@@ -8,7 +8,6 @@ such, not trained on.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from downpour.errors import FileCorrupt, FileMissing
-from downpour.values import DatasetFacts
+from downpour.values import DatasetFacts, is_bare_name
 
 FACTS_FILE = "facts.json"
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
-
-_BARE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +69,7 @@ def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
         FileMissing: there is no such folder, or a file of it is missing.
         FileCorrupt: `key` is no bare name, or a file is not what was prepared.
     """
-    if not _BARE_NAME.match(key):
+    if not is_bare_name(key):
         raise FileCorrupt(key, "a dataset is named by a bare folder name")
     folder = datasets_root / key
     stated = read_facts(folder)

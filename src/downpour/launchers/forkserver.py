@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NoReturn
 
 from downpour.errors import DownpourError
@@ -154,6 +155,12 @@ _ROLES: dict[str, Callable[[dict[str, Any], Callable[[Address], None]], None]] =
     "worker": _run_worker,
 }
 
+_PRELOADED = {
+    "manager": ("downpour.manager.process",),
+    # The first optimizer imports torch._dynamo, a second of work that each fork would repeat.
+    "worker": ("downpour.worker.process", "downpour.worker.task", "torch._dynamo"),
+}
+
 
 def _die_with_parent() -> None:
     """Ask the kernel (Linux) to end this process when the fork server is killed outright."""
@@ -167,12 +174,8 @@ def _preload(role: str) -> None:
     The manager's part comes first and alone: while this process goes on to import the workers'
     part, the manager already prepares the dataset.
     """
-    if role == "manager":
-        import downpour.manager.process
-    else:
-        # The first optimizer imports torch._dynamo, a second of work that each fork would repeat.
-
-        import downpour.worker.task  # noqa: F401
+    for module in _PRELOADED[role]:
+        import_module(module)
     gc.collect()
     gc.freeze()
 

@@ -15,11 +15,11 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 from threading import Condition, Thread
-from types import TracebackType
 from typing import IO, Any, Self
 
 from downpour.errors import LaunchError
 from downpour.manager.options import ManagerOptions
+from downpour.worker.environment import thread_environment
 from downpour.worker.options import WorkerOptions
 
 START_SECONDS = 120.0
@@ -55,7 +55,7 @@ class LocalCluster:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, **_thread_environment(self._threads)},
+                env={**os.environ, **thread_environment(self._threads)},
                 start_new_session=True,
             )
         self._listener = Thread(target=self._listen, args=(self._server.stdout,), daemon=True)
@@ -70,12 +70,7 @@ class LocalCluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop everything."""
         self.close()
 
@@ -141,16 +136,3 @@ class LocalCluster:
         if "exited" in news:
             return f"{name} ended with status {news['exited']}; see {self.log}"
         return f"{name} did not start; see {self.log}"
-
-
-def _thread_environment(threads: int) -> dict[str, str]:
-    """Say how torch's threads behave; must be set before torch is imported.
-
-    Threads that spin while they wait cost other workers nine tenths of their speed.
-    """
-    return {
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "PYTHONUNBUFFERED": "1",
-    }

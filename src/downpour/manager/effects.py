@@ -231,7 +231,7 @@ class Effects:
 
     def _conclude(self, command: do.Conclude) -> None:
         space = self._spaces[command.experiment]
-        workspace.sweep(space)
+        workspace.sweep(space, finished=command.ending == "finished")
         space.record.close()
         space.prepared = None
 

@@ -15,6 +15,7 @@ from downpour.runtime.facts import Fact
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.values import AttemptId
+from downpour.version import VERSION
 
 
 class Recorder:
@@ -89,7 +90,7 @@ class Recorder:
             experiment=event.experiment,
             name=event.spec.name,
             spec=event.spec.model_dump(),
-            version=_version(),
+            version=VERSION,
             shards=event.spec.shards or 0,
         )
         self._write(event.experiment, now, fact)
@@ -179,9 +180,3 @@ class Recorder:
 
 def _of(attempt: AttemptId) -> dict[str, int]:
     return {"round": attempt.round, "shard": attempt.shard, "attempt": attempt.attempt}
-
-
-def _version() -> str:
-    from downpour import __version__
-
-    return __version__

@@ -10,7 +10,7 @@ import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
-from downpour import __version__, datasets, models
+from downpour import datasets, models
 from downpour.errors import (
     DownpourError,
     IncompatiblePeer,
@@ -40,6 +40,7 @@ from downpour.scheduler import events as on
 from downpour.spec import Spec
 from downpour.store import SharedDirectory
 from downpour.values import AttemptId, FailureKind, Update
+from downpour.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class ManagerService:
         """Say what a worker must know before it registers."""
         return ManagerInfo(
             protocol=PROTOCOL,
-            version=__version__,
+            version=VERSION,
             presence_file=self._presence_file,
             heartbeat_seconds=self._options.heartbeat_seconds,
         )
@@ -90,6 +91,7 @@ class ManagerService:
                 "advertise", f"the manager cannot call the worker back at {address}: {error}"
             ) from None
         worker = self._roster.enter(registration, client)
+        self._warn_of_mixture(worker, registration)
         self._driver.post(on.WorkerJoined(at_seconds=self._now, worker=worker)).result()
         log.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
         return Registered(worker=worker)
@@ -195,7 +197,7 @@ class ManagerService:
     def _check(self, registration: Registration) -> None:
         if registration.protocol != PROTOCOL:
             raise IncompatiblePeer(
-                f"the manager runs downpour {__version__} (protocol {PROTOCOL}), the worker "
+                f"the manager runs downpour {VERSION} (protocol {PROTOCOL}), the worker "
                 f"{registration.version} (protocol {registration.protocol}): install the same "
                 "version on both"
             )
@@ -203,6 +205,14 @@ class ManagerService:
             raise SharedDirectoryError(
                 self._shared.root, "is not the folder that the worker sees under its --shared"
             )
+
+    def _warn_of_mixture(self, worker: str, registration: Registration) -> None:
+        """Say so where a worker computes other bits than the rest: runs cannot be repeated then."""
+        for other in filter(None, map(self._roster.get, self._roster.names())):
+            if other.registration.numeric_class != registration.numeric_class:
+                theirs, its = other.registration.numeric_class, registration.numeric_class
+                log.warning("%s computes with %s, others with %s", worker, its, theirs)
+                return
 
     def _live_workers(self) -> int:
         live: int = self._driver.ask(lambda core: len(core.workers))

@@ -91,14 +91,13 @@ def prepare(space: Workspace, data_dir: Path | None) -> Prepared:
     torch.set_num_threads(spec.threads)
     network = models.build(spec, facts)
     models.check_fit(network, spec, facts)
-    arrays = parameters_of(network)
     name = layout.model_name(0, secrets.token_hex(3))
     return Prepared(
         dataset_key=key,
         dataset=dataset,
         shards=tuple(shards),
         network=network,
-        model=space.store.put_new(name, encode(arrays, {})),
+        model=space.store.put_new(name, encode(parameters_of(network, copy=False), {})),
         parameters=sum(p.numel() for p in network.parameters()),
         prepare_seconds=decoded - began,
         split_seconds=cut - decoded,
@@ -126,7 +125,7 @@ def measure(space: Workspace, model: PublishedFile) -> Evaluation:
     """Evaluate a model version on the test examples."""
     made = ready(space)
     load_parameters(made.network, decode(space.store.read(model), model.name).tensors)
-    return evaluate(made.network, space.spec, made.dataset)
+    return evaluate(made.network, _where_it_can(space.spec), made.dataset)
 
 
 def publish(space: Workspace, model: PublishedFile) -> PublishedFile:
@@ -134,10 +133,14 @@ def publish(space: Workspace, model: PublishedFile) -> PublishedFile:
     return space.store.put_new(layout.FINAL_NAME, [space.store.read(model)])
 
 
-def sweep(space: Workspace) -> None:
-    """Remove what was in flight when the experiment ended: updates and optimizer states."""
+def sweep(space: Workspace, *, finished: bool) -> None:
+    """Remove what was in flight when the experiment ended: updates and optimizer states.
+
+    One that was cancelled while its result was being published has none.
+    """
     for name in space.store.list():
-        if isinstance(layout.parse_name(name), layout.AttemptName):
+        in_flight = isinstance(layout.parse_name(name), layout.AttemptName)
+        if in_flight or (name == layout.FINAL_NAME and not finished):
             space.store.delete(name)
 
 
@@ -146,6 +149,13 @@ def ready(space: Workspace) -> Prepared:
     if space.prepared is None:
         raise RuntimeError(f"{space.experiment} has not been prepared")
     return space.prepared
+
+
+def _where_it_can(spec: Spec) -> Spec:
+    """Evaluate on the spec's device, or on the CPU where the manager's machine lacks it."""
+    if spec.device == "cuda" and not torch.cuda.is_available():
+        return spec.replace(device="cpu")
+    return spec
 
 
 def _shards(spec: Spec) -> int:

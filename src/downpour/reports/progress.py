@@ -5,7 +5,6 @@ Drawn on a terminal only; whoever writes to a file or a pipe gets no bars. Fits 
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -35,12 +34,7 @@ class ProgressDisplay:
         self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
     def show(self, status: Status) -> None:

@@ -7,7 +7,7 @@ is in `Peer.call`; nothing of Thrift leaks out.
 
 from __future__ import annotations
 
-from types import ModuleType, NoneType, TracebackType
+from types import ModuleType, NoneType
 from typing import Any, Self, TypeVar
 
 from downpour.errors import IncompatiblePeer
@@ -72,12 +72,7 @@ class _Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _call(

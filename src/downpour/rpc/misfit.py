@@ -1,15 +1,8 @@
-"""What is wrong with one field of a message; and the names that may travel in one.
-
-A name in a message is bare: it names something inside a directory that the reader chose, and can
-never lead out of it. Everything that enters from the network passes `wire.py`, which applies this.
-"""
+"""What is wrong with one field of a message; everything from the network passes `wire.py`."""
 
 from __future__ import annotations
 
 from downpour.errors import IncompatiblePeer
-
-NAME_BYTES_MAX = 255
-BARE_NAME = f"a bare name: 1 to {NAME_BYTES_MAX} bytes, no slash, no leading dot"
 
 
 class Misfit(IncompatiblePeer):
@@ -28,17 +21,6 @@ class Misfit(IncompatiblePeer):
         """The same misfit, seen from the message that holds the field's struct."""
         dot = "." if self.field and not self.field.startswith("[") else ""
         return Misfit(f"{outer}{dot}{self.field}", self.value, self.accepted)
-
-
-def is_bare(name: str) -> bool:
-    """Whether a name stays inside the directory it is looked up in, on any file system."""
-    return (
-        name.isprintable()
-        and not name.startswith(".")
-        and "/" not in name
-        and "\\" not in name
-        and 1 <= len(name.encode("utf-8", errors="surrogatepass")) <= NAME_BYTES_MAX
-    )
 
 
 def shown(value: object, limit: int = 200) -> str:

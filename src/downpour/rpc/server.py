@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Condition, Event, Thread, current_thread
 from time import monotonic
-from types import TracebackType
 from typing import Any, Self
 
 from thrift.Thrift import TApplicationException, TMessageType
@@ -111,12 +110,7 @@ class Server:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _accept_failed(self, error: OSError) -> None:

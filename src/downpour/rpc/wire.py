@@ -25,8 +25,8 @@ from downpour.errors import IncompatiblePeer
 from downpour.rpc.generated import ttypes
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices, unpack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
-from downpour.rpc.misfit import BARE_NAME, Misfit, is_bare
-from downpour.values import PublishedFile
+from downpour.rpc.misfit import Misfit
+from downpour.values import BARE_NAME, PublishedFile, is_bare_name
 
 Convert = Callable[[Any], Any]
 _Value = TypeVar("_Value")
@@ -36,18 +36,18 @@ _CHECKSUM = re.compile("[0-9a-f]{32}")
 
 # What a field must satisfy beyond its type: by "Class.field", or by the name of a call's argument.
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "PublishedFile.name": (is_bare, BARE_NAME),
+    "PublishedFile.name": (is_bare_name, BARE_NAME),
     "PublishedFile.checksum": (
         lambda text: _CHECKSUM.fullmatch(text) is not None,
         "32 hexadecimal digits",
     ),
-    "AttemptId.experiment": (is_bare, BARE_NAME),
-    "ExperimentSummary.experiment": (is_bare, BARE_NAME),
-    "Task.dataset": (is_bare, BARE_NAME),
-    "ManagerInfo.presence_file": (is_bare, BARE_NAME),
+    "AttemptId.experiment": (is_bare_name, BARE_NAME),
+    "ExperimentSummary.experiment": (is_bare_name, BARE_NAME),
+    "Task.dataset": (is_bare_name, BARE_NAME),
+    "ManagerInfo.presence_file": (is_bare_name, BARE_NAME),
     "Registration.port": (lambda port: 1 <= port <= 65535, "a port from 1 to 65535"),
     "Update.loss": (lambda _: True, "any number: whether it is finite is for the aggregator"),
-    "experiment": (lambda name: name == "" or is_bare(name), BARE_NAME),
+    "experiment": (lambda name: name == "" or is_bare_name(name), BARE_NAME),
 }
 _NOT_NEGATIVE = (lambda number: number >= 0, "0 or more")
 _FINITE = (lambda number: math.isfinite(number) and number >= 0, "a finite number, 0 or more")

@@ -18,7 +18,7 @@ from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment, files_of
 from downpour.scheduler.round import Round, Task
 from downpour.scheduler.workers import Worker, Workers
-from downpour.stragglers import POLICIES, RoundView
+from downpour.stragglers import POLICIES
 from downpour.values import AttemptId, FailureKind, Progress, PublishedFile, Update
 
 
@@ -148,9 +148,8 @@ class Scheduler:
         self._conclude(experiment, "failed", reason)
 
     def _publish_if_done(self, experiment: Experiment) -> None:
-        """Ask for the result when no round and no evaluation is outstanding."""
-        done = experiment.training_is_done and not experiment.evaluating
-        if done and not experiment.publishing:
+        """Ask for the result if what has just come in was the last thing outstanding."""
+        if experiment.may_publish:
             experiment.publishing = True
             self._do(
                 do.Publish(
@@ -243,14 +242,7 @@ class Scheduler:
             return
         if not (current.any_pending and self.workers.any_idle):
             return
-        idle = self.workers.idle
-        view = RoundView(
-            round=current.number,
-            at_seconds=self.now_seconds,
-            pending=current.pending(current.enough_for(idle)),
-            idle=idle,
-            workers=self.workers.names,
-        )
+        view = current.view(self.now_seconds, self.workers.idle, self.workers.names)
         for choice in POLICIES[experiment.spec.policy](view):
             attempt = current.assign(choice.shard, choice.worker, self.now_seconds)
             self.workers.assign(choice.worker, attempt, self.now_seconds)
@@ -351,7 +343,7 @@ class Scheduler:
 
     def _aggregated(self, event: on.Aggregated) -> None:
         experiment = self._active(event.experiment)
-        current = _aggregating(experiment, event.round)
+        current = experiment.aggregating(event.round) if experiment else None
         if experiment is None or current is None:
             return
         spent = experiment.close_round(current, event.model)
@@ -372,7 +364,7 @@ class Scheduler:
 
     def _refused(self, event: on.UpdatesRefused) -> None:
         experiment = self._active(event.experiment)
-        current = _aggregating(experiment, event.round)
+        current = experiment.aggregating(event.round) if experiment else None
         if experiment is None or current is None:
             return
         current.aggregating = False
@@ -450,11 +442,3 @@ class _Found(NamedTuple):
     experiment: Experiment
     round: Round
     task: Task
-
-
-def _aggregating(experiment: Experiment | None, round_number: int) -> Round | None:
-    """Return the current round if it is that one, and waits to be aggregated."""
-    current = experiment.round if experiment else None
-    if current is None or current.number != round_number or not current.aggregating:
-        return None
-    return current

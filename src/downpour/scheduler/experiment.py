@@ -18,7 +18,8 @@ class Experiment:
     """A submitted spec and how far it has come.
 
     `models` are the versions not yet discarded, oldest first; `optimizer_states` holds what each
-    shard continues from, `evaluating` the versions being measured, by round.
+    shard continues from, `evaluating` the versions being measured, by round. While it is
+    `publishing`, nothing but the result is outstanding.
     """
 
     def __init__(self, name: str, spec: Spec) -> None:
@@ -53,9 +54,21 @@ class Experiment:
         """Whether the next round may begin: not too far ahead of the evaluations."""
         return not self.training_is_done and len(self.evaluating) <= EVALUATIONS_AHEAD
 
+    @property
+    def may_publish(self) -> bool:
+        """Whether the result may be asked for: all is trained and measured."""
+        return self.training_is_done and not self.evaluating
+
     def start_round(self) -> None:
         """Begin the next round."""
         self.round = Round(self.name, self.rounds_done, self.shard_samples)
+
+    def aggregating(self, number: int) -> Round | None:
+        """Return the current round if it is that one, and waits for its model version."""
+        current = self.round
+        if current is None or current.number != number or not current.aggregating:
+            return None
+        return current
 
     def close_round(self, current: Round, model: PublishedFile) -> tuple[PublishedFile, ...]:
         """End the round with the model version made of it; returns the files spent by that."""

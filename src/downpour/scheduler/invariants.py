@@ -82,9 +82,19 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
         yield f"{who} holds {len(experiment.models)} models, more than {kept}"
     if not all(file in experiment.models for file in experiment.evaluating.values()):
         yield f"{who} evaluates a model that it no longer holds"
-    stands_still = state == "running" and experiment.round is None
-    if stands_still and (experiment.may_start_round or not experiment.evaluating):
+    yield from _outcome(experiment, who, state)
+
+
+def _outcome(experiment: Experiment, who: str, state: str) -> Iterator[str]:
+    outstanding = experiment.round or experiment.evaluating
+    if state == "running" and not (outstanding or experiment.publishing):
         yield f"{who} stands still and waits for nothing"
+    if state == "running" and experiment.may_start_round and experiment.round is None:
+        yield f"{who} may go on and does not"
+    if experiment.publishing and (outstanding or not experiment.training_is_done):
+        yield f"{who} publishes a model, but something of it goes on"
+    if (experiment.result is not None) != (state == "finished"):
+        yield f"{who} is {state}, and its result is {experiment.result}"
 
 
 def _round(experiment: Experiment, current: Round) -> Iterator[str]:

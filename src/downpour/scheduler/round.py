@@ -13,7 +13,7 @@ from dataclasses import replace
 from operator import neg
 
 from downpour.scheduler.lifecycle import TASK, Lifecycle
-from downpour.stragglers import PendingTask
+from downpour.stragglers import PendingTask, RoundView
 from downpour.values import AttemptId, Update
 
 
@@ -79,6 +79,16 @@ class Round:
         """Say how many pending tasks hold one for each idle worker that did not fail on it."""
         failed = self._failed_on.keys() & idle
         return len(idle) + max((self._failed_on[name] for name in failed), default=0)
+
+    def view(self, at_seconds: float, idle: KeysView[str], workers: KeysView[str]) -> RoundView:
+        """Show the round as a policy sees it."""
+        return RoundView(
+            round=self.number,
+            at_seconds=at_seconds,
+            pending=self.pending(self.enough_for(idle)),
+            idle=idle,
+            workers=workers,
+        )
 
     def find(self, attempt: AttemptId) -> Task | None:
         """Return the task that this attempt was made at, or None where none such was made here."""

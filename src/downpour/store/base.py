@@ -12,12 +12,10 @@ from collections.abc import Iterable
 from typing import Protocol, TypeAlias
 
 from downpour.errors import StoreError
-from downpour.values import PublishedFile
+from downpour.values import BARE_NAME, PublishedFile, is_bare_name
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes; an array's are its `data`."""
-
-NAME_BYTES_MAX = 200
 
 
 class Store(Protocol):
@@ -62,12 +60,8 @@ def check_bare_name(name: str) -> str:
     """Return `name` if it names a file inside a directory and nothing else.
 
     Raises:
-        StoreError: the name is empty, hidden, too long, has a slash or what cannot be printed.
+        StoreError: the name is not bare.
     """
-    if not name:
-        raise StoreError("a file name must not be empty")
-    if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
-        raise StoreError(f"{name[:40]!r}...: a file name has at most {NAME_BYTES_MAX} bytes")
-    if name.startswith(".") or "/" in name or "\\" in name or not name.isprintable():
-        raise StoreError(f"{name!r}: a file name has no slash, no leading dot and is printable")
+    if not is_bare_name(name):
+        raise StoreError(f"{name[:80]!r} is not {BARE_NAME}")
     return name

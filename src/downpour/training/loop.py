@@ -131,13 +131,15 @@ class ShardTraining:
         self._loss_sum.add_(loss.detach(), alpha=len(x))
         self._steps_done += 1
 
-    def parameters(self) -> Arrays:
-        """Return copies of the parameters and buffers as they are now.
+    def parameters(self, *, copy: bool = True) -> Arrays:
+        """Return the parameters and buffers as they are now.
+
+        Without `copy` they hold until the next step only, which suffices to write them to a file.
 
         Raises:
             NonFinite: one holds NaN or infinity.
         """
-        arrays = parameters_of(self._model)
+        arrays = parameters_of(self._model, copy=copy)
         check_finite(arrays)
         return arrays
 

@@ -19,9 +19,13 @@ from downpour.errors import FileCorrupt, NonFinite
 Arrays = dict[str, NDArray[Any]]
 
 
-def parameters_of(model: nn.Module) -> Arrays:
-    """Return copies of a network's parameters and buffers, by their names in its state_dict."""
-    return {name: array_of(value) for name, value in model.state_dict().items()}
+def parameters_of(model: nn.Module, *, copy: bool = True) -> Arrays:
+    """Return a network's parameters and buffers, by their names in its state_dict.
+
+    Without `copy` they are the network's own memory wherever its layout allows, and change with it:
+    for whoever writes them to a file at once.
+    """
+    return {name: array_of(value, copy=copy) for name, value in model.state_dict().items()}
 
 
 def load_parameters(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -45,9 +49,9 @@ def check_finite(arrays: Mapping[str, NDArray[Any]]) -> None:
             raise NonFinite(f"{name} holds NaN or infinity")
 
 
-def array_of(value: Tensor) -> NDArray[Any]:
-    """Return a copy of a tensor as a contiguous array on the CPU."""
-    return np.array(value.detach().cpu().numpy(), order="C", copy=True)
+def array_of(value: Tensor, *, copy: bool = True) -> NDArray[Any]:
+    """Return a tensor as a contiguous array on the CPU; without `copy` maybe its own memory."""
+    return np.array(value.detach().cpu().numpy(), order="C", copy=copy or None)
 
 
 def copy_into(target: Tensor, array: NDArray[Any], name: str) -> None:

@@ -17,7 +17,6 @@ from threading import Event, Lock, Thread
 
 from tenacity import Retrying, retry_if_exception_type, stop_when_event_set, wait_random_exponential
 
-from downpour import __version__
 from downpour.errors import (
     DeadlineExceeded,
     DownpourError,
@@ -37,6 +36,7 @@ from downpour.rpc.messages import (
 )
 from downpour.store import SharedDirectory
 from downpour.values import AttemptId, FailureKind, NumericClass, Update
+from downpour.version import VERSION
 from downpour.worker.control import TaskCancelled, TaskControl
 from downpour.worker.system import SystemSampler
 
@@ -76,7 +76,7 @@ class WorkerAgent:
         running = self._running
         return WorkerInfo(
             protocol=PROTOCOL,
-            version=__version__,
+            version=VERSION,
             name=self.name,
             running=running.attempt if running else None,
         )
@@ -126,7 +126,7 @@ class WorkerAgent:
         if info.protocol != PROTOCOL:
             raise IncompatiblePeer(
                 f"the manager runs downpour {info.version} (protocol {info.protocol}), this worker "
-                f"{__version__} (protocol {PROTOCOL}): install the same version on both"
+                f"{VERSION} (protocol {PROTOCOL}): install the same version on both"
             )
         self._heartbeat_seconds = info.heartbeat_seconds
         registered = self._manager.register(
@@ -135,7 +135,7 @@ class WorkerAgent:
                 host=address.host,
                 port=address.port,
                 protocol=PROTOCOL,
-                version=__version__,
+                version=VERSION,
                 presence=self._shared.read_presence(info.presence_file),
                 numeric_class=self._numeric_class,
                 hostname=socket.gethostname(),
@@ -219,6 +219,8 @@ class WorkerAgent:
                 level = logging.WARNING if heard else logging.INFO  # once is enough
                 log.log(level, "%s: no heartbeat, will go on trying: %s", self.name, error)
                 heard = False
+            except Exception:  # a worker that falls silent counts as lost
+                log.exception("%s: no heartbeat", self.name)
 
     def _beat_once(self, beat: Heartbeat) -> None:
         reply = self._manager.heartbeat(beat)

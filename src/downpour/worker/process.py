@@ -19,6 +19,7 @@ from downpour.errors import SpecError, Unreachable
 from downpour.rpc import Address, ManagerClient, parse_address, serve_worker
 from downpour.store import SharedDirectory
 from downpour.worker.agent import WorkerAgent
+from downpour.worker.environment import keep_memory, wait_passively
 from downpour.worker.options import WorkerOptions
 from downpour.worker.system import numeric_class
 
@@ -29,11 +30,13 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
     """Work until told to leave; calls `ready` with its address once it is registered.
 
     Raises:
-        SpecError: the device is not there, or an address is none.
         Unreachable: no manager answers at the address.
         SharedDirectoryError: the folder is missing, not writable or not the manager's.
         IncompatiblePeer: the manager runs a version that does not fit.
+        SpecError: an address is none, or the port or the device cannot be had.
     """
+    wait_passively()
+    keep_memory()
     shared = SharedDirectory.open(Path(options.shared), create=False)
     address = parse_address(options.manager, field="manager")
     manager = ManagerClient(address)
@@ -64,7 +67,7 @@ def check_device(device: str) -> None:
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
-        raise SpecError("device", device, "torch finds no such device on this machine")
+        raise SpecError("device", device, "torch finds no such device here; cpu works everywhere")
 
 
 def _make_agent(
@@ -77,7 +80,7 @@ def _make_agent(
     check_device(options.device)
     name = options.name or f"{socket.gethostname()}-{secrets.token_hex(2)}"
     numerics = numeric_class(str(torch.__version__), options.device)
-    return WorkerAgent(manager, shared, name, numerics, TaskRunner(shared).run)
+    return WorkerAgent(manager, shared, name, numerics, TaskRunner(shared, options.device).run)
 
 
 def _patiently(seconds: float) -> Retrying:

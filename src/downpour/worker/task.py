@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from downpour.datasets import PreparedDataset, open_prepared
+from downpour.errors import TrainingError
 from downpour.models import build
 from downpour.rpc.indices import unpack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile, Task
@@ -44,8 +45,9 @@ class _Workbench:
 class TaskRunner:
     """Runs tasks one after the other."""
 
-    def __init__(self, shared: SharedDirectory) -> None:
+    def __init__(self, shared: SharedDirectory, device: str) -> None:
         self._shared = shared
+        self._device = device
         self._bench: _Workbench | None = None
 
     def run(self, task: Task, control: TaskControl) -> Update:
@@ -80,6 +82,8 @@ class TaskRunner:
         self._bench = None
         store = self._shared.store(task.id.experiment)
         spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
+        if spec.device == "cuda" and self._device != "cuda":
+            raise TrainingError("this worker trains on the cpu; start it with --device cuda")
         torch.set_num_threads(spec.threads)
         dataset = open_prepared(self._shared.datasets, task.dataset)
         self._bench = _Workbench(
@@ -122,7 +126,7 @@ def _publish(store: DirectoryStore, attempt: AttemptId, training: ShardTraining)
         "samples": str(training.samples),
         "loss": repr(training.mean_loss),
     }
-    return store.put_new(name, encode(training.parameters(), about))
+    return store.put_new(name, encode(training.parameters(copy=False), about))
 
 
 def _publish_optimizer(

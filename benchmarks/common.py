@@ -1,0 +1,50 @@
+"""What the benchmarks share: a command line with `--json`, rows shown, folders to measure in.
+
+A row is one line of the table and one object of the JSON; its keys are the columns, and end with
+their units. Nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+Row = dict[str, object]
+
+
+def command_line(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser that shows a module's docstring and takes `--json`."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    return parser
+
+
+def folders() -> dict[str, Path]:
+    """Return where to measure: on disk, and in memory where there is such a file system."""
+    memory = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a predictable name
+    disk = Path(tempfile.gettempdir())
+    return {"disk": disk, "memory": memory} if memory.is_dir() else {"disk": disk}
+
+
+def show(rows: Sequence[Row], *, as_json: bool) -> None:
+    """Print rows: as one JSON list, or as a table with a column for each key of any row."""
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    lines = [columns, *([_shown(row.get(column, "")) for column in columns] for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+def _shown(value: object) -> str:
+    """Show a number in as many digits as anybody reads."""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,0 +1,223 @@
+"""What two hundred workers cost the manager: its processor time and its memory.
+
+The workers are real agents with real servers and sockets, all in this process; they send a
+heartbeat every second and train nothing: a task sleeps, then publishes the model it was given. The
+manager is a process of its own, started by the command. It is watched by one client, as
+`downpour run` and `downpour watch` do. Two phases are measured, each for `--seconds`: idle, and an
+experiment of many rounds with as many shards as workers.
+
+`cores` is processor time of the manager's process over elapsed time (limit: 0.5 for 200 workers),
+hence little disturbed by whatever else the machine does. `above_torch_mb` is its resident memory
+above that of a process that has only imported torch, measured alike (limit: 100 MB);
+`above_torch_private_mb` leaves out what processes share. `ms_a_task` is the processor time beyond
+idle for one task: its assignment, its report and its share of the round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import psutil
+from common import Row, command_line, folders, show
+
+import downpour
+from downpour.rpc import ManagerClient, parse_address, serve_worker
+from downpour.rpc.messages import Task
+from downpour.store import SharedDirectory, decode, encode, layout
+from downpour.values import NumericClass, Update
+from downpour.worker.agent import WorkerAgent
+from downpour.worker.control import TaskCancelled, TaskControl
+
+NUMERICS = NumericClass(torch="none", device="cpu", instruction_set="none")
+
+
+class Sleeper:
+    """Runs tasks that train nothing."""
+
+    def __init__(self, shared: SharedDirectory, task_seconds: float) -> None:
+        self._shared = shared
+        self._task_seconds = task_seconds
+
+    def run(self, task: Task, control: TaskControl) -> Update:
+        """Sleep, then publish the model of the task as its update."""
+        if control.cancelled.wait(self._task_seconds):
+            raise TaskCancelled
+        store, number = self._shared.store(task.id.experiment), task.id
+        name = layout.update_name(number.round, number.shard, number.attempt, secrets.token_hex(3))
+        model = decode(store.read(task.model), task.model.name).tensors
+        return Update(
+            file=store.put_new(name, encode(model, {})),
+            samples=1,
+            steps=1,
+            loss=1.0,
+            load_seconds=0.0,
+            train_seconds=self._task_seconds,
+            publish_seconds=0.0,
+        )
+
+
+@contextmanager
+def manager_process(shared: Path) -> Iterator[tuple[psutil.Process, str]]:
+    """Run `downpour manager` in a process of its own; yields it and its address."""
+    command = [sys.executable, "-m", "downpour.cli", "manager", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--shared", str(shared)], stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            address = next(
+                found[1] for line in lines if (found := re.search(r"at (\S+:\d+)", line))
+            )
+            yield psutil.Process(process.pid), address
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def sleeping_worker(name: str, address: str, sleeper: Sleeper, shared: Path) -> Iterator[None]:
+    """Run a worker in this process."""
+    manager = ManagerClient(parse_address(address))
+    directory = SharedDirectory.open(shared, create=False)
+    agent = WorkerAgent(manager, directory, name, NUMERICS, sleeper.run)
+    server = serve_worker(agent, "127.0.0.1", 0).start()
+    agent.register(server.address)
+    thread = Thread(target=agent.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        agent.hand_back()
+        thread.join()
+        server.stop()
+        manager.close()
+
+
+def experiment(folder: Path, shards: int) -> downpour.Spec:
+    """Make a spec of a tiny network and more rounds than anybody waits for."""
+    data, labels = folder / "blank.npz", np.arange(shards) % 10
+    labels[0] = 9
+    blank = np.zeros((shards, 8, 8), dtype=np.uint8)
+    np.savez(data, x=blank, y=labels, x_test=blank[:1], y_test=labels[:1])
+    return downpour.Spec(
+        name="load",
+        dataset="npz",
+        data_path=str(data),
+        model="mlp",
+        model_options={"hidden": 8},
+        shards=shards,
+        epochs=1_000_000,
+        evaluate_every=0,
+    )
+
+
+def watch(client: downpour.Client) -> None:
+    """Look at what goes on whenever it changes, until nobody answers."""
+    try:
+        for _ in client.watch():
+            pass
+    except downpour.DownpourError:
+        return
+
+
+def torch_memory() -> tuple[int, int]:
+    """Return the resident and the private bytes of a process that has only imported torch."""
+    script = "import torch; print('done', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        memory = psutil.Process(process.pid).memory_full_info()
+        process.kill()
+    return memory.rss, memory.uss
+
+
+def cores(process: psutil.Process, seconds: float) -> float:
+    """Return the processor seconds a second that a process takes, over so many seconds."""
+    began, before = time.monotonic(), process.cpu_times()
+    time.sleep(seconds)
+    after, elapsed = process.cpu_times(), time.monotonic() - began
+    return float(after.user + after.system - before.user - before.system) / elapsed
+
+
+def measure(options: argparse.Namespace, folder: Path) -> list[Row]:
+    """Measure both phases; returns a row for each."""
+    base_rss, base_private = torch_memory()
+
+    def row(phase: str, took: float) -> Row:
+        memory = process.memory_full_info()
+        return {
+            "phase": phase,
+            "workers": options.workers,
+            "cores": took,
+            "rss_mb": memory.rss / 1e6,
+            "torch_rss_mb": base_rss / 1e6,
+            "above_torch_mb": (memory.rss - base_rss) / 1e6,
+            "above_torch_private_mb": (memory.uss - base_private) / 1e6,
+            "threads": process.num_threads(),
+        }
+
+    shared = folder / "shared"
+    with ExitStack() as stack:
+        process, address = stack.enter_context(manager_process(shared))
+        client = stack.enter_context(downpour.Client(address))
+        sleeper = Sleeper(SharedDirectory.open(shared, create=False), options.task_seconds)
+        for number in range(options.workers):
+            name = f"sleeper-{number}"
+            stack.enter_context(sleeping_worker(name, address, sleeper, shared))
+        for _ in range(options.watchers):
+            Thread(target=watch, args=(client,), daemon=True).start()
+        time.sleep(2.0)
+        idle = cores(process, options.seconds)
+        rows = [row("idle", idle)]
+        running = client.submit(experiment(folder, options.workers))
+        time.sleep(2.0)
+        rounds = _rounds(client, running)
+        busy = cores(process, options.seconds)
+        tasks = (_rounds(client, running) - rounds) * options.workers
+        found = row("experiment", busy)
+        rows.append(
+            {
+                **found,
+                "tasks_a_second": tasks / options.seconds,
+                "ms_a_task": 1000 * (busy - idle) * options.seconds / max(1, tasks),
+            }
+        )
+        client.cancel(running)
+    return rows
+
+
+def _rounds(client: downpour.Client, experiment: str) -> int:
+    summary = client.status(experiment).experiment
+    return summary.rounds_done if summary else 0
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = command_line(__doc__)
+    parser.add_argument("--workers", type=int, default=200)
+    parser.add_argument("--watchers", type=int, default=1, help="clients that watch")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of each phase")
+    parser.add_argument("--task-seconds", type=float, default=2.0, help="how long a task sleeps")
+    options = parser.parse_args()
+    # A worker that leaves may be in the middle of a heartbeat, and would say so.
+    logging.getLogger("downpour").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory(dir=folders().get("memory")) as folder:
+        show(measure(options, Path(folder)), as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

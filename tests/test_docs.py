@@ -1,0 +1,54 @@
+"""What the README promises is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_option_in_the_readme_exists() -> None:
+    """Each `--option` is one that the commands' help lists."""
+    listed = set(re.findall(r"--[a-z][a-z-]+", (ROOT / "docs" / "cli.md").read_text("utf-8")))
+    assert set(re.findall(r"--[a-z][a-z-]+", README)) <= listed
+
+
+def test_every_link_in_the_docs_leads_somewhere() -> None:
+    """Relative links of the README and of the pages in docs/ name files that are there."""
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8")):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+@pytest.mark.parametrize(
+    "example", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.stem
+)
+def test_every_example_is_a_spec(example: Path) -> None:
+    """The TOML files under examples/ are accepted as they are."""
+    from downpour.runtime.spec_file import read_spec
+
+    assert read_spec(example).name == example.stem
+
+
+@pytest.mark.slow
+def test_the_python_in_the_readme_runs(tmp_path: Path) -> None:
+    """The example is what a newcomer copies first."""
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert code
+    for block in code:
+        ran = subprocess.run(
+            [sys.executable, "-c", block],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=110,
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert "model.safetensors" in ran.stdout

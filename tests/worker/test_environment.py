@@ -1,0 +1,40 @@
+"""What a training process is told; none of it may change what it computes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from downpour.worker.environment import thread_environment
+
+REUSE = """
+import resource
+import numpy as np
+from downpour.worker.environment import keep_memory
+keep_memory()
+def faults():
+    for _ in range(20):
+        np.ones(1 << 20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+faults()
+print(faults() - faults())
+"""
+
+
+def test_threads_wait_without_spinning() -> None:
+    """The variables name the spec's threads, and a passive wait."""
+    variables = thread_environment(3)
+    assert variables["OMP_NUM_THREADS"] == "3"
+    assert variables["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc can be told")
+def test_memory_that_was_freed_is_used_again() -> None:
+    """After the first rounds, large arrays come without faulting pages in anew."""
+    shown = subprocess.run(
+        [sys.executable, "-c", REUSE], capture_output=True, text=True, check=True
+    )
+    pages = 20 * (8 << 20) // 4096
+    assert abs(int(shown.stdout)) < pages / 20

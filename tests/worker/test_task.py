@@ -1,0 +1,122 @@
+"""One task from its message to its update, on real files and a real network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from downpour import datasets, models
+from downpour.errors import FileCorrupt, TrainingError
+from downpour.rpc.indices import pack_indices
+from downpour.rpc.messages import IndicesFile, Task
+from downpour.spec import Spec
+from downpour.store import SharedDirectory, decode, encode
+from downpour.training import parameters_of
+from downpour.values import AttemptId, PublishedFile
+from downpour.worker.control import TaskCancelled, TaskControl
+from downpour.worker.task import TaskRunner
+
+SPEC = Spec(shards=2, epochs=2, batch_size=16, optimizer_state="keep")
+INDICES = np.arange(100)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> SharedDirectory:
+    """A shared directory with an experiment in it, as a manager leaves it."""
+    root = tmp_path_factory.mktemp("shared")
+    return replace(SharedDirectory.open(root, create=True), patience_seconds=0.1)
+
+
+@pytest.fixture(scope="module")
+def task(shared: SharedDirectory) -> Task:
+    """The first task of shard 0."""
+    key = datasets.prepare(SPEC, shared.datasets)
+    facts = datasets.open_prepared(shared.datasets, key).facts
+    store = shared.create_experiment("any")
+    return Task(
+        id=AttemptId(experiment="any", round=0, shard=0, attempt=0),
+        spec=store.put_new("spec.toml", [SPEC.to_toml().encode()]),
+        dataset=key,
+        model=store.put_new("model-0", encode(parameters_of(models.build(SPEC, facts)), {})),
+        indices=INDICES,
+    )
+
+
+def content(shared: SharedDirectory, file: PublishedFile) -> bytes:
+    """Return a published file's bytes, verified."""
+    return bytes(shared.store("any").read(file))
+
+
+def test_a_task_publishes_what_it_trained(shared: SharedDirectory, task: Task) -> None:
+    """The update holds other parameters than the model, and says what was done for it."""
+    control = TaskControl(task.id)
+    update = TaskRunner(shared, "cpu").run(task, control)
+    assert (update.samples, update.steps) == (100, 7)
+    assert (control.steps_done, control.steps_total) == (7, 7)
+    assert update.loss > 0
+    before = decode(content(shared, task.model), "model").tensors
+    after = decode(content(shared, update.file), "update").tensors
+    assert before.keys() == after.keys()
+    assert any(not np.array_equal(before[name], after[name]) for name in before)
+    assert update.optimizer_state is not None
+
+
+def test_equal_tasks_publish_equal_bytes(shared: SharedDirectory, task: Task) -> None:
+    """Another runner, and another attempt, make the same update."""
+    one = TaskRunner(shared, "cpu").run(task, TaskControl(task.id))
+    again = replace(task, id=replace(task.id, attempt=1))
+    other = TaskRunner(shared, "cpu").run(again, TaskControl(again.id))
+    assert one.file.name != other.file.name
+    assert one.file.checksum == other.file.checksum
+
+
+def test_a_kept_optimizer_state_is_continued(shared: SharedDirectory, task: Task) -> None:
+    """With the state of the round before, the next round comes out differently than without."""
+    runner = TaskRunner(shared, "cpu")
+    first = runner.run(task, TaskControl(task.id))
+    bare = replace(task, id=replace(task.id, round=1), model=first.file)
+    kept = replace(bare, optimizer_state=first.optimizer_state)
+    without, with_state = (runner.run(t, TaskControl(t.id)) for t in (bare, kept))
+    assert without.file.checksum != with_state.file.checksum
+
+
+def test_indices_may_come_as_a_file(shared: SharedDirectory, task: Task) -> None:
+    """A list too large for a message is read from the experiment's folder."""
+    packed = pack_indices(INDICES)
+    file = IndicesFile(
+        width_bytes=packed.width_bytes,
+        count=packed.count,
+        file=shared.store("any").put_new("indices-0", [packed.data]),
+    )
+    runner = TaskRunner(shared, "cpu")
+    in_message = runner.run(task, TaskControl(task.id))
+    in_file = runner.run(replace(task, indices=file), TaskControl(task.id))
+    assert in_message.file.checksum == in_file.file.checksum
+
+
+def test_a_cancelled_task_publishes_nothing(shared: SharedDirectory, task: Task) -> None:
+    """It ends before its next step."""
+    before = shared.store("any").list()
+    control = TaskControl(task.id)
+    control.cancelled.set()
+    with pytest.raises(TaskCancelled):
+        TaskRunner(shared, "cpu").run(task, control)
+    assert shared.store("any").list() == before
+
+
+def test_an_altered_model_is_noticed(shared: SharedDirectory, task: Task) -> None:
+    """A task never trains from bytes that are not what the manager named."""
+    altered = replace(task.model, checksum="0" * 32)
+    with pytest.raises(FileCorrupt):
+        TaskRunner(shared, "cpu").run(replace(task, model=altered), TaskControl(task.id))
+
+
+def test_a_worker_without_cuda_says_so(shared: SharedDirectory, task: Task) -> None:
+    """A task for CUDA on a worker for the CPU fails; the manager will try another one."""
+    store = shared.create_experiment("accelerated")
+    spec = store.put_new("spec.toml", [SPEC.replace(device="cuda").to_toml().encode()])
+    other = replace(task, id=replace(task.id, experiment="accelerated"), spec=spec)
+    with pytest.raises(TrainingError, match="--device cuda"):
+        TaskRunner(shared, "cpu").run(other, TaskControl(other.id))
