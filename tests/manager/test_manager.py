@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from downpour.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
+from downpour.manager.options import ManagerOptions
+from downpour.manager.process import Manager
 from downpour.rpc.messages import ExperimentState, Heartbeat, Task
 from downpour.store import decode
 from downpour.values import AttemptId, FailureKind, PublishedFile, SystemState, Update
@@ -283,6 +285,55 @@ def test_who_asks_for_an_unknown_experiment_is_told_where_to_look(cluster: Any) 
     ):
         with pytest.raises(Refused, match="no experiment 'nonesuch'"):
             call(*arguments)
+
+
+def test_who_reads_that_an_experiment_has_ended_has_all_of_its_lines(cluster: Any) -> None:
+    """A page never tells of an end whose last line it does not lead to."""
+    experiment = cluster.submit()
+    effects = cluster.manager._effects
+    record = effects.space(experiment).record
+
+    class EndsWhileRead:
+        """A record whose experiment ends between a look at it and the next question."""
+
+        def lines(self, from_line: int) -> list[str]:
+            """Look, and then let the experiment end."""
+            seen = record.lines(from_line)
+            cluster.client.cancel(experiment)
+            return list(seen)
+
+        def __getattr__(self, name: str) -> Any:
+            """Do everything else as a record does."""
+            return getattr(record, name)
+
+    there = len(cluster.record(experiment))
+    effects.space(experiment).record = EndsWhileRead()
+    page = cluster.client.results(experiment, there, 0.0)
+    effects.space(experiment).record = record
+    assert page.lines or not page.experiment.state.ended
+
+
+def test_a_manager_leaves_no_presence_behind(cluster: Any, tmp_path: Any) -> None:
+    """Its file is there while it serves; neither its end nor a failed start leaves one."""
+    presence = cluster.shared.presence
+    assert len(list(presence.iterdir())) == 1
+    with pytest.raises(SpecError, match="in use"):
+        Manager(ManagerOptions(shared=str(tmp_path), port=cluster.manager.address.port))
+    assert len(list(presence.iterdir())) == 1
+    cluster.manager.close()
+    assert list(presence.iterdir()) == []
+
+
+def test_a_worker_whose_client_was_struck_too_early_is_trained_with_again(cluster: Any) -> None:
+    """One that the core knows and the roster does not registers anew; it costs one retry."""
+    worker = cluster.join("one")
+    cluster.manager._roster.strike(worker.name)
+    experiment = cluster.submit(retries=1)
+    cluster.status_when(lambda status: not status.workers)
+    beat = Heartbeat(worker=worker.name, running=(), system=_calm())
+    assert not cluster.client.heartbeat(beat).known
+    cluster.client.register(worker.registration)
+    assert cluster.end_of(experiment).experiment.reason is None
 
 
 def _update(file: PublishedFile) -> Update:

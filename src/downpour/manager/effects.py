@@ -2,13 +2,13 @@
 
 Calls to workers are short and many, work on parameters is long and rare; they have a pool each, so
 that neither waits for the other. What goes wrong comes back as an event as well: a worker that
-cannot be called is lost, an effect that fails ends its experiment.
+cannot be called is lost, an effect that fails ends its experiment, and so does a fact that cannot
+be put on record. Only what fails to remove a file costs no more than that file's room.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,9 +19,8 @@ from downpour.manager import workspace
 from downpour.manager.calls import OrderedCalls
 from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
-from downpour.manager.workspace import IndexArray, Workspace
-from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
-from downpour.rpc.messages import IndicesFile, Task
+from downpour.manager.workspace import Workspace
+from downpour.rpc.messages import Task
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.values import FailureKind
@@ -44,8 +43,7 @@ class Effects:
         self._works = ThreadPoolExecutor(1, thread_name_prefix="work")
         self._evaluations = ThreadPoolExecutor(1, thread_name_prefix="evaluation")
         self._spaces: dict[str, Workspace] = {}
-        self._large_lists: dict[tuple[str, int], IndicesFile] = {}
-        self._recorder = Recorder(self._spaces, roster)
+        self._recorder = Recorder(self._spaces, roster, self._fail)
 
     def attach(self, post: Post, clock: Callable[[], float]) -> None:
         """Say where events go and what time it is there; to be called before the first command."""
@@ -61,7 +59,7 @@ class Effects:
         return self._spaces.get(experiment)
 
     def close(self) -> None:
-        """Let what is running end, begin nothing more."""
+        """Let what is running end, begin nothing more; no command may come any more."""
         self._calls.close()
         self._works.shutdown(wait=True, cancel_futures=True)
         self._evaluations.shutdown(wait=True, cancel_futures=True)
@@ -89,9 +87,9 @@ class Effects:
             case do.Publish():
                 self._work(self._works, command.experiment, lambda: self._publish(command))
             case do.Discard():
-                self._work(self._works, command.experiment, lambda: self._discard(command))
+                self._clean(command.experiment, lambda: self._discard(command))
             case do.Conclude():
-                self._work(self._works, command.experiment, lambda: self._conclude(command))
+                self._clean(command.experiment, lambda: self._conclude(command))
             case do.Dismiss():
                 self._roster.strike(command.worker)
             case do.Accept() | do.GiveUp():
@@ -105,32 +103,45 @@ class Effects:
         def guarded() -> None:
             try:
                 effect()
-            except Exception as error:
-                known = isinstance(error, DownpourError)
-                log.log(
-                    logging.INFO if known else logging.ERROR,
-                    "%s: %s",
-                    experiment,
-                    error,
-                    exc_info=not known,
-                )
-                self._post(
-                    on.EffectFailed(
-                        at_seconds=self._clock(),
-                        experiment=experiment,
-                        reason=str(error) if known else f"{type(error).__name__}: {error}",
-                        asked_wrongly=isinstance(error, SpecError),
-                    )
-                )
+            except Exception as error:  # noqa: BLE001 - becomes the experiment's failure
+                self._fail(experiment, error)
 
         pool.submit(guarded)
+
+    def _clean(self, experiment: str, removal: Callable[[], None]) -> None:
+        """Remove files; where that fails they are left over, and nothing else is lost."""
+
+        def guarded() -> None:
+            try:
+                removal()
+            except (DownpourError, OSError) as error:
+                log.warning("%s: files are left over: %s", experiment, error)
+
+        self._works.submit(guarded)
+
+    def _fail(self, experiment: str, error: Exception) -> None:
+        """Tell the core that something which an experiment needs could not be done."""
+        known = isinstance(error, DownpourError)
+        level = logging.INFO if known else logging.ERROR
+        log.log(level, "%s: %s", experiment, error, exc_info=None if known else error)
+        self._post(
+            on.EffectFailed(
+                at_seconds=self._clock(),
+                experiment=experiment,
+                reason=str(error) if known else f"{type(error).__name__}: {error}",
+                asked_wrongly=isinstance(error, SpecError),
+            )
+        )
 
     # Calls to workers
 
     def _assign(self, command: do.Assign) -> None:
+        entry = self._roster.get(command.worker)
         try:
             self._roster.client(command.worker).train(self._task(command))
         except ProtocolError as error:
+            if self._roster.get(command.worker) is not entry:
+                return  # it has registered anew, or is gone: the core hears so from there
             self._post(
                 on.WorkerLost(
                     at_seconds=self._clock(),
@@ -154,7 +165,7 @@ class Effects:
         """Best effort: the reply to the worker's next heartbeat says it again."""
         try:
             self._roster.client(command.worker).cancel(command.attempt)
-        except (LookupError, ProtocolError) as error:
+        except ProtocolError as error:
             log.info("%s: could not be told to stop: %s", command.worker, error)
 
     def _task(self, command: do.Assign) -> Task:
@@ -164,7 +175,7 @@ class Effects:
             spec=space.spec_file,
             dataset=workspace.ready(space).dataset_key,
             model=command.model,
-            indices=self._shard(space, command.attempt.shard),
+            indices=workspace.shard_indices(space, command.attempt.shard),
             optimizer_state=command.optimizer_state,
         )
 
@@ -208,6 +219,8 @@ class Effects:
 
     def _evaluate(self, command: do.Evaluate) -> None:
         space = self._spaces[command.experiment]
+        if space.prepared is None:
+            return  # it was concluded meanwhile
         evaluation = workspace.measure(space, command.model)
         self._post(
             on.Evaluated(
@@ -231,22 +244,6 @@ class Effects:
 
     def _conclude(self, command: do.Conclude) -> None:
         space = self._spaces[command.experiment]
-        workspace.sweep(space, finished=command.ending == "finished")
         space.record.close()
         space.prepared = None
-
-    def _shard(self, space: Workspace, shard: int) -> IndexArray | IndicesFile:
-        """Return a shard's indices as they travel: in the message, or as a file where too many."""
-        indices = workspace.ready(space).shards[shard]
-        if indices.nbytes <= PACKED_BYTES_MAX:
-            return indices
-        key = (space.experiment, shard)
-        if key not in self._large_lists:
-            packed = pack_indices(indices)
-            name = f"indices-{shard:06d}-{secrets.token_hex(3)}.bin"
-            self._large_lists[key] = IndicesFile(
-                width_bytes=packed.width_bytes,
-                count=packed.count,
-                file=space.store.put_new(name, [packed.data]),
-            )
-        return self._large_lists[key]
+        workspace.sweep(space, finished=command.ending == "finished")

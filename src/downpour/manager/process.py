@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import resource
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
+from queue import SimpleQueue
 from types import FrameType
 
 from downpour.manager.driver import Driver
@@ -20,6 +22,8 @@ from downpour.scheduler import Scheduler, SchedulerOptions
 from downpour.store import SharedDirectory
 
 log = logging.getLogger(__name__)
+
+_FILES = 65536
 
 
 class Manager:
@@ -42,8 +46,9 @@ class Manager:
         self._effects = Effects(self._roster, data_dir)
         self._driver = Driver(core, self._effects)
         self._effects.attach(self._driver.post, lambda: self._driver.now_seconds)
-        service = ManagerService(options, shared, self._driver, self._effects, self._roster)
-        self._server = serve_manager(service, options.host, options.port)
+        self._service = ManagerService(options, shared, self._driver, self._effects, self._roster)
+        self._server = serve_manager(self._service, options.host, options.port)
+        self._service.announce()
         self._driver.start()
         self._server.start()
 
@@ -54,27 +59,39 @@ class Manager:
 
     def close(self) -> None:
         """Answer nobody any more, let what is running end."""
+        self._driver.end_waits()
         self._server.stop()
-        self._effects.close()
         self._driver.stop()
+        self._effects.close()
         self._roster.close()
+        self._service.withdraw()
 
 
 def run_manager(options: ManagerOptions, ready: Callable[[Address], None]) -> None:
     """Serve until SIGTERM or SIGINT; calls `ready` with the address once it answers."""
-    stop = Event()
+    stop = SimpleQueue[None]()  # a signal handler may put here; setting an Event can deadlock
 
     def leave(number: int, frame: FrameType | None) -> None:
         del frame
         signal.signal(number, signal.SIG_DFL)
-        stop.set()
+        stop.put(None)
 
+    _allow_many_files()
     manager = Manager(options)
     try:
         signal.signal(signal.SIGTERM, leave)
         signal.signal(signal.SIGINT, leave)
         log.info("manager serves at %s", manager.address)
         ready(manager.address)
-        stop.wait()
+        stop.get()
     finally:
         manager.close()
+
+
+def _allow_many_files() -> None:
+    """Use what the system allows: each worker takes two descriptors, a waiting experiment one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,13 +1,15 @@
 """Puts on record what happened to an experiment: events and commands become facts.
 
 Runs in the driver's thread, before the commands are carried out. A fact goes to the record of the
-experiment it is about; comings and goings of workers go to all records that are still open.
+experiment it is about; comings and goings of workers go to all records that are still open. A fact
+that cannot be written never holds up the commands: `on_failure` hears of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from downpour.errors import StoreError
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import Workspace
 from downpour.runtime import facts
@@ -21,9 +23,15 @@ from downpour.version import VERSION
 class Recorder:
     """Writes the records of the given workspaces."""
 
-    def __init__(self, spaces: Mapping[str, Workspace], roster: Roster) -> None:
+    def __init__(
+        self,
+        spaces: Mapping[str, Workspace],
+        roster: Roster,
+        on_failure: Callable[[str, StoreError], None],
+    ) -> None:
         self._spaces = spaces
         self._roster = roster
+        self._on_failure = on_failure
         self._submitted_at: dict[str, float] = {}
         self._aggregating: dict[str, tuple[float, do.Aggregate]] = {}
 
@@ -170,12 +178,16 @@ class Recorder:
             fact = facts.Failed(reason=command.reason, asked_wrongly=command.asked_wrongly)
         self._write(command.experiment, now, fact)
         self._submitted_at.pop(command.experiment, None)
+        self._aggregating.pop(command.experiment, None)
 
     def _write(self, experiment: str, now: float, fact: Fact) -> None:
         """Write to a record that is open; an ended experiment's says no more."""
         space = self._spaces.get(experiment)
         if space is not None and experiment in self._submitted_at:
-            space.record.write(now, fact)
+            try:
+                space.record.write(now, fact)
+            except StoreError as error:
+                self._on_failure(experiment, error)
 
 
 def _of(attempt: AttemptId) -> dict[str, int]:

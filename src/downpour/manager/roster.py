@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from threading import Lock
 
+from downpour.errors import Unreachable
 from downpour.rpc import Address, WorkerClient
 from downpour.rpc.messages import Registration
 
@@ -50,10 +51,10 @@ class Roster:
         return self._entries.get(name)
 
     def client(self, name: str) -> WorkerClient:
-        """Return the client of a worker; raises LookupError where it is not here."""
+        """Return the client of a worker; raises Unreachable where it is not here."""
         entry = self._entries.get(name)
         if entry is None:
-            raise LookupError(f"{name} has left")
+            raise Unreachable(name, "it is not registered")
         return entry.client
 
     def names(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,7 +46,6 @@ from downpour.version import VERSION
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 30.0
-LINES_A_PAGE = 2000
 
 
 class ManagerService:
@@ -65,7 +65,16 @@ class ManagerService:
         self._effects = effects
         self._roster = roster
         self._presence = secrets.token_hex(16)
-        self._presence_file = shared.announce(self._presence)
+        self._presence_file = ""
+
+    def announce(self) -> None:
+        """Publish the file by which workers prove that they see the same folder."""
+        self._presence_file = self._shared.announce(self._presence)
+
+    def withdraw(self) -> None:
+        """Remove that file again; best effort, for the folder may be gone."""
+        with suppress(OSError):
+            self._shared.withdraw(self._presence_file)
 
     # Workers
 
@@ -153,9 +162,10 @@ class ManagerService:
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
         """Say what goes on, waiting for a change where the caller has seen all there is."""
-        change = self._driver.wait_for_change(after_change, min(wait_seconds, LONGEST_WAIT_SECONDS))
         if experiment:
             self._known(experiment)
+        self._driver.wait_for_change(after_change, min(wait_seconds, LONGEST_WAIT_SECONDS))
+        change = self._driver.change
         return self._driver.ask(lambda core: views.status(core, self._roster, experiment, change))
 
     def list_experiments(self) -> tuple[ExperimentSummary, ...]:
@@ -176,17 +186,15 @@ class ManagerService:
         """Hand out part of an experiment's record, waiting for a line where there is none yet."""
         record = self._known(experiment)
         deadline = self._now + min(wait_seconds, LONGEST_WAIT_SECONDS)
-        change = self._driver.change
-        while not (lines := record.lines(from_line)[:LINES_A_PAGE]):
-            left = deadline - self._now
-            if left <= 0 or self._summary(experiment).state.ended:
-                break
-            change = self._driver.wait_for_change(change, left)
-        return RecordPage(
-            lines=tuple(lines),
-            next_line=from_line + len(lines),
-            experiment=self._summary(experiment),
-        )
+        while True:
+            change = self._driver.change
+            # Before the lines: who reads that it has ended finds the last of them, too.
+            summary = self._summary(experiment)
+            lines = record.lines(from_line)
+            done = lines or summary.state.ended
+            if done or not self._driver.wait_for_change(change, deadline - self._now):
+                next_line = from_line + len(lines)
+                return RecordPage(lines=tuple(lines), next_line=next_line, experiment=summary)
 
     # Small helpers
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from downpour import datasets, models
 from downpour.aggregators import AGGREGATORS, Contribution, fold
 from downpour.datasets import PreparedDataset
 from downpour.errors import SpecError
+from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
+from downpour.rpc.messages import IndexArray, IndicesFile
 from downpour.runtime.record import RecordWriter
 from downpour.spec import Spec
 from downpour.splitters import split
@@ -29,7 +29,7 @@ from downpour.training import evaluate, load_parameters, parameters_of
 from downpour.training.batches import batch_order
 from downpour.values import Evaluation, PublishedFile, Update
 
-IndexArray = npt.NDArray[np.int64]
+INDICES_PREFIX = "indices-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +57,20 @@ class Workspace:
     record: RecordWriter
     spec_file: PublishedFile
     prepared: Prepared | None = None
+    index_files: dict[int, IndicesFile] = field(default_factory=dict)
 
 
 def open_workspace(shared: SharedDirectory, experiment: str, spec: Spec) -> Workspace:
     """Make an experiment's folder, with its resolved spec and an empty record."""
     store = shared.create_experiment(experiment)
-    record = shared.experiment_path(experiment) / layout.RECORD_NAME
+    spec_file = store.put_new(layout.SPEC_NAME, [spec.to_toml().encode()])
     return Workspace(
         experiment=experiment,
         spec=spec,
         shared=shared,
         store=store,
-        record=RecordWriter(record),
-        spec_file=store.put_new(layout.SPEC_NAME, [spec.to_toml().encode()]),
+        record=RecordWriter(shared.experiment_path(experiment) / layout.RECORD_NAME),
+        spec_file=spec_file,
     )
 
 
@@ -104,6 +105,22 @@ def prepare(space: Workspace, data_dir: Path | None) -> Prepared:
     )
 
 
+def shard_indices(space: Workspace, shard: int) -> IndexArray | IndicesFile:
+    """Return a shard's indices as they travel: in the message, or as a file where too many."""
+    indices = ready(space).shards[shard]
+    if indices.nbytes <= PACKED_BYTES_MAX:
+        return indices
+    if shard not in space.index_files:
+        packed = pack_indices(indices)
+        name = f"{INDICES_PREFIX}{shard:06d}-{secrets.token_hex(3)}.bin"
+        space.index_files[shard] = IndicesFile(
+            width_bytes=packed.width_bytes,
+            count=packed.count,
+            file=space.store.put_new(name, [packed.data]),
+        )
+    return space.index_files[shard]
+
+
 def aggregate(space: Workspace, round_number: int, updates: Sequence[Update]) -> PublishedFile:
     """Fold a round's updates, given in shard order, into the next model version.
 
@@ -134,12 +151,14 @@ def publish(space: Workspace, model: PublishedFile) -> PublishedFile:
 
 
 def sweep(space: Workspace, *, finished: bool) -> None:
-    """Remove what was in flight when the experiment ended: updates and optimizer states.
+    """Remove what only going on needed: updates, optimizer states and lists of indices.
 
     One that was cancelled while its result was being published has none.
     """
+    space.index_files.clear()
     for name in space.store.list():
-        in_flight = isinstance(layout.parse_name(name), layout.AttemptName)
+        of_an_attempt = isinstance(layout.parse_name(name), layout.AttemptName)
+        in_flight = of_an_attempt or name.startswith(INDICES_PREFIX)
         if in_flight or (name == layout.FINAL_NAME and not finished):
             space.store.delete(name)
 

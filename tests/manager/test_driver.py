@@ -1,0 +1,126 @@
+"""The thread that owns the core: who waits for it is always answered, however it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from threading import Event as Signal
+from threading import Thread
+
+import pytest
+
+from downpour.errors import Refused
+from downpour.manager.driver import HELD_UP_SECONDS, TICK_SECONDS, Driver
+from downpour.scheduler import Scheduler
+from downpour.scheduler.commands import Command
+from downpour.scheduler.events import Event, Tick, WorkerJoined, WorkerLeft
+
+PATIENCE_SECONDS = 10
+JOINED = WorkerJoined(at_seconds=0.0, worker="anna")
+
+
+class Sink:
+    """Remembers events; may do something at each."""
+
+    def __init__(self, at_each: Callable[[Event], None] = lambda _: None) -> None:
+        self.seen: SimpleQueue[Event] = SimpleQueue()
+        self._at_each = at_each
+
+    def carry_out(self, event: Event, commands: list[Command]) -> None:
+        """Remember the event."""
+        del commands
+        self.seen.put(event)
+        self._at_each(event)
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    """A running driver whose commands go nowhere."""
+    made = Driver(Scheduler(), Sink())
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_an_event_that_cannot_be_carried_out_is_its_posters_affair_alone() -> None:
+    """The error reaches who posted, and the next event is taken in as ever."""
+
+    def fail_at_first(event: Event) -> None:
+        if isinstance(event, WorkerJoined):
+            raise OSError("no such luck")
+
+    driver = Driver(Scheduler(), Sink(fail_at_first))
+    driver.start()
+    with pytest.raises(OSError, match="no such luck"):
+        driver.post(JOINED).result(PATIENCE_SECONDS)
+    left = WorkerLeft(at_seconds=0.0, worker="anna", reason="bye")
+    assert driver.post(left).result(PATIENCE_SECONDS)
+    driver.stop()
+
+
+def test_after_the_end_events_and_questions_are_refused_instead_of_waiting() -> None:
+    """A future that nobody will ever fulfil is not handed out."""
+    driver = Driver(Scheduler(), Sink())
+    driver.start()
+    driver.stop()
+    with pytest.raises(Refused, match="stopping"):
+        driver.post(JOINED).result(PATIENCE_SECONDS)
+    with pytest.raises(Refused, match="stopping"):
+        driver.ask(lambda core: len(core.workers))
+
+
+def test_what_still_waits_in_the_queue_at_the_end_is_refused() -> None:
+    """Stopping takes effect before what was posted after it."""
+    inside, go_on = Signal(), Signal()
+
+    def hold(event: Event) -> None:
+        del event
+        inside.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+
+    driver = Driver(Scheduler(), Sink(hold))
+    driver.start()
+    first = driver.post(JOINED)
+    assert inside.wait(PATIENCE_SECONDS)
+    stopping = Thread(target=driver.stop)
+    stopping.start()
+    driver.wait_for_change(10**9, PATIENCE_SECONDS)  # returns once the end has begun
+    posts = [driver.post(JOINED) for _ in range(10)]
+    go_on.set()
+    stopping.join(PATIENCE_SECONDS)
+    assert first.result(PATIENCE_SECONDS) == []
+    outcomes = [post.exception(PATIENCE_SECONDS) for post in posts]
+    assert outcomes[-1] is not None
+
+
+def test_who_waits_for_a_change_is_let_go_at_the_end(driver: Driver) -> None:
+    """A long poll does not hold up the end."""
+    answers: SimpleQueue[bool] = SimpleQueue()
+    waiting = Thread(target=lambda: answers.put(driver.wait_for_change(10**9, 600)))
+    waiting.start()
+    driver.end_waits()
+    assert answers.get(timeout=PATIENCE_SECONDS) is False
+    waiting.join()
+
+
+def test_a_driver_that_stood_still_hears_its_workers_before_it_judges() -> None:
+    """After a standstill no tick comes before the workers had time to be heard."""
+    now = 0.0
+
+    def stand_still(event: Event) -> None:
+        nonlocal now
+        now += 60.0 if isinstance(event, WorkerJoined) else TICK_SECONDS
+
+    sink = Sink(stand_still)
+    driver = Driver(Scheduler(), sink, clock=lambda: now)
+    driver.start()
+    driver.post(JOINED).result(PATIENCE_SECONDS)
+    beats = [WorkerLeft(at_seconds=now, worker="bert", reason="") for _ in range(3)]
+    for beat in beats:
+        driver.post(beat).result(PATIENCE_SECONDS)
+    seen = [sink.seen.get(timeout=PATIENCE_SECONDS) for _ in range(4)]
+    assert seen == [JOINED, *beats]
+    assert 3 * TICK_SECONDS < HELD_UP_SECONDS
+    now += HELD_UP_SECONDS
+    assert isinstance(sink.seen.get(timeout=PATIENCE_SECONDS), Tick)
+    driver.stop()

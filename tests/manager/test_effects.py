@@ -1,0 +1,223 @@
+"""Carrying commands out when files or workers fail: nothing is lost in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from downpour.errors import SharedDirectoryError, Unreachable
+from downpour.manager.effects import Effects
+from downpour.manager.recorder import Recorder
+from downpour.manager.roster import Roster
+from downpour.manager.workspace import Prepared, Workspace, open_workspace, prepare
+from downpour.rpc.messages import Registration, Task
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.spec import Spec
+from downpour.store import DirectoryStore, SharedDirectory
+from downpour.values import AttemptId, NumericClass, PublishedFile
+
+PATIENCE_SECONDS = 10
+SPEC = Spec(shards=2, epochs=1)
+FILE = PublishedFile(name="model-000000-abc.safetensors", size_bytes=1, checksum="0" * 32)
+REGISTRATION = Registration(
+    name="anna",
+    host="127.0.0.1",
+    port=1,
+    protocol=1,
+    version="1",
+    presence="",
+    numeric_class=NumericClass(torch="2", device="cpu", instruction_set="x"),
+    hostname="here",
+    pid=1,
+)
+ASSIGN = do.Assign(
+    cause=1,
+    worker="anna",
+    attempt=AttemptId(experiment="any", round=0, shard=0, attempt=0),
+    model=FILE,
+    optimizer_state=None,
+    reason="idle",
+)
+CONCLUDE = do.Conclude(cause=1, experiment="any", ending="cancelled", reason="enough")
+TICK = on.Tick(at_seconds=0.0)
+
+
+class FullRecord:
+    """A record on a disk that is full."""
+
+    def write(self, at_seconds: float, fact: object) -> None:
+        """Take nothing."""
+        del at_seconds, fact
+        raise SharedDirectoryError("/shared", "record.jsonl: No space left on device")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class StuckStore(DirectoryStore):
+    """A directory in which nothing can be removed."""
+
+    def delete(self, name: str) -> None:
+        """Refuse, as a file system does."""
+        raise PermissionError(1, "Operation not permitted", name)
+
+
+@dataclass
+class Office:
+    """Effects over one experiment's real workspace; events end in a queue."""
+
+    effects: Effects
+    roster: Roster
+    space: Workspace
+    events: SimpleQueue[on.Event]
+
+    def event(self) -> on.Event:
+        """Return the next event."""
+        return self.events.get(timeout=PATIENCE_SECONDS)
+
+    def rest(self) -> list[on.Event]:
+        """Let all that was begun end, and return the events that are left."""
+        effects = self.effects
+        for pool in (effects._calls._pool, effects._works, effects._evaluations):
+            pool.submit(int).result(PATIENCE_SECONDS)
+        effects.close()
+        return [self.events.get() for _ in range(self.events.qsize())]
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Iterator[Office]:
+    """Effects whose one experiment has been submitted."""
+    shared = replace(SharedDirectory.open(tmp_path, create=True), patience_seconds=0.1)
+    roster, events = Roster(), SimpleQueue[on.Event]()
+    effects = Effects(roster, None)
+    effects.attach(events.put, lambda: 0.0)
+    space = open_workspace(shared, "any", SPEC)
+    effects.open(space)
+    effects.carry_out(on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC), [])
+    yield Office(effects, roster, space, events)
+    effects.close()
+
+
+def test_a_record_that_cannot_be_written_fails_its_experiment_and_holds_nothing_up(
+    office: Office,
+) -> None:
+    """The core is told why, and the commands of the same event are carried out all the same."""
+    office.space.record.close()
+    office.space.record = FullRecord()  # type: ignore[assignment]
+    joined = on.WorkerJoined(at_seconds=1.0, worker="anna")
+    office.effects.carry_out(joined, [do.Prepare(cause=1, experiment="any", spec=SPEC)])
+    first, second = office.event(), office.event()
+    assert isinstance(first, on.EffectFailed)
+    assert "No space left" in first.reason
+    assert isinstance(second, on.Prepared)
+
+
+def test_a_file_that_cannot_be_removed_is_left_over_and_nothing_else_is_lost(
+    office: Office,
+) -> None:
+    """Neither discarding nor concluding fails an experiment; concluding lets go of everything."""
+    office.space.prepared = _prepared(office)
+    office.space.store.put_new("update-000000-000000-000-abc.safetensors", [b"x"])
+    office.space.store = StuckStore(office.space.store.path)
+    discard = do.Discard(cause=1, experiment="any", files=(FILE,))
+    office.effects.carry_out(TICK, [discard, CONCLUDE])
+    assert office.rest() == []
+    assert office.space.prepared is None
+
+
+def test_what_was_asked_of_a_concluded_experiment_is_not_done(office: Office) -> None:
+    """An evaluation that comes to its turn too late is nobody's failure."""
+    office.effects.carry_out(TICK, [CONCLUDE])
+    assert office.space.prepared is None
+    office.effects.carry_out(TICK, [do.Evaluate(cause=1, experiment="any", round=0, model=FILE)])
+    assert office.rest() == []
+
+
+def test_a_worker_that_is_not_registered_counts_as_lost(office: Office) -> None:
+    """The core hears that it cannot be called, rather than that an attempt has failed."""
+    office.effects.carry_out(TICK, [ASSIGN])
+    lost = office.event()
+    assert isinstance(lost, on.WorkerLost)
+    assert lost.worker == "anna"
+
+
+def test_a_call_that_fails_because_its_worker_registered_anew_says_nothing_of_the_new_life(
+    office: Office,
+) -> None:
+    """Registering again closes the former client; that must not dismiss the newcomer."""
+    roster = office.roster
+
+    class Former:
+        """A client whose worker registers anew while it is called."""
+
+        def train(self, task: Task) -> None:
+            """Fail as a closed client does."""
+            del task
+            roster.enter(REGISTRATION, Newcomer())  # type: ignore[arg-type]
+            raise Unreachable("127.0.0.1:1", "this client was closed")
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    office.space.prepared = _prepared(office)
+    roster.enter(REGISTRATION, Former())  # type: ignore[arg-type]
+    office.effects.carry_out(TICK, [ASSIGN])
+    assert office.rest() == []
+
+
+class Newcomer:
+    """A client that nobody calls."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written once a shard, and removed when the experiment is concluded."""
+    tasks: SimpleQueue[Task] = SimpleQueue()
+
+    class Client:
+        """Remembers tasks."""
+
+        train = tasks.put
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    monkeypatch.setattr("downpour.manager.workspace.PACKED_BYTES_MAX", 8)
+    office.space.prepared = _prepared(office)
+    office.roster.enter(REGISTRATION, Client())  # type: ignore[arg-type]
+    office.effects.carry_out(TICK, [ASSIGN, ASSIGN])
+    first, second = (_file_of(tasks.get(timeout=PATIENCE_SECONDS)) for _ in range(2))
+    assert first == second
+    office.effects.carry_out(TICK, [CONCLUDE])
+    office.rest()
+    assert not [name for name in office.space.store.list() if name.startswith("indices")]
+
+
+def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(
+    office: Office,
+) -> None:
+    """The recorder forgets what it knew of an experiment when that is concluded."""
+    recorder = Recorder({"any": office.space}, office.roster, lambda *_: None)
+    submitted = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC)
+    aggregate = do.Aggregate(cause=1, experiment="any", round=0, updates=(), train_seconds=1.0)
+    recorder.note(submitted, [aggregate])
+    recorder.note(TICK, [CONCLUDE])
+    assert not recorder._aggregating
+
+
+def _prepared(office: Office) -> Prepared:
+    return prepare(office.space, None)
+
+
+def _file_of(task: Task) -> Any:
+    return getattr(task.indices, "file", None)
