@@ -103,7 +103,8 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with (
-            pytest.raises(LaunchError, match=f"port = {port}"),
+            pytest.raises(LaunchError, match=f"port = {port}") as failed,
             LocalCluster(options(tmp_path, port), workers=1),
         ):
             pass
+    assert failed.value.exit_status == 2

@@ -28,6 +28,7 @@ from downpour.rpc import Address
 from downpour.worker.options import WorkerOptions
 
 GRACE_SECONDS = 5.0
+_NEWS_CHARACTERS_MAX = 600
 _PR_SET_PDEATHSIG = 1
 
 
@@ -91,11 +92,12 @@ class ForkServer:
             _ROLES[role](options, lambda address: self._tell(name=name, address=str(address)))
             status = 0
         except DownpourError as error:
-            self._tell(name=name, error=str(error))
             status = error.exit_status
+            self._tell(name=name, error=str(error)[:_NEWS_CHARACTERS_MAX], status=status)
         except BaseException as error:
             logging.getLogger(__name__).exception("%s %s died", role, name)
-            self._tell(name=name, error=f"{type(error).__name__}: {error}")
+            text = f"{type(error).__name__}: {error}"
+            self._tell(name=name, error=text[:_NEWS_CHARACTERS_MAX], status=status)
         finally:
             logging.shutdown()
             os._exit(status)
@@ -127,7 +129,7 @@ class ForkServer:
 
     def _tell(self, **news: object) -> None:
         """Write one line; short enough that lines of several processes do not mix."""
-        line = json.dumps(news)[:2000].encode() + b"\n"
+        line = json.dumps(news).encode() + b"\n"
         try:
             os.write(self._news, line)
         except BrokenPipeError:

@@ -24,6 +24,8 @@ from downpour.worker.options import WorkerOptions
 
 START_SECONDS = 120.0
 MANAGER = "manager"
+_MENDABLE = 2
+"""The exit status of a process whose user can mend what is wrong."""
 
 
 class LocalCluster:
@@ -88,9 +90,9 @@ class LocalCluster:
             if self._server.poll() is not None:
                 raise LaunchError(f"the processes of this run have ended; see {self.log}")
             if MANAGER in ended:
-                raise LaunchError(self._story(MANAGER))
-            if len(ended) >= self._workers:
-                raise LaunchError(self._story(sorted(ended)[0]))
+                raise self._end_of(MANAGER)
+            if ended and len(ended) >= self._workers:
+                raise self._end_of(min(ended))
 
     def _start_worker(self, name: str) -> None:
         options = WorkerOptions(
@@ -116,7 +118,7 @@ class LocalCluster:
             )
             news = self._news.get(MANAGER, {})
             if "address" not in news:
-                raise LaunchError(self._story(MANAGER))
+                raise self._end_of(MANAGER)
             return str(news["address"])
 
     def _listen(self, pipe: IO[bytes]) -> None:
@@ -129,10 +131,11 @@ class LocalCluster:
         with self._changed:
             self._changed.notify_all()
 
-    def _story(self, name: str) -> str:
+    def _end_of(self, name: str) -> LaunchError:
+        """Say why a process is not there."""
         news = self._news.get(name, {})
         if error := news.get("error"):
-            return str(error)
+            return LaunchError(str(error), asked_wrongly=news.get("status") == _MENDABLE)
         if "exited" in news:
-            return f"{name} ended with status {news['exited']}; see {self.log}"
-        return f"{name} did not start; see {self.log}"
+            return LaunchError(f"{name} ended with status {news['exited']}; see {self.log}")
+        return LaunchError(f"{name} did not start; see {self.log}")
