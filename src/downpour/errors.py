@@ -154,7 +154,14 @@ class MissingPackage(DownpourError):
 
 
 class LaunchError(DownpourError):
-    """A process could not be started, or ended before it was ready."""
+    """A process could not be started, or has ended when it was needed.
+
+    `asked_wrongly` is true where the user can mend the cause.
+    """
+
+    def __init__(self, reason: str, *, asked_wrongly: bool = False) -> None:
+        super().__init__(reason)
+        self.exit_status = 2 if asked_wrongly else 1
 
 
 class TrainingError(DownpourError):

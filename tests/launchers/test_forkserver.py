@@ -1,21 +1,91 @@
-"""What the fork server says to its launcher, in lines."""
+"""The fork server as its launcher sees it: JSON lines in, JSON lines out."""
 
 from __future__ import annotations
 
 import json
 import os
 import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
-from downpour.launchers.forkserver import ForkServer
+from downpour.launchers import forkserver
+from downpour.manager.options import ManagerOptions
+from downpour.rpc import ManagerClient, parse_address
+
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture
+def server() -> Iterator[subprocess.Popen[str]]:
+    """A fork server of its own, which ends with the test."""
+    command = [sys.executable, "-m", forkserver.__name__]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        yield process
+        if process.stdin and not process.stdin.closed:
+            process.stdin.close()
+        assert process.wait(PATIENCE_SECONDS) == 0
+
+
+def ask(server: subprocess.Popen[str], options: ManagerOptions) -> None:
+    """Ask for a manager."""
+    assert server.stdin is not None
+    request = {"role": "manager", "name": "boss", "options": asdict(options)}
+    server.stdin.write(json.dumps(request) + "\n")
+    server.stdin.flush()
+
+
+def news(server: subprocess.Popen[str]) -> dict[str, Any]:
+    """Read the next line."""
+    pipe: IO[str] | None = server.stdout
+    assert pipe is not None
+    told: dict[str, Any] = json.loads(pipe.readline())
+    return told
+
+
+def test_what_is_started_tells_its_address_and_ends_with_the_requests(
+    server: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """A manager answers at the address that was told, until the fork server's input ends."""
+    ask(server, ManagerOptions(shared=str(tmp_path), port=0))
+    address = news(server)["address"]
+    with ManagerClient(parse_address(address)) as client:
+        assert client.list_experiments() == ()
+    assert server.stdin is not None
+    server.stdin.close()
+    assert news(server) == {"name": "boss", "exited": 0}
+
+
+def test_what_cannot_start_says_why_and_the_server_goes_on(
+    server: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """A mistake that the user can mend is told with status 2; the next request is served."""
+    (tmp_path / "file").touch()
+    ask(server, ManagerOptions(shared=str(tmp_path / "file"), port=0))
+    told = news(server)
+    assert "not a folder" in told["error"]
+    assert told["status"] == 2
+    assert news(server) == {"name": "boss", "exited": 2}
+    ask(server, ManagerOptions(shared=str(tmp_path), port=0))
+    assert "address" in news(server)
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "é" * 5000, "🙂" * 5000, "\udcff" * 5000])
 def test_news_of_any_length_is_one_whole_line(text: str) -> None:
     """A long error is cut, and the line still fits a pipe at once and can be read."""
     reading, writing = os.pipe()
-    server = ForkServer(requests=reading, news=writing)
+    server = forkserver.ForkServer(requests=reading, news=writing)
     server._tell(name="worker-1", error=text)
     line = os.read(reading, 2**20)
     assert len(line) <= select.PIPE_BUF

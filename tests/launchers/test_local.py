@@ -103,17 +103,18 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with (
-            pytest.raises(LaunchError, match=f"port = {port}"),
+            pytest.raises(LaunchError, match=f"port = {port}") as failed,
             LocalCluster(options(tmp_path, port), workers=1),
         ):
             pass
+    assert failed.value.exit_status == 2
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str) -> None:
-    """Put a script in the fork server's place: it says these lines, then nothing more."""
+    """Put a script in the fork server's place: it says these lines, or ends its news at once."""
     script = folder / "forkserver"
-    said = "\n".join(f"echo '{line}'" for line in lines)
-    script.write_text(f"#!/bin/sh\n{said}\nexec 1>&-\nexec cat > /dev/null\n")
+    said = "\n".join(f"echo '{line}'" for line in lines) or "exec 1>&-"
+    script.write_text(f"#!/bin/sh\n{said}\ncat > /dev/null\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
 
@@ -150,8 +151,10 @@ def test_what_a_process_says_of_its_death_keeps_its_exit_status(
     ended = '{"name": "worker-1", "exited": 2}'
     scripted(monkeypatch, tmp_path, MANAGER_IS_UP, told, ended)
     with LocalCluster(options(tmp_path), workers=1) as cluster:
-        cluster._listener.join(PATIENCE_SECONDS)
-        cluster._news_ended = False
+        with cluster._changed:
+            assert cluster._changed.wait_for(
+                lambda: "exited" in cluster._news.get("worker-1", {}), PATIENCE_SECONDS
+            )
         with pytest.raises(LaunchError, match="none here") as failure:
             cluster.check()
     assert failure.value.exit_status == 2
@@ -163,6 +166,4 @@ def test_a_cluster_without_workers_of_its_own_is_whole(
     """Workers may come from elsewhere; that none was started is not that all have died."""
     scripted(monkeypatch, tmp_path, MANAGER_IS_UP)
     with LocalCluster(options(tmp_path), workers=0) as cluster:
-        cluster._listener.join(PATIENCE_SECONDS)
-        cluster._news_ended = False
         cluster.check()

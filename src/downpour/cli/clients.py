@@ -18,7 +18,7 @@ from downpour.cli.options import (
     Manager,
     Shared,
 )
-from downpour.cli.printing import check_format, err, out, print_json, print_result
+from downpour.cli.printing import check_format, err, note, out, print_json, print_result
 from downpour.cli.spec_options import with_spec
 from downpour.errors import SpecError, StoreError, Unreachable
 from downpour.spec import Spec
@@ -48,8 +48,12 @@ def submit(
             return
         from downpour.reports.progress import ProgressDisplay
 
-        with ProgressDisplay(err()) as display:
-            result = client.wait(experiment, on_status=display.show)
+        try:
+            with ProgressDisplay(err()) as display:
+                result = client.wait(experiment, on_status=display.show)
+        except KeyboardInterrupt:
+            note(f"{experiment} goes on; `downpour cancel {experiment}` ends it")
+            raise
     print_result(result)
 
 

@@ -28,7 +28,7 @@ from downpour.rpc import Address
 from downpour.worker.options import WorkerOptions
 
 GRACE_SECONDS = 5.0
-_TEXT_MAX = 600
+_NEWS_CHARACTERS_MAX = 600
 _PR_SET_PDEATHSIG = 1
 
 
@@ -95,11 +95,11 @@ class ForkServer:
             _ROLES[role](options, lambda address: self._tell(name=name, address=str(address)))
             status = 0
         except DownpourError as error:
-            self._tell(name=name, error=str(error), status=error.exit_status)
             status = error.exit_status
+            self._tell(name=name, error=str(error), status=status)
         except BaseException as error:
             logging.getLogger(__name__).exception("%s %s died", role, name)
-            self._tell(name=name, error=f"{type(error).__name__}: {error}")
+            self._tell(name=name, error=f"{type(error).__name__}: {error}", status=status)
         finally:
             logging.shutdown()
             os._exit(status)
@@ -133,7 +133,8 @@ class ForkServer:
     def _tell(self, **news: object) -> None:
         """Write one line; short enough (PIPE_BUF) that lines of several processes do not mix."""
         short = {
-            key: text[:_TEXT_MAX] if isinstance(text, str) else text for key, text in news.items()
+            key: text[:_NEWS_CHARACTERS_MAX] if isinstance(text, str) else text
+            for key, text in news.items()
         }
         line = json.dumps(short, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
         try:

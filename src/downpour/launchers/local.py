@@ -25,6 +25,8 @@ from downpour.worker.options import WorkerOptions
 
 START_SECONDS = 120.0
 MANAGER = "manager"
+_MENDABLE = 2
+"""The exit status of a process whose user can mend what is wrong."""
 
 
 class LocalCluster:
@@ -89,11 +91,11 @@ class LocalCluster:
         with self._changed:
             ended = {name for name, news in self._news.items() if "exited" in news}
             if MANAGER in ended:
-                raise self._failure(MANAGER)
-            if self._news_ended:
+                raise self._end_of(MANAGER)
+            if self._is_over():
                 raise LaunchError(f"the processes of this run have ended; see {self.log}")
             if ended and len(ended) >= self._workers:
-                raise self._failure(min(ended))
+                raise self._end_of(min(ended))
 
     def _start_worker(self, name: str) -> None:
         options = WorkerOptions(
@@ -115,11 +117,11 @@ class LocalCluster:
     def _wait_for_address(self) -> str:
         with self._changed:
             self._changed.wait_for(
-                lambda: self._news.get(MANAGER) or self._news_ended, START_SECONDS
+                lambda: self._news.get(MANAGER) or self._is_over(), START_SECONDS
             )
             news = self._news.get(MANAGER, {})
             if "address" not in news:
-                raise self._failure(MANAGER)
+                raise self._end_of(MANAGER)
             return str(news["address"])
 
     def _listen(self, pipe: IO[bytes]) -> None:
@@ -133,13 +135,15 @@ class LocalCluster:
             self._news_ended = True
             self._changed.notify_all()
 
-    def _failure(self, name: str) -> LaunchError:
-        """Say what has become of a process, with the exit status of what it told itself."""
+    def _is_over(self) -> bool:
+        """Whether the fork server is gone, or on its way: its news end a little before itself."""
+        return self._news_ended or self._server.poll() is not None
+
+    def _end_of(self, name: str) -> LaunchError:
+        """Say why a process is not there."""
         news = self._news.get(name, {})
-        if "error" in news:
-            failure = LaunchError(str(news["error"]))
-            failure.exit_status = news.get("status", failure.exit_status)
-            return failure
+        if error := news.get("error"):
+            return LaunchError(str(error), asked_wrongly=news.get("status") == _MENDABLE)
         if "exited" in news:
             return LaunchError(f"{name} ended with status {news['exited']}; see {self.log}")
         return LaunchError(f"{name} did not start; see {self.log}")

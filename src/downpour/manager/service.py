@@ -209,7 +209,7 @@ class ManagerService:
                 f"{registration.version} (protocol {registration.protocol}): install the same "
                 "version on both"
             )
-        if not secrets.compare_digest(registration.presence, self._presence):
+        if not secrets.compare_digest(registration.presence.encode(), self._presence.encode()):
             raise SharedDirectoryError(
                 self._shared.root, "is not the folder that the worker sees under its --shared"
             )

@@ -26,7 +26,7 @@ _STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow", "running
 
 
 def status_view(status: Status) -> RenderableType:
-    """Draw the experiment in a line, and each worker in one."""
+    """Draw the experiment in two lines, and each worker in one."""
     parts: list[RenderableType] = [_headline(status), Text("")]
     parts.append(_workers(status) if status.workers else Text("no workers yet", style="dim"))
     rest = len(status.workers) - _ROWS_MAX
@@ -65,14 +65,14 @@ def _headline(status: Status) -> RenderableType:
         return Text("no experiment is active", style="dim")
     line = Text.assemble((one.experiment, "bold"), "  ", (one.state, _STYLES.get(one.state, "")))
     if one.state.ended:
-        line.append(f"  {one.rounds_done} of {one.rounds_total} epochs")
+        line.append(f"\n{one.rounds_done} of {one.rounds_total} epochs")
     else:
-        line.append(f"  epoch {min(one.rounds_done + 1, one.rounds_total)} of {one.rounds_total}")
+        line.append(f"\nepoch {min(one.rounds_done + 1, one.rounds_total)} of {one.rounds_total}")
         if status.tasks:
             done = sum(task.state in {"published", "applied"} for task in status.tasks)
             line.append(f", {done} of {len(status.tasks)} shards")
     if one.accuracy is not None:
-        line.append(f"  accuracy {_percent(one.accuracy)}")
+        line.append(f", accuracy {_percent(one.accuracy)}")
     if one.reason:
         line.append(f"\n{one.reason}", style="red")
     return line

@@ -198,11 +198,15 @@ class WorkerAgent:
     # The heartbeat, in a thread of its own
 
     def _beat(self, sampler: SystemSampler) -> None:
+        heard = True
         while not self._leaving.wait(self._heartbeat_seconds):
             try:
                 self._beat_once(sampler)
+                heard = True
             except DownpourError as error:
-                log.warning("%s: no heartbeat: %s", self.name, error)
+                level = logging.WARNING if heard else logging.INFO  # once is enough
+                log.log(level, "%s: no heartbeat, will go on trying: %s", self.name, error)
+                heard = False
             except Exception:  # a worker that falls silent counts as lost
                 log.exception("%s: no heartbeat", self.name)
 

@@ -39,7 +39,8 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
     keep_memory()
     shared = SharedDirectory.open(Path(options.shared), create=False)
     address = parse_address(options.manager, field="manager")
-    agent = _make_agent(options, ManagerClient(address), shared)
+    manager = ManagerClient(address)
+    agent = _make_agent(options, manager, shared)
     host = options.host or ("127.0.0.1" if address.is_loopback else "0.0.0.0")  # noqa: S104
     server = serve_worker(agent, host, options.port).start()
     try:
@@ -54,6 +55,7 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
         agent.run()
     finally:
         server.stop()
+        manager.close()
 
 
 def check_device(device: str) -> None:

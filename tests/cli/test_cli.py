@@ -1,0 +1,60 @@
+"""The command as a whole: it starts at once, and a mistake in its words costs one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+COMMANDS = ("run", "manager", "worker", "submit", "status", "watch", "list", "cancel", "results")
+HEAVY = ("torch", "numpy", "thrift", "sklearn", "rich")
+
+
+def test_without_words_the_commands_are_listed(downpour: Callable[..., Any]) -> None:
+    """`downpour` alone is `downpour --help`; each command has a line that is not cut."""
+    alone = downpour()
+    assert alone.status == 0
+    assert alone == downpour("--help")
+    for command in COMMANDS:
+        assert f"  {command} " in alone.out
+    assert "..." not in alone.out.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["frobnicate"], "No such command 'frobnicate'."),
+        (["stat"], "No such command 'stat'. Did you mean 'status'?"),
+        (["run", "--zzz"], "No such option: --zzz"),
+        (["run", "--epoch", "3"], "No such option: --epoch (Possible options: --epochs"),
+        (["run", "--epochs"], "Option '--epochs' requires an argument."),
+        (["run", "a.toml", "b.toml"], "Got unexpected extra argument(s) (b.toml)"),
+        (["cancel"], "Missing argument 'ID'."),
+        (["results"], "Missing argument 'ID'."),
+    ],
+)
+def test_a_mistake_in_the_words_is_told_in_one_line(
+    refused: Callable[..., str], words: list[str], line: str
+) -> None:
+    """Unknown commands and options, missing and superfluous arguments."""
+    assert refused(*words).startswith(line)
+
+
+def test_help_needs_no_heavy_library() -> None:
+    """What takes long to import is imported by the commands that need it."""
+    look = "import sys, downpour.cli; downpour.cli.run_command(['run', '--help']);"
+    look += f"print(sorted(set({HEAVY}) & set(sys.modules)), file=sys.stderr)"
+    found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert found.stderr == "[]\n"
+    assert found.stdout.startswith("Usage: downpour run")
+
+
+def test_the_module_is_the_command() -> None:
+    """`python -m downpour.cli` does the same, with the same status."""
+    command = [sys.executable, "-m", "downpour.cli"]
+    found = subprocess.run([*command, "stat"], capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert found.stderr == "downpour: No such command 'stat'. Did you mean 'status'?\n"

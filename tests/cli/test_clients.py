@@ -1,0 +1,149 @@
+"""The commands that speak to a manager, with a real one that has no workers."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from downpour.launchers import LocalCluster
+from downpour.manager.options import ManagerOptions
+
+Downpour = Callable[..., Any]
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_an_experiment_is_submitted_listed_and_cancelled(downpour: Downpour, served: Any) -> None:
+    """Each command says what a person needs, and nothing else reaches standard output."""
+    at = "--manager", served.address
+    submitted = downpour("submit", "--name", "wee", "--shards", "2", *at)
+    experiment = submitted.out.strip()
+    assert (submitted.status, submitted.err) == (0, "")
+    assert experiment.startswith("wee-")
+    assert experiment in downpour("list", *at).out
+    assert downpour("cancel", experiment, *at) == type(submitted)(0, "", "")
+    assert "cancelled" in downpour("status", experiment, *at).out
+    assert "cancelled" in downpour("watch", experiment, *at).out
+    assert "cancelled after" in downpour("results", experiment, *at).out
+
+
+def test_output_for_programs_is_whole_and_valid(downpour: Downpour, served: Any) -> None:
+    """JSON without color or wrapping; CSV with a header; from the folder as from the manager."""
+    at = "--manager", served.address
+    experiment = downpour("submit", "--name", "n" * 64, "--shards", "2", *at).out.strip()
+    downpour("cancel", experiment, *at)
+    listed = json.loads(downpour("list", "--json", *at).out)
+    assert listed[-1]["experiment"] == experiment
+    status = json.loads(downpour("status", experiment, "--json", *at).out)
+    assert status["experiment"]["state"] == "cancelled"
+    asked = json.loads(downpour("results", experiment, "--json", *at).out)
+    read = json.loads(downpour("results", experiment, "--json", "--shared", served.shared, *at).out)
+    assert asked["state"] == read["state"] == "cancelled"
+    assert downpour("results", experiment, "--csv", *at).out.startswith("epoch,")
+
+
+@pytest.mark.parametrize("command", ["status", "watch", "cancel", "results"])
+def test_an_unknown_experiment_is_told_in_one_line(
+    refused: Refused, served: Any, command: str
+) -> None:
+    """And how to find those that are known."""
+    line = refused(command, "nope", "--manager", served.address)
+    assert line == "experiment: no experiment 'nope'; `downpour list` names them"
+
+
+def test_results_need_an_identifier_that_is_one(refused: Refused, nobody: str) -> None:
+    """A path is none; and without the manager the shared directory must have it."""
+    assert refused("results", "../secrets").startswith("ID = '../secrets': must be one that")
+    line = refused("results", "nope", "--manager", nobody)
+    assert line.startswith("ID = 'nope': not in shared_dir, and ")
+    assert line.endswith("cannot be reached: Connection refused")
+
+
+@pytest.mark.parametrize(
+    "words", [["submit"], ["status"], ["watch"], ["list"], ["cancel", "x"]], ids=lambda w: w[0]
+)
+def test_a_manager_that_is_not_there_is_named(
+    refused: Refused, nobody: str, words: list[str]
+) -> None:
+    """At once, and also where the address is none."""
+    line = refused(*words, "--manager", nobody)
+    assert line == f"{nobody} cannot be reached: Connection refused"
+    assert refused(*words, "--manager", "a:b:c").startswith("manager = 'a:b:c': an address is")
+
+
+@pytest.mark.slow
+def test_a_manager_that_never_answers_does_not_hold_up_for_long(downpour: Downpour) -> None:
+    """After some seconds the command gives up, in one line."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        outcome = downpour("status", "--manager", f"127.0.0.1:{silent.getsockname()[1]}")
+    assert outcome.status == 1
+    assert outcome.err.count("\n") == 1
+
+
+def an_array_file(folder: Path, labels: Any) -> list[str]:
+    """Save twenty examples with these labels; return the options that ask for them."""
+    path = folder / f"labels-{labels.ndim}.npz"
+    np.savez(path, x=np.zeros((20, 4), np.float32), y=labels)
+    return ["--dataset", "npz", "--data-path", str(path), "--model", "mlp"]
+
+
+def test_what_only_the_data_can_tell_is_told_in_one_line(
+    downpour: Downpour, served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Splits by class need classes, batches must hold them, and outputs must fit them."""
+    (tmp_path / "narrow_networks.py").write_text(
+        "from torch import nn\n\n\ndef narrow():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("DOWNPOUR_ALLOW", "narrow_networks")
+    numbers = an_array_file(tmp_path, np.linspace(0, 1, 20, dtype=np.float32))
+    several = an_array_file(tmp_path, np.eye(20, 3, dtype=np.float32))
+    told = {
+        "dataset = 'npz': labels must be class numbers": numbers,
+        "split = 'class': ": [*several, "--split", "class", "--loss", "binary_cross_entropy"],
+        "batches = 'balanced': ": ["--batches", "balanced", "--batch-size", "4"],
+        "model = 'narrow_networks:narrow': must put out": ["--model", "narrow_networks:narrow"],
+        "shards = 5000: ": ["--shards", "5000"],
+    }
+    for line, words in told.items():
+        outcome = downpour("submit", "--watch", "--manager", served.address, "--shards=2", *words)
+        assert outcome.status == 2
+        assert outcome.err.count("\n") == 1
+        assert f" failed: {line}" in outcome.err
+
+
+def test_what_the_manager_refuses_is_told_in_one_line(refused: Refused, served: Any) -> None:
+    """A folder that is not there, a network nobody knows, shards that nobody can count."""
+    at = "--manager", served.address
+    line = refused("submit", "--dataset", "folder", "--data-path", "nowhere", *at)
+    assert line == "data_path = 'nowhere': no such file or folder"
+    assert refused("submit", "--model", "os:system", *at).startswith("model = 'os:system': ")
+    assert refused("submit", *at).startswith("shards = None: no worker is there to count")
+
+
+@pytest.mark.slow
+def test_watching_ends_with_the_experiment_that_was_active(
+    downpour: Downpour, tmp_path: Path
+) -> None:
+    """Without an identifier too; and a submission that stays prints the result."""
+    with LocalCluster(ManagerOptions(shared=str(tmp_path), port=0), workers=1) as cluster:
+        at = "--manager", cluster.address
+        words = ["--epochs", "1", "--shards", "1", *at]
+        submitted = downpour("submit", "--watch", *words)
+        assert submitted.status == 0
+        assert "finished in" in submitted.out
+        downpour("submit", "--epochs", "20", "--shards", "1", *at)
+        assert "finished" in downpour("watch", *at).out

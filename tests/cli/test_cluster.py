@@ -1,0 +1,161 @@
+"""`downpour manager` and `downpour worker`: what they refuse, and how they end."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from downpour import __version__
+from downpour.cli import cluster
+from downpour.rpc import PROTOCOL, ManagerInfo, ManagerService, serve_manager
+
+Refused = Callable[..., str]
+COMMAND = [sys.executable, "-m", "downpour.cli"]
+PATIENCE_SECONDS = 60
+
+
+class Stranger(ManagerService):
+    """A manager that says who it is and nothing more."""
+
+    def __init__(self, protocol: int) -> None:
+        self._protocol = protocol
+
+    def describe(self) -> ManagerInfo:
+        """Name a protocol, and a presence file that is nowhere."""
+        return ManagerInfo(
+            protocol=self._protocol,
+            version="9.9.9",
+            presence_file="manager-000000000000",
+            heartbeat_seconds=1.0,
+        )
+
+
+@contextmanager
+def stranger(protocol: int = PROTOCOL) -> Iterator[str]:
+    """Serve such a manager; gives its address."""
+    server = serve_manager(Stranger(protocol), "127.0.0.1", 0).start()  # type: ignore[abstract]
+    yield str(server.address)
+    server.stop()
+
+
+@pytest.mark.parametrize("command", ["manager", "worker"])
+def test_a_port_in_use_is_named(refused: Refused, tmp_path: Path, command: str) -> None:
+    """And one that is no port."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = refused(command, "--port", port, "--shared", tmp_path)
+    assert line == f"port = {port}: is in use on 127.0.0.1"
+    assert refused(command, "--port", 99999, "--shared", tmp_path).startswith("port = 99999: ")
+    assert "'ten' is no whole number" in refused(command, "--port", "ten", "--shared", tmp_path)
+
+
+@pytest.mark.parametrize("command", ["manager", "worker", "run"])
+def test_a_shared_directory_that_cannot_serve_is_named(
+    refused: Refused, tmp_path: Path, command: str
+) -> None:
+    """A path under a file can be neither made nor written, not even by root."""
+    file = tmp_path / "file"
+    file.touch()
+    line = refused(command, "--shared", file / "below")
+    assert line.startswith(f"shared directory {file / 'below'}: no")
+    assert file.read_bytes() == b""
+
+
+def test_a_worker_never_makes_the_shared_directory(refused: Refused, tmp_path: Path) -> None:
+    """A folder that is not there is a mistake in its path."""
+    nowhere = tmp_path / "nowhere"
+    assert refused("worker", "--shared", nowhere) == f"shared directory {nowhere}: no such folder"
+    assert not nowhere.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--device", "tpu"], "device = 'tpu': must be cpu or cuda"),
+        (["--manager", "a:b:c"], "manager = 'a:b:c': an address is "),
+    ],
+)
+def test_a_worker_that_was_misled_does_not_start(
+    refused: Refused, tmp_path: Path, words: list[str], line: str
+) -> None:
+    """One line, before torch is imported."""
+    assert refused("worker", "--shared", tmp_path, *words).startswith(line)
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_versions_that_do_not_fit_are_named(refused: Refused, tmp_path: Path) -> None:
+    """Both of them, and what to do."""
+    with stranger(PROTOCOL + 1) as address:
+        line = refused("worker", "--manager", address, "--shared", tmp_path)
+    assert f"downpour 9.9.9 (protocol {PROTOCOL + 1})" in line
+    assert f"{__version__} (protocol {PROTOCOL})" in line
+    assert line.endswith("install the same version on both")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_signals")
+def test_another_shared_directory_than_the_managers_is_named(
+    refused: Refused, tmp_path: Path
+) -> None:
+    """The worker does not find the manager's presence file there."""
+    with stranger() as address:
+        line = refused("worker", "--manager", address, "--shared", tmp_path)
+    assert line.startswith(f"shared directory {tmp_path}: the manager's presence file is not here")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_signals")
+def test_a_worker_without_a_manager_gives_up(refused: Refused, tmp_path: Path) -> None:
+    """After the seconds that a manager may take to start."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = f"127.0.0.1:{server.getsockname()[1]}"
+    line = refused("worker", "--manager", nobody, "--shared", tmp_path)
+    assert line == f"{nobody} cannot be reached: Connection refused"
+
+
+def test_devices_are_those_of_the_spec(downpour: Callable[..., Any]) -> None:
+    """The help names them."""
+    for device in cluster.DEVICES:
+        assert device in downpour("worker", "--help").out
+
+
+@contextmanager
+def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a command that serves; gives the process and the first line that it says."""
+    with subprocess.Popen(
+        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            yield process, process.stderr.readline()
+        finally:
+            process.kill()
+
+
+def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Send Ctrl-C; return the status and what else was said."""
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=PATIENCE_SECONDS)
+    return process.returncode, "".join(said)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_worker_and_a_manager_in_peace(tmp_path: Path) -> None:
+    """Status 0, for that is how they are meant to end; and not a word more."""
+    shared = "--shared", str(tmp_path)
+    with started("manager", "--port", "0", *shared) as (manager, greeting):
+        found = re.match(r"manager at (\S+), shared directory ", greeting)
+        assert found, greeting
+        with started("worker", "--manager", found[1], *shared) as (worker, said):
+            assert re.match(rf"worker at \S+, manager {found[1]}", said), said
+            assert interrupted(worker) == (0, "")
+        assert interrupted(manager) == (0, "")

@@ -1,0 +1,38 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from downpour.cli.options import MANAGER, whole_number
+from downpour.rpc import DEFAULT_PORT, parse_address
+
+
+def test_the_default_manager_is_at_the_default_port() -> None:
+    """A manager and a worker on one machine find each other without options."""
+    assert str(parse_address("localhost")) == MANAGER
+    assert parse_address(MANAGER).port == DEFAULT_PORT
+
+
+def test_whole_numbers_are_whole() -> None:
+    """Everything else is refused with what was typed."""
+    assert whole_number("-3") == -3
+    for text in ("two", "1.5", ""):
+        with pytest.raises(typer.BadParameter, match=f"'{text}' is no whole number"):
+            whole_number(text)
+
+
+@pytest.mark.parametrize("command", ["run", "manager"])
+def test_the_data_folder_must_be_there(
+    refused: Callable[..., str], tmp_path: Path, command: str
+) -> None:
+    """Before anything starts, by option or variable; the shared directory is not even made."""
+    shared = tmp_path / "shared"
+    line = refused(command, "--data-dir", tmp_path / "nowhere", "--shared", shared)
+    assert "'--data-dir'" in line
+    assert "nowhere' does not exist" in line
+    assert not shared.exists()

@@ -1,0 +1,78 @@
+"""`downpour run` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from downpour.cli import run
+
+COMMAND = [sys.executable, "-m", "downpour.cli", "run"]
+PATIENCE_SECONDS = 60
+
+
+def test_the_function_is_found_where_the_command_is() -> None:
+    """Its docstring is its help."""
+    assert run.run.__doc__ is not None
+    assert run.run.__doc__.startswith("Train on this machine")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--workers", "0"], "workers = 0: must be a whole number, at least 1"),
+        (["--workers", "two"], "Invalid value for '--workers': 'two' is no whole number"),
+        (["--json", "--csv"], "format = '--json --csv': must be one of the two"),
+        (["--dataset", "nowhere"], "dataset = 'nowhere': known are digits, mnist, "),
+        (
+            ["--dataset", "folder", "--data-path", "nowhere"],
+            "data_path = 'nowhere': no such file or folder",
+        ),
+    ],
+)
+def test_a_mistake_is_told_before_anything_starts(
+    refused: Callable[..., str], tmp_path: Path, words: list[str], line: str
+) -> None:
+    """One line, and the shared directory is not even made."""
+    shared = tmp_path / "shared"
+    assert refused("run", "--shared", shared, *words).startswith(line)
+    assert not shared.exists()
+
+
+@pytest.mark.slow
+def test_a_file_and_options_make_a_run(downpour: Callable[..., Any], tmp_path: Path) -> None:
+    """What the option says wins; the result is all there is on standard output."""
+    spec = tmp_path / "spec.toml"
+    spec.write_text('name = "brief"\nepochs = 9\nshards = 2\n')
+    shared = "--shared", tmp_path / "shared"
+    outcome = downpour("run", spec, "--epochs", "1", "--json", *shared)
+    assert (outcome.status, outcome.err) == (0, "")
+    result = json.loads(outcome.out)
+    assert (result["name"], result["state"], len(result["rounds"])) == ("brief", "finished", 1)
+    again = downpour("results", result["experiment"], "--json", *shared)
+    assert json.loads(again.out) == result
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
+    """Status 130, one word, and no process left behind."""
+    words = ["--epochs", "10000", "--workers", "2", "--shared", str(tmp_path)]
+    with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True) as process:
+        own = psutil.Process(process.pid)
+        while len(own.children(recursive=True)) < 4:  # fork server, manager, two workers
+            assert process.poll() is None
+        children = own.children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_SECONDS)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
+    assert not alive
+    assert said == "downpour: stopped\n"
+    assert process.returncode == 130

@@ -1,0 +1,119 @@
+"""What goes on now, as it looks in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from downpour.reports.live import experiments_table, status_view
+from downpour.rpc.messages import (
+    ExperimentState,
+    ExperimentSummary,
+    Status,
+    TaskStatus,
+    WorkerStatus,
+)
+from downpour.values import AttemptId, SystemState
+
+RECORDED = Path(__file__).parent / "recorded"
+BUSY = SystemState(cpu_others=0.25, load_average=1.0, memory_used=0.5, io_wait=0.0)
+RUNNING = ExperimentSummary(
+    experiment="digits-20260102-030405-ab12",
+    name="digits",
+    state=ExperimentState.RUNNING,
+    rounds_done=2,
+    rounds_total=15,
+    accuracy=0.9182,
+)
+
+
+def worker(name: str, shard: int | None = None, **fields: object) -> WorkerStatus:
+    """Make a worker, busy where a shard is given."""
+    running = AttemptId(experiment=RUNNING.experiment, round=2, shard=shard or 0, attempt=0)
+    made = WorkerStatus(
+        worker=name,
+        address="172.18.0.12:40123",
+        state="idle" if shard is None else "busy",
+        running=None if shard is None else running,
+        system=BUSY,
+        tasks_done=7,
+    )
+    return dataclasses.replace(made, **fields)  # type: ignore[arg-type]
+
+
+def task(shard: int, state: str, who: str | None = None, done: int = 0) -> TaskStatus:
+    """Make a task of sixty steps."""
+    return TaskStatus(
+        shard=shard, state=state, worker=who, steps_done=done, steps_total=60, elapsed_seconds=1.25
+    )
+
+
+STATUS = Status(
+    change=9,
+    workers=(worker("first", 1), worker("second", 2), worker("[red]third", system=None)),
+    experiment=RUNNING,
+    tasks=(task(0, "published"), task(1, "running", "first", 30), task(2, "running", "second")),
+)
+
+
+def rendered(part: RenderableType, width: int = 80) -> str:
+    """Render without color; spaces at the ends of lines do not count."""
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(part)
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+def test_a_status_looks_as_agreed() -> None:
+    """The experiment in two lines, each worker in one; a name is text, never markup."""
+    assert rendered(status_view(STATUS)) == (RECORDED / "status.txt").read_text(encoding="utf-8")
+
+
+def test_experiments_look_as_agreed() -> None:
+    """A line each, and below them, whole, why some came to nothing."""
+    reason = "split = 'class': needs labels that are classes, and the targets of 'npz' are not"
+    listed = [
+        dataclasses.replace(RUNNING, experiment="a" * 64, state=ExperimentState.FINISHED),
+        dataclasses.replace(RUNNING, state=ExperimentState.FAILED, accuracy=None, reason=reason),
+        RUNNING,
+    ]
+    said = rendered(experiments_table(listed))
+    assert said == (RECORDED / "experiments.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 200])
+def test_a_narrow_terminal_costs_the_addresses_first(width: int) -> None:
+    """No line is wider than the terminal, and each worker stays in one."""
+    long = dataclasses.replace(STATUS, workers=(worker("4f1c9a7be210-ab12", 1), worker("b", 2)))
+    lines = rendered(status_view(long), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert ("172.18.0.12:40123" in lines[-1]) == (width >= 80)
+
+
+def test_nothing_to_show_is_said() -> None:
+    """An empty manager is no empty screen."""
+    empty = rendered(status_view(Status(change=0)))
+    assert empty == "no experiment is active\n\nno workers yet\n"
+    assert rendered(experiments_table([])) == "no experiments yet\n"
+
+
+def test_many_workers_are_cut() -> None:
+    """A screenful, and how many more there are."""
+    crowd = Status(change=1, workers=tuple(worker(f"w{n}") for n in range(100)))
+    lines = rendered(status_view(crowd)).splitlines()
+    assert len(lines) < 50
+    assert lines[-1] == "… and 60 more"
+
+
+@pytest.mark.parametrize("state", list(ExperimentState))
+def test_every_state_can_be_shown(state: ExperimentState) -> None:
+    """An ended one counts its epochs, and says why it failed."""
+    one = dataclasses.replace(RUNNING, state=state, reason="no luck")
+    said = rendered(status_view(dataclasses.replace(STATUS, experiment=one)))
+    assert f"ab12  {state}\n" in said
+    assert ("2 of 15 epochs" in said) == state.ended
+    assert "no luck" in said

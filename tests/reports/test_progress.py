@@ -1,0 +1,96 @@
+"""Progress bars, as they look in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from downpour.reports.progress import ProgressDisplay
+from downpour.rpc.messages import (
+    ExperimentState,
+    ExperimentSummary,
+    Status,
+    TaskStatus,
+    WorkerStatus,
+)
+
+WORKER = WorkerStatus(worker="w", address="127.0.0.1:1", state="idle", tasks_done=0)
+
+
+def status(
+    state: ExperimentState, done: int = 0, accuracy: float | None = None, **fields: object
+) -> Status:
+    """Make a status of an experiment of four epochs."""
+    experiment = ExperimentSummary(
+        experiment="e-1",
+        name="e",
+        state=state,
+        rounds_done=done,
+        rounds_total=4,
+        accuracy=accuracy,
+    )
+    made: dict[str, object] = {"change": 1, "workers": (WORKER,), "experiment": experiment}
+    return Status(**{**made, **fields})  # type: ignore[arg-type]
+
+
+def task(state: str, done: int, total: int) -> TaskStatus:
+    """Make a task."""
+    return TaskStatus(shard=0, state=state, steps_done=done, steps_total=total, elapsed_seconds=1.0)
+
+
+TASKS = (task("published", 8, 8), task("running", 4, 8), task("pending", 0, 0))
+
+
+def shown(*steps: Status, terminal: bool = True) -> str:
+    """Show steps one after another; return the last picture, or what a file would hold."""
+    console = Console(file=io.StringIO(), width=80, color_system=None, force_terminal=terminal)
+    with ProgressDisplay(console) as display:
+        for step in steps:
+            display.show(step)
+        paper = Console(file=io.StringIO(), width=80, color_system=None)
+        paper.print(display._bars.get_renderable())
+    used = paper if terminal else console
+    assert isinstance(used.file, io.StringIO)
+    return used.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("step", "headline"),
+    [
+        (Status(change=0), "starting workers"),
+        (status(ExperimentState.WAITING), "waiting for its turn"),
+        (status(ExperimentState.PREPARING), "preparing the dataset"),
+        (status(ExperimentState.RUNNING, workers=()), "waiting for workers"),
+        (status(ExperimentState.RUNNING), "epochs "),
+        (status(ExperimentState.RUNNING, 1, 0.5), "epochs, accuracy 50.00%"),
+        (status(ExperimentState.FINISHED, 4, 1.0), "epochs, accuracy 100.00%"),
+    ],
+)
+def test_the_headline_says_what_is_waited_for(step: Status, headline: str) -> None:
+    """From the first moment to the last."""
+    assert headline in shown(step)
+
+
+def test_epochs_and_shards_are_counted_as_they_are_done() -> None:
+    """A shard that is half trained moves its bar, but counts only when it is published."""
+    picture = shown(status(ExperimentState.RUNNING, 2, 0.5, tasks=TASKS))
+    assert "2/4" in picture
+    assert "shards of epoch 3" in picture
+    assert "1/3" in picture
+    assert max(map(len, picture.splitlines())) <= 80
+
+
+def test_the_shards_are_shown_only_while_it_runs() -> None:
+    """The end has no shards."""
+    running = status(ExperimentState.RUNNING, 3, tasks=TASKS)
+    ended = status(ExperimentState.FINISHED, 4, tasks=TASKS)
+    assert "shards of" in shown(running)
+    assert "shards of" not in shown(running, ended)
+    assert "4/4" in shown(running, ended)
+
+
+def test_whoever_writes_to_a_file_gets_no_bars() -> None:
+    """Nothing at all is written."""
+    assert shown(status(ExperimentState.RUNNING, 2, tasks=TASKS), terminal=False) == ""
