@@ -102,6 +102,19 @@ def test_a_spoiled_update_costs_its_attempt_and_nothing_else(cluster: Any, how: 
     assert failed[0]["failure"] == "store"
 
 
+def test_all_updates_must_have_the_networks_layout(cluster: Any) -> None:
+    """Even if all agree on other shapes, none of them becomes a model."""
+
+    def reshape(worker: Any, task: Task) -> None:
+        arrays = {name: array.reshape(-1) for name, array in worker.parameters(task).items()}
+        worker.report(task, worker.publish(task, arrays))
+
+    cluster.join("one", reshape)
+    status = cluster.end_of(cluster.submit(retries=0, evaluate_every=0))
+    assert status.experiment.state is ExperimentState.FAILED
+    assert "failed once" in status.experiment.reason
+
+
 def test_a_task_that_fails_everywhere_fails_the_experiment_with_the_cause(cluster: Any) -> None:
     """After its retries are used up, the experiment ends and says in one line what went wrong."""
 

@@ -24,23 +24,22 @@ from downpour.rpc.messages import IndexArray, IndicesFile
 from downpour.runtime.record import RecordWriter
 from downpour.spec import Spec
 from downpour.splitters import split
-from downpour.store import DirectoryStore, SharedDirectory, decode, encode, layout
+from downpour.store import DirectoryStore, Layout, SharedDirectory, decode, encode, layout
 from downpour.training import evaluate, load_parameters, parameters_of
 from downpour.training.batches import batch_order
 from downpour.values import Evaluation, PublishedFile, Update
 
-INDICES_PREFIX = "indices-"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What a spec becomes before its first round."""
+    """What a spec becomes before its first round; all updates must have `layout`."""
 
     dataset_key: str
     dataset: PreparedDataset
     shards: tuple[IndexArray, ...]
     network: torch.nn.Module
     model: PublishedFile
+    layout: Layout
     parameters: int
     prepare_seconds: float
     split_seconds: float
@@ -93,12 +92,14 @@ def prepare(space: Workspace, data_dir: Path | None) -> Prepared:
     network = models.build(spec, facts)
     models.check_fit(network, spec, facts)
     name = layout.model_name(0, secrets.token_hex(3))
+    model = space.store.put_new(name, encode(parameters_of(network, copy=False), {}))
     return Prepared(
         dataset_key=key,
         dataset=dataset,
         shards=tuple(shards),
         network=network,
-        model=space.store.put_new(name, encode(parameters_of(network, copy=False), {})),
+        model=model,
+        layout=decode(space.store.view(model), name).layout,
         parameters=sum(p.numel() for p in network.parameters()),
         prepare_seconds=decoded - began,
         split_seconds=cut - decoded,
@@ -112,7 +113,7 @@ def shard_indices(space: Workspace, shard: int) -> IndexArray | IndicesFile:
         return indices
     if shard not in space.index_files:
         packed = pack_indices(indices)
-        name = f"{INDICES_PREFIX}{shard:06d}-{secrets.token_hex(3)}.bin"
+        name = layout.indices_name(shard, secrets.token_hex(3))
         space.index_files[shard] = IndicesFile(
             width_bytes=packed.width_bytes,
             count=packed.count,
@@ -133,7 +134,7 @@ def aggregate(space: Workspace, round_number: int, updates: Sequence[Update]) ->
         for shard, update in enumerate(updates)
     ]
     weights = AGGREGATORS[space.spec.aggregate](contributions)
-    arrays = fold(space.store, contributions, weights)
+    arrays = fold(space.store, contributions, weights, reference=ready(space).layout)
     name = layout.model_name(round_number + 1, secrets.token_hex(3))
     return space.store.put_new(name, encode(arrays, {}))
 
@@ -157,10 +158,9 @@ def sweep(space: Workspace, *, finished: bool) -> None:
     """
     space.index_files.clear()
     for name in space.store.list():
-        of_an_attempt = isinstance(layout.parse_name(name), layout.AttemptName)
-        in_flight = of_an_attempt or name.startswith(INDICES_PREFIX)
-        if in_flight or (name == layout.FINAL_NAME and not finished):
+        if layout.is_in_flight(name) or (name == layout.FINAL_NAME and not finished):
             space.store.delete(name)
+    space.store.remove_leftovers()
 
 
 def ready(space: Workspace) -> Prepared:

@@ -82,15 +82,28 @@ class DirectoryStore:
         return sorted(name for name in names_in(self.path) if not name.startswith("."))
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        with contextlib.suppress(FileNotFoundError):
-            (self.path / check_bare_name(name)).unlink()
+        """Remove a file, if it is there.
+
+        Raises:
+            StoreError: it is there and stays there.
+        """
+        self._remove(check_bare_name(name))
 
     def remove_leftovers(self) -> None:
-        """Remove what publishers that died left behind; only where nobody publishes any more."""
+        """Remove what publishers that died left behind; only where nobody publishes any more.
+
+        Raises:
+            StoreError: something of it stays there.
+        """
         for name in names_in(self.path):
             if name.startswith(TEMPORARY_PREFIX):
-                (self.path / name).unlink(missing_ok=True)
+                self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        try:
+            (self.path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"{name}: cannot be removed: {explain(error)}") from error
 
     def _mapped(self, file: PublishedFile) -> memoryview:
         with self._opened(file.name) as descriptor:

@@ -28,6 +28,7 @@ SPEC_NAME = "spec.toml"
 RECORD_NAME = "record.jsonl"
 FINAL_NAME = "model.safetensors"
 
+_INDICES = "indices-"
 _PRESENCE_BYTES_MAX = 4096
 # Nobody has looked for the name before, so no cache can hide it for long.
 _PRESENCE_PATIENCE_SECONDS = 5.0
@@ -76,6 +77,16 @@ def optimizer_name(round_: int, shard: int, attempt: int, token: str) -> str:
     return str(
         AttemptName(kind="optimizer", round=round_, shard=shard, attempt=attempt, token=token)
     )
+
+
+def indices_name(shard: int, token: str) -> str:
+    """Name the file of a shard's indices, where they are too many for a message."""
+    return f"{_INDICES}{shard:06d}-{token}.bin"
+
+
+def is_in_flight(name: str) -> bool:
+    """Whether only a running experiment needs a file of this name."""
+    return isinstance(parse_name(name), AttemptName) or name.startswith(_INDICES)
 
 
 def parse_name(name: str) -> ModelName | AttemptName | None:
