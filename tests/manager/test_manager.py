@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,36 @@ def test_two_rounds_average_what_the_workers_published(cluster: Any) -> None:
     for name, array in last.items():
         if array.dtype == np.float32:
             np.testing.assert_allclose(array, start[name] + 2 * 1.5, rtol=1e-5)
+
+
+def test_the_order_of_completion_changes_no_byte(cluster: Any) -> None:
+    """Four workers that finish every round in another order make the same model."""
+    waiting: list[tuple[Any, Task]] = []
+    shuffled = random.Random(5)
+
+    def in_any_order(worker: Any, task: Task) -> None:
+        waiting.append((worker, task))
+        if len(waiting) == 4:
+            together = waiting[:]
+            waiting.clear()
+            shuffled.shuffle(together)
+            for one, its in together:
+                noise = np.random.default_rng(its.id.shard)
+                arrays = {
+                    name: (array + noise.normal(size=array.shape)).astype(array.dtype)
+                    for name, array in one.parameters(its).items()
+                }
+                one.report(its, one.publish(its, arrays), loss=1.0 + its.id.shard)
+
+    for name in ("one", "two", "three", "four"):
+        cluster.join(name, in_any_order)
+    bytes_of = set()
+    for _ in range(4):
+        experiment = cluster.submit(shards=4, epochs=3, aggregate="weighted", evaluate_every=0)
+        assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
+        folder = cluster.shared.experiment_path(experiment)
+        bytes_of.add((folder / "model.safetensors").read_bytes())
+    assert len(bytes_of) == 1
 
 
 def test_the_record_tells_the_whole_story_in_order(cluster: Any) -> None:
