@@ -22,6 +22,7 @@ from downpour.errors import NonFinite, StoreError, UpdatesRefused
 from downpour.store import Array, Layout, ParameterFile, Store, decode
 
 _THREADS_MAX = 2  # measured: memory, not arithmetic, is the limit from here on
+_ONE_THREAD_BYTES = 32 * 2**20  # measured: below this a second thread costs more than it saves
 
 
 def fold(
@@ -50,7 +51,7 @@ def fold(
         NonFinite: every update is finite, but their sum is not.
     """
     parts, divisor = _in_shard_order(contributions, weights)
-    threads = threads or min(_THREADS_MAX, _processors())
+    threads = threads or _worthwhile_threads(contributions)
     for _ in range(2):  # what was altered in the pass may be whole when it is read again
         outcome = _sum_once(store, parts, divisor, reference, threads)
         if outcome.tensors is not None:
@@ -145,6 +146,11 @@ def _open(store: Store, group: Sequence[_Part]) -> tuple[list[ParameterFile], di
         except StoreError as error:
             refused[part.shard] = str(error)
     return files, refused
+
+
+def _worthwhile_threads(contributions: Sequence[Contribution]) -> int:
+    total_bytes = sum(contribution.file.size_bytes for contribution in contributions)
+    return 1 if total_bytes < _ONE_THREAD_BYTES else min(_THREADS_MAX, _processors())
 
 
 def _processors() -> int:
