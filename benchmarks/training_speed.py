@@ -3,8 +3,9 @@
 Contenders take turns in small slices, and the ratios are medians over the slices, so that a busy
 machine slows all of them alike. All use one thread, SGD and the same network: the plain one is
 written here as textbooks write it, with tensors in memory, float32 and the default memory layout;
-the loader is torchvision's MNIST with ToTensor, Normalize and a DataLoader. MNIST is measured where
-`--data-dir` or DOWNPOUR_DATA names a folder that has it.
+the loader is a DataLoader, over torchvision's MNIST with ToTensor and Normalize, or over a
+TensorDataset of the digits. MNIST is measured where `--data-dir` or DOWNPOUR_DATA names a folder
+that has it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from downpour.spec import Spec
 from downpour.training import LocalTask, ShardTraining
 
 Slice = Callable[[], None]
+Examples = torch.utils.data.Dataset[tuple[Tensor, Tensor]]
 
 STEPS = 20
 SGD = {"learning_rate": 0.01, "momentum": 0.5, "batch_size": 64}
@@ -102,11 +104,16 @@ def stepper(model: nn.Module) -> Callable[[Tensor, Tensor], None]:
     return step
 
 
-def plain(model: nn.Module, dataset: PreparedDataset) -> Slice:
-    """Return slices over float32 tensors in memory, permuted once an epoch."""
+def in_memory(dataset: PreparedDataset) -> tuple[Tensor, Tensor]:
+    """Return all training images [n, c, h, w], normalized float32, and their labels."""
     raw = torch.from_numpy(dataset.train.x.astype(np.float32)).permute(0, 3, 1, 2).contiguous()
     x_all = (raw - float(dataset.mean[0])) / float(dataset.std[0])
-    y_all = torch.from_numpy(np.array(dataset.train.y))
+    return x_all, torch.from_numpy(np.array(dataset.train.y))
+
+
+def plain(model: nn.Module, dataset: PreparedDataset) -> Slice:
+    """Return slices over float32 tensors in memory, permuted once an epoch."""
+    x_all, y_all = in_memory(dataset)
     step = stepper(model)
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
@@ -119,14 +126,19 @@ def plain(model: nn.Module, dataset: PreparedDataset) -> Slice:
     return _slices(batches(), step)
 
 
-def loader(model: nn.Module, data_dir: Path) -> Slice:
-    """Return slices over torchvision's MNIST through a DataLoader."""
+def torchvision_mnist(data_dir: Path) -> Examples:
+    """Return MNIST as torchvision gives it, transformed example by example."""
     from torchvision import datasets, transforms
 
     transform = transforms.Compose(
         [transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))]
     )
-    examples = datasets.MNIST(str(data_dir), train=True, transform=transform)
+    found: Examples = datasets.MNIST(str(data_dir), train=True, transform=transform)
+    return found
+
+
+def loader(model: nn.Module, examples: Examples) -> Slice:
+    """Return slices over examples through a DataLoader."""
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         while True:
@@ -179,14 +191,16 @@ def contenders_on(
     """Return the contenders for a dataset and its network."""
     spec = Spec.make({**SGD, "dataset": name, "model": f"{name}-cnn"})
     dataset = open_prepared(datasets_root, prepare(spec, datasets_root, data_dir))
-    found = {
+    if name == "mnist" and data_dir is not None:
+        examples = torchvision_mnist(data_dir)
+    else:
+        examples = torch.utils.data.TensorDataset(*in_memory(dataset))  # type: ignore[assignment]
+    return {
         "float32": ours(spec, dataset),
         "bfloat16": ours(spec.replace(precision="bfloat16"), dataset),
         "plain": plain(plain_model, dataset),
+        "loader": loader(type(plain_model)(), examples),
     }
-    if name == "mnist" and data_dir:
-        found["loader"] = loader(type(plain_model)(), data_dir)
-    return found
 
 
 def main() -> None:

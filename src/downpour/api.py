@@ -53,11 +53,7 @@ def run(
         ExperimentFailed: training came to nothing, and why.
         LaunchError: a process could not be started.
     """
-    spec = spec or Spec()
-    workers = _sensible_workers(spec) if workers is None else workers
-    if workers < 1:
-        raise SpecError("workers", workers, "must be a whole number, at least 1")
-    resolved = spec if spec.shards is not None else spec.replace(shards=workers)
+    resolved, workers = resolve(spec or Spec(), workers)
     data_dir = data_dir or os.environ.get("DOWNPOUR_DATA")
     datasets.check_source(resolved, Path(data_dir) if data_dir else None)
     root = SharedDirectory.open(Path(shared), create=True).root
@@ -66,6 +62,19 @@ def run(
     with cluster, Client(cluster.address, shared=root) as client:
         experiment = client.submit(resolved)
         return client.wait(experiment, on_status=on_status, check=cluster.check)
+
+
+def resolve(spec: Spec, workers: int | None = None) -> tuple[Spec, int]:
+    """Work out what `run` will run: the spec with its number of shards, and how many workers.
+
+    Raises:
+        SpecError: there is no such number of workers.
+    """
+    if workers is None:
+        workers = _sensible_workers(spec)
+    if workers < 1:
+        raise SpecError("workers", workers, "must be a whole number, at least 1")
+    return (spec if spec.shards is not None else spec.replace(shards=workers)), workers
 
 
 class Client:

@@ -117,7 +117,7 @@ class Spec(BaseModel):
     shards: int | None = Field(
         default=None, ge=1, le=100_000, description="Parts the training set is cut into"
     )
-    split: str = Field(default="random", description="random, class, equal or dirichlet(ALPHA)")
+    split: str = Field(default="random", description="How examples are dealt out to the shards")
     batches: Literal["shuffled", "balanced"] = Field(
         default="shuffled", description="balanced: every batch holds the shard's classes evenly"
     )
@@ -145,7 +145,7 @@ class Spec(BaseModel):
     )
 
     optimizer: Literal["sgd", "adam", "adamw"] = Field(
-        default="sgd", description="sgd, adam or adamw"
+        default="sgd", description="How a step changes the parameters"
     )
     learning_rate: float = Field(default=0.05, gt=0, description="The optimizer's step size")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd")

@@ -13,6 +13,7 @@ import pytest
 
 from downpour.launchers import LocalCluster
 from downpour.manager.options import ManagerOptions
+from downpour.spec import Spec
 
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
@@ -30,7 +31,9 @@ def test_an_experiment_is_submitted_listed_and_cancelled(downpour: Downpour, ser
     at = "--manager", served.address
     submitted = downpour("submit", "--name", "wee", "--shards", "2", *at)
     experiment = submitted.out.strip()
-    assert (submitted.status, submitted.err) == (0, "")
+    assert submitted.status == 0
+    made = Spec.from_toml(submitted.err)
+    assert (made.name, made.shards) == ("wee", 2)
     assert experiment.startswith("wee-")
     assert experiment in downpour("list", *at).out
     assert downpour("cancel", experiment, *at) == type(submitted)(0, "", "")

@@ -18,7 +18,16 @@ from downpour.cli.options import (
     Manager,
     Shared,
 )
-from downpour.cli.printing import check_format, err, note, out, print_json, print_result
+from downpour.cli.printing import (
+    check_format,
+    err,
+    note,
+    out,
+    print_json,
+    print_result,
+    print_spec,
+    with_spec_shown,
+)
 from downpour.cli.spec_options import with_spec
 from downpour.errors import SpecError, StoreError, Unreachable
 from downpour.spec import Spec
@@ -39,18 +48,21 @@ def submit(
 ) -> None:
     """Hand an experiment to a manager and print its identifier.
 
-    Without --shards it has as many as the manager has workers now.
+    Without --shards it has as many as the manager has workers now. The spec that was made is
+    printed, too.
     """
     with _client(manager) as client:
         experiment = client.submit(spec)
         out().print(experiment, highlight=False, soft_wrap=True)
         if not watch:
+            print_spec(spec)
             return
         from downpour.reports.progress import ProgressDisplay
 
         try:
             with ProgressDisplay(err()) as display:
-                result = client.wait(experiment, on_status=display.show)
+                shown = with_spec_shown(spec, display.show)
+                result = client.wait(experiment, on_status=shown)
         except KeyboardInterrupt:
             note(f"{experiment} goes on; `downpour cancel {experiment}` ends it")
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from downpour.errors import SpecError
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from downpour.reports import Result
+    from downpour.rpc.messages import Status
+    from downpour.spec import Spec
 
 
 @functools.cache
@@ -33,6 +36,29 @@ def err() -> Console:
 def note(text: str) -> None:
     """Print a line that is not a result, whole even where the terminal is narrow."""
     err().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_spec(spec: Spec) -> None:
+    """Print the spec that was made, as the TOML that makes it again."""
+    err().print(spec.to_toml().rstrip(), style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def with_spec_shown(spec: Spec, show: Callable[[Status], None]) -> Callable[[Status], None]:
+    """Return a `show` that also prints the spec, once, when its experiment has begun to train.
+
+    Not sooner: where an experiment comes to nothing before, the reason is all there is to say.
+    """
+    shown = False
+
+    def show_both(status: Status) -> None:
+        nonlocal shown
+        state = status.experiment.state if status.experiment else ""
+        if not shown and state in {"running", "finished"}:
+            shown = True
+            print_spec(spec)
+        show(status)
+
+    return show_both
 
 
 def print_json(value: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from downpour.cli.options import SHARED, AsCsv, AsJson, DataDir, Shared, whole_number
-from downpour.cli.printing import check_format, err, print_result
+from downpour.cli.printing import check_format, err, print_result, with_spec_shown
 from downpour.cli.spec_options import with_spec
 from downpour.spec import Spec
 
@@ -35,18 +35,21 @@ def run(
 ) -> None:
     """Train on this machine, with workers that end with the command.
 
-    The spec comes from FILE, from options, or both; without any, the digits set is trained.
+    The spec comes from FILE, from options, or both; without any, the digits set is trained. It is
+    printed when training begins.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     from downpour import api
     from downpour.reports.progress import ProgressDisplay
 
+    spec, workers = api.resolve(spec, workers)
+    for_people = not (as_json or as_csv)
     with ProgressDisplay(err()) as display:
         result = api.run(
             spec,
             workers=workers,
             shared=shared,
             data_dir=data_dir,
-            on_status=display.show,
+            on_status=with_spec_shown(spec, display.show) if for_people else display.show,
         )
     print_result(result, as_json=as_json, as_csv=as_csv)

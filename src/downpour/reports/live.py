@@ -69,7 +69,7 @@ def _headline(status: Status) -> RenderableType:
     else:
         line.append(f"\nepoch {min(one.rounds_done + 1, one.rounds_total)} of {one.rounds_total}")
         if status.tasks:
-            done = sum(task.state in {"published", "applied"} for task in status.tasks)
+            done = sum(task.has_update for task in status.tasks)
             line.append(f", {done} of {len(status.tasks)} shards")
     if one.accuracy is not None:
         line.append(f", accuracy {_percent(one.accuracy)}")

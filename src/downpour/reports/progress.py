@@ -57,7 +57,7 @@ class ProgressDisplay:
             description=f"shards of epoch {min(experiment.rounds_done + 1, total)}",
             total=len(status.tasks) or None,
             completed=sum(_task_done(task) for task in status.tasks),
-            count=f"{sum(map(_is_done, status.tasks))}/{len(status.tasks)}",
+            count=f"{sum(task.has_update for task in status.tasks)}/{len(status.tasks)}",
             visible=running and bool(status.tasks),
         )
 
@@ -91,10 +91,6 @@ def _part_done(tasks: tuple[TaskStatus, ...]) -> float:
 
 
 def _task_done(task: TaskStatus) -> float:
-    if _is_done(task):
+    if task.has_update:
         return 1.0
     return task.steps_done / task.steps_total if task.steps_total else 0.0
-
-
-def _is_done(task: TaskStatus) -> bool:
-    return task.state in {"published", "applied"}

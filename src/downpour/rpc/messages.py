@@ -145,6 +145,11 @@ class TaskStatus:
     steps_total: int
     elapsed_seconds: float
 
+    @property
+    def has_update(self) -> bool:
+        """Whether its update is there, applied or not."""
+        return self.state in {"published", "applied"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
