@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from downpour.cli import run
+from downpour.spec import Spec
 
 COMMAND = [sys.executable, "-m", "downpour.cli", "run"]
 PATIENCE_SECONDS = 60
@@ -63,7 +64,7 @@ def test_a_file_and_options_make_a_run(downpour: Callable[..., Any], tmp_path: P
 
 @pytest.mark.slow
 def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
-    """Status 130, one word, and no process left behind."""
+    """Status 130, one word after the spec, and no process left behind."""
     words = ["--epochs", "10000", "--workers", "2", "--shared", str(tmp_path)]
     with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True) as process:
         own = psutil.Process(process.pid)
@@ -74,5 +75,8 @@ def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
         _, said = process.communicate(timeout=PATIENCE_SECONDS)
     _, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
     assert not alive
-    assert said == "downpour: stopped\n"
+    *shown, last = said.splitlines()
+    assert last == "downpour: stopped"
+    # The spec stands there if training had begun, and nothing else does.
+    assert not shown or Spec.from_toml("\n".join(shown)).epochs == 10_000
     assert process.returncode == 130
