@@ -93,7 +93,7 @@ def sleeping_worker(name: str, address: str, sleeper: Sleeper, shared: Path) -> 
     directory = SharedDirectory.open(shared, create=False)
     agent = WorkerAgent(manager, directory, name, NUMERICS, sleeper.run)
     server = serve_worker(agent, "127.0.0.1", 0).start()
-    agent.register(server.address)
+    agent.register(server.address.host, server.address.port)
     thread = Thread(target=agent.run)
     thread.start()
     try:

@@ -14,15 +14,17 @@ from downpour.version import VERSION
 
 if TYPE_CHECKING:
     from downpour.api import Client, run
+    from downpour.credentials import Credentials
     from downpour.errors import DownpourError
     from downpour.reports import Result
     from downpour.spec import Spec
 
 __version__ = VERSION
-__all__ = ["Client", "DownpourError", "Result", "Spec", "__version__", "run"]
+__all__ = ["Client", "Credentials", "DownpourError", "Result", "Spec", "__version__", "run"]
 
 _HOMES = {
     "Client": "downpour.api",
+    "Credentials": "downpour.credentials",
     "DownpourError": "downpour.errors",
     "Result": "downpour.reports",
     "Spec": "downpour.spec",

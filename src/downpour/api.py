@@ -14,11 +14,12 @@ from typing import Self
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from downpour import datasets
+from downpour.credentials import Credentials
 from downpour.errors import DeadlineExceeded, ExperimentFailed, SpecError, Unreachable
 from downpour.launchers import LocalCluster
 from downpour.manager.options import DEFAULT_MANAGER, DEFAULT_SHARED, ManagerOptions
 from downpour.reports import Result
-from downpour.rpc import ManagerClient, parse_address
+from downpour.rpc import ManagerClient, Trust, parse_address
 from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status
 from downpour.spec import Spec
 from downpour.store import SharedDirectory
@@ -59,7 +60,8 @@ def run(
     root = SharedDirectory.open(Path(shared), create=True).root
     options = ManagerOptions(shared=str(root), port=0, data_dir=str(data_dir or ""))
     cluster = LocalCluster(options, workers, threads=resolved.threads, device=resolved.device)
-    with cluster, Client(cluster.address, shared=root) as client:
+    nothing = Credentials()  # on loopback nothing is asked, whatever the environment has
+    with cluster, Client(cluster.address, shared=root, credentials=nothing) as client:
         experiment = client.submit(resolved)
         return client.wait(experiment, on_status=on_status, check=cluster.check)
 
@@ -83,12 +85,21 @@ class Client:
     Args:
         manager: Its address, `HOST:PORT`.
         shared: Its shared directory where this machine sees it too; results then name the files.
+        credentials: What it asks for; else what the environment has (`DOWNPOUR_TOKEN` and others).
+
+    Raises:
+        SpecError: the address is none, or a credential cannot be read.
     """
 
     def __init__(
-        self, manager: str = DEFAULT_MANAGER, *, shared: str | os.PathLike[str] | None = None
+        self,
+        manager: str = DEFAULT_MANAGER,
+        *,
+        shared: str | os.PathLike[str] | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        self._manager = ManagerClient(parse_address(manager, field="manager"))
+        trust = Trust.load(credentials or Credentials.from_environment())
+        self._manager = ManagerClient(parse_address(manager, field="manager"), trust=trust)
         self._shared = Path(shared) if shared is not None else None
 
     def __enter__(self) -> Self:

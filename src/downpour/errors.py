@@ -12,6 +12,7 @@
     │   ├── Unreachable              nobody answers at the address
     │   ├── DeadlineExceeded         somebody answered too slowly
     │   ├── IncompatiblePeer         another version, or a message nobody here understands
+    │   ├── Untrusted                one side cannot prove to the other that it belongs here
     │   └── Refused                  the peer understood and said no
     ├── MissingPackage           an optional library is not installed; names the extra with it
     ├── LaunchError              a process could not be started, or died before it was ready
@@ -119,6 +120,20 @@ class IncompatiblePeer(ProtocolError):
     """The other side speaks another version, or sent what nobody here understands."""
 
     exit_status = 2
+
+
+class Untrusted(ProtocolError):
+    """One side could not prove to the other that it belongs here: token or certificate."""
+
+    exit_status = 2
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address = address
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.address} {self.reason}"
 
 
 class Refused(ProtocolError):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from downpour.cli import run_command
+from downpour.credentials import FILES, TOKEN
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 
@@ -29,7 +30,13 @@ Downpour = Callable[..., Outcome]
 @pytest.fixture
 def downpour(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Downpour:
     """Run a command in this process, as a terminal of 80 columns would show it."""
-    for variable in ("DOWNPOUR_MANAGER", "DOWNPOUR_SHARED", "DOWNPOUR_DATA"):
+    for variable in (
+        "DOWNPOUR_MANAGER",
+        "DOWNPOUR_SHARED",
+        "DOWNPOUR_DATA",
+        TOKEN,
+        *FILES.values(),
+    ):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -56,9 +63,9 @@ def refused(downpour: Downpour) -> Callable[..., str]:
     return run
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:
-    """Give the signals back that a worker has taken over."""
+    """Give the signals back that a manager or a worker has taken over."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in kept.items():

@@ -91,7 +91,6 @@ def test_a_worker_that_was_misled_does_not_start(
     assert refused("worker", "--shared", tmp_path, *words).startswith(line)
 
 
-@pytest.mark.usefixtures("own_signals")
 def test_versions_that_do_not_fit_are_named(refused: Refused, tmp_path: Path) -> None:
     """Both of them, and what to do."""
     with stranger(PROTOCOL + 1) as address:
@@ -102,7 +101,6 @@ def test_versions_that_do_not_fit_are_named(refused: Refused, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("own_signals")
 def test_another_shared_directory_than_the_managers_is_named(
     refused: Refused, tmp_path: Path
 ) -> None:
@@ -113,7 +111,6 @@ def test_another_shared_directory_than_the_managers_is_named(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("own_signals")
 def test_a_worker_without_a_manager_gives_up(refused: Refused, tmp_path: Path) -> None:
     """After the seconds that a manager may take to start."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -15,7 +15,7 @@ from thrift.Thrift import TApplicationException, TMessageType, TType
 from thrift.transport.TTransport import TMemoryBuffer
 
 from downpour.errors import SpecError, Unreachable
-from downpour.rpc import Address, Limits, ManagerClient, serve_manager
+from downpour.rpc import Address, Limits, ManagerClient, Trust, serve_manager
 from downpour.rpc.frames import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -241,7 +241,8 @@ def test_ipv6_is_served(manager: Served, six: str) -> None:
 
 def test_every_interface_of_both_kinds(manager: Served, six: str) -> None:
     """`::` listens on IPv4 as well."""
-    with serve_manager(manager.service, "::", 0) as server:
+    trust = Trust(token=b"sixteen or more characters")
+    with serve_manager(manager.service, "::", 0, trust=trust) as server:
         for host in (six, "127.0.0.1"):
-            with ManagerClient(Address(host, server.address.port)) as client:
+            with ManagerClient(Address(host, server.address.port), trust=trust) as client:
                 client.describe()

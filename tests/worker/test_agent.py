@@ -84,7 +84,7 @@ def office(desk: Any) -> Iterator[Office]:
     work = Work(SimpleQueue(), lambda _: UPDATE)
     agent = WorkerAgent(desk.client, desk.shared, "anna", NUMERICS, work)
     server = serve_worker(agent, "127.0.0.1", 0).start()
-    agent.register(server.address)
+    agent.register(server.address.host, server.address.port)
     thread = Thread(target=agent.run)
     thread.start()
     client = WorkerClient(server.address)
@@ -118,7 +118,7 @@ def test_another_shared_directory_is_noticed_before_registering(desk: Any, tmp_p
     )
     agent = WorkerAgent(desk.client, elsewhere, "anna", NUMERICS, lambda *_: UPDATE)
     with pytest.raises(SharedDirectoryError, match="different folder"):
-        agent.register(desk.server.address)
+        agent.register("", desk.server.address.port)
     assert desk.manager.registrations.empty()
 
 
@@ -127,7 +127,7 @@ def test_another_protocol_is_noticed_before_registering(desk: Any) -> None:
     desk.manager.protocol = 99
     agent = WorkerAgent(desk.client, desk.shared, "anna", NUMERICS, lambda *_: UPDATE)
     with pytest.raises(IncompatiblePeer, match="install the same version"):
-        agent.register(desk.server.address)
+        agent.register("", desk.server.address.port)
 
 
 def test_a_task_ends_in_a_report(desk: Any, office: Office) -> None:

@@ -29,6 +29,8 @@ from downpour.cli.printing import (
     with_spec_shown,
 )
 from downpour.cli.spec_options import with_spec
+from downpour.cli.trust_options import with_credentials
+from downpour.credentials import Credentials
 from downpour.errors import SpecError, StoreError, Unreachable
 from downpour.spec import Spec
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 
 @with_spec
+@with_credentials
 def submit(
     spec: Spec,
     manager: Manager = MANAGER,
@@ -45,13 +48,14 @@ def submit(
     watch: Annotated[
         bool, typer.Option("--watch", help="Stay until it has ended, then print the result.")
     ] = False,
+    credentials: Credentials,
 ) -> None:
     """Hand an experiment to a manager and print its identifier.
 
     Without --shards it has as many as the manager has workers now. The spec that was made is
     printed, too.
     """
-    with _client(manager) as client:
+    with _client(manager, credentials) as client:
         experiment = client.submit(spec)
         out().print(experiment, highlight=False, soft_wrap=True)
         if not watch:
@@ -69,11 +73,16 @@ def submit(
     print_result(result)
 
 
+@with_credentials
 def status(
-    experiment: AnyExperiment = "", manager: Manager = MANAGER, *, as_json: AsJson = False
+    experiment: AnyExperiment = "",
+    manager: Manager = MANAGER,
+    *,
+    as_json: AsJson = False,
+    credentials: Credentials,
 ) -> None:
     """Show the workers and the experiment, as they are now."""
-    with _client(manager) as client:
+    with _client(manager, credentials) as client:
         now = client.status(experiment)
     if as_json:
         print_json(asdict(now))
@@ -83,7 +92,10 @@ def status(
     out().print(status_view(now))
 
 
-def watch(experiment: AnyExperiment = "", manager: Manager = MANAGER) -> None:
+@with_credentials
+def watch(
+    experiment: AnyExperiment = "", manager: Manager = MANAGER, *, credentials: Credentials
+) -> None:
     """Show the workers and the experiment until it ends.
 
     Without an identifier it is the active experiment, or the next to become active.
@@ -92,14 +104,17 @@ def watch(experiment: AnyExperiment = "", manager: Manager = MANAGER) -> None:
 
     from downpour.reports.live import status_view
 
-    with _client(manager) as client, Live(console=out(), refresh_per_second=4) as live:
+    with _client(manager, credentials) as client, Live(console=out(), refresh_per_second=4) as live:
         for now in client.watch(experiment):
             live.update(status_view(now))
 
 
-def list_experiments(manager: Manager = MANAGER, *, as_json: AsJson = False) -> None:
+@with_credentials
+def list_experiments(
+    manager: Manager = MANAGER, *, as_json: AsJson = False, credentials: Credentials
+) -> None:
     """List the manager's experiments, oldest first."""
-    with _client(manager) as client:
+    with _client(manager, credentials) as client:
         found = client.experiments()
     if as_json:
         print_json([asdict(one) for one in found])
@@ -109,12 +124,14 @@ def list_experiments(manager: Manager = MANAGER, *, as_json: AsJson = False) -> 
     out().print(experiments_table(found))
 
 
-def cancel(experiment: Experiment, manager: Manager = MANAGER) -> None:
+@with_credentials
+def cancel(experiment: Experiment, manager: Manager = MANAGER, *, credentials: Credentials) -> None:
     """Stop an experiment; what it has written so far stays."""
-    with _client(manager) as client:
+    with _client(manager, credentials) as client:
         client.cancel(experiment)
 
 
+@with_credentials
 def results(
     experiment: Experiment,
     shared: Shared = SHARED,
@@ -122,22 +139,23 @@ def results(
     *,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
+    credentials: Credentials,
 ) -> None:
     """Print an experiment's results, also while it runs.
 
     They are read in the shared directory or, where it has none, asked of the manager.
     """
     check_format(as_json=as_json, as_csv=as_csv)
-    print_result(_find(experiment, shared, manager), as_json=as_json, as_csv=as_csv)
+    print_result(_find(experiment, shared, manager, credentials), as_json=as_json, as_csv=as_csv)
 
 
-def _client(manager: str) -> Client:
+def _client(manager: str, credentials: Credentials) -> Client:
     from downpour.api import Client
 
-    return Client(manager)
+    return Client(manager, credentials=credentials)
 
 
-def _find(experiment: str, shared: Path, manager: str) -> Result:
+def _find(experiment: str, shared: Path, manager: str, credentials: Credentials) -> Result:
     from downpour.reports import Result
     from downpour.store import SharedDirectory
 
@@ -148,7 +166,7 @@ def _find(experiment: str, shared: Path, manager: str) -> Result:
     if folder.is_dir():
         return Result.read(folder)
     try:
-        with _client(manager) as client:
+        with _client(manager, credentials) as client:
             return client.results(experiment)
     except Unreachable as error:
         raise SpecError("ID", experiment, f"not in {shared}, and {error}") from None

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import logging
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from downpour.cli.options import MANAGER, SHARED, DataDir, Manager, Shared, whole_number
 from downpour.cli.printing import note
+from downpour.cli.trust_options import with_credentials
+from downpour.credentials import Credentials
 from downpour.errors import SpecError
 from downpour.manager.options import DEFAULT_PORT, ManagerOptions
 from downpour.worker.options import WorkerOptions
 
 DEVICES = ("cpu", "cuda")
+_TERMINATED = 128 + signal.SIGTERM
 
 Port = Annotated[
     int,
@@ -22,6 +29,7 @@ Port = Annotated[
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more of what goes on.")]
 
 
+@with_credentials
 def manager(
     shared: Shared = SHARED,
     host: Annotated[
@@ -33,19 +41,39 @@ def manager(
     port: Port = DEFAULT_PORT,
     data_dir: DataDir = None,
     *,
+    make_token: Annotated[
+        bool,
+        typer.Option(
+            "--make-token",
+            help="Make the token's file where there is none, readable by this user alone: "
+            "DIR/token, or what --token-file says.",
+            rich_help_panel="Trust",
+        ),
+    ] = False,
     verbose: Verbose = False,
+    credentials: Credentials,
 ) -> None:
     """Serve as the manager until Ctrl-C.
 
-    It takes experiments in and hands their shards to workers.
+    It takes experiments in and hands their shards to workers. Where other machines can reach it, a
+    token or TLS is needed.
     """
-    _log(verbose=verbose)
+    _begin(verbose=verbose)
+    if make_token:
+        credentials = _with_token(credentials, shared)
     from downpour.manager.process import run_manager
 
-    options = ManagerOptions(shared=str(shared), host=host, port=port, data_dir=str(data_dir or ""))
+    options = ManagerOptions(
+        shared=str(shared),
+        host=host,
+        port=port,
+        data_dir=str(data_dir or ""),
+        credentials=credentials,
+    )
     run_manager(options, lambda address: note(f"manager at {address}, shared directory {shared}"))
 
 
+@with_credentials
 def worker(
     manager: Manager = MANAGER,
     shared: Shared = SHARED,
@@ -64,8 +92,8 @@ def worker(
     advertise: Annotated[
         str,
         typer.Option(
-            metavar="HOST",
-            help="The name or address that the manager calls this worker back at.",
+            metavar="HOST[:PORT]",
+            help="Where the manager calls this worker back.",
             show_default="the address that reaches the manager",
         ),
     ] = "",
@@ -74,6 +102,7 @@ def worker(
     ] = "cpu",
     *,
     verbose: Verbose = False,
+    credentials: Credentials,
 ) -> None:
     """Serve as a worker until Ctrl-C.
 
@@ -81,7 +110,7 @@ def worker(
     """
     if device not in DEVICES:
         raise SpecError("device", device, f"must be {' or '.join(DEVICES)}")
-    _log(verbose=verbose)
+    _begin(verbose=verbose)
     options = WorkerOptions(
         manager=manager,
         shared=str(shared),
@@ -90,12 +119,24 @@ def worker(
         port=port,
         advertise=advertise,
         device=device,
+        credentials=credentials,
     )
     from downpour.worker.process import run_worker
 
     run_worker(options, lambda address: note(f"worker at {address}, manager {manager}"))
 
 
-def _log(*, verbose: bool) -> None:
+def _begin(*, verbose: bool) -> None:
+    """Set up the log, and end on SIGTERM, which a container's first process else ignores."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def _with_token(credentials: Credentials, shared: Path) -> Credentials:
+    from downpour.operations.token import make_token
+
+    path = Path(credentials.token_file or shared / "token")
+    if make_token(path):
+        note(f"made a token: {path}")
+    return replace(credentials, token_file=str(path))

@@ -22,6 +22,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NoReturn
 
+from pydantic import TypeAdapter
+
+from downpour.credentials import without_credentials
 from downpour.errors import DownpourError
 from downpour.manager.options import ManagerOptions
 from downpour.rpc import Address
@@ -146,16 +149,17 @@ class ForkServer:
 def _run_manager(options: dict[str, Any], ready: Callable[[Address], None]) -> None:
     from downpour.manager.process import run_manager
 
-    run_manager(ManagerOptions(**options), ready)
+    run_manager(TypeAdapter(ManagerOptions).validate_python(options), ready)
 
 
 def _run_worker(options: dict[str, Any], ready: Callable[[Address], None]) -> None:
     from downpour.worker.process import check_device, run_worker
 
-    worker = WorkerOptions(**options)
+    worker = TypeAdapter(WorkerOptions).validate_python(options)
     if worker.device == "cuda":
         check_device(worker.device)
-        os.execv(sys.executable, [sys.executable, "-m", "downpour.cli", *worker.arguments()])  # noqa: S606
+        words = [sys.executable, "-m", "downpour.cli", *worker.arguments()]
+        os.execve(sys.executable, words, without_credentials(os.environ))  # noqa: S606
     run_worker(worker, ready)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from downpour.credentials import Credentials
 
 DEFAULT_PORT = 9090
 DEFAULT_MANAGER = f"localhost:{DEFAULT_PORT}"
@@ -25,3 +27,4 @@ class ManagerOptions:
     heartbeat_seconds: float = 1.0
     lost_after_seconds: float = 10.0
     patience_seconds: float = 10.0
+    credentials: Credentials = field(default_factory=Credentials)

@@ -17,7 +17,7 @@ from downpour.manager.effects import Effects
 from downpour.manager.options import ManagerOptions
 from downpour.manager.roster import Roster
 from downpour.manager.service import ManagerService
-from downpour.rpc import Address, serve_manager
+from downpour.rpc import Address, Trust, serve_manager
 from downpour.scheduler import Scheduler, SchedulerOptions
 from downpour.store import SharedDirectory
 
@@ -34,8 +34,10 @@ class Manager:
 
         Raises:
             SharedDirectoryError: the folder cannot serve.
-            SpecError: the port is in use.
+            SpecError: the port is in use, a credential is wrong, or others could reach the port
+                and nothing would be asked of them.
         """
+        trust = Trust.load(options.credentials)
         shared = replace(
             SharedDirectory.open(Path(options.shared), create=True),
             patience_seconds=options.patience_seconds,
@@ -46,8 +48,10 @@ class Manager:
         self._effects = Effects(self._roster, data_dir)
         self._driver = Driver(core, self._effects)
         self._effects.attach(self._driver.post, lambda: self._driver.now_seconds)
-        self._service = ManagerService(options, shared, self._driver, self._effects, self._roster)
-        self._server = serve_manager(self._service, options.host, options.port)
+        self._service = ManagerService(
+            options, trust, shared, self._driver, self._effects, self._roster
+        )
+        self._server = serve_manager(self._service, options.host, options.port, trust=trust)
         self._service.announce()
         self._driver.start()
         self._server.start()

@@ -25,7 +25,7 @@ from downpour.manager.effects import Effects
 from downpour.manager.options import ManagerOptions
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import open_workspace
-from downpour.rpc import PROTOCOL, Address, WorkerClient
+from downpour.rpc import PROTOCOL, Address, Trust, WorkerClient
 from downpour.rpc.messages import (
     ExperimentSummary,
     Heartbeat,
@@ -54,12 +54,14 @@ class ManagerService:
     def __init__(
         self,
         options: ManagerOptions,
+        trust: Trust,
         shared: SharedDirectory,
         driver: Driver,
         effects: Effects,
         roster: Roster,
     ) -> None:
         self._options = options
+        self._trust = trust
         self._shared = shared
         self._driver = driver
         self._effects = effects
@@ -91,14 +93,12 @@ class ManagerService:
         """Take a worker in, after a look at its version, its directory and its address."""
         self._check(registration)
         address = Address(registration.host, registration.port)
-        client = WorkerClient(address)
+        client = WorkerClient(address, trust=self._trust)
         try:
-            client.ping()
-        except DownpourError as error:
+            _call_back(client, registration.name)
+        except DownpourError:
             client.close()
-            raise Refused(
-                "advertise", f"the manager cannot call the worker back at {address}: {error}"
-            ) from None
+            raise
         worker = self._roster.enter(registration, client)
         self._warn_of_mixture(worker, registration)
         self._driver.post(on.WorkerJoined(at_seconds=self._now, worker=worker)).result()
@@ -236,6 +236,17 @@ class ManagerService:
 
     def _summary(self, experiment: str) -> ExperimentSummary:
         return self._driver.ask(lambda core: views.summary(core.experiments[experiment]))
+
+
+def _call_back(client: WorkerClient, name: str) -> None:
+    """Make sure that the worker of that name answers where it says."""
+    where = f"the worker back at {client.address}"
+    try:
+        found = client.ping().name
+    except DownpourError as error:
+        raise Refused("advertise", f"the manager cannot call {where}: {error}") from None
+    if found != name:
+        raise Refused("advertise", f"the manager called {where}, and {found} answered")
 
 
 def _new_name(name: str) -> str:

@@ -29,9 +29,11 @@ from downpour.rpc.messages import (
 )
 from downpour.rpc.server import Limits, Server
 from downpour.rpc.services import ManagerService, WorkerService, serve_manager, serve_worker
+from downpour.rpc.trust import OPEN, Trust
 
 __all__ = [
     "DEFAULT_PORT",
+    "OPEN",
     "PACKED_BYTES_MAX",
     "PROTOCOL",
     "Address",
@@ -53,6 +55,7 @@ __all__ = [
     "Status",
     "Task",
     "TaskStatus",
+    "Trust",
     "WorkerClient",
     "WorkerInfo",
     "WorkerService",

@@ -36,8 +36,10 @@ class Address:
         return f"{host}:{self.port}"
 
 
-def parse_address(text: str, *, field: str = "address") -> Address:
-    """Read `host`, `host:port` or `[ipv6]:port`; without a port it is `DEFAULT_PORT`.
+def parse_address(
+    text: str, *, field: str = "address", default_port: int = DEFAULT_PORT
+) -> Address:
+    """Read `host`, `host:port` or `[ipv6]:port`; without a port it is `default_port`.
 
     Raises:
         SpecError: names `field` and the forms that are accepted.
@@ -45,7 +47,7 @@ def parse_address(text: str, *, field: str = "address") -> Address:
     match = _SHAPE.fullmatch(text)
     if match is None:
         raise SpecError(field, text, _ACCEPTED)
-    port = int(match["port"] or DEFAULT_PORT)
+    port = int(match["port"] or default_port)
     if not 1 <= port <= 65535:
         raise SpecError(field, text, _ACCEPTED)
     if match["v6"] is not None:

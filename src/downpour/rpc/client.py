@@ -27,6 +27,7 @@ from downpour.rpc.messages import (
     WorkerInfo,
 )
 from downpour.rpc.misfit import Misfit
+from downpour.rpc.trust import OPEN, Trust
 from downpour.rpc.wire import from_wire, to_wire
 from downpour.values import AttemptId, FailureKind, Update
 
@@ -38,6 +39,7 @@ class _Client:
 
     Args:
         address: where the service answers.
+        trust: what is asked of the service, and shown to it.
         timeout_seconds: the deadline of each call, not counting the time it was asked to wait.
         connect_seconds: how long a connection may take to be made.
         patience_seconds: how long a call is repeated while nobody answers; 0: it is not.
@@ -50,6 +52,7 @@ class _Client:
         self,
         address: Address,
         *,
+        trust: Trust = OPEN,
         timeout_seconds: float = 10.0,
         connect_seconds: float = 5.0,
         patience_seconds: float = 0.0,
@@ -60,10 +63,16 @@ class _Client:
         self._peer = Peer(
             address,
             self._service,
+            trust=trust,
             connect_seconds=connect_seconds,
             patience_seconds=patience_seconds,
             connections_max=connections_max,
         )
+
+    @property
+    def local_host(self) -> str:
+        """This machine's address on the connection that was made last; empty before the first."""
+        return self._peer.local_host
 
     def close(self) -> None:
         """Close every connection; calls in flight end as `Unreachable`."""

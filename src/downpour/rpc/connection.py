@@ -10,6 +10,7 @@ Structs go in and come out here; values are the business of `client.py`.
 from __future__ import annotations
 
 import socket
+import ssl
 from threading import BoundedSemaphore, Event, Lock
 from time import monotonic
 from types import ModuleType
@@ -28,11 +29,13 @@ from downpour.errors import (
     SharedDirectoryError,
     SpecError,
     Unreachable,
+    Untrusted,
 )
-from downpour.rpc import frames
+from downpour.rpc import frames, handshake
 from downpour.rpc.address import Address
 from downpour.rpc.generated.ttypes import Refusal, RefusalKind
 from downpour.rpc.misfit import Shown
+from downpour.rpc.trust import OPEN, Trust
 
 
 class Peer:
@@ -41,6 +44,7 @@ class Peer:
     Args:
         address: where the service answers.
         service: the generated module of the service.
+        trust: what is asked of the service, and shown to it.
         connect_seconds: how long a connection may take to be made.
         patience_seconds: how long a call is repeated while nobody answers; 0: it is not.
         connections_max: calls in flight at a time; further ones wait, within their deadline.
@@ -51,12 +55,15 @@ class Peer:
         address: Address,
         service: ModuleType,
         *,
+        trust: Trust = OPEN,
         connect_seconds: float = 5.0,
         patience_seconds: float = 0.0,
         connections_max: int = 8,
     ) -> None:
         self.address = address
+        self.local_host = ""
         self._service = service
+        self._trust = trust
         self._connect_seconds = connect_seconds
         self._idle: list[_Connection] = []
         self._all: set[_Connection] = set()
@@ -77,6 +84,7 @@ class Peer:
 
         Raises:
             Unreachable: nobody answered, for as long as patience lasts.
+            Untrusted: one side cannot prove to the other that it belongs here.
             DeadlineExceeded: the answer was not there after `seconds`; what came of the call is
                 unknown.
             IncompatiblePeer: the peer, or this side, does not understand the other.
@@ -108,6 +116,10 @@ class Peer:
             raise DeadlineExceeded(f"{self.address}: {method} found no free connection in time")
         try:
             return self._exchange(method, arguments, result, deadline)
+        except ssl.SSLEOFError as error:
+            raise Unreachable(str(self.address), "the connection was closed") from error
+        except ssl.SSLError as error:
+            raise handshake.refused_by_tls(self.address, error) from error
         except TimeoutError as error:
             text = f"{self.address}: {method} took longer than {seconds:g} s"
             raise DeadlineExceeded(text) from error
@@ -173,6 +185,7 @@ class Peer:
         except UnicodeError as error:
             raise Unreachable(address, "not a host name") from error
         connection = _Connection(sock)
+        self.local_host = str(sock.getsockname()[0])
         with self._lock:
             self._all.add(connection)
             if self._closed.is_set() or sock.getsockname() == sock.getpeername():
@@ -180,7 +193,23 @@ class Peer:
                 self._all.discard(connection)
                 connection.channel.close()
                 raise Unreachable(address, "nobody listens there")
+        self._greet(connection, seconds)
         return connection
+
+    def _greet(self, connection: _Connection, seconds: float) -> None:
+        """Come to trust each other, over a connection that was just made."""
+        greeted = False
+        try:
+            handshake.greet(connection.channel, self.address, self._trust, monotonic() + seconds)
+            greeted = True
+        except TimeoutError as error:
+            reason = f"no handshake within {seconds:.1f} s"
+            raise Unreachable(str(self.address), reason) from error
+        finally:
+            if not greeted:
+                with self._lock:
+                    self._all.discard(connection)
+                connection.channel.close()
 
 
 class _Connection:
@@ -219,7 +248,9 @@ class _Connection:
 
 
 def _told(address: Address, method: str, told: TApplicationException) -> ProtocolError:
-    """What a peer answers when it cannot carry a call out."""
+    """What a peer answers when it cannot, or does not want to, carry a call out."""
+    if told.type == handshake.UNTRUSTED:
+        return Untrusted(str(address), str(told.message)[:200])
     if told.type == TApplicationException.INTERNAL_ERROR:
         return ProtocolError(f"{address}: {method} failed there; the log of the peer says why")
     return IncompatiblePeer(f"{address} does not understand {method}: {told}")

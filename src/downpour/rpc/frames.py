@@ -9,7 +9,9 @@ sides of a conversation use it; neither may use a channel again after an error.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import socket
+import ssl
 from time import monotonic
 from typing import Any
 
@@ -23,6 +25,8 @@ FRAME_BYTES_MAX = 16 * 2**20
 _ITEMS_MAX = 100_000
 _HEADER_BYTES = 4
 _CHUNK_BYTES = 64 * 1024
+_PARTING_SECONDS = 1.0
+_SEAL_BYTES = 32
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
@@ -32,6 +36,19 @@ class Closed(Exception):
     def __init__(self, *, midway: bool) -> None:
         super().__init__("closed in the middle of a message" if midway else "closed")
         self.midway = midway
+
+
+class _Seal:
+    """Marks the frames of one direction, each with its number, by HMAC-SHA256 under a key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._frames = 0
+
+    def of(self, message: bytes) -> bytes:
+        """The mark of the next frame."""
+        self._frames += 1
+        return hmac.digest(self._key, self._frames.to_bytes(8, "big") + message, "sha256")
 
 
 class Channel:
@@ -45,6 +62,8 @@ class Channel:
             raise
         self._sock = sock
         self._received = bytearray()
+        self._interrupted = False
+        self._seals: tuple[_Seal, _Seal] | None = None
 
     def receive(self, deadline: float, *, frame_seconds: float | None = None) -> bytes:
         """Read one frame by `deadline` (monotonic seconds).
@@ -55,8 +74,8 @@ class Channel:
         Raises:
             Closed: the peer ended the connection.
             TimeoutError: the deadline passed.
-            IncompatiblePeer: the length is negative or beyond `FRAME_BYTES_MAX`; nothing is
-                allocated for it.
+            IncompatiblePeer: the length is negative or beyond `FRAME_BYTES_MAX`, and nothing is
+                allocated for it; or the frame is not what the peer has sealed.
             OSError: the connection broke.
         """
         if not self._received:
@@ -65,30 +84,92 @@ class Channel:
             deadline = monotonic() + frame_seconds
         self._receive_until(_HEADER_BYTES, deadline)
         size = int.from_bytes(self._received[:_HEADER_BYTES], "big", signed=True)
-        if not 0 <= size <= FRAME_BYTES_MAX:
+        most = FRAME_BYTES_MAX + (_SEAL_BYTES if self._seals is not None else 0)
+        if not 0 <= size <= most:
             text = f"a message of {size} bytes: not Thrift, or over {FRAME_BYTES_MAX}"
             raise IncompatiblePeer(text)
         end = _HEADER_BYTES + size
         self._receive_until(end, deadline)
         frame = bytes(self._received[_HEADER_BYTES:end])
         del self._received[:end]
-        return frame
+        return frame if self._seals is None else _opened(frame, self._seals[1])
 
     def send(self, message: bytes, deadline: float) -> None:
         """Write one frame by `deadline`; raises TimeoutError or another OSError."""
         if len(message) > FRAME_BYTES_MAX:
             raise ValueError(f"a message of {len(message)} bytes is over {FRAME_BYTES_MAX}")
+        if self._seals is not None:
+            message += self._seals[0].of(message)
         self._sock.settimeout(_left(deadline))
         self._sock.sendall(len(message).to_bytes(_HEADER_BYTES, "big") + message)
 
+    def peek(self, deadline: float) -> int:
+        """Return the first byte that was sent, and leave it where it is.
+
+        Raises:
+            Closed: the peer ended the connection.
+            TimeoutError: the deadline passed.
+            OSError: the connection broke.
+        """
+        self._sock.settimeout(_left(deadline))
+        first = self._sock.recv(1, socket.MSG_PEEK)
+        if not first:
+            raise Closed(midway=False)
+        return first[0]
+
+    def secure(
+        self, context: ssl.SSLContext, deadline: float, *, server_hostname: str | None = None
+    ) -> None:
+        """Go on under TLS, as the caller of `server_hostname`, or as the server without it.
+
+        Raises:
+            TimeoutError: the deadline passed.
+            OSError: the connection broke, or (ssl.SSLError) one side refused the other.
+        """
+        serving = server_hostname is None
+        self._sock = context.wrap_socket(
+            self._sock,
+            server_side=serving,
+            do_handshake_on_connect=False,
+            server_hostname=server_hostname,
+        )
+        if self._interrupted:  # it may have reached the socket that was just replaced
+            raise Closed(midway=False)
+        self._sock.settimeout(_left(deadline))
+        try:
+            self._sock.do_handshake()
+        except ssl.SSLError:
+            if serving:
+                self._part()
+            raise
+
+    def seal(self, sending_key: bytes, receiving_key: bytes) -> None:
+        """From now on mark what is sent, and take only what the peer has marked.
+
+        So nobody on the way can alter, add, drop or repeat a message; he can read it, though.
+        """
+        self._seals = _Seal(sending_key), _Seal(receiving_key)
+
     def interrupt(self) -> None:
         """Wake whoever waits on the socket in another thread; closing alone would not."""
+        self._interrupted = True
         with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+            # Not the TLS socket's own, which would leave the reader without its TLS.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the socket; a second time is harmless."""
         self._sock.close()
+
+    def _part(self) -> None:
+        """Let the peer read why it was refused: closing on unread bytes would discard it."""
+        deadline = monotonic() + _PARTING_SECONDS
+        with contextlib.suppress(OSError), socket.socket(fileno=self._sock.detach()) as bare:
+            bare.shutdown(socket.SHUT_WR)
+            for _ in range(16):
+                bare.settimeout(_left(deadline))
+                if not bare.recv(_CHUNK_BYTES):
+                    return
 
     def _receive_until(self, size: int, deadline: float) -> None:
         while len(self._received) < size:
@@ -112,6 +193,13 @@ def accelerated(message: bytes | None = None) -> tuple[Any, TMemoryBuffer]:
         container_length_limit=_ITEMS_MAX,
     )
     return protocol, buffer
+
+
+def _opened(frame: bytes, seal: _Seal) -> bytes:
+    message, mark = frame[:-_SEAL_BYTES], frame[-_SEAL_BYTES:]
+    if not hmac.compare_digest(mark, seal.of(message)):
+        raise IncompatiblePeer("a message that the peer did not send so: it was altered on its way")
+    return message
 
 
 def _configure(sock: socket.socket) -> None:

@@ -1,9 +1,10 @@
 """A threaded Thrift server that survives whatever connects to it, and that can be stopped.
 
 Each connection has a thread of its own; it waits for a frame, carries the call out and answers. A
-peer that sends garbage, half a frame, an oversized one or nothing at all loses its connection when
-the limits say so, and nobody else notices. Stopping closes idle connections at once and lets the
-calls in flight finish within a grace time. What the calls mean is not known here.
+peer that sends garbage, half a frame, an oversized one or nothing at all, or that cannot prove who
+it is, loses its connection when the limits say so, and nobody else notices. Stopping closes idle
+connections at once and lets the calls in flight finish within a grace time. What the calls mean is
+not known here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Condition, Event, Thread, current_thread
@@ -21,22 +23,28 @@ from typing import Any, Self
 from thrift.Thrift import TApplicationException, TMessageType
 
 from downpour.errors import SpecError
-from downpour.rpc import frames
+from downpour.rpc import frames, handshake
 from downpour.rpc.address import Address
+from downpour.rpc.trust import OPEN, Trust
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
+_TRUST_WANTED = (
+    "other machines reach it there, so a token (DOWNPOUR_TOKEN or token_file) or TLS (tls_cert, "
+    "tls_key, tls_ca) is needed"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What one peer may take from a server.
 
-    `idle_seconds` pass between calls before a connection is closed; a frame, once begun, takes
-    `frame_seconds` at most in either direction; `connections` are served at a time, and one more
-    is closed unanswered.
+    A peer proves who it is within `handshake_seconds`; `idle_seconds` pass between calls before a
+    connection is closed; a frame, once begun, takes `frame_seconds` at most in either direction;
+    `connections` are served at a time, and one more is closed unanswered.
     """
 
+    handshake_seconds: float = 10.0
     idle_seconds: float = 600.0
     frame_seconds: float = 30.0
     connections: int = 4096
@@ -51,9 +59,11 @@ class Server:
         host: a name or address of this machine; `0.0.0.0` or `::` is every interface.
         port: 0 picks a free one.
         limits: what one peer may take.
+        trust: what is asked of peers.
 
     Raises:
-        SpecError: the port is in use or not allowed, or the host is not of this machine.
+        SpecError: the port is in use or not allowed, the host is not of this machine, or others
+            could reach it and nothing would be asked of them.
     """
 
     def __init__(
@@ -63,10 +73,12 @@ class Server:
         host: str,
         port: int,
         limits: Limits | None = None,
+        trust: Trust = OPEN,
     ) -> None:
         self._processor = processor
         self._limits = limits or Limits()
-        self._listener = _bound(host, port)
+        self._trust = trust
+        self._listener = _bound(host, port, trust)
         self.address = Address(*self._listener.getsockname()[:2])
         self._changed = Condition()
         self._connections: dict[Thread, frames.Channel] = {}
@@ -143,12 +155,16 @@ class Server:
     def _converse(self, channel: frames.Channel, peer: str) -> None:
         """Serve one connection to its end."""
         try:
-            # A TLS handshake belongs here, in the connection's own thread and under a deadline.
+            handshake.admit(channel, self._trust, monotonic() + self._limits.handshake_seconds)
             while self._exchange(channel):
                 pass
         except frames.Closed as closed:
             if closed.midway:
                 _LOG.info("%s left in the middle of a message", peer)
+        except handshake.Stranger as stranger:
+            _LOG.warning("%s %s", peer, stranger)
+        except ssl.SSLError as error:
+            _LOG.warning("%s was turned away: TLS: %s", peer, error.reason)
         except OSError as error:
             _LOG.info("%s loses its connection: %s", peer, error)
         except Exception as error:  # noqa: BLE001 - the edge between a peer and everybody else
@@ -163,6 +179,8 @@ class Server:
         frame = channel.receive(
             monotonic() + limits.idle_seconds, frame_seconds=limits.frame_seconds
         )
+        if handshake.is_hello(frame):
+            handshake.unasked(channel, frame, monotonic() + limits.frame_seconds)
         with self._changed:
             if self._stopping.is_set():
                 return False
@@ -214,13 +232,15 @@ def _refuser_of_unknown(methods: frozenset[str]) -> Callable[[str, int, int], No
     return refuse
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int, trust: Trust) -> socket.socket:
     """Listen; IPv4 where a name has both kinds of address, and both kinds for `::`."""
     if not 0 <= port <= 65535:
         raise SpecError("port", port, "a port from 0 to 65535; 0 picks a free one")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family = min(found, key=lambda entry: entry[0] == socket.AF_INET6)[0]
+        family, *_, address = min(found, key=lambda entry: entry[0] == socket.AF_INET6)
+        if trust.is_open and not Address(str(address[0]), port).is_loopback:
+            raise SpecError("host", host, _TRUST_WANTED)
         both = host == "::" and socket.has_dualstack_ipv6()
         return socket.create_server(
             (host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both

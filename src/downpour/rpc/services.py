@@ -31,6 +31,7 @@ from downpour.rpc.messages import (
 )
 from downpour.rpc.misfit import Misfit, Shown, shown
 from downpour.rpc.server import Limits, Server
+from downpour.rpc.trust import OPEN, Trust
 from downpour.rpc.wire import reader, writer
 from downpour.values import AttemptId, FailureKind, Update
 
@@ -95,34 +96,42 @@ class WorkerService(Protocol):
 
 
 def serve_manager(
-    service: ManagerService, host: str, port: int, limits: Limits | None = None
+    service: ManagerService,
+    host: str,
+    port: int,
+    limits: Limits | None = None,
+    trust: Trust = OPEN,
 ) -> Server:
     """A server of a manager, bound to its port; it answers once it is started.
 
     Raises:
-        SpecError: the port is in use or not allowed, or the host is not of this machine.
+        SpecError: the port is in use or not allowed, the host is not of this machine, or others
+            could reach it and nothing would be asked of them.
     """
-    return _server(service, ManagerService, Manager, host, port, limits)
+    return _server(service, ManagerService, Manager, (host, port, limits, trust))
 
 
 def serve_worker(
-    service: WorkerService, host: str, port: int, limits: Limits | None = None
+    service: WorkerService,
+    host: str,
+    port: int,
+    limits: Limits | None = None,
+    trust: Trust = OPEN,
 ) -> Server:
     """A server of a worker, bound to its port; it answers once it is started.
 
     Raises:
-        SpecError: the port is in use or not allowed, or the host is not of this machine.
+        SpecError: the port is in use or not allowed, the host is not of this machine, or others
+            could reach it and nothing would be asked of them.
     """
-    return _server(service, WorkerService, Worker, host, port, limits)
+    return _server(service, WorkerService, Worker, (host, port, limits, trust))
 
 
 def _server(
     service: object,
     interface: type,
     module: ModuleType,
-    host: str,
-    port: int,
-    limits: Limits | None,
+    where: tuple[str, int, Limits | None, Trust],
 ) -> Server:
     """Serve the methods that the interface declares, under Thrift's names for them."""
     calls = {}
@@ -132,7 +141,7 @@ def _server(
             refuses = hasattr(getattr(module, f"{method}_result"), "refusal")
             calls[method] = _adapted(getattr(service, name), declared, refuses=refuses)
     processor = module.Processor(SimpleNamespace(**calls))
-    return Server(processor, frozenset(calls), host, port, limits)
+    return Server(processor, frozenset(calls), *where)
 
 
 def _adapted(

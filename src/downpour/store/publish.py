@@ -37,8 +37,12 @@ _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
-def publish(directory: Path, name: str, chunks: Iterable[Buffer]) -> PublishedFile:
+def publish(
+    directory: Path, name: str, chunks: Iterable[Buffer], *, mode: int = 0o666
+) -> PublishedFile:
     """Write `chunks` to a new file `name` in `directory`; it is durable on return.
+
+    `mode` is who may read and write it, as far as the process's umask allows.
 
     Raises:
         StoreError: the name is taken or not bare, or the file could not be written.
@@ -47,7 +51,7 @@ def publish(directory: Path, name: str, chunks: Iterable[Buffer]) -> PublishedFi
     target = directory / check_bare_name(name)
     temporary = directory / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     try:
-        size_bytes, checksum = _write_new(temporary, chunks)
+        size_bytes, checksum = _write_new(temporary, chunks, mode)
         _give_name(temporary, target)
     except OSError as error:
         raise _explained(error, directory, name) from error
@@ -87,11 +91,11 @@ def explain(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-def _write_new(path: Path, chunks: Iterable[Buffer]) -> tuple[int, str]:
+def _write_new(path: Path, chunks: Iterable[Buffer], mode: int) -> tuple[int, str]:
     """Return size and checksum of what was written and synced."""
     digest = xxhash.xxh3_128()
     size_bytes = 0
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         for pieces in _blocks(chunks):
             for piece in pieces:

@@ -65,7 +65,7 @@ class WorkerAgent:
         self._wanted: AttemptId | None = None
         self._running: TaskControl | None = None
         self._leaving = Event()
-        self._address: Address | None = None
+        self._where = ("", 0)
         self._heartbeat_seconds = 1.0
         self.name = name
 
@@ -113,15 +113,22 @@ class WorkerAgent:
             running.cancelled.set()
         self._inbox.put(None)
 
-    def register(self, address: Address) -> None:
-        """Introduce this worker, which serves at `address`, to the manager.
+    def register(self, host: str, port: int) -> Address:
+        """Introduce this worker to the manager, to be called back at `host` and `port`.
+
+        Without a host it is the address from which the manager is reached: asked for anew each
+        time, because a machine whose network was cut may come back under another one.
+
+        Returns:
+            Where it will be called back.
 
         Raises:
+            Untrusted: token or certificates do not fit.
             IncompatiblePeer: the manager speaks another protocol.
             SharedDirectoryError: its shared directory is not this worker's.
             Refused: the manager does not want this worker, and says why.
         """
-        self._address = address
+        self._where = (host, port)
         info = self._manager.describe()
         if info.protocol != PROTOCOL:
             raise IncompatiblePeer(
@@ -129,6 +136,7 @@ class WorkerAgent:
                 f"{VERSION} (protocol {PROTOCOL}): install the same version on both"
             )
         self._heartbeat_seconds = info.heartbeat_seconds
+        address = Address(host or self._manager.local_host, port)
         registered = self._manager.register(
             Registration(
                 name=self.name,
@@ -143,6 +151,7 @@ class WorkerAgent:
             )
         )
         self.name = registered.worker
+        return address
 
     def run(self) -> None:
         """Work until told to leave, then say goodbye."""
@@ -218,8 +227,8 @@ class WorkerAgent:
             system=sampler.sample(),
         )
         reply = self._manager.heartbeat(beat)
-        if not reply.known and self._address is not None:
-            self.register(self._address)
+        if not reply.known:
+            self.register(*self._where)
         for attempt in reply.unwanted:
             self.cancel(attempt)
 

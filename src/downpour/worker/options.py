@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from downpour.credentials import Credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
     """How to start a worker.
 
-    `host` and `port` are where it listens (port 0: any that is free); `advertise` is the host that
-    the manager calls it back at, where that differs.
+    `host` and `port` are where it listens (port 0: any that is free); `advertise` is the host, or
+    HOST:PORT, that the manager calls it back at, where that differs.
     """
 
     manager: str
@@ -21,6 +23,7 @@ class WorkerOptions:
     advertise: str = ""
     device: str = "cpu"
     connect_seconds: float = 10.0
+    credentials: Credentials = field(default_factory=Credentials)
 
     def arguments(self) -> list[str]:
         """Return the command line that starts this worker in a process of its own."""

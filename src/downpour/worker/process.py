@@ -16,7 +16,7 @@ from types import FrameType
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from downpour.errors import SpecError, Unreachable
-from downpour.rpc import Address, ManagerClient, parse_address, serve_worker
+from downpour.rpc import Address, ManagerClient, Trust, parse_address, serve_worker
 from downpour.store import SharedDirectory
 from downpour.worker.agent import WorkerAgent
 from downpour.worker.environment import keep_memory, wait_passively
@@ -25,6 +25,9 @@ from downpour.worker.system import numeric_class
 
 log = logging.getLogger(__name__)
 
+_EVERYWHERE = "::"
+_EVERYWHERE_V4 = "0.0.0.0"  # noqa: S104 - only where trust is asked for
+
 
 def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None:
     """Work until told to leave; calls `ready` with its address once it is registered.
@@ -32,24 +35,26 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
     Raises:
         Unreachable: no manager answers at the address.
         SharedDirectoryError: the folder is missing, not writable or not the manager's.
+        Untrusted: token or certificates do not fit the manager's.
         IncompatiblePeer: the manager runs a version that does not fit.
-        SpecError: an address is none, or the port or the device cannot be had.
+        Refused: the manager cannot call this worker back.
+        SpecError: an address is none, or the port, the device or a credential cannot be had.
     """
     wait_passively()
     keep_memory()
+    trust = Trust.load(options.credentials)
     shared = SharedDirectory.open(Path(options.shared), create=False)
     address = parse_address(options.manager, field="manager")
-    manager = ManagerClient(address)
+    manager = ManagerClient(address, trust=trust)
     agent = _make_agent(options, manager, shared)
-    host = options.host or ("127.0.0.1" if address.is_loopback else "0.0.0.0")  # noqa: S104
-    server = serve_worker(agent, host, options.port).start()
+    host = options.host or _listening_host(address)
+    server = serve_worker(agent, host, options.port, trust=trust).start()
     try:
         _leave_on_signals(agent)
-        advertised = options.advertise or _reachable_host(address, host)
-        here = Address(advertised, server.address.port)
+        advertised = _advertised(options.advertise, host, server.address.port)
         for attempt in _patiently(options.connect_seconds):
             with attempt:
-                agent.register(here)
+                here = agent.register(*advertised)
         log.info("%s serves at %s for the manager at %s", agent.name, here, address)
         ready(here)
         agent.run()
@@ -92,17 +97,19 @@ def _patiently(seconds: float) -> Retrying:
     )
 
 
-def _reachable_host(manager: Address, listening: str) -> str:
-    """Find the address by which the manager sees this machine, where it listens on all."""
-    if listening not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
-        return listening
-    family = socket.AF_INET6 if ":" in manager.host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((manager.host, manager.port))
-            return str(probe.getsockname()[0])
-    except OSError:
-        return socket.gethostname()
+def _listening_host(manager: Address) -> str:
+    """Listen where the manager can call back: on loopback if it is there, else everywhere."""
+    if manager.is_loopback:
+        return "::1" if ":" in manager.host else "127.0.0.1"
+    return _EVERYWHERE if socket.has_dualstack_ipv6() else _EVERYWHERE_V4
+
+
+def _advertised(asked: str, listening: str, port: int) -> tuple[str, int]:
+    """Where to be called back; an empty host: where the manager is reached from."""
+    if asked:
+        address = parse_address(asked, field="advertise", default_port=port)
+        return address.host, address.port
+    return ("" if listening in {_EVERYWHERE, _EVERYWHERE_V4} else listening), port
 
 
 def _leave_on_signals(agent: WorkerAgent) -> None:

@@ -1,0 +1,50 @@
+"""What a process was given to prove that it belongs to a cluster: token, certificates, or neither.
+
+Files are only named here; `rpc.trust` reads them. This module alone reads the variables. A token is
+never an argument of a command, because command lines can be read by everybody on a machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+TOKEN = "DOWNPOUR_TOKEN"  # noqa: S105 - the name of a variable
+FILES = {
+    "token_file": "DOWNPOUR_TOKEN_FILE",
+    "tls_cert": "DOWNPOUR_TLS_CERT",
+    "tls_key": "DOWNPOUR_TLS_KEY",
+    "tls_ca": "DOWNPOUR_TLS_CA",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """A token or the file that holds it (the file counts where both are given), and PEM files.
+
+    `tls_cert` and `tls_key` are this machine's own, `tls_ca` has signed everybody's; mutual TLS
+    needs all three.
+    """
+
+    token: str = field(default="", repr=False)
+    token_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Credentials:
+        """Return what `DOWNPOUR_TOKEN`, `DOWNPOUR_TOKEN_FILE` and `DOWNPOUR_TLS_*` say."""
+        files = {name: environment.get(variable, "") for name, variable in FILES.items()}
+        return cls(token=environment.get(TOKEN, ""), **files)
+
+    def with_files(self, files: Mapping[str, str]) -> Credentials:
+        """Return the same with other files."""
+        return replace(self, **files)
+
+
+def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment that gives none: for processes that speak on loopback alone."""
+    secret = {TOKEN, *FILES.values()}
+    return {name: value for name, value in environment.items() if name not in secret}

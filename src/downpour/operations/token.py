@@ -1,0 +1,36 @@
+"""Making the token that the processes of a cluster share."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from downpour.errors import SharedDirectoryError, StoreError
+from downpour.store.publish import explain, publish
+
+_BYTES = 32
+
+
+def make_token(path: Path) -> bool:
+    """Write a new random token to `path`, readable by this user alone, unless there is one.
+
+    Whoever looks sees a whole token or none; of several managers that start at once, one makes it.
+
+    Returns:
+        Whether it was made.
+
+    Raises:
+        StoreError: it cannot be written there.
+    """
+    if path.exists():
+        return False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        publish(path.parent, path.name, [f"{secrets.token_urlsafe(_BYTES)}\n".encode()], mode=0o600)
+    except OSError as error:
+        raise SharedDirectoryError(path.parent, explain(error)) from error
+    except StoreError:
+        if not path.exists():
+            raise
+        return False
+    return True

@@ -1,0 +1,173 @@
+"""How two processes come to trust each other: once per connection, before the first message.
+
+::
+
+    caller                                     server
+       ◀── TLS 1.3, certificates both ways ──▶            where certificates are used
+    hello: magic, nonce           ───────────▶            where a token is used
+                                  ◀─────────── nonce, proof of the server
+    proof of the caller           ───────────▶            the first call follows at once
+
+A proof is an HMAC-SHA256, under the token, of a label and both nonces: the token never travels,
+the labels keep a proof from being sent back as one's own, the nonces keep it from being used twice.
+The caller learns that the server holds the token before it says anything else. Keys made in the
+same way seal every message that follows, so that somebody who merely passes a handshake on, to pose
+as one of us, can put in no word of his own.
+
+Whoever is turned away is told why, in the form that he understands: a Thrift caller by an
+exception, one who said hello by a notice.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import ssl
+from typing import Any, NoReturn
+
+from thrift.Thrift import TApplicationException, TMessageType
+
+from downpour.errors import Unreachable, Untrusted
+from downpour.rpc import frames
+from downpour.rpc.address import Address
+from downpour.rpc.trust import Trust
+
+UNTRUSTED = 401
+"""The kind of a TApplicationException that turns a caller away; Thrift's own end far below."""
+
+_HELLO = b"DPT1"
+_NOTICE = b"DPT!"
+_NONCE_BYTES = 32
+_TLS_RECORD = 0x16
+_WANTS_TLS = "asks for TLS: tls_cert, tls_key and tls_ca are needed"
+_WANTS_PROOF = "asks for a token: DOWNPOUR_TOKEN or token_file must hold the one it was given"
+_WANTS_NOTHING = (
+    "was given no token, so it cannot prove who it is: give it one, or none on this side"
+)
+
+
+class Stranger(Exception):
+    """Somebody who was turned away; says why."""
+
+
+def greet(channel: frames.Channel, address: Address, trust: Trust, deadline: float) -> None:
+    """Prove to a server who calls, and make sure of the server.
+
+    Raises:
+        Untrusted: one side does not accept the other; says why.
+        Unreachable: the server ended the conversation without a word.
+        TimeoutError: the deadline passed.
+        OSError: the connection broke.
+    """
+    if trust.calling is not None:
+        _secure(channel, address, trust.calling, deadline)
+    if trust.token is not None:
+        _prove(channel, address, trust.token, deadline)
+
+
+def admit(channel: frames.Channel, trust: Trust, deadline: float) -> None:
+    """Have a caller prove who he is, where that is asked.
+
+    Raises:
+        Stranger: he could not, and was told.
+        TimeoutError: the deadline passed.
+        OSError: the connection broke.
+    """
+    if trust.serving is not None:
+        if channel.peek(deadline) != _TLS_RECORD:
+            _turn_away(channel, channel.receive(deadline), _WANTS_TLS, deadline)
+        channel.secure(trust.serving, deadline)
+    if trust.token is not None:
+        _admit_holder(channel, trust.token, deadline)
+
+
+def is_hello(frame: bytes) -> bool:
+    """Whether a frame is a hello rather than a message of Thrift's."""
+    return frame.startswith(_HELLO) and len(frame) == len(_HELLO) + _NONCE_BYTES
+
+
+def unasked(channel: frames.Channel, frame: bytes, deadline: float) -> NoReturn:
+    """Turn away a caller who said hello where nobody asks for a token."""
+    _turn_away(channel, frame, _WANTS_NOTHING, deadline)
+
+
+def refused_by_tls(address: Address, error: ssl.SSLError) -> Untrusted:
+    """Say what TLS means: under 1.3 a caller hears of a refusal only with the first answer."""
+    reason = (error.reason or "").lower().replace("_", " ")
+    if "wrong version" in reason:
+        return Untrusted(str(address), "does not speak TLS")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return Untrusted(str(address), f"shows a certificate not to be trusted: {_why(error)}")
+    _, alert, said = reason.partition("alert ")
+    told = f"does not accept this side's certificate: {said}" if alert else f"TLS failed: {reason}"
+    return Untrusted(str(address), told)
+
+
+def _why(error: ssl.SSLCertVerificationError) -> str:
+    return error.verify_message.rstrip(".")
+
+
+def _secure(
+    channel: frames.Channel, address: Address, context: ssl.SSLContext, deadline: float
+) -> None:
+    try:
+        channel.secure(context, deadline, server_hostname=address.host)
+    except (ssl.SSLEOFError, ConnectionError) as error:
+        told = "it ended the TLS handshake; does it speak TLS?"
+        raise Unreachable(str(address), told) from error
+    except ssl.SSLError as error:
+        raise refused_by_tls(address, error) from error
+
+
+def _prove(channel: frames.Channel, address: Address, token: bytes, deadline: float) -> None:
+    mine = secrets.token_bytes(_NONCE_BYTES)
+    channel.send(_HELLO + mine, deadline)
+    answer = channel.receive(deadline)
+    if answer.startswith(_NOTICE):
+        raise Untrusted(str(address), answer[len(_NOTICE) :].decode(errors="replace")[:200])
+    theirs, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
+    if not hmac.compare_digest(proof, _proof(token, b"server", mine, theirs)):
+        raise Untrusted(str(address), "holds another token than this side")
+    channel.send(_proof(token, b"caller", mine, theirs), deadline)
+    to_server, to_caller = _keys(token, mine, theirs)
+    channel.seal(sending_key=to_server, receiving_key=to_caller)
+
+
+def _admit_holder(channel: frames.Channel, token: bytes, deadline: float) -> None:
+    hello = channel.receive(deadline)
+    if not is_hello(hello):
+        _turn_away(channel, hello, _WANTS_PROOF, deadline)
+    theirs = hello[len(_HELLO) :]
+    mine = secrets.token_bytes(_NONCE_BYTES)
+    channel.send(mine + _proof(token, b"server", theirs, mine), deadline)
+    if not hmac.compare_digest(channel.receive(deadline), _proof(token, b"caller", theirs, mine)):
+        raise Stranger("proves no token")
+    to_server, to_caller = _keys(token, theirs, mine)
+    channel.seal(sending_key=to_caller, receiving_key=to_server)
+
+
+def _proof(token: bytes, label: bytes, caller_nonce: bytes, server_nonce: bytes) -> bytes:
+    return hmac.digest(token, b"downpour " + label + caller_nonce + server_nonce, "sha256")
+
+
+def _keys(token: bytes, caller_nonce: bytes, server_nonce: bytes) -> tuple[bytes, bytes]:
+    """What seals the messages to the server, and those to the caller."""
+    nonces = caller_nonce, server_nonce
+    return _proof(token, b"to server", *nonces), _proof(token, b"to caller", *nonces)
+
+
+def _turn_away(channel: frames.Channel, frame: bytes, reason: str, deadline: float) -> NoReturn:
+    channel.send(_NOTICE + reason.encode() if is_hello(frame) else _told(frame, reason), deadline)
+    raise Stranger(f"was turned away: {reason}")
+
+
+def _told(frame: bytes, reason: str) -> bytes:
+    """The answer to a Thrift call; raises what the library raises where it is none."""
+    call, _ = frames.accelerated(frame)
+    method, _, sequence = call.readMessageBegin()
+    reply: Any
+    reply, buffer = frames.accelerated()
+    reply.writeMessageBegin(method, TMessageType.EXCEPTION, sequence)
+    TApplicationException(UNTRUSTED, reason).write(reply)
+    answer: bytes = buffer.getvalue()
+    return answer

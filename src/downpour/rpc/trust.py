@@ -1,0 +1,122 @@
+"""What a process asks of those it speaks with, made from what it was given.
+
+`Trust` holds a token and two TLS contexts, one for serving and one for calling, or nothing of that:
+then everybody is trusted, which only a service on loopback may do. TLS is 1.3 and mutual;
+certificates are held to the strict rules that Python 3.13 made the default, whatever Python runs.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from downpour.credentials import Credentials
+from downpour.errors import SpecError
+
+TOKEN_CHARACTERS_MIN = 16
+_TOKEN_BYTES_MAX = 4096
+_TLS_FILES = ("tls_cert", "tls_key", "tls_ca")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """The token that both sides must hold, and the contexts of TLS; None where it is not used."""
+
+    token: bytes | None = field(default=None, repr=False)
+    serving: ssl.SSLContext | None = None
+    calling: ssl.SSLContext | None = None
+
+    @classmethod
+    def load(cls, credentials: Credentials) -> Trust:
+        """Read what the credentials name.
+
+        Raises:
+            SpecError: a file cannot be read or is not what it should be, the token is too short,
+                or one of TLS's three files is missing; names the field.
+        """
+        serving, calling = _tls(credentials)
+        return cls(token=_token(credentials), serving=serving, calling=calling)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody is trusted."""
+        return self.token is None and self.serving is None
+
+
+OPEN = Trust()
+
+
+def _token(credentials: Credentials) -> bytes | None:
+    if credentials.token_file:
+        field_, text = "token_file", _token_text(credentials.token_file)
+    elif credentials.token:
+        field_, text = "DOWNPOUR_TOKEN", credentials.token
+    else:
+        return None
+    token = text.strip().encode()
+    if len(token) < TOKEN_CHARACTERS_MIN:
+        shown = credentials.token_file or "…"  # a token is not shown, not even a bad one
+        raise SpecError(field_, shown, f"a token has at least {TOKEN_CHARACTERS_MIN} characters")
+    return token
+
+
+def _token_text(path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(_TOKEN_BYTES_MAX).decode()
+    except FileNotFoundError:
+        made = "`downpour manager --make-token` makes one"
+        raise SpecError("token_file", path, f"no such file; {made}") from None
+    except OSError as error:
+        raise SpecError("token_file", path, f"cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise SpecError("token_file", path, "is not text") from None
+
+
+def _tls(credentials: Credentials) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    given = {name: getattr(credentials, name) for name in _TLS_FILES}
+    if not any(given.values()):
+        return None, None
+    for name, path in given.items():
+        if not path:
+            raise SpecError(name, path, "mutual TLS needs tls_cert, tls_key and tls_ca")
+        _check_readable(name, path)
+    return _context(ssl.PROTOCOL_TLS_SERVER, **given), _context(ssl.PROTOCOL_TLS_CLIENT, **given)
+
+
+def _context(role: int, tls_cert: str, tls_key: str, tls_ca: str) -> ssl.SSLContext:
+    """A context that shows this machine's certificate and wants one of the same authority.
+
+    A caller also checks the name (`PROTOCOL_TLS_CLIENT` does so by itself).
+    """
+    context = ssl.SSLContext(role)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.num_tickets = 0  # nobody resumes: connections are kept
+    try:
+        context.load_verify_locations(tls_ca)
+    except ssl.SSLError:
+        raise SpecError("tls_ca", tls_ca, "holds no certificate in PEM form") from None
+    try:
+        context.load_cert_chain(tls_cert, tls_key, password=_no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise SpecError("tls_key", tls_key, f"is not the key of {tls_cert}") from None
+        told = f"not a certificate and its key in PEM form, without a password (key: {tls_key})"
+        raise SpecError("tls_cert", tls_cert, told) from None
+    return context
+
+
+def _check_readable(name: str, path: str) -> None:
+    try:
+        with Path(path).open("rb"):
+            return
+    except OSError as error:
+        raise SpecError(name, path, f"cannot be read ({error.strerror})") from None
+
+
+def _no_password() -> str:
+    """Answer for the user, whom the library would otherwise ask at the terminal."""
+    return ""

@@ -1,0 +1,66 @@
+"""`downpour ping`: who answers, and who does not."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downpour.rpc import WorkerInfo, serve_worker
+from downpour.version import VERSION
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Served
+
+Refused = Callable[..., str]
+
+
+class Idler:
+    """A worker that says who it is."""
+
+    def ping(self) -> WorkerInfo:
+        """Say so."""
+        return WorkerInfo(protocol=1, version="9.9", name="anna")
+
+    def __getattr__(self, name: str) -> Any:
+        """Offer the rest of the service, which nobody calls here."""
+        return None
+
+
+def test_a_manager_answers(downpour: Callable[..., Any], served: Served) -> None:
+    """With its version."""
+    outcome = downpour("ping", served.address)
+    assert (outcome.status, outcome.out) == (
+        0,
+        f"manager at {served.address}, downpour {VERSION}\n",
+    )
+
+
+def test_a_worker_answers(downpour: Callable[..., Any]) -> None:
+    """With its name."""
+    with serve_worker(Idler(), "127.0.0.1", 0) as server:
+        outcome = downpour("ping", "--worker", server.address)
+    assert (outcome.status, outcome.out) == (0, f"worker anna at {server.address}, downpour 9.9\n")
+
+
+def test_a_worker_is_no_manager(downpour: Callable[..., Any], served: Served) -> None:
+    """What answers is not what was asked for; one line says so."""
+    outcome = downpour("ping", "--worker", served.address)
+    assert outcome.status == 2
+    assert outcome.err.count("\n") == 1
+    assert "does not understand ping" in outcome.err
+
+
+def test_nobody_answers(refused: Refused) -> None:
+    """The line names the address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = f"127.0.0.1:{server.getsockname()[1]}"
+    assert refused("ping", nobody) == f"{nobody} cannot be reached: Connection refused"
+
+
+@pytest.mark.parametrize("address", ["", "a:b:c"])
+def test_what_is_no_address_is_named(refused: Refused, address: str) -> None:
+    """As everywhere."""
+    assert refused("ping", address).startswith(f"address = '{address}': an address is HOST")

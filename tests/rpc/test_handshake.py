@@ -1,0 +1,223 @@
+"""The token: who is let in, what the others hear, and what somebody on the way can do."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downpour.errors import ProtocolError, SpecError, Unreachable, Untrusted
+from downpour.rpc import OPEN, Address, Limits, ManagerClient, Trust, serve_manager
+from tests.rpc.conftest import FakeManager, Served
+
+if TYPE_CHECKING:
+    from downpour.rpc import Server
+
+TOKEN = "the token of these tests"
+HOLDER = Trust(token=TOKEN.encode())
+PATIENCE_SECONDS = 20.0
+
+
+@contextmanager
+def guarded(trust: Trust = HOLDER, limits: Limits | None = None) -> Iterator[Served]:
+    """A manager that asks for the token, over real sockets."""
+    service = FakeManager()
+    with serve_manager(service, "127.0.0.1", 0, limits, trust) as server:
+        yield Served(service, server)
+
+
+def called(address: Address, trust: Trust) -> str:
+    """Call a manager once; returns its version."""
+    with ManagerClient(address, trust=trust) as client:
+        return client.describe().version
+
+
+def test_a_holder_of_the_token_is_served() -> None:
+    """Again and again, over connections old and new."""
+    with guarded() as manager, manager.client(trust=HOLDER) as client:
+        assert [client.submit(name) for name in "ab"] == ["experiment-a", "experiment-b"]
+        assert called(manager.server.address, HOLDER) == "0"
+
+
+@pytest.mark.parametrize(
+    ("caller", "line"),
+    [
+        (OPEN, "asks for a token: DOWNPOUR_TOKEN or token_file must hold the one it was given"),
+        (Trust(token=b"another token than theirs"), "holds another token than this side"),
+    ],
+)
+def test_others_are_turned_away_in_one_line(
+    caller: Trust, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They learn what to change, nothing is carried out, and no log tells the token."""
+    caplog.set_level(logging.DEBUG)
+    with guarded() as manager:
+        with pytest.raises(Untrusted) as refusal:
+            called(manager.server.address, caller)
+        assert str(refusal.value) == f"{manager.server.address} {line}"
+        assert refusal.value.exit_status == 2
+        assert called(manager.server.address, HOLDER) == "0"
+    assert TOKEN not in caplog.text
+    assert TOKEN not in repr(HOLDER)
+
+
+def test_a_holder_does_not_trust_a_manager_without_a_token() -> None:
+    """It might be anybody; the holder says so before it has called anything."""
+    with guarded(OPEN) as manager:
+        with pytest.raises(Untrusted, match="was given no token, so it cannot prove who it is"):
+            called(manager.server.address, HOLDER)
+        manager.assert_well()
+
+
+def test_silent_strangers_keep_nobody_waiting() -> None:
+    """A dozen of them say nothing; holders are served, and the silent lose their connections."""
+    with guarded(limits=Limits(handshake_seconds=0.3)) as manager:
+        silent = [manager.raw() for _ in range(12)]
+        assert called(manager.server.address, HOLDER) == "0"
+        for sock in silent:
+            with sock:
+                assert sock.recv(1) == b""
+
+
+def test_garbage_costs_a_stranger_its_connection() -> None:
+    """Neither a proof that is none nor a frame of nothing gets an answer."""
+    hello = b"DPT1" + bytes(32)
+    for frames in ([b""], [b"GET / HTTP/1.1"], [hello, b""], [hello, bytes(32)], [hello, hello]):
+        with guarded() as manager, manager.raw() as sock:
+            for frame in frames:
+                sock.sendall(len(frame).to_bytes(4, "big") + frame)
+            with sock.makefile("rb") as answers:
+                heard = answers.read()
+            assert len(heard) in {0, 4 + 64}  # nothing, or the manager's own proof
+            assert called(manager.server.address, HOLDER) == "0"
+
+
+Tamper = Callable[[bytes], bytes]
+
+
+@contextmanager
+def go_between(server: Server, tamper: Tamper) -> Iterator[tuple[Address, list[bytes]]]:
+    """Somebody on the way, who changes what callers say; gives its address and what it heard."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    heard: list[bytes] = []
+    target = (server.address.host, server.address.port)
+
+    def pump(source: socket.socket, sink: socket.socket, change: Tamper) -> None:
+        try:
+            while some := source.recv(65536):
+                sink.sendall(change(some))
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            source.close()
+
+    def noted(some: bytes) -> bytes:
+        heard.append(some)
+        return tamper(some)
+
+    def serve() -> None:
+        caller, _ = listener.accept()
+        with caller, socket.create_connection(target) as onward:
+            back = Thread(target=pump, args=(onward, caller, lambda some: some))
+            back.start()
+            pump(caller, onward, noted)
+            back.join(PATIENCE_SECONDS)
+
+    thread = Thread(target=serve)
+    thread.start()
+    yield Address(*listener.getsockname()), heard
+    listener.close()
+    thread.join(PATIENCE_SECONDS)
+
+
+def test_who_passes_everything_on_can_only_listen() -> None:
+    """The conversation works through a go-between, and the token is not in it."""
+    with guarded() as manager, go_between(manager.server, lambda some: some) as (address, heard):
+        with ManagerClient(address, trust=HOLDER) as client:
+            assert client.submit("secret") == "experiment-secret"
+        assert TOKEN.encode() not in b"".join(heard)
+        assert b"secret" in b"".join(heard)
+
+
+def test_an_altered_call_is_not_carried_out() -> None:
+    """Whoever passes the handshake on and changes a message costs it the connection."""
+
+    def alter(some: bytes) -> bytes:
+        return some.replace(b"harmless", b"harmful!")
+
+    with guarded() as manager, go_between(manager.server, alter) as (address, _):
+        with ManagerClient(address, trust=HOLDER) as client, pytest.raises(ProtocolError):
+            client.submit("harmless")
+        assert manager.service.specs == {}
+
+
+def test_a_repeated_call_is_not_carried_out() -> None:
+    """A message counts once, however often it is sent."""
+
+    def repeat(some: bytes) -> bytes:
+        return some * 2 if b"once" in some else some
+
+    times: list[str] = []
+    with guarded() as manager, go_between(manager.server, repeat) as (address, _):
+        manager.service.before = times.append
+        with ManagerClient(address, trust=HOLDER) as client:
+            client.submit("once")
+    assert times == ["submit"]
+
+
+def test_a_recorded_conversation_opens_no_door() -> None:
+    """Nonces are new for each connection."""
+    with guarded() as manager:
+        with (
+            go_between(manager.server, lambda some: some) as (address, heard),
+            ManagerClient(address, trust=HOLDER) as client,
+        ):
+            client.submit("recorded")
+        manager.service.specs.clear()
+        with manager.raw() as sock:
+            sock.sendall(b"".join(heard))
+            with sock.makefile("rb") as answers:
+                answers.read()
+        assert manager.service.specs == {}
+
+
+def test_a_server_that_sends_a_proof_back_proves_nothing() -> None:
+    """Without the token, the answer to a hello cannot be made from the hello."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def reflect() -> None:
+        caller, _ = listener.accept()
+        with caller:
+            hello = caller.recv(65536)
+            caller.sendall((64).to_bytes(4, "big") + hello[-32:] * 2)
+            caller.recv(65536)
+
+    thread = Thread(target=reflect)
+    thread.start()
+    with pytest.raises(Untrusted, match="holds another token"):
+        called(Address(*listener.getsockname()), HOLDER)
+    thread.join(PATIENCE_SECONDS)
+    listener.close()
+
+
+def test_a_mute_server_does_not_outlive_the_deadline() -> None:
+    """It takes the connection and says nothing: that is a server out of reach."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = Address(*mute.getsockname())
+        with (
+            ManagerClient(address, trust=HOLDER, connect_seconds=0.2) as client,
+            pytest.raises(Unreachable, match="no handshake within"),
+        ):
+            client.describe()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_nothing_is_served_to_other_machines_without_trust(host: str) -> None:
+    """The refusal names what is needed."""
+    with pytest.raises(SpecError, match="other machines reach it there, so a token") as refusal:
+        serve_manager(FakeManager(), host, 0)
+    assert refusal.value.field == "host"

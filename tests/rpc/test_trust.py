@@ -1,0 +1,68 @@
+"""What is read of the credentials, and which are refused, naming the field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from downpour.credentials import Credentials
+from downpour.errors import SpecError
+from downpour.rpc import OPEN, Trust
+
+TOKEN = "sixteen or more characters"
+
+
+def test_nothing_given_is_nothing_asked() -> None:
+    """As on loopback."""
+    assert Trust.load(Credentials()) == OPEN
+    assert OPEN.is_open
+
+
+def test_a_file_counts_before_the_token_itself(tmp_path: Path) -> None:
+    """And the line end of an editor does not belong to the token."""
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    trust = Trust.load(Credentials(token="another, also long enough", token_file=str(file)))
+    assert trust.token == TOKEN.encode()
+    assert not trust.is_open
+
+
+@pytest.mark.parametrize(
+    ("content", "accepted"),
+    [
+        (None, "no such file; `downpour manager --make-token` makes one"),
+        (b"", "a token has at least 16 characters"),
+        (b"short\n", "a token has at least 16 characters"),
+        (b"\xff" * 32, "is not text"),
+    ],
+)
+def test_a_file_that_holds_no_token_is_named(
+    tmp_path: Path, content: bytes | None, accepted: str
+) -> None:
+    """What it holds is not shown."""
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SpecError) as refusal:
+        Trust.load(Credentials(token_file=str(file)))
+    assert str(refusal.value) == f"token_file = '{file}': {accepted}"
+
+
+def test_a_short_token_is_refused_unseen() -> None:
+    """The line names the variable and does not repeat the token."""
+    with pytest.raises(SpecError) as refusal:
+        Trust.load(Credentials(token="hush"))
+    assert str(refusal.value) == "DOWNPOUR_TOKEN = '…': a token has at least 16 characters"
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    """The system's own word is told."""
+    with pytest.raises(SpecError, match=r"cannot be read \(Is a directory\)"):
+        Trust.load(Credentials(token_file=str(tmp_path)))
+
+
+def test_tls_needs_all_of_its_files() -> None:
+    """The one that is missing is named."""
+    with pytest.raises(SpecError, match="tls_key = '': mutual TLS needs tls_cert, tls_key and"):
+        Trust.load(Credentials(tls_cert=__file__, tls_ca=__file__))
