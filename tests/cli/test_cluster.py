@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +156,28 @@ def test_ctrl_c_ends_a_worker_and_a_manager_in_peace(tmp_path: Path) -> None:
             assert re.match(rf"worker at \S+, manager {found[1]}", said), said
             assert interrupted(worker) == (0, "")
         assert interrupted(manager) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_cluster_over_ipv6_asks_for_its_token(tmp_path: Path) -> None:
+    """Several workers on one host; who holds no token is told so, and the rest go on."""
+    shared = "--shared", str(tmp_path)
+    token = "--token-file", str(tmp_path / "token")
+    with ExitStack() as stack:
+        listen = "--host", "::", "--port", "0", "--make-token"
+        manager, made = stack.enter_context(started("manager", *listen, *shared))
+        assert made == f"made a token: {tmp_path / 'token'}\n"
+        assert manager.stderr is not None
+        port = manager.stderr.readline().partition("[::]:")[2].partition(",")[0]
+        address = f"[::1]:{port}"
+        for _ in range(2):
+            words = "worker", "--manager", address, *shared, *token
+            _, said = stack.enter_context(started(*words))
+            assert re.match(r"worker at \[::1\]:\d+, manager ", said), said
+        stranger, told = stack.enter_context(started("worker", "--manager", address, *shared))
+        assert told.startswith(f"downpour: {address} asks for a token: ")
+        assert stranger.wait(PATIENCE_SECONDS) == 2
+        submit = ["submit", "--manager", address, *token, "--watch", "--epochs", "1"]
+        done = subprocess.run([*COMMAND, *submit], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "finished" in done.stdout + done.stderr

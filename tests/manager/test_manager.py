@@ -258,8 +258,17 @@ def test_a_worker_of_another_protocol_is_turned_away(cluster: Any) -> None:
 def test_a_worker_that_cannot_be_called_back_is_told_so(cluster: Any) -> None:
     """A registration whose address nobody answers at is refused in one line."""
     worker = cluster.join("one")
-    with pytest.raises(Refused, match="cannot call the worker back"):
+    with pytest.raises(Refused, match=r"cannot call back at 127\.0\.0\.1:1 "):
         cluster.client.register(replace(worker.registration, port=1))
+
+
+def test_a_worker_that_names_another_ones_address_is_told_so(cluster: Any) -> None:
+    """As happens where many machines are seen under one address."""
+    one, two = cluster.join("one"), cluster.join("two")
+    with pytest.raises(
+        Refused, match=rf"^advertise: two answers at 127.0.0.1:{two.server.address.port}"
+    ):
+        cluster.client.register(replace(one.registration, port=two.server.address.port))
 
 
 def test_two_workers_of_one_name_are_told_apart(cluster: Any) -> None:

@@ -111,6 +111,16 @@ def test_a_worker_proves_that_it_sees_the_managers_folder(desk: Any, office: Off
     assert office.agent.name == "anna-taken"
 
 
+def test_a_worker_without_an_address_names_the_one_it_calls_from(desk: Any, office: Office) -> None:
+    """And again at its next registration: by then it may be another."""
+    desk.manager.registrations.get(timeout=PATIENCE_SECONDS)
+    where = office.agent.register("", office.server.address.port)
+    assert where == office.server.address
+    desk.manager.known = False
+    for _ in range(2):
+        assert desk.manager.registrations.get(timeout=PATIENCE_SECONDS).host == "127.0.0.1"
+
+
 def test_another_shared_directory_is_noticed_before_registering(desk: Any, tmp_path: Any) -> None:
     """Where the presence file is not there, the worker says so and does not register."""
     elsewhere = SharedDirectory(

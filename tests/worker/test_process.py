@@ -1,4 +1,4 @@
-"""The worker as a process: what it looks at before it starts."""
+"""The worker as a process: what it looks at before it starts, and where it can be called."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from downpour.errors import SpecError
-from downpour.worker.process import check_device
+from downpour.rpc import parse_address
+from downpour.worker.process import advertised, check_device, listening_host
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
@@ -17,3 +18,40 @@ def test_a_device_that_is_not_there_is_refused() -> None:
     else:
         with pytest.raises(SpecError, match="device = 'cuda': torch finds no such device"):
             check_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("manager", "host"),
+    [
+        ("localhost:1", {"127.0.0.1"}),
+        ("[::1]:1", {"::1"}),
+        ("10.0.0.5:1", {"::", "0.0.0.0"}),
+        ("[fd00::5]:1", {"::"}),
+    ],
+)
+def test_a_worker_listens_where_its_manager_can_call(manager: str, host: set[str]) -> None:
+    """On loopback where the manager is there, so that nobody else reaches it; else everywhere."""
+    assert listening_host(parse_address(manager)) in host
+
+
+@pytest.mark.parametrize(
+    ("asked", "listening", "told"),
+    [
+        ("", "::", ("", 7)),
+        ("", "0.0.0.0", ("", 7)),
+        ("", "127.0.0.1", ("127.0.0.1", 7)),
+        ("here", "::", ("here", 7)),
+        ("here:8", "::", ("here", 8)),
+        ("[fd00::5]", "::", ("fd00::5", 7)),
+        ("[fd00::5]:8", "::", ("fd00::5", 8)),
+    ],
+)
+def test_what_a_worker_advertises(asked: str, listening: str, told: tuple[str, int]) -> None:
+    """What it was told to, else where it listens, else (an empty host) what the manager sees."""
+    assert advertised(asked, listening, 7) == told
+
+
+def test_what_is_no_address_cannot_be_advertised() -> None:
+    """The line names the option."""
+    with pytest.raises(SpecError, match="advertise = 'a:b:c': an address is HOST"):
+        advertised("a:b:c", "::", 7)

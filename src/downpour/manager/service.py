@@ -240,13 +240,14 @@ class ManagerService:
 
 def _call_back(client: WorkerClient, name: str) -> None:
     """Make sure that the worker of that name answers where it says."""
-    where = f"the worker back at {client.address}"
+    accepted = "it must be an address at which the manager reaches this worker"
     try:
         found = client.ping().name
     except DownpourError as error:
-        raise Refused("advertise", f"the manager cannot call {where}: {error}") from None
+        told = f"the manager cannot call back at {client.address} ({error})"
+        raise Refused("advertise", f"{told}; {accepted}") from None
     if found != name:
-        raise Refused("advertise", f"the manager called {where}, and {found} answered")
+        raise Refused("advertise", f"{found} answers at {client.address}; {accepted}")
 
 
 def _new_name(name: str) -> str:

@@ -47,14 +47,14 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
     address = parse_address(options.manager, field="manager")
     manager = ManagerClient(address, trust=trust)
     agent = _make_agent(options, manager, shared)
-    host = options.host or _listening_host(address)
+    host = options.host or listening_host(address)
     server = serve_worker(agent, host, options.port, trust=trust).start()
     try:
         _leave_on_signals(agent)
-        advertised = _advertised(options.advertise, host, server.address.port)
+        where = advertised(options.advertise, host, server.address.port)
         for attempt in _patiently(options.connect_seconds):
             with attempt:
-                here = agent.register(*advertised)
+                here = agent.register(*where)
         log.info("%s serves at %s for the manager at %s", agent.name, here, address)
         ready(here)
         agent.run()
@@ -73,6 +73,21 @@ def check_device(device: str) -> None:
 
     if device == "cuda" and not torch.cuda.is_available():
         raise SpecError("device", device, "torch finds no such device here; cpu works everywhere")
+
+
+def listening_host(manager: Address) -> str:
+    """Return where the manager can call: loopback if it is there, else everywhere."""
+    if manager.is_loopback:
+        return "::1" if ":" in manager.host else "127.0.0.1"
+    return _EVERYWHERE if socket.has_dualstack_ipv6() else _EVERYWHERE_V4
+
+
+def advertised(asked: str, listening: str, port: int) -> tuple[str, int]:
+    """Return where to be called back; an empty host: where the manager is reached from."""
+    if asked:
+        address = parse_address(asked, field="advertise", default_port=port)
+        return address.host, address.port
+    return ("" if listening in {_EVERYWHERE, _EVERYWHERE_V4} else listening), port
 
 
 def _make_agent(
@@ -95,21 +110,6 @@ def _patiently(seconds: float) -> Retrying:
         stop=stop_after_delay(seconds),
         reraise=True,
     )
-
-
-def _listening_host(manager: Address) -> str:
-    """Listen where the manager can call back: on loopback if it is there, else everywhere."""
-    if manager.is_loopback:
-        return "::1" if ":" in manager.host else "127.0.0.1"
-    return _EVERYWHERE if socket.has_dualstack_ipv6() else _EVERYWHERE_V4
-
-
-def _advertised(asked: str, listening: str, port: int) -> tuple[str, int]:
-    """Where to be called back; an empty host: where the manager is reached from."""
-    if asked:
-        address = parse_address(asked, field="advertise", default_port=port)
-        return address.host, address.port
-    return ("" if listening in {_EVERYWHERE, _EVERYWHERE_V4} else listening), port
 
 
 def _leave_on_signals(agent: WorkerAgent) -> None:
