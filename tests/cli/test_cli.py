@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-COMMANDS = ("run", "manager", "worker", "submit", "status", "watch", "list", "cancel", "results")
-HEAVY = ("torch", "numpy", "thrift", "sklearn", "rich")
+COMMANDS = (
+    *("run", "manager", "worker", "submit", "status", "watch", "list", "cancel", "results"),
+    *("ping", "certs"),
+)
+HEAVY = ("torch", "numpy", "thrift", "sklearn", "rich", "cryptography")
 
 
 def test_without_words_the_commands_are_listed(downpour: Callable[..., Any]) -> None:

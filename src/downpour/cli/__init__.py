@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import TyperException
 
-from downpour.cli import clients, cluster, ping, run
+from downpour.cli import certs, clients, cluster, ping, run
 from downpour.cli.help import Command
 from downpour.errors import DownpourError
 
@@ -34,6 +34,7 @@ app.command("list", cls=Command)(clients.list_experiments)
 app.command("cancel", cls=Command)(clients.cancel)
 app.command("results", cls=Command)(clients.results)
 app.command("ping", cls=Command)(ping.ping)
+app.command("certs", cls=Command)(certs.certs)
 
 _INTERRUPTED = 130
 

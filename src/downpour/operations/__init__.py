@@ -1,1 +1,1 @@
-"""What people who run a cluster do beside training: make tokens, and look whether all is well."""
+"""What people who run a cluster do beside training: make tokens and certificates."""

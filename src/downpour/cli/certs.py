@@ -1,0 +1,69 @@
+"""`downpour certs`: certificates for mutual TLS, and how each machine is told of its own."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from downpour.cli.options import whole_number
+from downpour.cli.printing import out
+
+if TYPE_CHECKING:
+    from downpour.operations.certificates import Certified, Issued
+
+
+def certs(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="A machine's names and IP addresses, with commas between them, such as "
+            "first,first.lab,10.0.0.5; its files are called after the first.",
+        ),
+    ],
+    folder: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where the files are written.")
+    ] = Path("certs"),
+    days: Annotated[
+        int,
+        typer.Option(
+            metavar="N", parser=whole_number, help="How long the certificates are good, in days."
+        ),
+    ] = 365,
+) -> None:
+    """Make certificates for mutual TLS, one for each machine.
+
+    The first call in a folder makes an authority as well. Later ones use it to add machines, and
+    nothing is ever overwritten.
+    """
+    from downpour.operations.certificates import issue
+
+    issued = issue(names, folder, days=days)
+    for line in _report(issued):
+        out().print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _report(issued: Issued) -> list[str]:
+    lines = []
+    if issued.authority_is_new:
+        lines.append(f"{issued.authority}: the authority; every machine needs a copy")
+        lines.append(f"{issued.authority_key}: its key, which makes members; no machine needs it")
+    for one in issued.machines:
+        lines.append(f"{one.certificate}: for {one.machine}; good until {one.until:%Y-%m-%d}")
+        lines.append(f"{one.key}: its key")
+    for one in issued.machines:
+        lines += ["", f"On {one.machine.names[0]}, as options of every command:", ""]
+        lines += _usage(one, issued.authority)
+    return lines
+
+
+def _usage(one: Certified, authority: Path) -> list[str]:
+    """The same three files, as options and as variables."""
+    given = {"cert": one.certificate, "key": one.key, "ca": authority}
+    paths = {word: shlex.quote(str(path)) for word, path in given.items()}
+    options = " ".join(f"--tls-{word} {path}" for word, path in paths.items())
+    variables = " ".join(f"DOWNPOUR_TLS_{word.upper()}={path}" for word, path in paths.items())
+    return [f"    {options}", "", "or in its environment:", "", f"    export {variables}"]

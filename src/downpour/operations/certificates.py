@@ -1,0 +1,285 @@
+"""A private certificate authority and certificates for mutual TLS, as PEM files in one folder.
+
+The authority is made once and kept beside what it signs: whoever has `ca-key.pem` can make members
+of the cluster. Each machine's certificate serves it both as a server and as a client. Everything
+holds up to the strict checks (`VERIFY_X509_STRICT`) that Python makes by default from 3.13 on. No
+file is ever overwritten, and a key is readable by its owner alone from its first moment on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from downpour.errors import SpecError
+from downpour.operations.names import Machine, Name, parse_machine
+
+DAYS_MAX = 3650
+
+_AUTHORITY_DAYS = 3650
+# The clocks of a lab's machines are not all right.
+_CLOCK_SKEW = timedelta(hours=1)
+_COMMON_NAME_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """A machine's new files, and until when its certificate is good."""
+
+    machine: Machine
+    certificate: Path
+    key: Path
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """What `issue` wrote; `authority_is_new` tells whether the authority is among it."""
+
+    authority: Path
+    authority_key: Path
+    authority_is_new: bool
+    machines: tuple[Certified, ...]
+
+
+def issue(
+    names: Sequence[str],
+    folder: Path,
+    *,
+    days: int,
+    now: datetime | None = None,
+) -> Issued:
+    """Make a certificate and a key for each machine, and the authority where there is none yet.
+
+    Args:
+        names: for each machine its names, with commas between them.
+        folder: where the files are; made, for its owner alone, where it is missing.
+        days: how long a certificate is good, though never longer than the authority.
+        now: when it begins to be good; absent: now.
+
+    Raises:
+        SpecError: a name or the number of days is none, a file is there already or cannot be
+            written, or the authority in the folder cannot sign.
+    """
+    if not 1 <= days <= DAYS_MAX:
+        raise SpecError("days", days, f"must be from 1 to {DAYS_MAX}")
+    now = now or datetime.now(UTC)
+    machines = [parse_machine(text) for text in names]
+    _refuse_taken_files(machines, folder)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        authority, is_new = _authority(folder, now)
+        certified = [authority.certify(machine, folder, days, now) for machine in machines]
+    except OSError as error:
+        where = error.filename or folder
+        raise SpecError("out", str(folder), f"{where}: {error.strerror or error}") from None
+    return Issued(folder / "ca.pem", folder / "ca-key.pem", is_new, tuple(certified))
+
+
+def _refuse_taken_files(machines: Sequence[Machine], folder: Path) -> None:
+    """Find every clash before anything is written, also `a-key` beside `a`."""
+    seen: set[Path] = set()
+    for machine in machines:
+        for path in _files(machine, folder):
+            if path in seen:
+                raise SpecError("NAME", str(machine), f"{path.name} would be written twice")
+            if os.path.lexists(path):
+                raise SpecError("NAME", str(machine), f"{path} exists; it is never overwritten")
+            seen.add(path)
+
+
+def _files(machine: Machine, folder: Path) -> tuple[Path, Path]:
+    return folder / f"{machine.file_name}.pem", folder / f"{machine.file_name}-key.pem"
+
+
+def _authority(folder: Path, now: datetime) -> tuple[_Authority, bool]:
+    """Read the folder's authority, or make one where there is none; true where it is new."""
+    certificate, key = folder / "ca.pem", folder / "ca-key.pem"
+    there = [path.name for path in (certificate, key) if os.path.lexists(path)]
+    if not there:
+        authority = _Authority.make(now)
+        _write_both(certificate, authority.certificate, key, authority.key)
+        return authority, True
+    if len(there) == 1:
+        missing = "ca-key.pem" if there == ["ca.pem"] else "ca.pem"
+        accepted = f"has {there[0]} but no {missing}; put it there, or name another folder"
+        raise SpecError("out", str(folder), accepted)
+    authority = _Authority.read(certificate, key)
+    authority.check(certificate, now)
+    return authority, False
+
+
+@dataclass(frozen=True, slots=True)
+class _Authority:
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def make(cls, now: datetime) -> Self:
+        """Sign itself; a random part of its name tells it from others in messages."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _subject(f"downpour CA {os.urandom(4).hex()}")
+        until = now + timedelta(days=_AUTHORITY_DAYS)
+        builder = (
+            _begun(name, name, key.public_key(), now - _CLOCK_SKEW, until)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(signs_certificates=True), critical=True)
+        )
+        return cls(builder.sign(key, hashes.SHA256()), key)
+
+    @classmethod
+    def read(cls, certificate: Path, key: Path) -> Self:
+        """Read what `make` wrote, in an earlier call."""
+        try:
+            found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        except ValueError:
+            raise SpecError("out", str(certificate), "is no certificate") from None
+        if key.stat().st_mode & 0o077:
+            raise SpecError("out", str(key), "others may read it; chmod 600 it, if none has")
+        try:
+            private = serialization.load_pem_private_key(key.read_bytes(), password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
+            private = None
+        if not isinstance(private, ec.EllipticCurvePrivateKey):
+            raise SpecError("out", str(key), "is no key that this command made")
+        return cls(found, private)
+
+    def check(self, path: Path, now: datetime) -> None:
+        """Refuse to sign where nobody would believe it."""
+        if not _is_authority(self.certificate):
+            raise SpecError("out", str(path), "is no authority that this command made")
+        if self.certificate.public_key() != self.key.public_key():
+            raise SpecError("out", str(path), "ca-key.pem is not its key")
+        until = self.certificate.not_valid_after_utc
+        if until <= now:
+            accepted = f"expired on {until:%Y-%m-%d}; another folder gets a new authority"
+            raise SpecError("out", str(path), accepted)
+
+    def certify(self, machine: Machine, folder: Path, days: int, now: datetime) -> Certified:
+        """Make a machine's key and certificate, and write them."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        made = self._signed(machine, key.public_key(), days, now)
+        certificate_path, key_path = _files(machine, folder)
+        _write_both(certificate_path, made, key_path, key)
+        return Certified(machine, certificate_path, key_path, made.not_valid_after_utc)
+
+    def _signed(
+        self, machine: Machine, key: ec.EllipticCurvePublicKey, days: int, now: datetime
+    ) -> x509.Certificate:
+        since = max(now - _CLOCK_SKEW, self.certificate.not_valid_before_utc)
+        until = min(now + timedelta(days=days), self.certificate.not_valid_after_utc)
+        both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        of_authority = self.certificate.extensions.get_extension_for_class(
+            x509.SubjectKeyIdentifier
+        )
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(of_authority.value)
+        subject = _subject(str(machine.names[0])[:_COMMON_NAME_MAX])
+        names = x509.SubjectAlternativeName([_general_name(name) for name in machine.names])
+        builder = (
+            _begun(subject, self.certificate.subject, key, since, until)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(both), critical=False)
+            .add_extension(issuer, critical=False)
+            .add_extension(names, critical=False)
+        )
+        return builder.sign(self.key, hashes.SHA256())
+
+
+def _begun(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    since: datetime,
+    until: datetime,
+) -> x509.CertificateBuilder:
+    """Begin a certificate with what every one has."""
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(since)
+        .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        certificate.public_key()
+        extensions = certificate.extensions
+        extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+        return extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (ValueError, UnsupportedAlgorithm, x509.ExtensionNotFound):
+        return False
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _subject(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _general_name(name: Name) -> x509.GeneralName:
+    if isinstance(name, IPv4Address | IPv6Address):
+        return x509.IPAddress(name)
+    return x509.DNSName(name)
+
+
+def _write_both(
+    certificate_path: Path,
+    certificate: x509.Certificate,
+    key_path: Path,
+    key: ec.EllipticCurvePrivateKey,
+) -> None:
+    """Write both files or neither."""
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    _write_new(key_path, secret, 0o600)
+    try:
+        public = certificate.public_bytes(serialization.Encoding.PEM)
+        _write_new(certificate_path, public, 0o644)
+    except BaseException:
+        key_path.unlink()
+        raise
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    """Write a file that was not there, with its permissions from the first moment on."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink()
+        raise
