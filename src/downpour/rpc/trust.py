@@ -82,7 +82,9 @@ def _tls(credentials: Credentials) -> tuple[ssl.SSLContext | None, ssl.SSLContex
         if not path:
             raise SpecError(name, path, "mutual TLS needs tls_cert, tls_key and tls_ca")
         _check_readable(name, path)
-    return _context(ssl.PROTOCOL_TLS_SERVER, **given), _context(ssl.PROTOCOL_TLS_CLIENT, **given)
+    serving = _context(ssl.PROTOCOL_TLS_SERVER, **given)
+    serving.num_tickets = 0  # nobody resumes: connections are kept
+    return serving, _context(ssl.PROTOCOL_TLS_CLIENT, **given)
 
 
 def _context(role: int, tls_cert: str, tls_key: str, tls_ca: str) -> ssl.SSLContext:
@@ -94,7 +96,6 @@ def _context(role: int, tls_cert: str, tls_key: str, tls_ca: str) -> ssl.SSLCont
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_STRICT
-    context.num_tickets = 0  # nobody resumes: connections are kept
     try:
         context.load_verify_locations(tls_ca)
     except ssl.SSLError:
