@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -95,6 +95,16 @@ def test_garbage_costs_a_stranger_its_connection() -> None:
                 heard = answers.read()
             assert len(heard) in {0, 4 + 64}  # nothing, or the manager's own proof
             assert called(manager.server.address, HOLDER) == "0"
+
+
+@pytest.mark.parametrize("begun", [b"", b"\0\0\0\x24DPT1" + bytes(32)])
+def test_a_stranger_cannot_make_the_manager_remember_much(begun: bytes) -> None:
+    """A message that is no first call is not waited for: many strangers would fill the memory."""
+    with guarded(limits=Limits(handshake_seconds=600)) as manager, manager.raw() as sock:
+        sock.sendall(begun + (2**20).to_bytes(4, "big") + b"x")
+        with sock.makefile("rb") as answers, suppress(ConnectionError):
+            answers.read()
+        assert called(manager.server.address, HOLDER) == "0"
 
 
 Tamper = Callable[[bytes], bytes]

@@ -65,7 +65,13 @@ class Channel:
         self._interrupted = False
         self._seals: tuple[_Seal, _Seal] | None = None
 
-    def receive(self, deadline: float, *, frame_seconds: float | None = None) -> bytes:
+    def receive(
+        self,
+        deadline: float,
+        *,
+        frame_seconds: float | None = None,
+        bytes_max: int = FRAME_BYTES_MAX,
+    ) -> bytes:
         """Read one frame by `deadline` (monotonic seconds).
 
         With `frame_seconds`, the deadline is that of the first byte only, and the rest must follow
@@ -74,7 +80,7 @@ class Channel:
         Raises:
             Closed: the peer ended the connection.
             TimeoutError: the deadline passed.
-            IncompatiblePeer: the length is negative or beyond `FRAME_BYTES_MAX`, and nothing is
+            IncompatiblePeer: the length is negative or beyond `bytes_max`, and nothing is
                 allocated for it; or the frame is not what the peer has sealed.
             OSError: the connection broke.
         """
@@ -84,9 +90,9 @@ class Channel:
             deadline = monotonic() + frame_seconds
         self._receive_until(_HEADER_BYTES, deadline)
         size = int.from_bytes(self._received[:_HEADER_BYTES], "big", signed=True)
-        most = FRAME_BYTES_MAX + (_SEAL_BYTES if self._seals is not None else 0)
+        most = bytes_max + (_SEAL_BYTES if self._seals is not None else 0)
         if not 0 <= size <= most:
-            text = f"a message of {size} bytes: not Thrift, or over {FRAME_BYTES_MAX}"
+            text = f"a message of {size} bytes: not Thrift, or over {bytes_max}"
             raise IncompatiblePeer(text)
         end = _HEADER_BYTES + size
         self._receive_until(end, deadline)

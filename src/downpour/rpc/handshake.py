@@ -38,6 +38,9 @@ UNTRUSTED = 401
 _HELLO = b"DPT1"
 _NOTICE = b"DPT!"
 _NONCE_BYTES = 32
+_PROOF_BYTES = 32
+# Many strangers may speak at a time, and each is listened to so far: enough for a first call.
+_STRANGER_BYTES_MAX = 64 * 1024
 _TLS_RECORD = 0x16
 _WANTS_TLS = "asks for TLS: tls_cert, tls_key and tls_ca are needed"
 _WANTS_PROOF = "asks for a token: DOWNPOUR_TOKEN or token_file must hold the one it was given"
@@ -75,7 +78,8 @@ def admit(channel: frames.Channel, trust: Trust, deadline: float) -> None:
     """
     if trust.serving is not None:
         if channel.peek(deadline) != _TLS_RECORD:
-            _turn_away(channel, channel.receive(deadline), _WANTS_TLS, deadline)
+            said = channel.receive(deadline, bytes_max=_STRANGER_BYTES_MAX)
+            _turn_away(channel, said, _WANTS_TLS, deadline)
         channel.secure(trust.serving, deadline)
     if trust.token is not None:
         _admit_holder(channel, trust.token, deadline)
@@ -122,7 +126,7 @@ def _secure(
 def _prove(channel: frames.Channel, address: Address, token: bytes, deadline: float) -> None:
     mine = secrets.token_bytes(_NONCE_BYTES)
     channel.send(_HELLO + mine, deadline)
-    answer = channel.receive(deadline)
+    answer = channel.receive(deadline, bytes_max=_STRANGER_BYTES_MAX)
     if answer.startswith(_NOTICE):
         raise Untrusted(str(address), answer[len(_NOTICE) :].decode(errors="replace")[:200])
     theirs, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
@@ -134,13 +138,14 @@ def _prove(channel: frames.Channel, address: Address, token: bytes, deadline: fl
 
 
 def _admit_holder(channel: frames.Channel, token: bytes, deadline: float) -> None:
-    hello = channel.receive(deadline)
+    hello = channel.receive(deadline, bytes_max=_STRANGER_BYTES_MAX)
     if not is_hello(hello):
         _turn_away(channel, hello, _WANTS_PROOF, deadline)
     theirs = hello[len(_HELLO) :]
     mine = secrets.token_bytes(_NONCE_BYTES)
     channel.send(mine + _proof(token, b"server", theirs, mine), deadline)
-    if not hmac.compare_digest(channel.receive(deadline), _proof(token, b"caller", theirs, mine)):
+    proof = channel.receive(deadline, bytes_max=_PROOF_BYTES)
+    if not hmac.compare_digest(proof, _proof(token, b"caller", theirs, mine)):
         raise Stranger("proves no token")
     to_server, to_caller = _keys(token, theirs, mine)
     channel.seal(sending_key=to_caller, receiving_key=to_server)
