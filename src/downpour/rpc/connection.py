@@ -178,6 +178,7 @@ class Peer:
     def _connected(self, deadline: float) -> _Connection:
         address = str(self.address)
         seconds = min(self._connect_seconds, max(deadline - monotonic(), 0.001))
+        until = monotonic() + seconds
         try:
             sock = socket.create_connection((self.address.host, self.address.port), seconds)
         except TimeoutError as error:
@@ -193,18 +194,18 @@ class Peer:
                 self._all.discard(connection)
                 connection.channel.close()
                 raise Unreachable(address, "nobody listens there")
-        self._greet(connection, seconds)
+        try:
+            self._greet(connection, until)
+        except TimeoutError as error:
+            raise Unreachable(address, f"no handshake within {seconds:.1f} s") from error
         return connection
 
-    def _greet(self, connection: _Connection, seconds: float) -> None:
+    def _greet(self, connection: _Connection, deadline: float) -> None:
         """Come to trust each other, over a connection that was just made."""
         greeted = False
         try:
-            handshake.greet(connection.channel, self.address, self._trust, monotonic() + seconds)
+            handshake.greet(connection.channel, self.address, self._trust, deadline)
             greeted = True
-        except TimeoutError as error:
-            reason = f"no handshake within {seconds:.1f} s"
-            raise Unreachable(str(self.address), reason) from error
         finally:
             if not greeted:
                 with self._lock:
