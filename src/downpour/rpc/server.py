@@ -242,9 +242,8 @@ def _bound(host: str, port: int, trust: Trust) -> socket.socket:
         if trust.is_open and not Address(str(address[0]), port).is_loopback:
             raise SpecError("host", host, _TRUST_WANTED)
         both = host == "::" and socket.has_dualstack_ipv6()
-        return socket.create_server(
-            (host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both
-        )
+        # The address that was looked at: the name could lead elsewhere the next time.
+        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except (socket.gaierror, UnicodeError) as error:
         raise SpecError("host", host, "a name or address of this machine") from error
     except OSError as error:
