@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,9 @@ def test_tls_needs_all_of_its_files() -> None:
     """The one that is missing is named."""
     with pytest.raises(SpecError, match="tls_key = '': mutual TLS needs tls_cert, tls_key and"):
         Trust.load(Credentials(tls_cert=__file__, tls_ca=__file__))
+
+
+def test_a_variable_that_is_no_utf_8_is_a_token_all_the_same() -> None:
+    """Its bytes count, as Python keeps them in a text."""
+    raw = b"\xff" * 20
+    assert Trust.load(Credentials(token=os.fsdecode(raw))).token == raw

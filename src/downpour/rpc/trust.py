@@ -54,7 +54,7 @@ def _token(credentials: Credentials) -> bytes | None:
         field_, text = "DOWNPOUR_TOKEN", credentials.token
     else:
         return None
-    token = text.strip().encode()
+    token = text.strip().encode(errors="surrogateescape")  # as variables that are no UTF-8 come
     if len(token) < TOKEN_CHARACTERS_MIN:
         shown = credentials.token_file or "…"  # a token is not shown, not even a bad one
         raise SpecError(field_, shown, f"a token has at least {TOKEN_CHARACTERS_MIN} characters")
