@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from downpour.credentials import Credentials
 from downpour.errors import DeadlineExceeded, ProtocolError, Unreachable, Untrusted
 from downpour.operations.certificates import issue
 from downpour.rpc import OPEN, Address, Limits, ManagerClient, Trust, serve_manager
+from downpour.rpc.frames import Channel, Closed
 from tests.rpc.conftest import FakeManager, Served
 
 if TYPE_CHECKING:
@@ -347,6 +349,23 @@ def test_closing_a_client_at_any_moment_ends_its_call(authorities: Authorities) 
             assert not thread.is_alive(), f"turn {turn}"
 
 
+def test_an_interruption_while_sockets_change_hands_is_not_lost() -> None:
+    """It reaches a socket that has just been replaced, and the handshake must not begin."""
+
+    class Interrupting(ssl.SSLContext):
+        def wrap_socket(self, *arguments: Any, **options: Any) -> ssl.SSLSocket:
+            wrapped = super().wrap_socket(*arguments, **options)
+            channel.interrupt()
+            return wrapped
+
+    with mute() as address:
+        channel = Channel(socket.create_connection((address.host, address.port)))
+        context = Interrupting(ssl.PROTOCOL_TLS_CLIENT)
+        with pytest.raises(Closed):
+            channel.secure(context, monotonic() + PATIENCE_SECONDS, server_hostname="localhost")
+        channel.close()
+
+
 def test_interrupting_a_call_in_flight_ends_it(authorities: Authorities) -> None:
     """A reader of TLS is woken as one of a plain socket is."""
     with guarded(authorities.trust("server")) as manager:
@@ -412,7 +431,7 @@ def test_who_is_on_the_way_can_read_and_alter_nothing(authorities: Authorities) 
     with (
         guarded(authorities.trust("server")) as manager,
         go_between(manager.server.address, alter) as address,
-        ManagerClient(address, trust=authorities.trust("worker")) as client,
+        ManagerClient(address, trust=authorities.trust("worker"), connect_seconds=0.5) as client,
     ):
         assert client.submit("secret") == "experiment-secret"
         assert b"secret" not in b"".join(heard)
