@@ -58,6 +58,7 @@ def run_command(words: Sequence[str]) -> int:
 
 
 def _complain(message: str, status: int) -> int:
-    line = " ".join(message.split())
+    """Tell it in one line; what a peer has put into it can do nothing to the terminal."""
+    line = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(message.split()))
     print(f"downpour: {line}", file=sys.stderr)  # noqa: T201 - the edge of the program
     return status
