@@ -21,3 +21,11 @@ def test_an_environment_can_be_rid_of_them() -> None:
     """Everything else stays."""
     given = {"DOWNPOUR_TOKEN": "t", "PATH": "/bin", **dict.fromkeys(FILES.values(), "x")}
     assert without_credentials(given) == {"PATH": "/bin"}
+
+
+def test_an_environment_says_all_of_it() -> None:
+    """What is handed on that way arrives as it was; what is not given is not mentioned."""
+    given = Credentials(token="hush", token_file="t", tls_cert="c", tls_key="k", tls_ca="a")
+    assert Credentials.from_environment(given.to_environment()) == given
+    assert Credentials().to_environment() == {}
+    assert without_credentials(given.to_environment()) == {}

@@ -39,6 +39,12 @@ class Credentials:
         files = {name: environment.get(variable, "") for name, variable in FILES.items()}
         return cls(token=environment.get(TOKEN, ""), **files)
 
+    def to_environment(self) -> dict[str, str]:
+        """Return the variables that say the same."""
+        said = {TOKEN: self.token}
+        said |= {variable: getattr(self, name) for name, variable in FILES.items()}
+        return {variable: value for variable, value in said.items() if value}
+
     def with_files(self, files: Mapping[str, str]) -> Credentials:
         """Return the same with other files."""
         return replace(self, **files)

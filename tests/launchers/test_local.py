@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from downpour import Client, Spec
+from downpour import Client, Credentials, Spec
 from downpour.errors import LaunchError
 from downpour.launchers import LocalCluster
 from downpour.manager.options import ManagerOptions
@@ -49,6 +49,19 @@ def test_a_cluster_comes_up_and_goes_without_a_trace(tmp_path: Path) -> None:
         cluster.check()
     gone, alive = psutil.wait_procs(processes, timeout=PATIENCE_SECONDS)
     assert not alive, gone
+
+
+@pytest.mark.slow
+def test_workers_hold_the_token_that_their_manager_asks_for(tmp_path: Path) -> None:
+    """They are let in, and so is who holds it besides them; and it is in no command line."""
+    credentials = Credentials(token="the token of this test")
+    asking = ManagerOptions(shared=str(tmp_path), port=0, credentials=credentials)
+    with LocalCluster(asking, workers=2) as cluster:
+        with Client(cluster.address, credentials=credentials) as client:
+            for status in client.watch():
+                if len(status.workers) == 2:
+                    break
+        assert not [one for one in running() if credentials.token in " ".join(one.cmdline())]
 
 
 @pytest.mark.slow

@@ -159,7 +159,8 @@ def _run_worker(options: dict[str, Any], ready: Callable[[Address], None]) -> No
     if worker.device == "cuda":
         check_device(worker.device)
         words = [sys.executable, "-m", "downpour.cli", *worker.arguments()]
-        os.execve(sys.executable, words, without_credentials(os.environ))  # noqa: S606
+        environment = without_credentials(os.environ) | worker.credentials.to_environment()
+        os.execve(sys.executable, words, environment)  # noqa: S606
     run_worker(worker, ready)
 
 

@@ -99,7 +99,11 @@ class LocalCluster:
 
     def _start_worker(self, name: str) -> None:
         options = WorkerOptions(
-            manager=self.address, shared=self._manager.shared, name=name, device=self._device
+            manager=self.address,
+            shared=self._manager.shared,
+            name=name,
+            device=self._device,
+            credentials=self._manager.credentials,
         )
         self._request("worker", name, asdict(options))
 
