@@ -1,4 +1,4 @@
-"""What the README promises is so."""
+"""What the README and the pages promise is so."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from downpour.allowlist import VARIABLE
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_every_option_in_the_readme_exists() -> None:
-    """Each `--option` is one that the commands' help lists."""
-    listed = set(re.findall(r"--[a-z][a-z-]+", (ROOT / "docs" / "cli.md").read_text("utf-8")))
-    assert set(re.findall(r"--[a-z][a-z-]+", README)) <= listed
+@pytest.mark.parametrize("page", ["README.md", "docs/security.md"])
+def test_every_option_and_variable_exists(page: str) -> None:
+    """Each `--option` is one that the commands' help lists, and each variable is read somewhere."""
+    named = re.compile(r"--[a-z][a-z-]+[a-z]|DOWNPOUR_[A-Z_]+[A-Z]")
+    listed = set(named.findall((ROOT / "docs" / "cli.md").read_text("utf-8"))) | {VARIABLE}
+    assert set(named.findall((ROOT / page).read_text("utf-8"))) <= listed
 
 
 def test_every_link_in_the_docs_leads_somewhere() -> None:
