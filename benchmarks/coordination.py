@@ -45,12 +45,27 @@ CASES = (
 
 def measure(case: Case, where: str, folder: Path) -> Row:
     """Run a case in a folder; returns its median round, and the bare writes of its bytes."""
+    result = downpour.run(spec(case, folder), workers=case.workers, shared=folder)
+    seconds, size = median_round(folder, result.experiment)
+    raw = raw_writes(folder, size, case.workers + 1)
+    return {
+        "directory": where,
+        "workers": case.workers,
+        "model_mb": size / 1e6,
+        "round_ms": 1000 * seconds,
+        "raw_ms": 1000 * raw,
+        "ratio": seconds / raw,
+    }
+
+
+def spec(case: Case, folder: Path) -> downpour.Spec:
+    """Make a spec whose tasks take no step, and its data."""
     data = folder / "blank.npz"
     blank = np.zeros((case.workers, 28, 28), dtype=np.uint8)
     labels = np.arange(case.workers) % 10
     labels[0] = 9
     np.savez(data, x=blank, y=labels, x_test=blank[:1], y_test=labels[:1])
-    spec = downpour.Spec(
+    return downpour.Spec(
         name="coordination",
         dataset="npz",
         data_path=str(data),
@@ -61,22 +76,15 @@ def measure(case: Case, where: str, folder: Path) -> Row:
         local_steps=0,
         evaluate_every=0,
     )
-    result = downpour.run(spec, workers=case.workers, shared=folder)
-    record = SharedDirectory(folder).experiment_path(result.experiment) / "record.jsonl"
+
+
+def median_round(folder: Path, experiment: str) -> tuple[float, int]:
+    """Return the seconds of an experiment's median round, and the bytes of its model."""
+    record = SharedDirectory(folder).experiment_path(experiment) / "record.jsonl"
     rounds = [(at, fact) for at, fact in read_record(record) if isinstance(fact, Aggregated)]
     times = [at for at, _ in rounds]
     costs = [after - before for before, after in itertools.pairwise(times[2:])]
-    size = rounds[0][1].bytes
-    milliseconds = 1000 * statistics.median(costs)
-    raw = 1000 * raw_writes(folder, size, case.workers + 1)
-    return {
-        "directory": where,
-        "workers": case.workers,
-        "model_mb": size / 1e6,
-        "round_ms": milliseconds,
-        "raw_ms": raw,
-        "ratio": milliseconds / raw,
-    }
+    return statistics.median(costs), rounds[0][1].bytes
 
 
 def raw_writes(folder: Path, size_bytes: int, files: int) -> float:

@@ -22,6 +22,7 @@ USUAL = (
     "aggregation",
     "publishing",
     "coordination",
+    "trust",
     "training_speed",
     "scheduler_speed",
     "startup",
