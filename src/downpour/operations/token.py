@@ -20,7 +20,7 @@ def make_token(path: Path) -> bool:
         Whether it was made.
 
     Raises:
-        StoreError: it cannot be written there.
+        SharedDirectoryError: it cannot be written there.
     """
     if path.exists():
         return False
@@ -29,8 +29,8 @@ def make_token(path: Path) -> bool:
         publish(path.parent, path.name, [f"{secrets.token_urlsafe(_BYTES)}\n".encode()], mode=0o600)
     except OSError as error:
         raise SharedDirectoryError(path.parent, explain(error)) from error
-    except StoreError:
+    except StoreError as error:
         if not path.exists():
-            raise
+            raise SharedDirectoryError(path.parent, str(error)) from error
         return False
     return True
