@@ -1,0 +1,48 @@
+"""Workers are killed, slowed down, cut off and added; the model does not notice."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from downpour.rpc.messages import Status
+from tests.docker.conftest import Outcome, Project, Projects, docker, small_mnist
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def test_a_disturbed_run_ends_in_the_same_bytes(projects: Projects, undisturbed: Outcome) -> None:
+    """One worker gets a twentieth of a core, one is killed, one is cut off and comes back."""
+    with projects() as project:
+        project.up(workers=5)
+        slow, killed, cut_off, *_ = project.containers("worker")
+        experiment = project.client.submit(small_mnist().to_toml())
+        project.status_when(
+            lambda s: s.experiment is not None and s.experiment.rounds_done == 1, experiment
+        )
+        docker("update", "--cpus", "0.05", slow)
+        docker("kill", killed)
+        docker("network", "disconnect", project.network, cut_off)
+        project.status_when(lambda s: not {killed, cut_off} & _hosts(s), experiment)
+        docker("network", "connect", project.network, cut_off)
+        project.up(workers=6)
+        live = _hosts(project.client.status("", 0, 0.0))
+        assert {slow, cut_off} <= live
+        project.status_when(lambda _: _has_updated(project, experiment, slow), experiment)
+        docker("update", "--cpus", str(os.cpu_count()), slow)
+        project.finished(experiment)
+        assert project.model(experiment) == undisturbed.model
+
+
+def _hosts(status: Status) -> set[str]:
+    """The containers of the workers, which are named for them."""
+    return {worker.worker.rpartition("-")[0] for worker in status.workers}
+
+
+def _has_updated(project: Project, experiment: str, container: str) -> bool:
+    """Whether an update of this container counts, in a round since the disturbances."""
+    return any(
+        fact["kind"] == "updated" and fact["round"] > 0 and fact["worker"].startswith(container)
+        for fact in project.record(experiment)
+    )
