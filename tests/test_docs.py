@@ -17,10 +17,14 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("page", ["README.md", "docs/security.md"])
 def test_every_option_and_variable_exists(page: str) -> None:
-    """Each `--option` is one that the commands' help lists, and each variable is read somewhere."""
+    """Each `--option` is one that the commands' help lists, and each variable is read somewhere.
+
+    Docker's own commands have options of their own.
+    """
     named = re.compile(r"--[a-z][a-z-]+[a-z]|DOWNPOUR_[A-Z_]+[A-Z]")
     listed = set(named.findall((ROOT / "docs" / "cli.md").read_text("utf-8"))) | {VARIABLE}
-    assert set(named.findall((ROOT / page).read_text("utf-8"))) <= listed
+    ours = re.sub(r"^docker .*$", "", (ROOT / page).read_text("utf-8"), flags=re.MULTILINE)
+    assert set(named.findall(ours)) <= listed
 
 
 def test_every_link_in_the_docs_leads_somewhere() -> None:
