@@ -38,7 +38,7 @@ FILES = ("LICENSE", "README.md", "pyproject.toml", ".dockerignore")
 
 EXAMPLE = "examples/mnist.toml"
 CHANGES: Mapping[str, int | float] = {
-    "train_limit": 4800,
+    "train_limit": 3600,
     "test_limit": 1000,
     "shards": 6,
     "epochs": 3,
