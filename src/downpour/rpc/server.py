@@ -30,8 +30,8 @@ from downpour.rpc.trust import OPEN, Trust
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
 _TRUST_WANTED = (
-    "other machines reach it there, so a token (DOWNPOUR_TOKEN or token_file) or TLS (tls_cert, "
-    "tls_key, tls_ca) is needed"
+    "a token (DOWNPOUR_TOKEN or token_file) or TLS (tls_cert, tls_key, tls_ca) is needed, because "
+    "other machines reach it there"
 )
 
 

@@ -178,7 +178,10 @@ class WorkerAgent:
         try:
             update = self._run_task(task, control)
         except TaskCancelled:
-            self._report_failure(task.id, FailureKind.CANCELLED, f"{self.name} handed it back")
+            # Who leaves says so next, and that hands it back: told before, the manager would give
+            # the worker something else meanwhile.
+            if not self._leaving.is_set():
+                self._report_failure(task.id, FailureKind.CANCELLED, f"{self.name} handed it back")
         except Exception as error:
             known = isinstance(error, DownpourError)
             log.warning("%s: %s failed: %s", self.name, task.id, error, exc_info=not known)

@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
@@ -57,6 +58,7 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
                 here = agent.register(*where)
         log.info("%s serves at %s for the manager at %s", agent.name, here, address)
         ready(here)
+        _import_the_rest()
         agent.run()
     finally:
         server.stop()
@@ -101,6 +103,11 @@ def _make_agent(
     name = options.name or f"{socket.gethostname()}-{secrets.token_hex(2)}"
     numerics = numeric_class(str(torch.__version__), options.device)
     return WorkerAgent(manager, shared, name, numerics, TaskRunner(shared, options.device).run)
+
+
+def _import_the_rest() -> None:
+    """Import now, while there may be time, what the first optimizer would: it takes a second."""
+    import_module("torch._dynamo")
 
 
 def _patiently(seconds: float) -> Retrying:
