@@ -66,16 +66,18 @@ def publish(
     return PublishedFile(name=name, size_bytes=size_bytes, checksum=checksum)
 
 
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable; a file system that cannot is taken as it is."""
+def sync_directory(directory: Path) -> bool:
+    """Make the names in a directory durable; false where the file system cannot do that."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     except OSError as error:
         if error.errno not in _NO_DIRECTORY_SYNC:
             raise
+        return False
     finally:
         os.close(descriptor)
+    return True
 
 
 def explain(error: OSError) -> str:

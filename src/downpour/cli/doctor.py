@@ -1,0 +1,90 @@
+"""`downpour doctor`: check the shared directory from this machine and print what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from downpour.cli.options import SHARED, AsJson, Shared
+from downpour.cli.printing import err, out, print_json
+from downpour.cli.trust_options import with_credentials
+from downpour.credentials import Credentials
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from downpour.operations.finding import Finding
+
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "red", "not checked": "dim"}
+_MENDABLE = 2
+_PATIENCE_SECONDS = 5.0
+
+
+@with_credentials
+def doctor(
+    shared: Shared = SHARED,
+    manager: Annotated[
+        str,
+        typer.Option(
+            "--manager",
+            envvar="DOWNPOUR_MANAGER",
+            metavar="HOST:PORT",
+            help="A manager whose shared directory it should be; without one, that is not checked.",
+        ),
+    ] = "",
+    *,
+    as_json: AsJson = False,
+    credentials: Credentials,
+) -> None:
+    """Check that the shared directory, as this machine sees it, can carry a training.
+
+    A check that failed says what to change, and the exit status is then 2; warnings do not count.
+    It takes a few seconds and leaves nothing behind.
+    """
+    from downpour.operations.doctor import is_healthy
+
+    findings = _findings(shared, manager, credentials)
+    healthy = is_healthy(findings)
+    if as_json:
+        checks = [{"check": name, **asdict(finding)} for name, finding in findings.items()]
+        print_json({"healthy": healthy, "checks": checks})
+    else:
+        out().print(_table(findings))
+    if not healthy:
+        raise typer.Exit(_MENDABLE)
+
+
+def _findings(shared: Path, manager: str, credentials: Credentials) -> Mapping[str, Finding]:
+    from downpour.operations.doctor import diagnose
+    from downpour.rpc import ManagerClient, Trust, parse_address
+
+    with ExitStack() as stack:
+        client = None
+        if manager:
+            where, trust = parse_address(manager, field="manager"), Trust.load(credentials)
+            client = ManagerClient(where, trust=trust, timeout_seconds=_PATIENCE_SECONDS)
+            stack.enter_context(client)
+        shown = stack.enter_context(err().status("looking"))
+        return diagnose(shared, client, lambda check: shown.update(f"looking at: {check}"))
+
+
+def _table(findings: Mapping[str, Finding]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("check", no_wrap=True)
+    table.add_column("result", no_wrap=True)
+    table.add_column("what was seen", overflow="fold")
+    for name, finding in findings.items():
+        told = Text(finding.seen)
+        if finding.change:
+            told.append(f"\n{finding.change}", style=_STYLES[finding.verdict])
+        table.add_row(name, Text(finding.verdict, style=_STYLES[finding.verdict]), told)
+    return table

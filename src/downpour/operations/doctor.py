@@ -1,0 +1,151 @@
+"""`downpour doctor`: can the shared directory, as this machine sees it, carry a training?
+
+Each check answers one question in one row. Those that need the one before are shown as not checked
+where that failed: nothing is reported as well that was not tried. All is tried in a hidden folder
+that is removed again, whatever happens, and nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from downpour.errors import DownpourError, SharedDirectoryError
+from downpour.operations import probes
+from downpour.operations.finding import Finding, Verdict, bad, doubtful, good, unknown
+from downpour.operations.mounts import find_mount
+from downpour.rpc import PROTOCOL, ManagerClient
+from downpour.rpc.messages import ManagerInfo
+from downpour.store import SharedDirectory
+from downpour.store.publish import TEMPORARY_PREFIX, explain
+from downpour.version import VERSION
+
+Findings = Mapping[str, Finding]
+Check = Callable[[], Finding]
+
+_NO_FOLDER = "the folder cannot be used"
+_PROBES: Mapping[str, Callable[[Path], Finding]] = {
+    "publishing": probes.publishing,
+    "fsync": probes.syncing,
+    "locks": probes.locking,
+    "space": probes.space,
+    "clock": probes.clock,
+    "speed": probes.speed,
+}
+
+
+def diagnose(
+    shared: Path, manager: ManagerClient | None, on_begin: Callable[[str], None] = lambda _: None
+) -> Findings:
+    """Check a shared directory, and that it is the manager's; returns findings by check, in order.
+
+    `on_begin` is called with the name of each check before it is made.
+    """
+    root = shared.expanduser().absolute()
+    findings: dict[str, Finding] = {}
+
+    def check(name: str, look: Check) -> Finding:
+        on_begin(name)
+        findings[name] = _made(look)
+        return findings[name]
+
+    with _probe_folder(root) as probe:
+        usable = check("folder", partial(_folder, root, probe)).verdict is Verdict.GOOD
+        check("file system", partial(_file_system, root))
+        for name, look in _PROBES.items():
+            check(name, partial(look, probe) if usable else partial(unknown, _NO_FOLDER))
+    _check_manager(root, manager, check)
+    return findings
+
+
+def is_healthy(findings: Findings) -> bool:
+    """Whether nothing has to be mended; warnings do not count."""
+    return all(finding.verdict is not Verdict.FAILED for finding in findings.values())
+
+
+@contextmanager
+def _probe_folder(root: Path) -> Iterator[Path]:
+    """Name a folder to try things out in; it is removed at the end, also after Ctrl-C."""
+    path = root / f"{TEMPORARY_PREFIX}doctor-{uuid.uuid4().hex[:12]}"
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _made(look: Check) -> Finding:
+    """Make a check; where it cannot even be tried, that is what was found."""
+    try:
+        return look()
+    except (OSError, DownpourError) as error:
+        reason = explain(error) if isinstance(error, OSError) else str(error)
+        return bad(reason, "make room" if "full (" in reason else "use another file system")
+
+
+def _folder(root: Path, probe: Path) -> Finding:
+    if not root.exists():
+        return bad(f"{root}: no such folder", "mount it or make it, or name another with --shared")
+    if not root.is_dir():
+        return bad(f"{root}: not a folder", "name a folder with --shared")
+    try:
+        probe.mkdir()
+        (probe / "written").write_bytes(b"x")
+    except OSError as error:
+        return bad(f"{root}: {explain(error)}", f"let user {os.geteuid()} write there")
+    return good(f"{root}, writable")
+
+
+def _file_system(root: Path) -> Finding:
+    if not root.is_dir():
+        return unknown(_NO_FOLDER)
+    mount = find_mount(root)
+    if mount is None:
+        return unknown("this system does not tell")
+    kind = f"{mount.kind} at {mount.point}"
+    if mount.doubtful:
+        meanings = "; ".join(f"{option}: {means}" for option, means in mount.doubtful.items())
+        return doubtful(kind, meanings)
+    return good(kind if mount.is_network else f"{kind}, seen by this machine alone")
+
+
+def _check_manager(
+    root: Path, manager: ManagerClient | None, check: Callable[[str, Check], Finding]
+) -> None:
+    if manager is None:
+        for name in ("manager", "same folder"):
+            check(name, partial(unknown, "name the manager with --manager"))
+        return
+    try:
+        info = manager.describe()
+    except DownpourError as error:
+        check("manager", partial(bad, str(error), "start it there, or name another with --manager"))
+        check("same folder", partial(unknown, "the manager did not answer"))
+        return
+    check("manager", partial(_version, manager, info))
+    check("same folder", partial(_same_folder, root, info))
+
+
+def _version(manager: ManagerClient, info: ManagerInfo) -> Finding:
+    seen = f"{manager.address} runs downpour {info.version}"
+    if info.protocol != PROTOCOL:
+        seen = f"{seen} (protocol {info.protocol}), this machine {VERSION} (protocol {PROTOCOL})"
+        return bad(seen, "install the same version on both")
+    if info.version != VERSION:
+        return doubtful(seen, f"this machine runs {VERSION}; they understand each other")
+    return good(seen)
+
+
+def _same_folder(root: Path, info: ManagerInfo) -> Finding:
+    if not root.is_dir():
+        return unknown(_NO_FOLDER)
+    try:
+        SharedDirectory(root, patience_seconds=1.0).read_presence(info.presence_file)
+    except SharedDirectoryError:
+        seen = "the manager's presence file is not here: it sees another folder"
+        return bad(seen, "mount the manager's folder here, or name it with --shared")
+    return good("it is the manager's")

@@ -1,0 +1,50 @@
+"""What a check found: a verdict, what was seen, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """What a check came to; only `FAILED` means that something must be mended."""
+
+    GOOD = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    UNKNOWN = "not checked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check's outcome.
+
+    `seen` is what was observed; `change` is what a failed check wants changed, or what a warning
+    means. `figures` are what was measured, with the units in the names.
+    """
+
+    verdict: Verdict
+    seen: str
+    change: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+def good(seen: str, **figures: float) -> Finding:
+    """All is well."""
+    return Finding(verdict=Verdict.GOOD, seen=seen, figures=figures)
+
+
+def doubtful(seen: str, change: str, **figures: float) -> Finding:
+    """It works, but less well than it could."""
+    return Finding(verdict=Verdict.WARNING, seen=seen, change=change, figures=figures)
+
+
+def bad(seen: str, change: str) -> Finding:
+    """It does not work until something is changed."""
+    return Finding(verdict=Verdict.FAILED, seen=seen, change=change)
+
+
+def unknown(seen: str) -> Finding:
+    """It was not, or could not be, checked, and why."""
+    return Finding(verdict=Verdict.UNKNOWN, seen=seen)

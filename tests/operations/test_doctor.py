@@ -1,0 +1,138 @@
+"""The doctor's rounds: every check is made, told and cleaned up after."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from downpour.manager.options import ManagerOptions
+from downpour.manager.process import Manager
+from downpour.operations import doctor
+from downpour.operations.doctor import diagnose, is_healthy
+from downpour.operations.finding import Verdict
+from downpour.rpc import Address, ManagerClient
+
+_OF_THE_FOLDER = (
+    "folder",
+    "file system",
+    "publishing",
+    "fsync",
+    "locks",
+    "space",
+    "clock",
+    "speed",
+)
+CHECKS = [*_OF_THE_FOLDER, "manager", "same folder"]
+
+
+@pytest.fixture(scope="module")
+def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, ManagerClient]]:
+    """A manager's shared directory, and the manager."""
+    shared = tmp_path_factory.mktemp("shared")
+    manager = Manager(ManagerOptions(shared=str(shared), port=0))
+    with ManagerClient(manager.address) as client:
+        yield shared, client
+    manager.close()
+
+
+def test_the_managers_folder_passes_every_check(managed: tuple[Path, ManagerClient]) -> None:
+    """All are made, in order, and nothing stays behind."""
+    shared, manager = managed
+    before = sorted(shared.rglob("*"))
+    findings = diagnose(shared, manager)
+    assert list(findings) == CHECKS
+    assert {finding.verdict for finding in findings.values()} == {Verdict.GOOD}
+    assert is_healthy(findings)
+    assert sorted(shared.rglob("*")) == before
+
+
+def test_another_folder_is_found_out(managed: tuple[Path, ManagerClient], tmp_path: Path) -> None:
+    """That folder is well in itself, but it is not the manager's."""
+    findings = diagnose(tmp_path, managed[1])
+    assert [name for name in CHECKS if findings[name].verdict is not Verdict.GOOD] == [
+        "same folder"
+    ]
+    assert "sees another folder" in findings["same folder"].seen
+    assert not is_healthy(findings)
+
+
+def test_what_was_not_tried_is_not_called_well(tmp_path: Path) -> None:
+    """Without a folder nothing can be tried in it, without a manager nothing compared."""
+    missing = diagnose(tmp_path / "missing", None)
+    assert missing["folder"].verdict is Verdict.FAILED
+    assert {missing[name].verdict for name in CHECKS[1:]} == {Verdict.UNKNOWN}
+    assert not (tmp_path / "missing").exists()
+    alone = diagnose(tmp_path, None)
+    assert {alone[name].verdict for name in CHECKS[-2:]} == {Verdict.UNKNOWN}
+    assert is_healthy(alone)
+
+
+def test_a_file_in_the_folders_place_and_one_that_may_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row says which, and what to change."""
+    (tmp_path / "file").write_bytes(b"")
+    assert "not a folder" in diagnose(tmp_path / "file", None)["folder"].seen
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    found = diagnose(tmp_path, None)["folder"]
+    assert "not writable" in found.seen
+    assert found.change == f"let user {os.geteuid()} write there"
+
+
+def test_a_manager_that_is_not_there_is_a_row(tmp_path: Path) -> None:
+    """The folder's own checks are made all the same."""
+    with ManagerClient(Address("127.0.0.1", 1)) as nobody:
+        findings = diagnose(tmp_path, nobody)
+    assert "cannot be reached" in findings["manager"].seen
+    assert findings["same folder"].verdict is Verdict.UNKNOWN
+    assert findings["speed"].verdict is Verdict.GOOD
+
+
+def test_another_protocol_must_be_mended_and_another_version_may_be(
+    managed: tuple[Path, ManagerClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both sides' numbers are told."""
+    with monkeypatch.context() as patch:
+        patch.setattr(doctor, "VERSION", "0.0.1")
+        assert diagnose(*managed)["manager"].verdict is Verdict.WARNING
+    monkeypatch.setattr(doctor, "PROTOCOL", 99)
+    found = diagnose(*managed)["manager"]
+    assert (found.verdict, found.change) == (Verdict.FAILED, "install the same version on both")
+    assert "protocol 99" in found.seen
+
+
+def test_a_full_disk_is_told_in_every_row_it_spoils(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check that cannot be made has failed, and no error escapes."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    findings = diagnose(tmp_path, None)
+    failed = {name: found for name, found in findings.items() if found.verdict is Verdict.FAILED}
+    assert set(failed) == {"publishing", "fsync", "clock", "speed"}
+    assert {found.change for found in failed.values()} == {"make room"}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_nothing_stays_behind_after_an_interruption(tmp_path: Path, check: str) -> None:
+    """Whichever check Ctrl-C comes in."""
+
+    def interrupt(begun: str) -> None:
+        if begun == check:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        diagnose(tmp_path, None, interrupt)
+    assert list(tmp_path.iterdir()) == []
