@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -65,3 +66,24 @@ def test_a_download_that_fails_leaves_nothing_and_says_why(tmp_path: Path) -> No
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
     (tmp_path / "Set").mkdir()
     assert found_or_downloaded(SPEC, "Set", (None, tmp_path), present, fetched)
+
+
+def test_what_another_machine_fetched_meanwhile_is_not_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS client that asked too early believes that it is missing until it lists the folder."""
+    listed: list[object] = []
+    listing = os.listdir
+
+    def noted(path: Path) -> list[str]:
+        listed.append(path)
+        return listing(path)
+
+    def as_a_client_sees_it(folder: Path) -> list[Path] | None:
+        return present(folder) if tmp_path in listed else None
+
+    fetched(tmp_path)
+    monkeypatch.setattr(os, "listdir", noted)
+    places = (None, tmp_path)
+    found = found_or_downloaded(SPEC, "Set", places, as_a_client_sees_it, lambda _root: 1 / 0)
+    assert found == [tmp_path / "Set" / "file"]

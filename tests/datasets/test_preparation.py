@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from downpour.datasets import prepare
-from downpour.datasets.preparation import prepared_key
+from downpour.datasets.preparation import _write, prepared_key
 from downpour.datasets.source import Arrays, Found
 from downpour.errors import SharedDirectoryError, SpecError
 from downpour.spec import Spec
@@ -87,6 +94,66 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "datasets").write_text("in the way")
     with pytest.raises(SharedDirectoryError, match="cannot be written"):
         prepared_key(Counted(), Spec.make({}), tmp_path / "datasets")
+
+
+def test_a_machine_that_asked_too_early_does_not_decode_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS client goes on believing that the folder is missing while another one makes it."""
+    key = prepared_key(Counted(), Spec.make({}), tmp_path)
+    late = Counted()
+    is_dir = Path.is_dir
+    monkeypatch.setattr(Path, "is_dir", lambda path: path.name != key and is_dir(path))
+    assert prepared_key(late, Spec.make({}), tmp_path) == key
+    assert late.reads == 0
+
+
+def test_a_file_system_that_syncs_no_directories_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with everything else that is published."""
+    sync = os.fsync
+
+    def files_only(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", files_only)
+    assert (tmp_path / prepared_key(Counted(), Spec.make({}), tmp_path)).is_dir()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_disk_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as so many bytes that were not written; nothing stays, and later it works."""
+    opening = Path.open
+
+    def full(path: Path, *args: Any) -> Any:
+        return opening(Path("/dev/full") if path.suffix == ".npy" else path, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        with pytest.raises(SharedDirectoryError, match="No space left on device"):
+            prepared_key(Counted(), Spec.make({}), tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+    prepared_key(Counted(), Spec.make({}), tmp_path)
+
+
+@given(
+    array=arrays(
+        st.sampled_from(["u1", "<f4", "<i8"]),
+        st.lists(st.integers(0, 4), min_size=1, max_size=4).map(tuple),
+    ),
+    turned=st.booleans(),
+)
+def test_arrays_are_written_as_numpy_writes_them(array: Any, *, turned: bool) -> None:
+    """Whatever their shape and their order in memory."""
+    array = array.T if turned else array
+    with tempfile.TemporaryDirectory() as folder:
+        _write(Path(folder) / "array.npy", array)
+        read = np.load(Path(folder) / "array.npy", allow_pickle=False)
+    assert (read.dtype, read.shape) == (array.dtype, array.shape)
+    assert np.array_equal(read, array)
 
 
 def test_flipping_needs_images(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,23 @@ def test_what_is_not_there_is_missing(tmp_path: Path, key: str) -> None:
     (tmp_path / key / "test_y.npy").unlink()
     with pytest.raises(FileMissing, match=r"test_y\.npy"):
         open_prepared(tmp_path, key)
+
+
+def test_a_look_that_came_too_early_makes_the_next_one_ask_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS client believes that the folder is missing until its parent is listed."""
+    listed: list[Path] = []
+    listing = os.listdir
+
+    def noted(path: Path) -> list[str]:
+        listed.append(path)
+        return listing(path)
+
+    monkeypatch.setattr(os, "listdir", noted)
+    with pytest.raises(FileMissing):
+        open_prepared(tmp_path, "early")
+    assert tmp_path in listed
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"train_samples": "many"}'])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +95,52 @@ def test_a_directory_that_vanished_is_named(here: Path) -> None:
         store.view(file)
     with pytest.raises(SharedDirectoryError, match="no such folder"):
         store.list()
+
+
+def test_a_folder_that_was_asked_for_too_early_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS client believes that it is missing until its parent is listed."""
+    here, listing = tmp_path / "here", os.listdir
+    listed: list[Path] = []
+
+    def as_a_client_sees_it(path: Path) -> list[str]:
+        listed.append(path)
+        if path == here and tmp_path not in listed:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return listing(path)
+
+    here.mkdir()
+    monkeypatch.setattr(os, "listdir", as_a_client_sees_it)
+    assert DirectoryStore(here).list() == []
+    assert listed == [here, tmp_path, here]
+
+
+def test_a_server_that_is_away_for_a_moment_is_waited_for(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that failed is repeated, and so is what a publisher could not write."""
+    slept: list[float] = []
+    store = DirectoryStore(here, sleep=slept.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", away_for(2, os.fsync))
+        file = store.put_new("update", [b"content"])
+    monkeypatch.setattr(os, "open", away_for(3, os.open))
+    assert bytes(store.read(file)) == b"content"
+    assert len(slept) == 5
+
+
+def away_for(calls: int, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a system call that fails that often before it works."""
+    left = [calls]
+
+    def answered(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return call(*args)
+
+    return answered
 
 
 def test_a_folder_in_a_files_place_is_an_error_of_the_store(here: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
 
 from downpour.errors import FileMissing
-from downpour.store.patience import Patience
+from downpour.store.patience import Patience, is_passing
 
 
 def looks_until(succeeds_at: int) -> tuple[Callable[[], str], list[int]]:
@@ -66,3 +67,12 @@ def test_other_errors_are_not_waited_for() -> None:
 
     with pytest.raises(ZeroDivisionError):
         Patience(seconds=9, sleep=lambda _: pytest.fail("slept")).repeat(broken)
+
+
+def test_a_change_is_repeated_only_where_the_server_was_away() -> None:
+    """A full disk or a taken name does not pass by waiting."""
+    passing = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+    assert all(is_passing(OSError(number, "")) for number in passing)
+    assert not is_passing(OSError(errno.ENOSPC, ""))
+    assert not is_passing(FileExistsError(errno.EEXIST, ""))
+    assert not is_passing(FileMissing("file"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
@@ -16,6 +18,7 @@ from downpour.errors import SharedDirectoryError, StoreError
 from downpour.store import Buffer
 from downpour.store import publish as publishing
 from downpour.store.directory import names_in
+from downpour.store.patience import Patience
 from downpour.store.publish import publish
 
 
@@ -150,3 +153,63 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     """The error names the folder, not the hidden file."""
     with pytest.raises(SharedDirectoryError, match="gone: no such folder"):
         publish(tmp_path / "gone", "a", [b"x"])
+
+
+def away_for(calls: int, call: Callable[..., Any], *, done: bool = False) -> Callable[..., Any]:
+    """Return a system call whose first answers are EIO, be it carried out (`done`) or not."""
+    left = [calls]
+
+    def answered(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            return call(*args)
+        if done:
+            call(*args)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    return answered
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("name", ["open", "writev", "fsync", "link"])
+def test_a_server_that_is_away_for_a_moment_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, done: bool
+) -> None:
+    """Whichever step it refuses, and whether it was carried out: one whole file comes of it."""
+    slept: list[float] = []
+    monkeypatch.setattr(os, name, away_for(3, getattr(os, name), done=done))
+    file = publish(tmp_path, "a", [b"one", b"two"], patience=Patience(seconds=9, sleep=slept.append))
+    monkeypatch.undo()
+    assert (tmp_path / "a").read_bytes() == b"onetwo"
+    assert file.checksum == xxhash.xxh3_128_hexdigest(b"onetwo")
+    assert len(slept) == (1 if done and name == "link" else 3)
+    assert names_in(tmp_path) == ["a"]
+
+
+def test_patience_with_a_server_that_stays_away_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line says so, and nothing is published."""
+    slept: list[float] = []
+    monkeypatch.setattr(os, "link", away_for(10**9, os.link))
+    with pytest.raises(StoreError, match="a: cannot be written: Input/output error"):
+        publish(tmp_path, "a", [b"x"], patience=Patience(seconds=3, sleep=slept.append))
+    assert 3 <= sum(slept) <= 4
+    assert names_in(tmp_path) == []
+
+
+def test_a_full_disk_is_told_at_once_and_publishing_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting makes no room; the same name can be published later."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    never = Patience(seconds=9, sleep=lambda _: pytest.fail("waited"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "writev", full)
+        with pytest.raises(SharedDirectoryError, match=r"full \(No space left on device\)"):
+            publish(tmp_path, "a", [b"x"], patience=never)
+    assert names_in(tmp_path) == []
+    publish(tmp_path, "a", [b"x"], patience=never)

@@ -106,6 +106,19 @@ def test_a_cancelled_task_publishes_nothing(shared: SharedDirectory, task: Task)
     assert shared.store("any").list() == before
 
 
+def test_a_dataset_that_is_seen_late_is_waited_for(shared: SharedDirectory, task: Task) -> None:
+    """As every other file that another machine has made."""
+    elsewhere = shared.root / "elsewhere"
+    (shared.datasets / task.dataset).rename(elsewhere)
+
+    def appears(_seconds: float) -> None:
+        if elsewhere.exists():
+            elsewhere.rename(shared.datasets / task.dataset)
+
+    late = replace(shared, sleep=appears)
+    assert TaskRunner(late, "cpu").run(task, TaskControl(task.id)).samples == 100
+
+
 def test_an_altered_model_is_noticed(shared: SharedDirectory, task: Task) -> None:
     """A task never trains from bytes that are not what the manager named."""
     altered = replace(task.model, checksum="0" * 32)

@@ -14,6 +14,7 @@ from filelock import FileLock
 
 from downpour.errors import SpecError
 from downpour.spec import Spec
+from downpour.store.directory import names_in
 
 Present = Callable[[Path], list[Path] | None]
 
@@ -43,6 +44,7 @@ def found_or_downloaded(
         return found
     downloads.mkdir(parents=True, exist_ok=True)
     with FileLock(downloads / f".{folder}.lock"):
+        names_in(downloads)  # an NFS client that asked too early believes that there is none
         reason = "" if present(downloads / folder) else _downloaded(folder, downloads, fetch)
     found = present(downloads / folder)
     if found is None:

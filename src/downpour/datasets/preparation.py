@@ -25,6 +25,8 @@ from downpour.datasets.prepared import ARRAYS, FACTS_FILE, described, read_facts
 from downpour.datasets.source import Found, Source
 from downpour.errors import SharedDirectoryError, SpecError
 from downpour.spec import Spec
+from downpour.store.directory import names_in
+from downpour.store.publish import sync_directory
 
 # Part of every name; to be raised with any change of what is written for the same source.
 FORMAT = 1
@@ -47,7 +49,8 @@ def prepared_key(
         try:
             datasets_root.mkdir(parents=True, exist_ok=True)
             with FileLock(datasets_root / f".{key}.lock"):
-                if not folder.is_dir():
+                # An NFS client that asked too early believes that there is none, until it lists.
+                if key not in names_in(datasets_root):
                     _make(folder, decoded(found.read(), spec))
         except OSError as error:
             reason = f"dataset {spec.dataset} cannot be written ({error.strerror or error})"
@@ -80,10 +83,11 @@ def _make(folder: Path, content: Decoded) -> None:
         for name in ARRAYS:
             _write(partial / f"{name}.npy", getattr(content, name))
         (partial / FACTS_FILE).write_text(_facts_text(content), encoding="utf-8")
-        for path in (*partial.iterdir(), partial):
+        for path in partial.iterdir():
             _flush(path)
+        sync_directory(partial)
         partial.rename(folder)
-        _flush(folder.parent)
+        sync_directory(folder.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -106,8 +110,12 @@ def _facts_text(content: Decoded) -> str:
 
 
 def _write(path: Path, array: NDArray[Any]) -> None:
+    """Do what `np.save` does, which hides why a write failed."""
+    array = np.ascontiguousarray(array)
+    header = np.lib.format.header_data_from_array_1_0(array)
     with path.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(array.reshape(-1).view(np.uint8).data)
 
 
 def _flush(path: Path) -> None:

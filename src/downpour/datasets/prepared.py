@@ -8,6 +8,7 @@ such, not trained on.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from downpour.errors import FileCorrupt, FileMissing
+from downpour.errors import FileCorrupt, FileMissing, StoreError
+from downpour.store.directory import names_in
 from downpour.values import DatasetFacts, is_bare_name
 
 FACTS_FILE = "facts.json"
@@ -110,6 +112,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
     try:
         stated = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
+        with suppress(StoreError):
+            names_in(folder)  # so that the next look asks the file server
         raise FileMissing(name) from None
     except (OSError, ValueError) as error:
         raise FileCorrupt(name, str(error)) from None

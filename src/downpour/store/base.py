@@ -8,7 +8,7 @@ of what the files hold; that is `codec`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Protocol, TypeAlias
 
 from downpour.errors import StoreError
@@ -21,7 +21,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 class Store(Protocol):
     """One experiment's files."""
 
-    def put_new(self, name: str, chunks: Iterable[Buffer]) -> PublishedFile:
+    def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
         """Publish the chunks, one after the other, as a new file; it is durable on return.
 
         Raises:

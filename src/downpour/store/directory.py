@@ -13,7 +13,7 @@ import contextlib
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +31,8 @@ class DirectoryStore:
 
     Args:
         path: The directory; it must exist.
-        patience_seconds: How long a file that is missing, short or altered is looked for again.
+        patience_seconds: How long a file that is missing, short or altered is looked for again,
+            and a server that is away waited for.
         sleep: How to wait between two looks.
     """
 
@@ -45,9 +46,9 @@ class DirectoryStore:
         self.path = path
         self._patience = Patience(seconds=patience_seconds, sleep=sleep)
 
-    def put_new(self, name: str, chunks: Iterable[Buffer]) -> PublishedFile:
+    def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
         """Publish the chunks as a new file; see `publish`."""
-        return publish(self.path, name, chunks)
+        return publish(self.path, name, chunks, patience=self._patience)
 
     def view(self, file: PublishedFile) -> memoryview:
         """Map a file into memory, its size checked; see `Store.view`."""
@@ -128,7 +129,7 @@ class DirectoryStore:
         try:
             descriptor = os.open(self.path / name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            names_in(self.path)  # listing makes an NFS client forget that it knew no such name
+            names_in(self.path)  # so that the next look asks the server
             raise FileMissing(name) from None
         except OSError as error:
             raise StoreError(f"{name}: cannot be read: {error.strerror}") from error
@@ -143,10 +144,17 @@ class DirectoryStore:
 def names_in(path: Path) -> list[str]:
     """Return all names in a directory, hidden ones too, in no order.
 
+    An NFS client looks at the directory anew for that, and forgets which names it believed to be
+    missing; where that is the directory's own name, it is its parent that must be listed.
+
     Raises:
         SharedDirectoryError: the directory cannot be listed.
     """
     try:
-        return os.listdir(path)  # noqa: PTH208 - the names alone are wanted
+        try:
+            return os.listdir(path)  # noqa: PTH208 - the names alone are wanted
+        except FileNotFoundError:
+            os.listdir(path.parent)  # noqa: PTH208
+            return os.listdir(path)  # noqa: PTH208
     except OSError as error:
         raise SharedDirectoryError(path, explain(error)) from error

@@ -21,7 +21,8 @@ from typing import Literal
 
 from downpour.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.store.base import check_bare_name
-from downpour.store.directory import DirectoryStore
+from downpour.store.directory import DirectoryStore, names_in
+from downpour.store.patience import Patience
 from downpour.store.publish import TEMPORARY_PREFIX, explain, sync_directory
 
 SPEC_NAME = "spec.toml"
@@ -124,8 +125,8 @@ class SharedDirectory:
             SharedDirectoryError: there is no such folder, or it cannot serve; says why.
         """
         root = path.expanduser().absolute()
-        if not create and not root.exists():
-            raise SharedDirectoryError(root, "no such folder")
+        if not create:
+            names_in(root)
         shared = cls(root)
         try:
             for folder in (shared.presence, shared.datasets, shared.experiments):
@@ -134,6 +135,11 @@ class SharedDirectory:
         except OSError as error:
             raise SharedDirectoryError(root, explain(error)) from error
         return shared
+
+    @property
+    def patience(self) -> Patience:
+        """How long what is read there is looked for again."""
+        return Patience(seconds=self.patience_seconds, sleep=self.sleep)
 
     @property
     def presence(self) -> Path:

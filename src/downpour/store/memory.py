@@ -6,7 +6,7 @@ now will not come. Chunks are copied once, because their owner may change them a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import xxhash
 
@@ -21,7 +21,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
 
-    def put_new(self, name: str, chunks: Iterable[Buffer]) -> PublishedFile:
+    def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
         """Keep a copy of the chunks under a new name; see `Store.put_new`."""
         check_bare_name(name)
         content = b"".join(bytes(memoryview(chunk)) for chunk in chunks)

@@ -17,14 +17,20 @@ import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import xxhash
 
 from downpour.errors import SharedDirectoryError, StoreError
 from downpour.store.base import Buffer, check_bare_name
+from downpour.store.patience import Patience, is_passing
 from downpour.values import PublishedFile
+
+T = TypeVar("T")
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -35,35 +41,52 @@ _PIECES_MAX = 1024  # of a gathered write (IOV_MAX)
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
+_NONE = Patience(seconds=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """A file that is whole and durable, but has only a hidden name."""
+
+    path: Path
+    size_bytes: int
+    checksum: str
 
 
 def publish(
-    directory: Path, name: str, chunks: Iterable[Buffer], *, mode: int = 0o666
+    directory: Path,
+    name: str,
+    chunks: Sequence[Buffer],
+    *,
+    patience: Patience = _NONE,
+    mode: int = 0o666,
 ) -> PublishedFile:
     """Write `chunks` to a new file `name` in `directory`; it is durable on return.
 
-    `mode` is who may read and write it, as far as the process's umask allows.
+    A step that fails because the file server is away is repeated while `patience` lasts. `mode` is
+    who may read and write the file, as far as the process's umask allows.
 
     Raises:
         StoreError: the name is taken or not bare, or the file could not be written.
         SharedDirectoryError: the directory is gone, or full.
     """
     target = directory / check_bare_name(name)
-    temporary = directory / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+
+    def insist(step: Callable[[], T]) -> T:
+        return patience.repeat(step, when=is_passing)
+
     try:
-        size_bytes, checksum = _write_new(temporary, chunks, mode)
-        _give_name(temporary, target)
+        written = insist(partial(_write_new, directory, chunks, mode))
+        try:
+            insist(partial(_give_name, written.path, target))
+        finally:
+            # A publisher that dies before this line leaves the hidden name to `remove_leftovers`.
+            with contextlib.suppress(OSError):
+                written.path.unlink()
+        insist(partial(sync_directory, directory))
     except OSError as error:
         raise _explained(error, directory, name) from error
-    finally:
-        # A publisher that dies before this line leaves the hidden name to `remove_leftovers`.
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-    try:
-        sync_directory(directory)
-    except OSError as error:
-        raise _explained(error, directory, name) from error
-    return PublishedFile(name=name, size_bytes=size_bytes, checksum=checksum)
+    return PublishedFile(name=name, size_bytes=written.size_bytes, checksum=written.checksum)
 
 
 def sync_directory(directory: Path) -> bool:
@@ -93,24 +116,30 @@ def explain(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-def _write_new(path: Path, chunks: Iterable[Buffer], mode: int) -> tuple[int, str]:
-    """Return size and checksum of what was written and synced."""
+def _write_new(directory: Path, chunks: Sequence[Buffer], mode: int) -> _Written:
+    """Write and sync a file under a hidden name; where that fails, none stays."""
+    path = directory / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     digest = xxhash.xxh3_128()
     size_bytes = 0
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        for pieces in _blocks(chunks):
-            for piece in pieces:
-                digest.update(piece)
-                size_bytes += len(piece)
-            _write_all(descriptor, pieces)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    return size_bytes, digest.hexdigest()
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            for pieces in _blocks(chunks):
+                for piece in pieces:
+                    digest.update(piece)
+                    size_bytes += len(piece)
+                _write_all(descriptor, pieces)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+    return _Written(path=path, size_bytes=size_bytes, checksum=digest.hexdigest())
 
 
-def _blocks(chunks: Iterable[Buffer]) -> Iterator[list[memoryview]]:
+def _blocks(chunks: Sequence[Buffer]) -> Iterator[list[memoryview]]:
     """Cut and gather chunks into blocks of the file, without joining them."""
     pieces: list[memoryview] = []
     room_bytes = _BLOCK_BYTES
@@ -142,7 +171,7 @@ def _give_name(temporary: Path, target: Path) -> None:
     try:
         os.link(temporary, target)
     except FileExistsError:
-        # An NFS client that repeats a link whose answer was lost is told that the name exists.
+        # Who repeats a link whose answer was lost, be it we or NFS, is told that the name exists.
         if not temporary.samefile(target):
             raise
     except OSError as error:

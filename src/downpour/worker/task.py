@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,8 @@ class TaskRunner:
         if spec.device == "cuda" and self._device != "cuda":
             raise TrainingError("this worker trains on the cpu; start it with --device cuda")
         torch.set_num_threads(spec.threads)
-        dataset = open_prepared(self._shared.datasets, task.dataset)
+        open_dataset = partial(open_prepared, self._shared.datasets, task.dataset)
+        dataset = self._shared.patience.repeat(open_dataset)
         self._bench = _Workbench(
             experiment=task.id.experiment,
             spec=spec,
