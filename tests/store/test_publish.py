@@ -178,7 +178,9 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(
     """Whichever step it refuses, and whether it was carried out: one whole file comes of it."""
     slept: list[float] = []
     monkeypatch.setattr(os, name, away_for(3, getattr(os, name), done=done))
-    file = publish(tmp_path, "a", [b"one", b"two"], patience=Patience(seconds=9, sleep=slept.append))
+    file = publish(
+        tmp_path, "a", [b"one", b"two"], patience=Patience(seconds=9, sleep=slept.append)
+    )
     monkeypatch.undo()
     assert (tmp_path / "a").read_bytes() == b"onetwo"
     assert file.checksum == xxhash.xxh3_128_hexdigest(b"onetwo")
