@@ -41,7 +41,7 @@ def doctor(
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
-    """Check the shared directory from this machine, and say what to change.
+    """Check the shared directory as this machine sees it.
 
     A check that failed says what to change, and the exit status is then 2; warnings do not count.
     It takes a few seconds and leaves nothing behind.
