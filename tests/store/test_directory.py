@@ -130,6 +130,36 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(
     assert len(slept) == 5
 
 
+@pytest.fixture
+def elsewhere(here: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
+    """A store that seems to lie on another machine, and does not sleep."""
+    monkeypatch.setattr(os, "major", lambda _: 0)
+    return DirectoryStore(here, patience_seconds=4, sleep=lambda _: None)
+
+
+def test_a_file_on_another_machine_is_fetched_before_it_is_mapped(
+    elsewhere: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be fetched is waited for, then told; in a mapped page it would be fatal."""
+    content = bytes(range(256)) * 10_000
+    file = elsewhere.put_new("update", [content])
+    monkeypatch.setattr(os, "preadv", away_for(2, os.preadv))
+    assert bytes(elsewhere.view(file)) == content
+    monkeypatch.setattr(os, "preadv", away_for(10**9, os.preadv))
+    with pytest.raises(StoreError, match="update: cannot be read: Input/output error"):
+        elsewhere.view(file)
+
+
+def test_a_file_that_is_cut_while_it_is_fetched_is_corrupt(
+    elsewhere: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page beyond its end would be fatal, too."""
+    file = elsewhere.put_new("update", [b"content"])
+    monkeypatch.setattr(os, "preadv", lambda *_: 0)
+    with pytest.raises(FileCorrupt, match="ends after 0 of 7 bytes"):
+        elsewhere.view(file)
+
+
 def away_for(calls: int, call: Callable[..., Any]) -> Callable[..., Any]:
     """Return a system call that fails that often before it works."""
     left = [calls]

@@ -11,8 +11,8 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 _NETWORK = frozenset({"9p", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "smb3"})
 _MEANINGS = {
-    "soft": "a server that pauses costs writes",
-    "softerr": "a server that pauses costs writes",
+    "soft": "a server that is away may end workers, hard waits for it",
+    "softerr": "a server that is away may end workers, hard waits for it",
     "nolock": "locks do not reach other machines",
     "local_lock=all": "locks do not reach other machines",
     "local_lock=flock": "locks do not reach other machines",

@@ -25,6 +25,8 @@ from downpour.store.patience import Patience
 from downpour.store.publish import TEMPORARY_PREFIX, explain, publish
 from downpour.values import PublishedFile
 
+_WINDOW_BYTES = 2**20
+
 
 class DirectoryStore:
     """The files of one experiment, in one directory.
@@ -114,6 +116,8 @@ class DirectoryStore:
                 raise FileCorrupt(file.name, reason)
             if size_bytes == 0:  # an empty file cannot be mapped
                 return memoryview(b"")
+            if _lies_elsewhere(descriptor):
+                _fetch(descriptor, file)
             return memoryview(mmap.mmap(descriptor, size_bytes, prot=mmap.PROT_READ))
 
     def _verified(self, file: PublishedFile) -> memoryview:
@@ -139,6 +143,25 @@ class DirectoryStore:
             raise StoreError(f"{name}: cannot be read: {error.strerror}") from error
         finally:
             os.close(descriptor)
+
+
+def _lies_elsewhere(descriptor: int) -> bool:
+    """Whether a file may lie on another machine: it is on no disk of this one."""
+    return os.major(os.fstat(descriptor).st_dev) == 0
+
+
+def _fetch(descriptor: int, file: PublishedFile) -> None:
+    """Read a file through once, before it is mapped.
+
+    What the file server cannot deliver is an error here; in a mapped page it would end the process
+    (SIGBUS), and a thread that waits for a page may hold up all the others.
+    """
+    window = bytearray(_WINDOW_BYTES)
+    read_bytes = 0
+    while read_bytes < file.size_bytes:
+        if not (got_bytes := os.preadv(descriptor, [window], read_bytes)):
+            raise FileCorrupt(file.name, f"ends after {read_bytes} of {file.size_bytes} bytes")
+        read_bytes += got_bytes
 
 
 def names_in(path: Path) -> list[str]:
