@@ -34,3 +34,9 @@ def anna(lab: Lab) -> Guest:
 def bert(lab: Lab) -> Guest:
     """The second one."""
     return lab.guests[1]
+
+
+@pytest.fixture(scope="session")
+def carl(lab: Lab) -> Guest:
+    """The third one."""
+    return lab.guests[2]
