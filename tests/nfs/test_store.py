@@ -74,6 +74,7 @@ def test_what_was_asked_for_too_early_is_found_at_once(anna: Guest, bert: Guest)
     assert bert.python(early)[0] is False, "this client sees what is there: nothing is tested"
     looks = f"slept.clear(); shared.store('early').read({file}); out = len(slept)"
     assert bert.python(looks) <= 2
+    assert bert.python("out = shared.store('early')._is_remote"), "files would be mapped at once"
 
 
 def test_a_dataset_that_was_asked_for_too_early_is_neither_missed_nor_made_again(

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
-from downpour.store import DirectoryStore
+from downpour.store import DirectoryStore, directory
 from downpour.store.directory import names_in
+from downpour.store.mounts import Mount
 from downpour.values import PublishedFile
 
 
@@ -133,7 +134,8 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(
 @pytest.fixture
 def elsewhere(here: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
     """A store that seems to lie on another machine, and does not sleep."""
-    monkeypatch.setattr(os, "major", lambda _: 0)
+    nfs = Mount(point=here, kind="nfs4", options=())
+    monkeypatch.setattr(directory, "find_mount", lambda _: nfs)
     return DirectoryStore(here, patience_seconds=4, sleep=lambda _: None)
 
 
@@ -148,6 +150,16 @@ def test_a_file_on_another_machine_is_fetched_before_it_is_mapped(
     monkeypatch.setattr(os, "preadv", away_for(10**9, os.preadv))
     with pytest.raises(StoreError, match="update: cannot be read: Input/output error"):
         elsewhere.view(file)
+
+
+def test_a_file_of_this_machine_is_mapped_at_once(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There the whole way from the disk is the system's."""
+    store = DirectoryStore(here)
+    file = store.put_new("update", [b"content"])
+    monkeypatch.setattr(os, "preadv", lambda *_: pytest.fail("fetched"))
+    assert bytes(store.view(file)) == b"content"
 
 
 def test_a_file_that_is_cut_while_it_is_fetched_is_corrupt(

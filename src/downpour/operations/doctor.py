@@ -18,10 +18,10 @@ from pathlib import Path
 from downpour.errors import DownpourError, SharedDirectoryError
 from downpour.operations import probes
 from downpour.operations.finding import Finding, Verdict, bad, doubtful, good, unknown
-from downpour.operations.mounts import find_mount
 from downpour.rpc import PROTOCOL, ManagerClient
 from downpour.rpc.messages import ManagerInfo
 from downpour.store import SharedDirectory
+from downpour.store.mounts import find_mount
 from downpour.store.publish import TEMPORARY_PREFIX, explain
 from downpour.version import VERSION
 

@@ -10,6 +10,7 @@ through the views taken before.
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
 import time
@@ -21,6 +22,7 @@ import xxhash
 
 from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.store.base import Buffer, check_bare_name
+from downpour.store.mounts import find_mount
 from downpour.store.patience import Patience
 from downpour.store.publish import TEMPORARY_PREFIX, explain, publish
 from downpour.values import PublishedFile
@@ -102,6 +104,11 @@ class DirectoryStore:
             if name.startswith(TEMPORARY_PREFIX):
                 self._remove(name)
 
+    @functools.cached_property
+    def _is_remote(self) -> bool:
+        mount = find_mount(self.path)
+        return mount is not None and mount.is_network
+
     def _remove(self, name: str) -> None:
         try:
             (self.path / name).unlink(missing_ok=True)
@@ -116,7 +123,7 @@ class DirectoryStore:
                 raise FileCorrupt(file.name, reason)
             if size_bytes == 0:  # an empty file cannot be mapped
                 return memoryview(b"")
-            if _lies_elsewhere(descriptor):
+            if self._is_remote:
                 _fetch(descriptor, file)
             return memoryview(mmap.mmap(descriptor, size_bytes, prot=mmap.PROT_READ))
 
@@ -143,11 +150,6 @@ class DirectoryStore:
             raise StoreError(f"{name}: cannot be read: {error.strerror}") from error
         finally:
             os.close(descriptor)
-
-
-def _lies_elsewhere(descriptor: int) -> bool:
-    """Whether a file may lie on another machine: it is on no disk of this one."""
-    return os.major(os.fstat(descriptor).st_dev) == 0
 
 
 def _fetch(descriptor: int, file: PublishedFile) -> None:

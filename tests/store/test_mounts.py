@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from downpour.operations.mounts import find_mount, innermost
+from downpour.store.mounts import find_mount, innermost
 
 LINES = """\
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
 30 27 0:25 / /mnt rw - tmpfs t rw
 31 30 0:99 / /mnt/lab\\040share rw,relatime shared:7 - nfs4 host:/s rw,vers=4.1,soft,local_lock=none
 32 30 0:98 / /mnt/old rw,relatime - nfs host:/s rw,vers=3,hard,nolock,local_lock=all
+34 27 0:96 / /mnt/ssh rw - fuse.sshfs host:/s rw
 33 27 0:97 / / rw - overlay overlay rw,lowerdir=/a
 a line that is none
 """.splitlines()
@@ -24,6 +25,9 @@ def test_the_innermost_mount_counts_and_later_ones_cover_earlier_ones() -> None:
     beside = innermost(LINES, Path("/mnt/lab share too"))
     assert beside is not None
     assert (beside.kind, beside.is_network) == ("tmpfs", False)
+    there = innermost(LINES, Path("/mnt/ssh"))
+    assert there is not None
+    assert there.is_network, "what a program serves may come from anywhere"
     outside = innermost(LINES, Path("/srv"))
     assert outside is not None
     assert outside.kind == "overlay"

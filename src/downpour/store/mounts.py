@@ -9,7 +9,9 @@ from pathlib import Path
 
 MOUNTS = Path("/proc/self/mountinfo")
 
-_NETWORK = frozenset({"9p", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "smb3"})
+_NETWORK = frozenset(
+    {"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"}
+)
 _MEANINGS = {
     "soft": "a server that is away may end workers, hard waits for it",
     "softerr": "a server that is away may end workers, hard waits for it",
@@ -30,8 +32,8 @@ class Mount:
 
     @property
     def is_network(self) -> bool:
-        """Whether other machines may see it too."""
-        return self.kind in _NETWORK or self.kind == "fuse.sshfs"
+        """Whether its files may lie on another machine; of those in user space, none is known."""
+        return self.kind in _NETWORK or self.kind.startswith("fuse")
 
     @property
     def doubtful(self) -> dict[str, str]:
