@@ -135,6 +135,16 @@ def test_a_server_that_stands_still_is_waited_for(lab: Lab, anna: Guest, bert: G
     assert bert.python("out = shared.store('paused').list()") == ["f", "g"]
 
 
+def test_the_doctor_tells_of_a_server_that_stands_still(lab: Lab, anna: Guest) -> None:
+    """In time, though whoever asks such a server waits where not even Ctrl-C arrives."""
+    anna.python("from downpour.operations.doctor import diagnose")
+    look = "findings = diagnose(shared.root, None, limit_seconds=2)\n"
+    with lab.server_paused():
+        found = anna.python(look + "out = [[f.verdict, f.seen] for f in findings.values()]")
+    assert found[0] == ["failed", "no answer for 2 s"]
+    assert {verdict for verdict, _ in found[1:]} == {"not checked"}
+
+
 def softly_mounted(guest: Guest) -> None:
     """Mount the share a second time, so that what the server does not answer soon fails."""
     options = "vers=4.1,soft,timeo=10,retrans=1,nosharecache"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
-from downpour.operations import doctor
+from downpour.operations import attempts, doctor
 from downpour.operations.doctor import diagnose, is_healthy
-from downpour.operations.finding import Verdict
+from downpour.operations.finding import Finding, Verdict, good
 from downpour.rpc import Address, ManagerClient
 
 _OF_THE_FOLDER = (
@@ -135,4 +137,66 @@ def test_nothing_stays_behind_after_an_interruption(tmp_path: Path, check: str) 
 
     with pytest.raises(KeyboardInterrupt):
         diagnose(tmp_path, None, interrupt)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_server_that_does_not_answer_is_told_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What hangs has failed, what would hang as well is not tried, and the rest is cleaned up."""
+    answers = Event()
+
+    def hangs(_: Path) -> Finding:
+        answers.wait()
+        return good("late")
+
+    monkeypatch.setattr(doctor, "_PROBES", {**doctor._PROBES, "locks": hangs})
+    monkeypatch.setattr(attempts, "_GRACE_SECONDS", 0.0)
+    findings = diagnose(tmp_path, None, limit_seconds=0.2)
+    assert (findings["locks"].verdict, findings["locks"].seen) == (
+        Verdict.FAILED,
+        "no answer for 0.2 s",
+    )
+    assert findings["fsync"].verdict is Verdict.GOOD
+    assert {findings[name].verdict for name in ("space", "clock", "speed")} == {Verdict.UNKNOWN}
+    answers.set()
+
+
+def test_an_interruption_waits_for_what_is_going_on_before_it_cleans_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check that still writes would bring back what was removed."""
+    interrupted = Event()
+
+    def writes_on(folder: Path) -> Finding:
+        interrupted.wait(10)
+        (folder / "late").write_bytes(b"x")
+        return good("done")
+
+    class Impatient(Future[Finding]):
+        def result(self, timeout: float | None = None) -> Finding:
+            if begun[-1] == "locks":
+                interrupted.set()
+                raise KeyboardInterrupt
+            return super().result(timeout)
+
+    begun: list[str] = []
+    monkeypatch.setattr(doctor, "_PROBES", {**doctor._PROBES, "locks": writes_on})
+    monkeypatch.setattr(attempts, "Future", Impatient)
+    with pytest.raises(KeyboardInterrupt):
+        diagnose(tmp_path, None, begun.append)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_defect_of_a_check_is_not_taken_for_a_slow_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It surfaces as what it is, at once."""
+
+    def broken(_: Path) -> Finding:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(doctor, "_PROBES", {"broken": broken})
+    with pytest.raises(ZeroDivisionError):
+        diagnose(tmp_path, None)
     assert list(tmp_path.iterdir()) == []

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from downpour.errors import DownpourError, SharedDirectoryError
 from downpour.operations import probes
+from downpour.operations.attempts import Attempts
 from downpour.operations.finding import Finding, Verdict, bad, doubtful, good, unknown
 from downpour.rpc import PROTOCOL, ManagerClient
 from downpour.rpc.messages import ManagerInfo
@@ -40,26 +41,34 @@ _PROBES: Mapping[str, Callable[[Path], Finding]] = {
 
 
 def diagnose(
-    shared: Path, manager: ManagerClient | None, on_begin: Callable[[str], None] = lambda _: None
+    shared: Path,
+    manager: ManagerClient | None,
+    on_begin: Callable[[str], None] = lambda _: None,
+    *,
+    limit_seconds: float = 20.0,
 ) -> Findings:
     """Check a shared directory, and that it is the manager's; returns findings by check, in order.
 
-    `on_begin` is called with the name of each check before it is made.
+    `on_begin` is called with the name of each check before it is made. A check that takes longer
+    than `limit_seconds` has failed.
     """
     root = shared.expanduser().absolute()
+    attempts = Attempts(limit_seconds)
     findings: dict[str, Finding] = {}
 
     def check(name: str, look: Check) -> Finding:
         on_begin(name)
-        findings[name] = _made(look)
+        findings[name] = attempts.make(partial(_made, look))
         return findings[name]
 
-    with _probe_folder(root) as probe:
+    with _probe_folder(root, attempts) as probe:
         usable = check("folder", partial(_folder, root, probe)).verdict is Verdict.GOOD
         check("file system", partial(_file_system, root))
         for name, look in _PROBES.items():
             check(name, partial(look, probe) if usable else partial(unknown, _NO_FOLDER))
-    _check_manager(root, manager, check)
+    on_begin("manager")
+    findings["manager"], info = _asked(manager)
+    check("same folder", partial(_same_folder, root, info))
     return findings
 
 
@@ -69,13 +78,13 @@ def is_healthy(findings: Findings) -> bool:
 
 
 @contextmanager
-def _probe_folder(root: Path) -> Iterator[Path]:
+def _probe_folder(root: Path, attempts: Attempts) -> Iterator[Path]:
     """Name a folder to try things out in; it is removed at the end, also after Ctrl-C."""
     path = root / f"{TEMPORARY_PREFIX}doctor-{uuid.uuid4().hex[:12]}"
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        attempts.finish(partial(shutil.rmtree, path, ignore_errors=True))
 
 
 def _made(look: Check) -> Finding:
@@ -113,21 +122,14 @@ def _file_system(root: Path) -> Finding:
     return good(kind if mount.is_network else f"{kind}, seen by this machine alone")
 
 
-def _check_manager(
-    root: Path, manager: ManagerClient | None, check: Callable[[str, Check], Finding]
-) -> None:
+def _asked(manager: ManagerClient | None) -> tuple[Finding, ManagerInfo | None]:
     if manager is None:
-        for name in ("manager", "same folder"):
-            check(name, partial(unknown, "name the manager with --manager"))
-        return
+        return unknown("name the manager with --manager"), None
     try:
         info = manager.describe()
     except DownpourError as error:
-        check("manager", partial(bad, str(error), "start it there, or name another with --manager"))
-        check("same folder", partial(unknown, "the manager did not answer"))
-        return
-    check("manager", partial(_version, manager, info))
-    check("same folder", partial(_same_folder, root, info))
+        return bad(str(error), "start it there, or name another with --manager"), None
+    return _version(manager, info), info
 
 
 def _version(manager: ManagerClient, info: ManagerInfo) -> Finding:
@@ -140,7 +142,9 @@ def _version(manager: ManagerClient, info: ManagerInfo) -> Finding:
     return good(seen)
 
 
-def _same_folder(root: Path, info: ManagerInfo) -> Finding:
+def _same_folder(root: Path, info: ManagerInfo | None) -> Finding:
+    if info is None:
+        return unknown("only the manager can tell")
     if not root.is_dir():
         return unknown(_NO_FOLDER)
     try:

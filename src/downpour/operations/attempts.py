@@ -1,0 +1,65 @@
+"""Things that may never end: each is tried in a thread of its own, and given up in time.
+
+Whoever waits for a file server that is away waits in the system, where not even Ctrl-C arrives. So
+the main thread only waits for the thread that does; what hangs ends with the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from threading import Thread
+
+from downpour.operations.finding import Finding, bad, unknown
+
+_GRACE_SECONDS = 3.0
+
+
+class Attempts:
+    """Makes one check after the other; once one of them hangs, no further one is begun.
+
+    Args:
+        limit_seconds: How long a check may take.
+    """
+
+    def __init__(self, limit_seconds: float) -> None:
+        self._limit_seconds = limit_seconds
+        self._thread: Thread | None = None
+
+    def make(self, check: Callable[[], Finding]) -> Finding:
+        """Return what a check finds, or that it does not come to an end."""
+        if self._is_busy(0.0):
+            return unknown("the file server does not answer")
+        found = Future[Finding]()
+        thread = self._begin(partial(_settle, found, check))
+        try:
+            finding = found.result(self._limit_seconds)
+        except TimeoutError:
+            seen = f"no answer for {self._limit_seconds:g} s"
+            return bad(seen, "see to it that the file server is up and can be reached")
+        thread.join()
+        return finding
+
+    def finish(self, clean: Callable[[], object]) -> None:
+        """Clean up once the last check has ended; where it hangs, cleaning would, too."""
+        if not self._is_busy(_GRACE_SECONDS):
+            self._begin(clean)
+            self._is_busy(self._limit_seconds)
+
+    def _begin(self, work: Callable[[], object]) -> Thread:
+        self._thread = Thread(target=work, name="attempt", daemon=True)
+        self._thread.start()
+        return self._thread
+
+    def _is_busy(self, wait_seconds: float) -> bool:
+        if self._thread is not None:
+            self._thread.join(wait_seconds)
+        return self._thread is not None and self._thread.is_alive()
+
+
+def _settle(found: Future[Finding], check: Callable[[], Finding]) -> None:
+    try:
+        found.set_result(check())
+    except BaseException as error:  # noqa: BLE001 - is raised again where the finding is wanted
+        found.set_exception(error)
