@@ -135,12 +135,24 @@ def test_a_server_that_stands_still_is_waited_for(lab: Lab, anna: Guest, bert: G
     assert bert.python("out = shared.store('paused').list()") == ["f", "g"]
 
 
+DOCTOR = """
+import signal, sys
+words = [sys.executable, "-m", "downpour.cli", "doctor", "--shared", "/mnt/shared"]
+doctor = subprocess.Popen(words, env={"PYTHONPATH": sys.path[0]}, stderr=subprocess.DEVNULL)
+while len(os.listdir(f"/proc/{doctor.pid}/task")) < 2:  # it has not begun
+    time.sleep(0.1)
+doctor.send_signal(signal.SIGINT)
+out = doctor.wait(30)
+"""
+
+
 def test_the_doctor_tells_of_a_server_that_stands_still(lab: Lab, anna: Guest) -> None:
-    """In time, though whoever asks such a server waits where not even Ctrl-C arrives."""
+    """In time, or ends at Ctrl-C, which does not arrive where one waits for such a server."""
     anna.python("from downpour.operations.doctor import diagnose")
     look = "findings = diagnose(shared.root, None, limit_seconds=2)\n"
     with lab.server_paused():
         found = anna.python(look + "out = [[f.verdict, f.seen] for f in findings.values()]")
+        assert anna.python(DOCTOR) == 130
     assert found[0] == ["failed", "no answer for 2 s"]
     assert {verdict for verdict, _ in found[1:]} == {"not checked"}
 

@@ -37,6 +37,7 @@ Shared = Annotated[
         "--shared",
         envvar="DOWNPOUR_SHARED",
         metavar="DIR",
+        parser=Path,  # the usual one would look at the folder, and wait where no Ctrl-C arrives
         help="The shared directory, as this machine sees it.",
     ),
 ]
