@@ -123,6 +123,8 @@ struct Registration {
   7: required NumericClass numeric_class
   8: required string hostname
   9: required i32 pid
+  /** What the worker is training already, where it comes back to a manager that was away. */
+  10: optional AttemptId running
 }
 
 struct Registered {

@@ -58,7 +58,7 @@ def run(
     data_dir = data_dir or os.environ.get("DOWNPOUR_DATA")
     datasets.check_source(resolved, Path(data_dir) if data_dir else None)
     root = SharedDirectory.open(Path(shared), create=True).root
-    options = ManagerOptions(shared=str(root), port=0, data_dir=str(data_dir or ""))
+    options = ManagerOptions(shared=str(root), port=0, data_dir=str(data_dir or ""), embedded=True)
     cluster = LocalCluster(options, workers, threads=resolved.threads, device=resolved.device)
     nothing = Credentials()  # on loopback nothing is asked, whatever the environment has
     with cluster, Client(cluster.address, shared=root, credentials=nothing) as client:

@@ -26,11 +26,17 @@ class Sink:
         self.seen: SimpleQueue[Event] = SimpleQueue()
         self._at_each = at_each
 
-    def carry_out(self, event: Event, commands: list[Command]) -> None:
+    def keep(self, at_seconds: float, event: Event, commands: list[Command]) -> None:
         """Remember the event."""
-        del commands
+        del at_seconds, commands
         self.seen.put(event)
         self._at_each(event)
+
+    def commit(self) -> None:
+        """All is kept."""
+
+    def carry_out(self, commands: list[Command]) -> None:
+        """Do nothing of it."""
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import Prepared, Workspace, open_workspace, prepare
 from downpour.rpc.messages import Registration, Task
+from downpour.runtime.facts import Fact
+from downpour.runtime.record import RecordWriter
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.spec import Spec
@@ -48,16 +51,23 @@ CONCLUDE = do.Conclude(cause=1, experiment="any", ending="cancelled", reason="en
 TICK = on.Tick(at_seconds=0.0)
 
 
+@dataclass
 class FullRecord:
     """A record on a disk that is full."""
 
-    def write(self, at_seconds: float, fact: object) -> None:
-        """Take nothing."""
-        del at_seconds, fact
+    record: RecordWriter
+
+    def append(self, at_seconds: float, fact: Fact) -> None:
+        """Take it in."""
+        self.record.append(at_seconds, fact)
+
+    def flush(self) -> None:
+        """Write nothing."""
         raise SharedDirectoryError("/shared", "record.jsonl: No space left on device")
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def __len__(self) -> int:
+        """As many as there would be."""
+        return len(self.record)
 
 
 class StuckStore(DirectoryStore):
@@ -99,23 +109,23 @@ def office(tmp_path: Path) -> Iterator[Office]:
     effects.attach(events.put, lambda: 0.0)
     space = open_workspace(shared, "any", SPEC)
     effects.open(space)
-    effects.carry_out(on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC), [])
+    effects.keep(0.0, on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC), [])
     yield Office(effects, roster, space, events)
     effects.close()
 
 
-def test_a_record_that_cannot_be_written_fails_its_experiment_and_holds_nothing_up(
-    office: Office,
-) -> None:
-    """The core is told why, and the commands of the same event are carried out all the same."""
-    office.space.record.close()
-    office.space.record = FullRecord()  # type: ignore[assignment]
-    joined = on.WorkerJoined(at_seconds=1.0, worker="anna")
-    office.effects.carry_out(joined, [do.Prepare(cause=1, experiment="any", spec=SPEC)])
-    first, second = office.event(), office.event()
-    assert isinstance(first, on.EffectFailed)
-    assert "No space left" in first.reason
-    assert isinstance(second, on.Prepared)
+def test_what_cannot_be_kept_now_is_kept_later(office: Office) -> None:
+    """A full disk is the driver's to wait for; then the record has every line, once."""
+    record = office.space.record
+    office.space.record = FullRecord(record)  # type: ignore[assignment]
+    office.effects.keep(1.0, on.WorkerJoined(at_seconds=1.0, worker="anna"), [])
+    for _ in range(2):
+        with pytest.raises(SharedDirectoryError, match="No space left"):
+            office.effects.commit()
+    office.space.record = record
+    office.effects.commit()
+    kinds = [json.loads(line)["kind"] for line in record.lines(0)]
+    assert kinds == ["submitted", "worker-joined"]
 
 
 def test_a_file_that_cannot_be_removed_is_left_over_and_nothing_else_is_lost(
@@ -126,22 +136,22 @@ def test_a_file_that_cannot_be_removed_is_left_over_and_nothing_else_is_lost(
     office.space.store.put_new("update-000000-000000-000-abc.safetensors", [b"x"])
     office.space.store = StuckStore(office.space.store.path)
     discard = do.Discard(cause=1, experiment="any", files=(FILE,))
-    office.effects.carry_out(TICK, [discard, CONCLUDE])
+    office.effects.carry_out([discard, CONCLUDE])
     assert office.rest() == []
     assert office.space.prepared is None
 
 
 def test_what_was_asked_of_a_concluded_experiment_is_not_done(office: Office) -> None:
     """An evaluation that comes to its turn too late is nobody's failure."""
-    office.effects.carry_out(TICK, [CONCLUDE])
+    office.effects.carry_out([CONCLUDE])
     assert office.space.prepared is None
-    office.effects.carry_out(TICK, [do.Evaluate(cause=1, experiment="any", round=0, model=FILE)])
+    office.effects.carry_out([do.Evaluate(cause=1, experiment="any", round=0, model=FILE)])
     assert office.rest() == []
 
 
 def test_a_worker_that_is_not_registered_counts_as_lost(office: Office) -> None:
     """The core hears that it cannot be called, rather than that an attempt has failed."""
-    office.effects.carry_out(TICK, [ASSIGN])
+    office.effects.carry_out([ASSIGN])
     lost = office.event()
     assert isinstance(lost, on.WorkerLost)
     assert lost.worker == "anna"
@@ -167,7 +177,7 @@ def test_a_call_that_fails_because_its_worker_registered_anew_says_nothing_of_th
 
     office.space.prepared = _prepared(office)
     roster.enter(REGISTRATION, Former())  # type: ignore[arg-type]
-    office.effects.carry_out(TICK, [ASSIGN])
+    office.effects.carry_out([ASSIGN])
     assert office.rest() == []
 
 
@@ -195,10 +205,10 @@ def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
     monkeypatch.setattr("downpour.manager.workspace.PACKED_BYTES_MAX", 8)
     office.space.prepared = _prepared(office)
     office.roster.enter(REGISTRATION, Client())  # type: ignore[arg-type]
-    office.effects.carry_out(TICK, [ASSIGN, ASSIGN])
+    office.effects.carry_out([ASSIGN, ASSIGN])
     first, second = (_file_of(tasks.get(timeout=PATIENCE_SECONDS)) for _ in range(2))
     assert first == second
-    office.effects.carry_out(TICK, [CONCLUDE])
+    office.effects.carry_out([CONCLUDE])
     office.rest()
     assert not [name for name in office.space.store.list() if name.startswith("indices")]
 
@@ -207,7 +217,7 @@ def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(
     office: Office,
 ) -> None:
     """The recorder forgets what it knew of an experiment when that is concluded."""
-    recorder = Recorder({"any": office.space}, office.roster, lambda *_: None)
+    recorder = Recorder({"any": office.space}, office.roster)
     submitted = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC)
     aggregate = do.Aggregate(cause=1, experiment="any", round=0, updates=(), train_seconds=1.0)
     recorder.note(submitted, [aggregate])

@@ -355,6 +355,10 @@ def test_who_reads_that_an_experiment_has_ended_has_all_of_its_lines(cluster: An
             cluster.client.cancel(experiment)
             return list(seen)
 
+        def __len__(self) -> int:
+            """As long as a record is."""
+            return len(record)
+
         def __getattr__(self, name: str) -> Any:
             """Do everything else as a record does."""
             return getattr(record, name)
@@ -370,8 +374,9 @@ def test_a_manager_leaves_no_presence_behind(cluster: Any, tmp_path: Any) -> Non
     """Its file is there while it serves; neither its end nor a failed start leaves one."""
     presence = cluster.shared.presence
     assert len(list(presence.iterdir())) == 1
+    port = cluster.manager.address.port
     with pytest.raises(SpecError, match="in use"):
-        Manager(ManagerOptions(shared=str(tmp_path), port=cluster.manager.address.port))
+        Manager(ManagerOptions(shared=str(tmp_path), port=port, embedded=True))
     assert len(list(presence.iterdir())) == 1
     cluster.manager.close()
     assert list(presence.iterdir()) == []

@@ -47,6 +47,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "record.jsonl"
 
 
+def write(record: RecordWriter, at_seconds: float, fact: Fact) -> None:
+    """Append one fact and flush it."""
+    record.append(at_seconds, fact)
+    record.flush()
+
+
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 @given(data=st.data())
 def test_every_fact_survives_json(kind: type[Fact], data: st.DataObject) -> None:
@@ -60,8 +66,8 @@ def test_every_fact_survives_json(kind: type[Fact], data: st.DataObject) -> None
 def test_facts_are_read_back_in_order(path: Path) -> None:
     """The record tells when each thing happened."""
     with RecordWriter(path) as record:
-        record.write(0.5, FIRST)
-        record.write(2.0, SECOND)
+        write(record, 0.5, FIRST)
+        write(record, 2.0, SECOND)
         assert len(record) == 2
     assert read_record(path) == [(0.5, FIRST), (2.0, SECOND)]
 
@@ -69,7 +75,7 @@ def test_facts_are_read_back_in_order(path: Path) -> None:
 def test_a_line_is_readable_by_people_and_other_programs(path: Path) -> None:
     """Time and kind come first, then the fact's own fields."""
     with RecordWriter(path) as record:
-        record.write(2.0, SECOND)
+        write(record, 2.0, SECOND)
     assert path.read_text() == (
         '{"at": 2.0, "kind": "worker-left", "worker": "w-1", "reason": "no heartbeat for 10 s"}\n'
     )
@@ -81,7 +87,7 @@ def test_what_json_cannot_hold_is_null(path: Path) -> None:
         round=3, accuracy=0.5, loss=math.inf, class_accuracy=(math.nan, 1.0), seconds=0.1
     )
     with RecordWriter(path) as record:
-        record.write(1.0, measured)
+        write(record, 1.0, measured)
         assert json.loads(record.lines(0)[0])["class_accuracy"] == [None, 1.0]
     ((_, read),) = read_record(path)
     assert isinstance(read, Evaluated)
@@ -92,7 +98,7 @@ def test_what_json_cannot_hold_is_null(path: Path) -> None:
 def test_a_torn_last_line_is_left_out(path: Path) -> None:
     """A crash in the middle of a line costs that line only."""
     with RecordWriter(path) as record:
-        record.write(0.5, FIRST)
+        write(record, 0.5, FIRST)
     with path.open("ab") as file:
         file.write(b'{"at": 1.0, "kind": "canc')
     assert read_record(path) == [(0.5, FIRST)]
@@ -102,7 +108,7 @@ def test_a_record_is_continued_after_a_crash(path: Path) -> None:
     """A restarted manager goes on behind the last whole line, and pages count from the start."""
     path.write_bytes(b'{"at": 1.0, "kind": "cancelled", "reason": "user"}\n{"at": 2')
     with RecordWriter(path) as record:
-        record.write(3.0, SECOND)
+        write(record, 3.0, SECOND)
         assert len(record.lines(0)) == 2
     assert read_record(path) == [(1.0, Cancelled(reason="user")), (3.0, SECOND)]
 
@@ -153,7 +159,7 @@ def test_pages_follow_on_each_other(path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, "PAGE_LINES_MAX", 3)
     with RecordWriter(path) as record:
         for second in range(8):
-            record.write(second, FIRST)
+            write(record, second, FIRST)
         pages = [record.lines(0), record.lines(3), record.lines(6), record.lines(8)]
     assert [len(page) for page in pages] == [3, 3, 2, 0]
     assert parse_lines(itertools.chain(*pages)) == read_record(path)
@@ -165,26 +171,26 @@ def test_a_page_is_bounded_in_bytes_but_never_stuck(
     """A line longer than a page still comes, alone."""
     monkeypatch.setattr(module, "PAGE_BYTES_MAX", 120)
     with RecordWriter(path) as record:
-        record.write(0.0, Cancelled(reason="short"))
-        record.write(1.0, Cancelled(reason="short"))
-        record.write(2.0, Cancelled(reason="l" + "o" * 500 + "ng"))
+        write(record, 0.0, Cancelled(reason="short"))
+        write(record, 1.0, Cancelled(reason="short"))
+        write(record, 2.0, Cancelled(reason="l" + "o" * 500 + "ng"))
         assert [len(record.lines(line)) for line in range(5)] == [2, 1, 1, 0, 0]
         assert record.lines(-1) == []
 
 
 def test_a_full_disk_is_told_and_leaves_no_half_line(path: Path) -> None:
-    """What did not fit is gone whole; the record goes on once there is room again."""
+    """What did not fit waits, whole; the record goes on with it once there is room again."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with RecordWriter(path) as record:
-        record.write(0.0, FIRST)
+        write(record, 0.0, FIRST)
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limits[1]))
             with pytest.raises(SharedDirectoryError, match=r"record\.jsonl: File too large"):
-                record.write(1.0, SECOND)
+                write(record, 1.0, SECOND)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        record.write(2.0, SECOND)
-    assert read_record(path) == [(0.0, FIRST), (2.0, SECOND)]
+        write(record, 2.0, SECOND)
+    assert read_record(path) == [(0.0, FIRST), (1.0, SECOND), (2.0, SECOND)]
 
 
 def test_a_fact_cannot_be_changed() -> None:

@@ -50,12 +50,17 @@ def manager(
             rich_help_panel="Trust",
         ),
     ] = False,
+    successor: Annotated[
+        bool,
+        typer.Option("--successor", help="Wait until the manager in office is gone, then go on."),
+    ] = False,
     verbose: Verbose = False,
     credentials: Credentials,
 ) -> None:
     """Serve as the manager until Ctrl-C.
 
-    It takes experiments in and hands their shards to workers. Where other machines can reach it, a
+    It takes experiments in and hands their shards to workers. What an earlier manager of the same
+    shared directory has left undone goes on. Where other machines can reach it, a
     token or TLS is needed.
     """
     _begin(verbose=verbose)
@@ -68,6 +73,7 @@ def manager(
         host=host,
         port=port,
         data_dir=str(data_dir or ""),
+        successor=successor,
         credentials=credentials,
     )
     run_manager(options, lambda address: note(f"manager at {address}, shared directory {shared}"))

@@ -1,10 +1,10 @@
 """The one thread that owns the scheduler core.
 
-RPC threads and effects only put events on a queue; this thread takes them off one by one, hands
-them to the core, puts on record what follows, and passes the commands on. Hence no locks in the
-core. `post` returns a future that is done when the event has been taken in: who acknowledges an
-update waits for it. `ask` reads the core's state in the same thread. After `stop` both are refused,
-so that nobody waits for a thread that has ended.
+RPC threads and effects only put events on a queue; this thread hands them to the core one by one,
+makes durable what follows (once for all that were waiting), and only then passes the commands on.
+Hence no locks in the core. `post` returns a future that is done when what the event led to is kept:
+who acknowledges an update waits for it. `ask` reads the core's state in the same thread. After
+`stop` both are refused, so that nobody waits for a thread that has ended.
 """
 
 from __future__ import annotations
@@ -17,9 +17,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Condition, Thread
+from threading import Event as Ending
 from typing import Any, Protocol, TypeVar
 
-from downpour.errors import Refused
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_exponential,
+)
+from tenacity.nap import sleep_using_event
+
+from downpour.errors import Refused, StoreError
 from downpour.scheduler import Scheduler
 from downpour.scheduler.commands import Command
 from downpour.scheduler.events import Event, Tick
@@ -28,16 +38,26 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_TOGETHER_MAX = 256
+"""Events that share one write to the disk, at most."""
 TICK_SECONDS = 0.5
 HELD_UP_SECONDS = 2.0
 """A tick this late means that the manager itself stood still."""
 
 
 class CommandSink(Protocol):
-    """Whoever carries the commands out; must return at once, long effects run elsewhere."""
+    """Whoever keeps what happened and carries the commands out; long effects run elsewhere."""
 
-    def carry_out(self, event: Event, commands: list[Command]) -> None:
-        """Put on record and start what the commands of one event ask for."""
+    def keep(self, at_seconds: float, event: Event, commands: list[Command]) -> None:
+        """Gather what must be kept of an event and of what follows from it."""
+        ...
+
+    def commit(self) -> None:
+        """Make durable what was gathered; raises StoreError where that cannot be done now."""
+        ...
+
+    def carry_out(self, commands: list[Command]) -> None:
+        """Start what the commands ask for."""
         ...
 
 
@@ -53,20 +73,43 @@ class _Asked:
     done: Future[Any]
 
 
+_Item = _Posted | _Asked
+
+
 class Driver:
-    """Runs the core in a thread of its own, from `start` to `stop`."""
+    """Runs the core in a thread of its own, from `start` to `stop`.
+
+    Args:
+        scheduler: the core; time goes on where it stands.
+        sink: keeps and carries out.
+        clock: seconds, from any beginning.
+        patience_seconds: how long the sink may be unable to keep anything.
+        on_death: is told why nothing more can be kept; then no event is taken any more.
+    """
 
     def __init__(
         self,
         scheduler: Scheduler,
         sink: CommandSink,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        patience_seconds: float = 60.0,
+        on_death: Callable[[StoreError], None] = lambda _: None,
     ) -> None:
+        self._on_death = on_death
+        self._ending = Ending()
+        self._insisting = Retrying(
+            retry=retry_if_exception_type(StoreError),
+            wait=wait_exponential(multiplier=0.1, max=2.0),
+            stop=stop_after_delay(patience_seconds) | stop_when_event_set(self._ending),
+            sleep=sleep_using_event(self._ending),
+            reraise=True,
+        )
         self._scheduler = scheduler
         self._sink = sink
         self._clock = clock
-        self._queue: SimpleQueue[_Posted | _Asked | None] = SimpleQueue()
-        self._began_at = clock()
+        self._queue: SimpleQueue[_Item | None] = SimpleQueue()
+        self._began_at = clock() - scheduler.now_seconds
         self._changed = Condition()
         self._change = 1
         self._waits_ended = False
@@ -75,7 +118,7 @@ class Driver:
 
     @property
     def now_seconds(self) -> float:
-        """Experiment time: seconds since this manager began."""
+        """Experiment time: seconds that this manager and those before it have been at work."""
         return self._clock() - self._began_at
 
     @property
@@ -96,6 +139,7 @@ class Driver:
     def stop(self) -> None:
         """Take no more events; returns when the thread has ended."""
         self.end_waits()
+        self._ending.set()
         self._queue.put(None)
         self._thread.join()
         self._stopped = True
@@ -125,7 +169,7 @@ class Driver:
             )
             return self._change > after
 
-    def _put(self, item: _Posted | _Asked) -> None:
+    def _put(self, item: _Item) -> None:
         self._queue.put(item)
         if self._stopped:  # asked after putting: whichever of the two comes later sees the other
             self._refuse_the_rest()
@@ -135,20 +179,31 @@ class Driver:
             while True:
                 item = self._queue.get_nowait()
                 if item is not None:
-                    item.done.set_exception(Refused("manager", "is stopping", busy=True))
+                    item.done.set_exception(_stopping())
 
     def _run(self) -> None:
-        tick_at = TICK_SECONDS
+        tick_at = self.now_seconds + TICK_SECONDS
         while True:
+            items = self._next_items(max(0.0, tick_at - self.now_seconds))
             try:
-                item = self._queue.get(timeout=max(0.0, tick_at - self.now_seconds))
-            except Empty:
-                item = None
-            else:
-                if item is None:
-                    return
-                self._take(item)
+                self._take([item for item in items if item is not None])
+            except StoreError as error:
+                self._stopped = True
+                self._refuse_the_rest()
+                self._on_death(error)
+                return
+            if None in items:
+                return
             tick_at = self._tick(tick_at)
+
+    def _next_items(self, timeout_seconds: float) -> list[_Item | None]:
+        """Wait for something to do and return it, with what waits behind it; ends with a None."""
+        items: list[_Item | None] = []
+        with suppress(Empty):
+            items.append(self._queue.get(timeout=timeout_seconds))
+            while items[-1] is not None and len(items) < _TOGETHER_MAX:
+                items.append(self._queue.get_nowait())
+        return items
 
     def _tick(self, due_seconds: float) -> float:
         """Tell the core the time when it is due; returns when to do so next.
@@ -162,24 +217,57 @@ class Driver:
         if late > HELD_UP_SECONDS:
             log.warning("the manager stood still for %.0f s", late)
             return self.now_seconds + HELD_UP_SECONDS
-        self._take(_Posted(Tick(at_seconds=self.now_seconds), Future()))
+        self._take([_Posted(Tick(at_seconds=self.now_seconds), Future())])
         return self.now_seconds + TICK_SECONDS
 
-    def _take(self, item: _Posted | _Asked) -> None:
-        """Handle one item; its error goes to whoever waits for it and never ends the thread."""
+    def _take(self, items: list[_Item]) -> None:
+        """Handle some items and make durable what follows, then act on it and answer.
+
+        What is wrong with one item goes to whoever waits for it. Raises StoreError where nothing
+        can be made durable any more; then nobody has been answered.
+        """
+        handled = [(item, result) for item in items if (result := self._handle(item)) is not None]
+        try:
+            self._commit()
+        except StoreError:
+            for item, _ in handled:
+                item.done.set_exception(_stopping())
+            raise
+        for item, (result,) in handled:
+            self._act(item, result)
+
+    def _handle(self, item: _Item) -> tuple[Any] | None:
         try:
             if isinstance(item, _Asked):
-                result = item.question(self._scheduler)
-            else:
-                result = self._scheduler.handle(item.event)
-                self._sink.carry_out(item.event, result)
+                return (item.question(self._scheduler),)
+            commands = self._scheduler.handle(item.event)
+            self._sink.keep(self._scheduler.now_seconds, item.event, commands)
         except Exception as error:
             log.exception("the scheduler could not take %s", item)
             item.done.set_exception(error)
-        else:
-            item.done.set_result(result)
-            if isinstance(item, _Posted):
-                self._announce(item.event, result)
+            return None
+        return (commands,)
+
+    def _commit(self) -> None:
+        """Insist for a while: a disk may get room again, and a directory come back."""
+        try:
+            self._sink.commit()
+        except StoreError as error:
+            log.warning("nothing can be kept, will go on trying: %s", error)
+            self._insisting(self._sink.commit)
+            log.warning("what happened is kept again")
+
+    def _act(self, item: _Item, result: Any) -> None:
+        if isinstance(item, _Posted):
+            try:
+                self._sink.carry_out(result)
+            except Exception as error:
+                log.exception("cannot be carried out: %s", result)
+                item.done.set_exception(error)
+                return
+        item.done.set_result(result)
+        if isinstance(item, _Posted):
+            self._announce(item.event, result)
 
     def _announce(self, event: Event, commands: list[Command]) -> None:
         if isinstance(event, Tick) and not commands:
@@ -187,3 +275,7 @@ class Driver:
         with self._changed:
             self._change += 1
             self._changed.notify_all()
+
+
+def _stopping() -> Refused:
+    return Refused("manager", "is stopping", busy=True)

@@ -2,22 +2,30 @@
 
 Calls to workers are short and many, work on parameters is long and rare; they have a pool each, so
 that neither waits for the other. What goes wrong comes back as an event as well: a worker that
-cannot be called is lost, an effect that fails ends its experiment, and so does a fact that cannot
-be put on record. Only what fails to remove a file costs no more than that file's room.
+cannot be called is lost, an effect that fails ends its experiment. Only what fails to remove a file
+costs no more than that file's room.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
 
-from downpour.errors import DownpourError, ProtocolError, SpecError, UpdatesRefused
+from downpour.errors import (
+    DownpourError,
+    ProtocolError,
+    SharedDirectoryError,
+    SpecError,
+    UpdatesRefused,
+)
 from downpour.manager import workspace
 from downpour.manager.calls import OrderedCalls
-from downpour.manager.recorder import Recorder
+from downpour.manager.keeper import Keeper
+from downpour.manager.recovery import Legacy
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import Workspace
 from downpour.rpc.messages import Task
@@ -43,12 +51,18 @@ class Effects:
         self._works = ThreadPoolExecutor(1, thread_name_prefix="work")
         self._evaluations = ThreadPoolExecutor(1, thread_name_prefix="evaluation")
         self._spaces: dict[str, Workspace] = {}
-        self._recorder = Recorder(self._spaces, roster, self._fail)
+        self._keeper = Keeper(self._spaces, roster)
 
     def attach(self, post: Post, clock: Callable[[], float]) -> None:
         """Say where events go and what time it is there; to be called before the first command."""
         self._post = post
         self._clock = clock
+
+    def take_up(self, legacy: Legacy, spaces: Iterable[Workspace]) -> None:
+        """Go on in the workspaces that an earlier manager has left."""
+        self._spaces.update((space.experiment, space) for space in spaces)
+        self._keeper = Keeper(self._spaces, self._roster, legacy.next_order)
+        self._keeper.recorder.go_on(legacy.submitted_at())
 
     def open(self, space: Workspace) -> None:
         """Take in a new experiment's workspace, before the core hears of it."""
@@ -64,11 +78,19 @@ class Effects:
         self._works.shutdown(wait=True, cancel_futures=True)
         self._evaluations.shutdown(wait=True, cancel_futures=True)
         for space in self._spaces.values():
-            space.record.close()
+            with suppress(SharedDirectoryError):
+                space.close()
 
-    def carry_out(self, event: on.Event, commands: list[do.Command]) -> None:
-        """Put on record what happened and what follows, then start what is asked for."""
-        self._recorder.note(event, commands)
+    def keep(self, at_seconds: float, event: on.Event, commands: list[do.Command]) -> None:
+        """Gather what must be kept; see `Keeper`."""
+        self._keeper.keep(at_seconds, event, commands)
+
+    def commit(self) -> None:
+        """Make it durable; see `Keeper`."""
+        self._keeper.commit()
+
+    def carry_out(self, commands: list[do.Command]) -> None:
+        """Start what is asked for."""
         for command in commands:
             self._start(command)
 
@@ -183,7 +205,7 @@ class Effects:
 
     def _prepare(self, command: do.Prepare) -> None:
         space = self._spaces[command.experiment]
-        made = workspace.prepare(space, self._data_dir)
+        made = workspace.prepare(space, self._data_dir, command.model)
         space.prepared = made
         self._post(
             on.Prepared(
@@ -244,6 +266,6 @@ class Effects:
 
     def _conclude(self, command: do.Conclude) -> None:
         space = self._spaces[command.experiment]
-        space.record.close()
+        space.close()
         space.prepared = None
         workspace.sweep(space, finished=command.ending == "finished")

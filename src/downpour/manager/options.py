@@ -17,7 +17,9 @@ class ManagerOptions:
 
     `data_dir` holds datasets that are already on this machine, laid out as torchvision does. A
     file that is missing or short is looked at again for `patience_seconds`; then its attempt has
-    failed.
+    failed. A `successor` waits until the manager in office is gone. An `embedded` manager belongs
+    to one run: it neither takes up what others have left nor keeps others away, and ends what it
+    began.
     """
 
     shared: str
@@ -27,4 +29,6 @@ class ManagerOptions:
     heartbeat_seconds: float = 1.0
     lost_after_seconds: float = 10.0
     patience_seconds: float = 10.0
+    successor: bool = False
+    embedded: bool = False
     credentials: Credentials = field(default_factory=Credentials)

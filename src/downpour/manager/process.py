@@ -5,35 +5,46 @@ from __future__ import annotations
 import logging
 import resource
 import signal
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import FrameType
 
+from downpour.errors import DownpourError, SharedDirectoryError, StoreError
 from downpour.manager.driver import Driver
 from downpour.manager.effects import Effects
 from downpour.manager.options import ManagerOptions
+from downpour.manager.recovery import Legacy, nothing_left, recover
 from downpour.manager.roster import Roster
 from downpour.manager.service import ManagerService
 from downpour.rpc import Address, Trust, serve_manager
-from downpour.scheduler import Scheduler, SchedulerOptions
+from downpour.scheduler import SchedulerOptions
 from downpour.store import SharedDirectory
+from downpour.store.lease import Lease, Office
 
 log = logging.getLogger(__name__)
 
 _FILES = 65536
+_OFFICE_SECONDS = 1.0
 
 
 class Manager:
     """A running manager; `close` stops it. Usable in a test as well as in a process."""
 
-    def __init__(self, options: ManagerOptions) -> None:
-        """Open the shared directory, bind the port and begin to serve.
+    def __init__(
+        self, options: ManagerOptions, on_death: Callable[[StoreError], None] = lambda _: None
+    ) -> None:
+        """Open the shared directory, take up what was left there, bind the port and serve.
+
+        Args:
+            options: how to.
+            on_death: is told why it cannot go on, if that happens.
 
         Raises:
-            SharedDirectoryError: the folder cannot serve.
+            SharedDirectoryError: the folder cannot serve, or another manager serves there.
             SpecError: the port is in use, a credential is wrong, or others could reach the port
                 and nothing would be asked of them.
         """
@@ -42,18 +53,35 @@ class Manager:
             SharedDirectory.open(Path(options.shared), create=True),
             patience_seconds=options.patience_seconds,
         )
+        self._embedded = options.embedded
+        self._on_death = on_death
+        self._lease = Lease(shared)
+        if not options.embedded:
+            self._lease.acquire(wait=options.successor, while_waiting=_say_who_serves)
+        core_options = SchedulerOptions(lost_after_seconds=options.lost_after_seconds)
+        left = nothing_left(core_options) if options.embedded else recover(shared, core_options)
         data_dir = Path(options.data_dir) if options.data_dir else None
-        core = Scheduler(SchedulerOptions(lost_after_seconds=options.lost_after_seconds))
         self._roster = Roster()
         self._effects = Effects(self._roster, data_dir)
-        self._driver = Driver(core, self._effects)
+        self._driver = Driver(left.core, self._effects, on_death=on_death)
         self._effects.attach(self._driver.post, lambda: self._driver.now_seconds)
         self._service = ManagerService(
             options, trust, shared, self._driver, self._effects, self._roster
         )
-        self._server = serve_manager(self._service, options.host, options.port, trust=trust)
-        self._service.announce()
+        try:
+            self._server = serve_manager(self._service, options.host, options.port, trust=trust)
+            self._begin(shared, left)
+        except BaseException:
+            self._lease.release()
+            raise
+
+    def _begin(self, shared: SharedDirectory, left: Legacy) -> None:
+        """Take office, go on with what was left, and answer."""
+        term = 0 if self._embedded else self._lease.claim(_called_at(self.address))
+        self._effects.take_up(left, left.workspaces(shared, term))
+        self._service.announce(term)
         self._driver.start()
+        self._driver.ask(lambda _: self._effects.carry_out(left.core.resume()))
         self._server.start()
 
     @property
@@ -62,18 +90,38 @@ class Manager:
         return self._server.address
 
     def close(self) -> None:
-        """Answer nobody any more, let what is running end."""
+        """Answer nobody any more, let what is running end.
+
+        Its experiments are there for the next manager; those of an embedded one are cancelled.
+        """
         self._driver.end_waits()
+        if self._embedded:
+            with suppress(DownpourError):
+                self._service.cancel_all("the run was stopped")
         self._server.stop()
         self._driver.stop()
         self._effects.close()
         self._roster.close()
         self._service.withdraw()
+        if not self._embedded:
+            self._lease.release()
+
+    def check_office(self) -> None:
+        """Stop where a later manager has taken over, though this one never gave up its lock."""
+        if not self._embedded and not self._lease.is_in_office:
+            reason = "another manager has taken over; this one ends"
+            self._on_death(SharedDirectoryError(self._lease.root, reason))
 
 
 def run_manager(options: ManagerOptions, ready: Callable[[Address], None]) -> None:
-    """Serve until SIGTERM or SIGINT; calls `ready` with the address once it answers."""
-    stop = SimpleQueue[None]()  # a signal handler may put here; setting an Event can deadlock
+    """Serve until SIGTERM or SIGINT; calls `ready` with the address once it answers.
+
+    Raises:
+        StoreError: the shared directory can be used no more; all that counts is in it.
+        SpecError: as `Manager`.
+    """
+    # A signal handler may put here; setting an Event can deadlock.
+    stop = SimpleQueue[StoreError | None]()
 
     def leave(number: int, frame: FrameType | None) -> None:
         del frame
@@ -81,15 +129,39 @@ def run_manager(options: ManagerOptions, ready: Callable[[Address], None]) -> No
         stop.put(None)
 
     _allow_many_files()
-    manager = Manager(options)
+    manager = Manager(options, stop.put)
     try:
         signal.signal(signal.SIGTERM, leave)
         signal.signal(signal.SIGINT, leave)
         log.info("manager serves at %s", manager.address)
         ready(manager.address)
-        stop.get()
+        _wait(stop, manager)
     finally:
         manager.close()
+
+
+def _wait(stop: SimpleQueue[StoreError | None], manager: Manager) -> None:
+    """Wait for the end; raises why, where it is not a peaceful one."""
+    while True:
+        with suppress(Empty):
+            error = stop.get(timeout=_OFFICE_SECONDS)
+            if error is not None:
+                raise error
+            return
+        manager.check_office()
+
+
+def _say_who_serves(holder: Office | None) -> None:
+    log.warning(
+        "waiting for the manager in office to go: %s", holder or "it has not said who it is"
+    )
+
+
+def _called_at(address: Address) -> str:
+    """Return an address by which others can call: the host's name where it listens everywhere."""
+    everywhere = {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
+    host = socket.gethostname() if address.host in everywhere else address.host
+    return str(Address(host, address.port))
 
 
 def _allow_many_files() -> None:

@@ -1,15 +1,14 @@
 """Puts on record what happened to an experiment: events and commands become facts.
 
 Runs in the driver's thread, before the commands are carried out. A fact goes to the record of the
-experiment it is about; comings and goings of workers go to all records that are still open. A fact
-that cannot be written never holds up the commands: `on_failure` hears of it.
+experiment it is about; comings and goings of workers go to all records that are still open. Nothing
+is written here: that is the keeper's doing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from downpour.errors import StoreError
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import Workspace
 from downpour.runtime import facts
@@ -21,26 +20,27 @@ from downpour.version import VERSION
 
 
 class Recorder:
-    """Writes the records of the given workspaces."""
+    """Appends to the records of the given workspaces."""
 
-    def __init__(
-        self,
-        spaces: Mapping[str, Workspace],
-        roster: Roster,
-        on_failure: Callable[[str, StoreError], None],
-    ) -> None:
+    def __init__(self, spaces: Mapping[str, Workspace], roster: Roster) -> None:
         self._spaces = spaces
         self._roster = roster
-        self._on_failure = on_failure
+        self._touched: set[str] = set()
         self._submitted_at: dict[str, float] = {}
         self._aggregating: dict[str, tuple[float, do.Aggregate]] = {}
 
-    def note(self, event: on.Event, commands: list[do.Command]) -> None:
-        """Put on record one event and what the core made of it."""
+    def note(self, event: on.Event, commands: list[do.Command]) -> set[str]:
+        """Put on record one event and what the core made of it; returns whose records grew."""
+        self._touched = set()
         now = event.at_seconds
         self._note_event(event, now)
         for command in commands:
             self._note_command(command, now)
+        return self._touched
+
+    def go_on(self, submitted_at: Mapping[str, float]) -> None:
+        """Continue the records of experiments that an earlier manager took in, and when."""
+        self._submitted_at.update(submitted_at)
 
     def _note_event(self, event: on.Event, now: float) -> None:
         match event:
@@ -181,13 +181,11 @@ class Recorder:
         self._aggregating.pop(command.experiment, None)
 
     def _write(self, experiment: str, now: float, fact: Fact) -> None:
-        """Write to a record that is open; an ended experiment's says no more."""
+        """Append to a record that is open; an ended experiment's says no more."""
         space = self._spaces.get(experiment)
         if space is not None and experiment in self._submitted_at:
-            try:
-                space.record.write(now, fact)
-            except StoreError as error:
-                self._on_failure(experiment, error)
+            space.record.append(now, fact)
+            self._touched.add(experiment)
 
 
 def _of(attempt: AttemptId) -> dict[str, int]:

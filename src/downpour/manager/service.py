@@ -62,6 +62,7 @@ class ManagerService:
     ) -> None:
         self._options = options
         self._trust = trust
+        self._term = 0
         self._shared = shared
         self._driver = driver
         self._effects = effects
@@ -69,8 +70,9 @@ class ManagerService:
         self._presence = secrets.token_hex(16)
         self._presence_file = ""
 
-    def announce(self) -> None:
+    def announce(self, term: int) -> None:
         """Publish the file by which workers prove that they see the same folder."""
+        self._term = term
         self._presence_file = self._shared.announce(self._presence)
 
     def withdraw(self) -> None:
@@ -101,7 +103,8 @@ class ManagerService:
             raise
         worker = self._roster.enter(registration, client)
         self._warn_of_mixture(worker, registration)
-        self._driver.post(on.WorkerJoined(at_seconds=self._now, worker=worker)).result()
+        joined = on.WorkerJoined(at_seconds=self._now, worker=worker, running=registration.running)
+        self._driver.post(joined).result()
         log.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
         return Registered(worker=worker)
 
@@ -154,7 +157,7 @@ class ManagerService:
         models.check_model(asked)
         resolved = asked if asked.shards is not None else asked.replace(shards=self._live_workers())
         experiment = _new_name(resolved.name)
-        self._effects.open(open_workspace(self._shared, experiment, resolved))
+        self._effects.open(open_workspace(self._shared, experiment, resolved, self._term))
         event = on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=resolved)
         self._driver.post(event).result()
         log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.epochs)
@@ -181,6 +184,13 @@ class ManagerService:
             at_seconds=self._now, experiment=experiment, reason="cancelled by request"
         )
         self._driver.post(event).result()
+
+    def cancel_all(self, reason: str) -> None:
+        """Stop every experiment."""
+        for experiment in self._driver.ask(lambda core: list(core.experiments)):
+            self._driver.post(
+                on.ExperimentCancelled(at_seconds=self._now, experiment=experiment, reason=reason)
+            ).result()
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """Hand out part of an experiment's record, waiting for a line where there is none yet."""

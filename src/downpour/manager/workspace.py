@@ -21,6 +21,7 @@ from downpour.datasets import PreparedDataset
 from downpour.errors import SpecError
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
+from downpour.runtime.journal import Journal
 from downpour.runtime.record import RecordWriter
 from downpour.spec import Spec
 from downpour.splitters import split
@@ -47,7 +48,10 @@ class Prepared:
 
 @dataclass(slots=True)
 class Workspace:
-    """One experiment's folder, and what has been made for it so far."""
+    """One experiment's folder, and what has been made for it so far.
+
+    Once it is `concluded`, nothing more is journaled.
+    """
 
     experiment: str
     spec: Spec
@@ -55,26 +59,68 @@ class Workspace:
     store: DirectoryStore
     record: RecordWriter
     spec_file: PublishedFile
+    journal: Journal
+    concluded: bool = False
     prepared: Prepared | None = None
     index_files: dict[int, IndicesFile] = field(default_factory=dict)
 
+    def close(self) -> None:
+        """Let go of record and journal; both can still be read."""
+        self.journal.close()
+        self.record.close()
 
-def open_workspace(shared: SharedDirectory, experiment: str, spec: Spec) -> Workspace:
+
+def open_workspace(
+    shared: SharedDirectory, experiment: str, spec: Spec, term: int = 1
+) -> Workspace:
     """Make an experiment's folder, with its resolved spec and an empty record."""
     store = shared.create_experiment(experiment)
     spec_file = store.put_new(layout.SPEC_NAME, [spec.to_toml().encode()])
+    return _workspace(shared, experiment, spec, spec_file, term, 1)
+
+
+def reopen_workspace(
+    shared: SharedDirectory, experiment: str, spec: Spec, term: int, next_number: int
+) -> Workspace:
+    """Open the folder of an experiment that an earlier manager took in.
+
+    Args:
+        shared: the shared directory.
+        experiment: its identifier.
+        spec: its resolved spec.
+        term: this manager's.
+        next_number: of the next entry in its journal.
+    """
+    spec_file = shared.store(experiment).describe(layout.SPEC_NAME)
+    return _workspace(shared, experiment, spec, spec_file, term, next_number)
+
+
+def _workspace(
+    shared: SharedDirectory,
+    experiment: str,
+    spec: Spec,
+    spec_file: PublishedFile,
+    term: int,
+    next_number: int,
+) -> Workspace:
+    folder = shared.experiment_path(experiment)
     return Workspace(
         experiment=experiment,
         spec=spec,
         shared=shared,
-        store=store,
-        record=RecordWriter(shared.experiment_path(experiment) / layout.RECORD_NAME),
+        store=shared.store(experiment),
+        record=RecordWriter(folder / layout.RECORD_NAME),
         spec_file=spec_file,
+        journal=Journal(folder, term, next_number),
     )
 
 
-def prepare(space: Workspace, data_dir: Path | None) -> Prepared:
+def prepare(
+    space: Workspace, data_dir: Path | None, model: PublishedFile | None = None
+) -> Prepared:
     """Decode the dataset, cut it into shards and publish the first model version.
+
+    Where there is a `model` already, none is published: the experiment goes on from there.
 
     Raises:
         SpecError: dataset, split, batches and model do not fit together.
@@ -91,15 +137,16 @@ def prepare(space: Workspace, data_dir: Path | None) -> Prepared:
     torch.set_num_threads(spec.threads)
     network = models.build(spec, facts)
     models.check_fit(network, spec, facts)
-    name = layout.model_name(0, secrets.token_hex(3))
-    model = space.store.put_new(name, encode(parameters_of(network, copy=False), {}))
+    if model is None:
+        name = layout.model_name(0, secrets.token_hex(3))
+        model = space.store.put_new(name, encode(parameters_of(network, copy=False), {}))
     return Prepared(
         dataset_key=key,
         dataset=dataset,
         shards=tuple(shards),
         network=network,
         model=model,
-        layout=decode(space.store.view(model), name).layout,
+        layout=decode(space.store.view(model), model.name).layout,
         parameters=sum(p.numel() for p in network.parameters()),
         prepare_seconds=decoded - began,
         split_seconds=cut - decoded,
@@ -147,7 +194,14 @@ def measure(space: Workspace, model: PublishedFile) -> Evaluation:
 
 
 def publish(space: Workspace, model: PublishedFile) -> PublishedFile:
-    """Publish a model version under the plain name that users look for."""
+    """Publish a model version under the plain name that users look for.
+
+    It may lie there already: then an earlier manager ended before it could say so.
+    """
+    if layout.FINAL_NAME in space.store.list():
+        found = space.store.describe(layout.FINAL_NAME)
+        if found.checksum == model.checksum:
+            return found
     return space.store.put_new(layout.FINAL_NAME, [space.store.read(model)])
 
 

@@ -91,6 +91,7 @@ class Registration:
     numeric_class: NumericClass
     hostname: str
     pid: int
+    running: AttemptId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,23 +50,44 @@ class RecordWriter:
             self._file.truncate(self._begins[-1])
         except OSError as error:
             raise self._trouble(error) from error
+        self._pending: list[bytes] = []
 
-    def write(self, at_seconds: float, fact: Fact) -> None:
-        """Append a fact and flush it.
+    def append(self, at_seconds: float, fact: Fact) -> None:
+        """Take a fact in; `flush` writes it."""
+        line = json.dumps({"at": at_seconds, **to_fields(fact)}, allow_nan=False).encode() + b"\n"
+        self._pending.append(line)
+
+    def flush(self) -> None:
+        """Write what was appended.
 
         Raises:
-            SharedDirectoryError: where the file cannot take it; the record stays as it was.
+            SharedDirectoryError: where the file cannot take it all; the record ends with a whole
+                line, and calling again writes the rest.
         """
-        line = json.dumps({"at": at_seconds, **to_fields(fact)}, allow_nan=False).encode() + b"\n"
-        try:
-            rest = line
-            while rest:  # a disk that fills up takes a part and refuses the rest
-                rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            with suppress(OSError):
-                self._file.truncate(self._begins[-1])
-            raise self._trouble(error) from error
-        self._begins.append(self._begins[-1] + len(line))
+        while self._pending:
+            rest = line = self._pending[0]
+            try:
+                while rest:  # a disk that fills up takes a part and refuses the rest
+                    rest = rest[self._file.write(rest) :]
+            except OSError as error:
+                with suppress(OSError):
+                    self._file.truncate(self._begins[-1])
+                raise self._trouble(error) from error
+            self._begins.append(self._begins[-1] + len(line))
+            del self._pending[0]
+
+    def truncate(self, lines: int) -> None:
+        """Forget the lines after so many.
+
+        Raises:
+            SharedDirectoryError: where the file cannot be changed.
+        """
+        if lines < len(self._begins) - 1:
+            try:
+                self._file.truncate(self._begins[lines])
+            except OSError as error:
+                raise self._trouble(error) from error
+            del self._begins[lines + 1 :]
 
     def lines(self, from_line: int) -> list[str]:
         """Return a page of lines, without their ends, beginning at `from_line` (from 0).
@@ -85,12 +106,14 @@ class RecordWriter:
         return page.decode("utf-8").splitlines()
 
     def __len__(self) -> int:
-        """How many lines there are."""
-        return len(self._begins) - 1
+        """How many lines there are, those that wait to be written included."""
+        return len(self._begins) - 1 + len(self._pending)
 
     def close(self) -> None:
-        """Close the file; after that, other hosts see all of it."""
-        self._file.close()
+        """Write what is left and close the file; after that, other hosts see all of it."""
+        if not self._file.closed:
+            with self._file:
+                self.flush()
 
     def __enter__(self) -> Self:
         return self

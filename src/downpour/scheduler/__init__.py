@@ -3,5 +3,15 @@
 from __future__ import annotations
 
 from downpour.scheduler.core import Scheduler, SchedulerOptions
+from downpour.scheduler.replay import DurableExperiment, Entry, Replay, durable, entries, must_last
 
-__all__ = ["Scheduler", "SchedulerOptions"]
+__all__ = [
+    "DurableExperiment",
+    "Entry",
+    "Replay",
+    "Scheduler",
+    "SchedulerOptions",
+    "durable",
+    "entries",
+    "must_last",
+]

@@ -26,11 +26,15 @@ Ending = Literal["finished", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare:
-    """Make the dataset, the shards and the first model version of an experiment."""
+    """Make the dataset, the shards and the first model version of an experiment.
+
+    `model` is the newest version where the experiment goes on after a restart: it has a first one.
+    """
 
     cause: int
     experiment: str
     spec: Spec
+    model: PublishedFile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

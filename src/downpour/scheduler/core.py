@@ -71,7 +71,7 @@ class Scheduler:
             case on.EffectFailed():
                 self._effect_failed(event)
             case on.WorkerJoined():
-                self._joined(event.worker)
+                self._joined(event.worker, event.running)
             case on.WorkerLeft():
                 self._gone(event.worker, FailureKind.CANCELLED, event.reason)
             case on.WorkerLost():
@@ -112,24 +112,47 @@ class Scheduler:
         self.active = next(waiting, None)
         if self.active is not None:
             self.active.life.step("activate")
-            self._do(
-                do.Prepare(
-                    cause=self.events_handled, experiment=self.active.name, spec=self.active.spec
-                )
+            self._prepare(self.active)
+
+    def _prepare(self, experiment: Experiment) -> None:
+        self._do(
+            do.Prepare(
+                cause=self.events_handled,
+                experiment=experiment.name,
+                spec=experiment.spec,
+                model=experiment.models[-1] if experiment.models else None,
             )
+        )
 
     def _prepared(self, event: on.Prepared) -> None:
         experiment = self._active(event.experiment)
-        if experiment is None or experiment.life.state != "preparing":
+        if experiment is None or (experiment.life.state != "preparing" and experiment.ready):
             return
         made, asked = len(event.shard_samples), experiment.spec.shards
         if made != asked:
             self._fail(experiment, f"the dataset was cut into {made} shards instead of {asked}")
-            return
+        elif experiment.ready:
+            self._start(experiment, event)
+        elif event.shard_samples != experiment.shard_samples:
+            self._fail(experiment, "the dataset is not the one that this experiment began with")
+        else:
+            self._go_on(experiment)
+
+    def _start(self, experiment: Experiment, event: on.Prepared) -> None:
         experiment.life.step("start")
         experiment.shard_samples = event.shard_samples
         experiment.models.append(event.model)
         experiment.start_round()
+
+    def _go_on(self, experiment: Experiment) -> None:
+        """Ask once more for what was outstanding when the manager before this one ended."""
+        experiment.ready = True
+        for number, model in experiment.evaluating.items():
+            self._evaluate(experiment, number, model)
+        if experiment.round is not None:
+            self._aggregate_if_complete(experiment.round)
+        elif experiment.may_publish:
+            self._publish(experiment)
 
     def _effect_failed(self, event: on.EffectFailed) -> None:
         experiment = self._active(event.experiment)
@@ -150,12 +173,15 @@ class Scheduler:
     def _publish_if_done(self, experiment: Experiment) -> None:
         """Ask for the result if what has just come in was the last thing outstanding."""
         if experiment.may_publish:
-            experiment.publishing = True
-            self._do(
-                do.Publish(
-                    cause=self.events_handled, experiment=experiment.name, model=experiment.model
-                )
+            self._publish(experiment)
+
+    def _publish(self, experiment: Experiment) -> None:
+        experiment.publishing = True
+        self._do(
+            do.Publish(
+                cause=self.events_handled, experiment=experiment.name, model=experiment.model
             )
+        )
 
     def _conclude(self, experiment: Experiment, ending: do.Ending, reason: str) -> None:
         experiment.reason = reason
@@ -178,8 +204,15 @@ class Scheduler:
 
     # Workers
 
-    def _joined(self, name: str) -> None:
-        """Take a worker in; its former self, if there is one, gives up what it was running."""
+    def _joined(self, name: str, running: AttemptId | None) -> None:
+        """Take a worker in; one that still runs what it was given goes on with it.
+
+        Its former self, if there is one, else gives up what it was running.
+        """
+        known = self.workers.hear(name, self.now_seconds)
+        if known is not None and running is not None and known.running == running:
+            known.mentioned_at_seconds = self.now_seconds
+            return
         former = self.workers.remove(name)
         if former is not None and former.running is not None:
             self._give_up(name, former.running, FailureKind.LOST, f"{name} registered anew")
@@ -238,7 +271,7 @@ class Scheduler:
     def _assign(self) -> None:
         experiment = self.active
         current = experiment.round if experiment else None
-        if experiment is None or current is None:
+        if experiment is None or current is None or not experiment.ready:
             return
         if not (current.any_pending and self.workers.any_idle):
             return
@@ -327,7 +360,7 @@ class Scheduler:
     # Rounds
 
     def _aggregate_if_complete(self, current: Round) -> None:
-        if not current.complete:
+        if not current.complete or self.active is None or not self.active.ready:
             return
         current.aggregating = True
         began = current.started_at_seconds or 0.0
@@ -351,16 +384,16 @@ class Scheduler:
             experiment.start_round()
             self._assign()  # before all else: nobody should wait for files to be removed
         if event.round in experiment.evaluating:
-            self._do(
-                do.Evaluate(
-                    cause=self.events_handled,
-                    experiment=experiment.name,
-                    round=event.round,
-                    model=event.model,
-                )
-            )
+            self._evaluate(experiment, event.round, event.model)
         self._discard(experiment.name, spent)
         self._publish_if_done(experiment)
+
+    def _evaluate(self, experiment: Experiment, number: int, model: PublishedFile) -> None:
+        self._do(
+            do.Evaluate(
+                cause=self.events_handled, experiment=experiment.name, round=number, model=model
+            )
+        )
 
     def _refused(self, event: on.UpdatesRefused) -> None:
         experiment = self._active(event.experiment)

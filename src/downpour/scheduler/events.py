@@ -60,10 +60,14 @@ class EffectFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJoined:
-    """A worker has registered; under a known name it replaces its former self."""
+    """A worker has registered; under a known name it replaces its former self.
+
+    `running` is what it is training already, where the manager or the network went away meanwhile.
+    """
 
     at_seconds: float
     worker: str
+    running: AttemptId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ class Experiment:
 
     `models` are the versions not yet discarded, oldest first; `optimizer_states` holds what each
     shard continues from, `evaluating` the versions being measured, by round. While it is
-    `publishing`, nothing but the result is outstanding.
+    `publishing`, nothing but the result is outstanding. It is not `ready` while a manager that was
+    restarted fetches what it needs to go on.
     """
 
     def __init__(self, name: str, spec: Spec) -> None:
@@ -33,6 +34,7 @@ class Experiment:
         self.optimizer_states: dict[int, PublishedFile] = {}
         self.evaluating: dict[int, PublishedFile] = {}
         self.publishing = False
+        self.ready = True
         self.evaluated_round = -1
         self.last_evaluation: Evaluation | None = None
         self.result: PublishedFile | None = None

@@ -50,8 +50,9 @@ def _workers(scheduler: Scheduler) -> Iterator[str]:
     states = {worker.name: worker.life.state for worker in scheduler.workers}
     if sorted(idle) != sorted(name for name, state in states.items() if state == "idle"):
         yield f"the idle list {tuple(idle)} does not agree with the workers' states {states}"
+    ready = scheduler.active is not None and scheduler.active.ready
     current = scheduler.active.round if scheduler.active else None
-    if current and current.any_pending and idle and len(idle) == len(states):
+    if ready and current and current.any_pending and idle and len(idle) == len(states):
         yield f"everybody is idle, although round {current.number} has pending shards"
     for worker in scheduler.workers:
         if (worker.running is not None) != (worker.life.state == "busy"):
@@ -109,7 +110,7 @@ def _round(experiment: Experiment, current: Round) -> Iterator[str]:
         yield f"{who} offers the shards {offered}, its tasks say {states}"
     if current.any_pending != bool(offered):
         yield f"{who} does not know whether a task is pending"
-    if current.complete != current.aggregating:
+    if experiment.ready and current.complete != current.aggregating:
         yield f"{who} is {'' if current.complete else 'not '}complete, but not treated so"
 
 

@@ -78,6 +78,22 @@ class DirectoryStore:
 
         return self._patience.repeat(look)
 
+    def describe(self, name: str) -> PublishedFile:
+        """Say what lies under a name of which nothing else is known.
+
+        Raises:
+            FileMissing: patience ended and the file was not there.
+        """
+        check_bare_name(name)
+
+        def look() -> PublishedFile:
+            with self._opened(name) as descriptor, open(descriptor, "rb", closefd=False) as file:
+                content = file.read()
+            checksum = xxhash.xxh3_128_hexdigest(content)
+            return PublishedFile(name=name, size_bytes=len(content), checksum=checksum)
+
+        return self._patience.repeat(look)
+
     def list(self) -> list[str]:
         """Return the names of all published files, sorted.
 

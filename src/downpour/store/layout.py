@@ -1,6 +1,7 @@
 """The only place that spells the paths of a shared directory and the names of its files.
 
     presence/        one small file a manager, by which workers prove that they see the same folder
+    terms/           one small file a manager, numbered: who is, or was, in office, and where
     datasets/        prepared datasets, each in a folder of its own
     experiments/ID/  one experiment's spec, record, model versions and updates in flight
 
@@ -145,6 +146,11 @@ class SharedDirectory:
     def presence(self) -> Path:
         """Where managers announce themselves."""
         return self.root / "presence"
+
+    @property
+    def terms(self) -> Path:
+        """Where each manager has written that it is in office; the highest number counts."""
+        return self.root / "terms"
 
     @property
     def datasets(self) -> Path:

@@ -136,6 +136,7 @@ class WorkerAgent:
                 f"{VERSION} (protocol {PROTOCOL}): install the same version on both"
             )
         self._heartbeat_seconds = info.heartbeat_seconds
+        running = self._running
         address = Address(host or self._manager.local_host, port)
         registered = self._manager.register(
             Registration(
@@ -148,6 +149,7 @@ class WorkerAgent:
                 numeric_class=self._numeric_class,
                 hostname=socket.gethostname(),
                 pid=os.getpid(),
+                running=running.attempt if running is not None else None,
             )
         )
         self.name = registered.worker

@@ -1233,6 +1233,7 @@ class Registration(object):
      - numeric_class
      - hostname
      - pid
+     - running: What the worker is training already, where it comes back to a manager that was away.
 
     """
     thrift_spec: typing.Any = None
@@ -1247,10 +1248,11 @@ class Registration(object):
         'numeric_class',
         'hostname',
         'pid',
+        'running',
     )
 
 
-    def __init__(self, name: str = None, host: str = None, port: int = None, protocol: int = None, version: str = None, presence: str = None, numeric_class: NumericClass = None, hostname: str = None, pid: int = None,):
+    def __init__(self, name: str = None, host: str = None, port: int = None, protocol: int = None, version: str = None, presence: str = None, numeric_class: NumericClass = None, hostname: str = None, pid: int = None, running: typing.Optional[AttemptId] = None,):
         self.name: str = name
         self.host: str = host
         self.port: int = port
@@ -1260,6 +1262,7 @@ class Registration(object):
         self.numeric_class: NumericClass = numeric_class
         self.hostname: str = hostname
         self.pid: int = pid
+        self.running: typing.Optional[AttemptId] = running
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1318,6 +1321,12 @@ class Registration(object):
                         self.pid = iprot.readI32()
                     else:
                         iprot.skip(ftype)
+                elif fid == 10:
+                    if ftype == TType.STRUCT:
+                        self.running = AttemptId()
+                        self.running.read(iprot)
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -1368,6 +1377,10 @@ class Registration(object):
             if self.pid is not None:
                 oprot.writeFieldBegin('pid', TType.I32, 9)
                 oprot.writeI32(self.pid)
+                oprot.writeFieldEnd()
+            if self.running is not None:
+                oprot.writeFieldBegin('running', TType.STRUCT, 10)
+                self.running.write(oprot)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -2790,6 +2803,7 @@ Registration.thrift_spec = (
     (7, TType.STRUCT, 'numeric_class', [NumericClass, None], None, ),  # 7
     (8, TType.STRING, 'hostname', 'UTF8', None, ),  # 8
     (9, TType.I32, 'pid', None, None, ),  # 9
+    (10, TType.STRUCT, 'running', [AttemptId, None], None, ),  # 10
 )
 all_structs.append(Registered)
 Registered.thrift_spec = (

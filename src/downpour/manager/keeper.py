@@ -1,0 +1,66 @@
+"""Keeps what happened: the record, for people, and the journal, for whoever manages after us.
+
+`keep` writes nothing: it gathers what one event has led to. `commit` brings it to the disk, the
+record first, so that the journal can say how long the record was; what a crash has left in the
+record beyond that belongs to nothing that counts. Only what changes results is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+
+from downpour.manager.recorder import Recorder
+from downpour.manager.roster import Roster
+from downpour.manager.workspace import Workspace
+from downpour.scheduler import Entry, entries, must_last
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+
+
+class Keeper:
+    """Writes into the given workspaces; for the driver's thread.
+
+    Args:
+        spaces: by experiment.
+        roster: knows the workers that records introduce.
+        first_order: the place of the next entry among those of all experiments.
+    """
+
+    def __init__(
+        self, spaces: Mapping[str, Workspace], roster: Roster, first_order: int = 1
+    ) -> None:
+        self.recorder = Recorder(spaces, roster)
+        self._spaces = spaces
+        self._order = count(first_order)
+        self._touched: dict[str, bool] = {}
+
+    def keep(self, at_seconds: float, event: on.Event, commands: list[do.Command]) -> None:
+        """Gather what must be kept of an event and of what the core made of it."""
+        for experiment in self.recorder.note(event, commands):
+            self._touched.setdefault(experiment, False)
+        for entry in entries(event, commands):
+            experiment = _experiment(entry)
+            space = self._spaces.get(experiment)
+            if space is not None and not space.concluded:
+                space.journal.append(next(self._order), at_seconds, len(space.record), entry)
+                self._touched[experiment] = self._touched.get(experiment, False) or must_last(entry)
+                space.concluded = isinstance(entry, do.Conclude)
+
+    def commit(self) -> None:
+        """Write it all; returns when what changes results is durable.
+
+        Raises:
+            SharedDirectoryError: it cannot be; may be called again.
+        """
+        for experiment, must in self._touched.items():
+            space = self._spaces[experiment]
+            space.record.flush()
+            space.journal.commit(durably=must)
+        self._touched.clear()
+
+
+def _experiment(entry: Entry) -> str:
+    if isinstance(entry, do.Assign | do.Accept | do.GiveUp):
+        return entry.attempt.experiment
+    return entry.experiment

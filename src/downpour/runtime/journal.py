@@ -1,0 +1,196 @@
+"""What a manager must not forget of an experiment: numbered, checksummed lines in its folder.
+
+Each line is an XXH3-64 of the rest, then JSON: the entry's number, its time, how long the record
+was when it was made, and the entry (`scheduler.replay` says which there are). Lines are only
+appended, and `commit` returns when they are durable. A manager begins a segment of its own, and
+another one after a write that failed: what had not been confirmed is then written again under the
+same numbers, so that a torn line in the middle is made good by the segment after it. Segments are
+read in the order of their names; of two lines with one number the later counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from pydantic import TypeAdapter, ValidationError
+
+from downpour.errors import FileCorrupt, SharedDirectoryError
+from downpour.scheduler import Entry
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.store.publish import explain, sync_directory
+
+_KINDS: dict[str, type[Entry]] = {
+    "submitted": on.ExperimentSubmitted,
+    "prepared": on.Prepared,
+    "assigned": do.Assign,
+    "accepted": do.Accept,
+    "given-up": do.GiveUp,
+    "aggregated": on.Aggregated,
+    "evaluated": on.Evaluated,
+    "published": on.ModelPublished,
+    "concluded": do.Conclude,
+}
+_KIND_OF = {entry: kind for kind, entry in _KINDS.items()}
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(e) for kind, e in _KINDS.items()}
+_SEGMENT = re.compile(r"journal-\d{6}-\d{4}\.jsonl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """An entry with its number (from 1), its time, and the lines that the record had by then.
+
+    `order` is its place among the entries of all experiments.
+    """
+
+    number: int
+    order: int
+    at_seconds: float
+    record_lines: int
+    entry: Entry
+
+
+class Journal:
+    """Appends to one experiment's journal, under one manager's term; for one thread.
+
+    Args:
+        folder: the experiment's; it exists.
+        term: the manager's, so that no two managers write to one file.
+        next_number: the number of the next entry; 1 where there is none yet.
+    """
+
+    def __init__(self, folder: Path, term: int, next_number: int = 1) -> None:
+        self._folder = folder
+        self._term = term
+        self._next = next_number
+        self._segment = 0
+        self._file: int | None = None
+        self._unwritten: list[bytes] = []
+        self._unconfirmed: list[bytes] = []
+        self._written = 0
+
+    def append(self, order: int, at_seconds: float, record_lines: int, entry: Entry) -> None:
+        """Take an entry in; it is not durable before the next `commit`."""
+        line = Line(
+            number=self._next,
+            order=order,
+            at_seconds=at_seconds,
+            record_lines=record_lines,
+            entry=entry,
+        )
+        self._unwritten.append(_written(line))
+        self._next += 1
+
+    def commit(self, *, durably: bool = True) -> None:
+        """Write what was appended; it outlives this process then, and with `durably` the machine.
+
+        Raises:
+            SharedDirectoryError: it cannot be; calling again writes all that is not yet known to be
+                durable into a new segment.
+        """
+        if not self._unwritten and not (durably and self._unconfirmed):
+            return
+        try:
+            self._write(durably=durably)
+        except OSError as error:
+            self.close()
+            self._unwritten = self._unconfirmed + self._unwritten
+            self._unconfirmed = []
+            raise SharedDirectoryError(self._folder, f"journal: {explain(error)}") from error
+
+    def _write(self, *, durably: bool) -> None:
+        descriptor = self._open()
+        content = b"".join(self._unwritten)
+        while content:
+            content = content[os.write(descriptor, content) :]
+        self._unconfirmed += self._unwritten
+        self._unwritten = []
+        if durably:
+            os.fsync(descriptor)
+            self._unconfirmed = []
+
+    def close(self) -> None:
+        """Let go of the file; what was not committed is lost with this object."""
+        if self._file is not None:
+            descriptor, self._file = self._file, None
+            with suppress(OSError):  # what counts was synced before
+                os.close(descriptor)
+
+    def _open(self) -> int:
+        if self._file is None:
+            self._segment += 1
+            path = self._folder / f"journal-{self._term:06d}-{self._segment:04d}.jsonl"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+            self._file = os.open(path, flags, 0o666)
+            sync_directory(self._folder)
+        return self._file
+
+
+def read_journal(folder: Path) -> list[Line]:
+    """Return an experiment's entries in order; empty where it has no journal.
+
+    What a crash has torn at the end is left out.
+
+    Raises:
+        FileCorrupt: an entry is missing or altered, and later ones are there.
+        SharedDirectoryError: the folder cannot be read.
+    """
+    found: dict[int, Line] = {}
+    for segment in segments(folder):
+        try:
+            content = segment.read_bytes()
+        except OSError as error:
+            raise SharedDirectoryError(folder, f"{segment.name}: {explain(error)}") from error
+        found.update((line.number, line) for line in _lines(content))
+    for number in range(1, max(found, default=0) + 1):
+        if number not in found:
+            raise FileCorrupt("journal", f"entry {number} is missing or altered")
+    return [found[number] for number in sorted(found)]
+
+
+def segments(folder: Path) -> list[Path]:
+    """Return the files of a journal, in the order in which they are read."""
+    return sorted(path for path in folder.iterdir() if _SEGMENT.fullmatch(path.name))
+
+
+def _written(line: Line) -> bytes:
+    kind = _KIND_OF[type(line.entry)]
+    body = {
+        "number": line.number,
+        "order": line.order,
+        "at": line.at_seconds,
+        "record": line.record_lines,
+        "kind": kind,
+        "entry": _ADAPTERS[kind].dump_python(line.entry, mode="json"),
+    }
+    text = json.dumps(body, separators=(",", ":")).encode()
+    return xxhash.xxh3_64_hexdigest(text).encode() + b" " + text + b"\n"
+
+
+def _lines(content: bytes) -> Iterator[Line]:
+    """Read the lines that are whole; the others count as not there."""
+    for written in content.split(b"\n")[:-1]:
+        checksum, _, text = written.partition(b" ")
+        if xxhash.xxh3_64_hexdigest(text).encode() != checksum:
+            continue
+        body = json.loads(text)
+        try:
+            entry = _ADAPTERS[body["kind"]].validate_python(body["entry"])
+        except (KeyError, ValidationError) as error:
+            reason = f"entry {body.get('number')} is not of this version: {type(error).__name__}"
+            raise FileCorrupt("journal", reason) from error
+        yield Line(
+            number=body["number"],
+            order=body["order"],
+            at_seconds=body["at"],
+            record_lines=body["record"],
+            entry=entry,
+        )

@@ -1,0 +1,172 @@
+"""What must survive a scheduler, and how another one is brought to the point where it ended.
+
+`entries` picks from an event and its commands what changes results: who submitted what, what was
+assigned, accepted, given up, aggregated and evaluated, and how an experiment ended. Whoever drives
+the core keeps these, in order, before he acts on the commands. `Replay` takes them in again: it is
+the same scheduler, and comes to the same books (`durable` shows them), except for the workers, who
+must show themselves anew. `resume` then asks once more for whatever was outstanding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.scheduler.core import Scheduler
+from downpour.scheduler.experiment import Experiment
+from downpour.scheduler.round import Round, Task
+from downpour.values import AttemptId, Evaluation, FailureKind, PublishedFile, Update
+
+Entry = (
+    on.ExperimentSubmitted
+    | on.Prepared
+    | on.Aggregated
+    | on.Evaluated
+    | on.ModelPublished
+    | do.Assign
+    | do.Accept
+    | do.GiveUp
+    | do.Conclude
+)
+
+_EVENTS = on.ExperimentSubmitted, on.Prepared, on.Aggregated, on.Evaluated, on.ModelPublished
+_COMMANDS = do.Assign, do.Accept, do.GiveUp, do.Conclude
+
+
+def entries(event: on.Event, commands: Sequence[do.Command]) -> Iterator[Entry]:
+    """Pick what must be kept of an event and of what the core made of it, in order."""
+    if isinstance(event, _EVENTS):
+        yield event
+    for command in commands:
+        if isinstance(command, _COMMANDS):
+            yield command
+
+
+def must_last(entry: Entry) -> bool:
+    """Whether nothing may follow from an entry before it is durable.
+
+    An assignment that is forgotten costs a second attempt at the shard, and changes no result.
+    """
+    return not isinstance(entry, do.Assign)
+
+
+@dataclass(frozen=True, slots=True)
+class DurableTask:
+    """A task of the current round: how often it was tried, and whose update it has."""
+
+    attempts: int
+    failed_on: tuple[str, ...]
+    held_by: tuple[str, AttemptId] | None
+    update: Update | None
+
+
+@dataclass(frozen=True, slots=True)
+class DurableExperiment:
+    """What of an experiment must be the same after a restart."""
+
+    name: str
+    state: str
+    reason: str
+    shard_samples: tuple[int, ...]
+    rounds_done: int
+    models: tuple[PublishedFile, ...]
+    optimizer_states: tuple[tuple[int, PublishedFile], ...]
+    evaluating: tuple[int, ...]
+    last_evaluation: Evaluation | None
+    result: PublishedFile | None
+    tasks: tuple[DurableTask, ...]
+
+
+def durable(core: Scheduler) -> tuple[DurableExperiment, ...]:
+    """Show what must be the same after a restart, experiments in the order of submission."""
+    return tuple(_projected(experiment) for experiment in core.experiments.values())
+
+
+class Replay(Scheduler):
+    """A scheduler that can take in what another one left behind, before it takes events."""
+
+    def replay(self, at_seconds: float, entry: Entry) -> None:
+        """Take in what was kept; entries come in the order in which they were made."""
+        self.now_seconds = max(self.now_seconds, at_seconds)
+        if isinstance(entry, _EVENTS):
+            self.handle(entry)  # nobody is there, so nothing is assigned
+            return
+        match entry:
+            case do.Assign():
+                found = self._round_of(entry.attempt)
+                found.assign(entry.attempt.shard, entry.worker, at_seconds)
+            case do.Accept():
+                found = self._round_of(entry.attempt)
+                found.publish(entry.attempt, entry.worker, entry.update, at_seconds)
+                self._aggregate_if_complete(found)
+            case do.GiveUp():
+                self._replay_give_up(entry)
+            case do.Conclude():
+                self._replay_conclude(entry)
+
+    def resume(self) -> list[do.Command]:
+        """Take up the active experiment: ask for its dataset, and expect its workers back.
+
+        Whoever was busy is counted as busy still. It registers anew and goes on, or it is lost.
+        """
+        self._commands = []
+        experiment = self.active
+        if experiment is None:
+            return []
+        if experiment.life.state == "running":
+            experiment.ready = False
+            for task in experiment.round.tasks if experiment.round else ():
+                if task.life.state == "running" and task.worker and task.attempt:
+                    self.workers.join(task.worker, self.now_seconds)
+                    self.workers.assign(task.worker, task.attempt, self.now_seconds)
+        self._prepare(experiment)
+        return self._commands
+
+    def _replay_give_up(self, entry: do.GiveUp) -> None:
+        found = self._round_of(entry.attempt)
+        if found.tasks[entry.attempt.shard].life.state == "published":
+            found.aggregating = False
+            found.refuse(entry.attempt.shard)
+        else:
+            found.give_up(entry.attempt.shard, counts=entry.failure is not FailureKind.CANCELLED)
+
+    def _replay_conclude(self, entry: do.Conclude) -> None:
+        experiment = self.experiments[entry.experiment]
+        if experiment.life.may("cancel"):  # one that finished did so when its model was published
+            experiment.asked_wrongly = entry.asked_wrongly
+            experiment.life.step("cancel" if entry.ending == "cancelled" else "fail")
+            self._conclude(experiment, entry.ending, entry.reason)
+
+    def _round_of(self, attempt: AttemptId) -> Round:
+        """Return the round that an attempt belongs to; entries out of order raise ValueError."""
+        current = self.active.round if self.active else None
+        if current is None or (attempt.experiment, attempt.round) != (
+            current.experiment,
+            current.number,
+        ):
+            raise ValueError(f"{attempt} of {attempt.experiment} is not of the current round")
+        return current
+
+
+def _projected(experiment: Experiment) -> DurableExperiment:
+    tasks = experiment.round.tasks if experiment.round else ()
+    return DurableExperiment(
+        name=experiment.name,
+        state=experiment.life.state,
+        reason=experiment.reason,
+        shard_samples=experiment.shard_samples,
+        rounds_done=experiment.rounds_done,
+        models=tuple(experiment.models),
+        optimizer_states=tuple(sorted(experiment.optimizer_states.items())),
+        evaluating=tuple(sorted(experiment.evaluating)),
+        last_evaluation=experiment.last_evaluation,
+        result=experiment.result,
+        tasks=tuple(_projected_task(task) for task in tasks),
+    )
+
+
+def _projected_task(task: Task) -> DurableTask:
+    held = (task.worker, task.attempt) if task.worker and task.attempt else None
+    return DurableTask(task.attempts, task.offer.failed_on, held, task.update)

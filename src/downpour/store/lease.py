@@ -1,0 +1,144 @@
+"""The right to manage a shared directory, which one manager has at a time.
+
+It is a lock that is held, so that it ends with its holder, and a *term* that is claimed by creating
+the file `terms/N`, which fails where N is taken: a holder whose lock was lost without his knowledge
+(a network file system forgets it when it has not heard of him for long) finds that there is a
+higher term than his. The file says where the manager answers, so that workers find the one in
+office.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from downpour.errors import SharedDirectoryError, StoreError
+from downpour.store.layout import SharedDirectory
+from downpour.store.publish import explain, publish
+
+_LOCK = "manager.lock"
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Office:
+    """Who manages, or did: the term, where it answers, and which process that is."""
+
+    term: int
+    address: str
+    hostname: str
+    pid: int
+
+
+class Lease:
+    """Held from `acquire` to `release`.
+
+    Args:
+        shared: the shared directory.
+    """
+
+    def __init__(self, shared: SharedDirectory) -> None:
+        self._terms = shared.terms
+        self.root = shared.root
+        self._lock = FileLock(shared.root / _LOCK, thread_local=False)
+        self.term = 0
+
+    def acquire(self, *, wait: bool, while_waiting: Callable[[Office | None], None]) -> None:
+        """Become the one who holds it.
+
+        Args:
+            wait: whether to wait until nobody else holds it.
+            while_waiting: called once before waiting, with who holds it.
+
+        Raises:
+            SharedDirectoryError: somebody holds it; or the folder cannot be locked.
+        """
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            holder = current_office(self._terms)
+            if not wait:
+                raise SharedDirectoryError(self.root, _taken(holder)) from None
+            while_waiting(holder)
+            self._lock.acquire(poll_interval=_LOOK_SECONDS)
+        except OSError as error:
+            raise SharedDirectoryError(self.root, f"cannot be locked ({explain(error)})") from None
+
+    def claim(self, address: str) -> int:
+        """Begin a term of one's own, as the manager who answers at `address`; returns its number.
+
+        Raises:
+            SharedDirectoryError: it cannot be written.
+        """
+        office = {"address": address, "hostname": socket.gethostname(), "pid": os.getpid()}
+        try:
+            self._terms.mkdir(exist_ok=True)
+        except OSError as error:
+            raise SharedDirectoryError(self.root, explain(error)) from error
+        while True:
+            self.term = highest_term(self._terms) + 1
+            try:
+                publish(self._terms, _name(self.term), [json.dumps(office).encode()])
+            except SharedDirectoryError:
+                raise
+            except StoreError:
+                if highest_term(self._terms) < self.term:
+                    raise
+            else:
+                return self.term
+
+    @property
+    def is_in_office(self) -> bool:
+        """Whether nobody has begun a later term; where that cannot be seen, it is assumed."""
+        try:
+            return highest_term(self._terms) <= self.term
+        except SharedDirectoryError:
+            return True
+
+    def release(self) -> None:
+        """Let somebody else have it."""
+        self._lock.release()
+
+
+def current_office(terms: Path) -> Office | None:
+    """Return who manages, or did last; None where nobody ever has, or the file cannot be read."""
+    try:
+        term = highest_term(terms)
+        told = json.loads((terms / _name(term)).read_bytes())
+        return Office(
+            term=term,
+            address=str(told["address"]),
+            hostname=str(told["hostname"]),
+            pid=int(told["pid"]),
+        )
+    except (SharedDirectoryError, OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def highest_term(terms: Path) -> int:
+    """Return the number of the latest term; 0 where there was none.
+
+    Raises:
+        SharedDirectoryError: the folder cannot be read.
+    """
+    try:
+        return max((int(path.name) for path in terms.iterdir() if path.name.isdecimal()), default=0)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise SharedDirectoryError(terms.parent, explain(error)) from error
+
+
+def _name(term: int) -> str:
+    return f"{term:06d}"
+
+
+def _taken(holder: Office | None) -> str:
+    who = f" ({holder.hostname}, process {holder.pid}, at {holder.address})" if holder else ""
+    return f"another manager serves here{who}; --successor waits until it is gone"

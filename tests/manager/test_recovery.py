@@ -1,0 +1,201 @@
+"""A manager that takes up what another one has left: nothing is lost, and nothing counts twice."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downpour.errors import SharedDirectoryError
+from downpour.manager.options import ManagerOptions
+from downpour.manager.process import Manager
+from downpour.rpc import ManagerClient
+from downpour.rpc.messages import ExperimentState, Task
+from downpour.runtime.journal import segments
+from downpour.store import SharedDirectory
+from tests.manager.conftest import SMALL, Cluster, diligent
+
+if TYPE_CHECKING:
+    from tests.manager.conftest import FakeWorker
+
+PATIENCE_SECONDS = 30.0
+TASKS = (SMALL.shards or 0) * SMALL.epochs
+
+
+def manager_of(folder: Path) -> Cluster:
+    """Start a manager in a folder, perhaps not its first."""
+    options = ManagerOptions(
+        shared=str(folder), port=0, heartbeat_seconds=0.05, patience_seconds=0.2
+    )
+    manager = Manager(options)
+    client = ManagerClient(manager.address)
+    return Cluster(manager, client, SharedDirectory.open(folder, create=False))
+
+
+def gone(cluster: Cluster) -> None:
+    """End a manager and those who work for it."""
+    cluster.manager.close()
+    for worker in cluster.workers:
+        worker.close()
+    cluster.client.close()
+
+
+def diligent_until(tasks: int, then: Event) -> Callable[[FakeWorker, Task], None]:
+    """Do so many tasks, then none, and tell."""
+    done = Counter[str]()
+
+    def behave(worker: FakeWorker, task: Task) -> None:
+        if done["tasks"] < tasks:
+            done["tasks"] += 1
+            diligent(worker, task)
+        if done["tasks"] == tasks:
+            then.set()
+
+    return behave
+
+
+def final_model(cluster: Cluster, experiment: str) -> bytes:
+    """Wait for an experiment's end; returns its model."""
+    state = cluster.end_of(experiment).experiment
+    assert state is not None
+    assert state.state is ExperimentState.FINISHED, state.reason
+    return (cluster.shared.experiment_path(experiment) / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The model that comes of the small spec when nothing happens."""
+    cluster = manager_of(tmp_path_factory.mktemp("undisturbed"))
+    cluster.join("one")
+    model = final_model(cluster, cluster.submit())
+    gone(cluster)
+    return model
+
+
+@pytest.mark.parametrize("tasks", range(TASKS + 1))
+def test_another_manager_finishes_what_the_first_one_began(
+    tmp_path: Path, undisturbed: bytes, tasks: int
+) -> None:
+    """Wherever the first one ended, the model is the same, and the record tells each thing once."""
+    enough = Event()
+    first = manager_of(tmp_path)
+    first.join("one", diligent_until(tasks, enough))
+    experiment = first.submit()
+    assert tasks == 0 or enough.wait(PATIENCE_SECONDS)
+    gone(first)
+
+    second = manager_of(tmp_path)
+    second.join("one")
+    assert final_model(second, experiment) == undisturbed
+    told = [json.loads(line) for line in second.record(experiment)]
+    once = [
+        (fact["kind"], fact.get("round"), fact.get("shard"))
+        for fact in told
+        if fact["kind"] in {"submitted", "updated", "aggregated", "evaluated", "finished"}
+    ]
+    assert Counter(once).most_common(1)[0][1] == 1
+    assert len([kind for kind, *_ in once if kind == "updated"]) == TASKS
+    left = [path.name for path in second.shared.experiment_path(experiment).iterdir()]
+    assert not [name for name in left if name.startswith(("update", ".tmp"))]
+    gone(second)
+
+
+def test_what_has_ended_stays_known(tmp_path: Path) -> None:
+    """Its state and its record can be asked for; it is not begun again."""
+    first = manager_of(tmp_path)
+    first.join("one")
+    finished = first.submit(name="done")
+    final_model(first, finished)
+    cancelled = first.submit(name="not-wanted", epochs=1000)
+    first.client.cancel(cancelled)
+    lines = first.record(finished)
+    gone(first)
+
+    second = manager_of(tmp_path)
+    states = {one.experiment: one.state for one in second.client.list_experiments()}
+    assert states == {
+        finished: ExperimentState.FINISHED,
+        cancelled: ExperimentState.CANCELLED,
+    }
+    assert second.record(finished) == lines
+    gone(second)
+
+
+def test_experiments_go_on_in_their_order(tmp_path: Path) -> None:
+    """The one that was running first, then those that waited."""
+    first = manager_of(tmp_path)
+    names = [first.submit(name=name) for name in ("a", "b", "c")]
+    gone(first)
+    second = manager_of(tmp_path)
+    assert [one.experiment for one in second.client.list_experiments()] == names
+    second.join("one")
+    ended: list[str] = []
+    for name in names:
+        final_model(second, name)
+        ended.append(name)
+        states = [one.state for one in second.client.list_experiments()]
+        assert states[: len(ended)] == [ExperimentState.FINISHED] * len(ended)
+    gone(second)
+
+
+def test_a_worker_goes_on_with_what_it_was_given(tmp_path: Path) -> None:
+    """It says so when it registers anew, and is not asked to begin again."""
+    begun, go_on = Event(), Event()
+
+    def patient(worker: FakeWorker, task: Task) -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+        worker.client = second.client
+        diligent(worker, task)
+
+    first = manager_of(tmp_path)
+    worker = first.join("one", patient)
+    experiment = first.submit(shards=1, epochs=1)
+    assert begun.wait(PATIENCE_SECONDS)
+    first.manager.close()
+
+    second = manager_of(tmp_path)
+    running = worker.tasks[0].id
+    presence = second.shared.read_presence(second.client.describe().presence_file)
+    second.client.register(replace(worker.registration, presence=presence, running=running))
+    go_on.set()
+    final_model(second, experiment)
+    assert [task.id for task in worker.tasks] == [running]
+    second.workers.append(worker)
+    first.client.close()
+    gone(second)
+
+
+def test_a_second_manager_is_refused_while_the_first_serves(tmp_path: Path) -> None:
+    """The line says who serves; when he is gone, there is room."""
+    first = manager_of(tmp_path)
+    with pytest.raises(SharedDirectoryError, match="another manager serves here") as refusal:
+        manager_of(tmp_path)
+    assert str(first.manager.address) in str(refusal.value)
+    gone(first)
+    gone(manager_of(tmp_path))
+
+
+def test_a_damaged_journal_costs_its_experiment_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning names it; the others go on."""
+    first = manager_of(tmp_path)
+    broken, sound = first.submit(name="broken"), first.submit(name="sound")
+    first.status_when(lambda s: s.experiment is not None and s.experiment.state.value == "running")
+    gone(first)
+    [segment] = segments(first.shared.experiment_path(broken))
+    lines = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(b"".join(lines[1:]))
+
+    second = manager_of(tmp_path)
+    assert f"experiment {broken} cannot be taken up: journal: entry 1 is missing" in caplog.text
+    second.join("one")
+    final_model(second, sound)
+    gone(second)

@@ -1,0 +1,194 @@
+"""The journal: what was committed is read back, whatever a crash or a bad disk did to the rest."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from downpour.errors import FileCorrupt, SharedDirectoryError
+from downpour.runtime.journal import Journal, Line, read_journal, segments
+from downpour.scheduler import Entry
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.spec import Spec
+from downpour.values import AttemptId, Evaluation, FailureKind, PublishedFile, Update
+
+FILE = PublishedFile(name="update-1", size_bytes=7, checksum="0" * 32)
+ATTEMPT = AttemptId(experiment="one", round=0, shard=1, attempt=2)
+UPDATE = Update(
+    file=FILE,
+    samples=3,
+    steps=1,
+    loss=0.1 + 0.2,
+    load_seconds=0.0,
+    train_seconds=math.inf,
+    publish_seconds=1e-300,
+    optimizer_state=FILE,
+)
+ONE_OF_EACH: tuple[Entry, ...] = (
+    on.ExperimentSubmitted(at_seconds=0.5, experiment="one", spec=Spec(shards=2, split="class")),
+    on.Prepared(at_seconds=1.0, experiment="one", shard_samples=(3, 4), model=FILE),
+    do.Assign(
+        cause=1, worker="ann", attempt=ATTEMPT, model=FILE, optimizer_state=None, reason="idle – so"
+    ),
+    do.Accept(cause=2, worker="ann", attempt=ATTEMPT, update=UPDATE, completion_seconds=1.5),
+    do.GiveUp(
+        cause=3, worker="ann", attempt=ATTEMPT, failure=FailureKind.LOST, reason="two\nlines"
+    ),
+    on.Aggregated(at_seconds=2.0, experiment="one", round=0, model=FILE),
+    on.Evaluated(
+        at_seconds=3.0,
+        experiment="one",
+        round=0,
+        evaluation=Evaluation(
+            accuracy=0.5, loss=1 / 3, class_accuracy=(0.5, 1.0), samples=4, seconds=0.1
+        ),
+    ),
+    on.ModelPublished(at_seconds=4.0, experiment="one", model=FILE),
+    do.Conclude(cause=9, experiment="one", ending="finished", reason="done", model=FILE),
+)
+
+
+def written(folder: Path, *batches: tuple[Entry, ...], term: int = 1) -> list[Line]:
+    """Commit batches of entries one after the other; returns what should be read."""
+    journal = Journal(folder, term)
+    lines: list[Line] = []
+    for batch in batches:
+        for entry in batch:
+            number = len(lines) + 1
+            journal.append(2 * number, number / 2, 3 * number, entry)
+            lines.append(
+                Line(
+                    number=number,
+                    order=2 * number,
+                    at_seconds=number / 2,
+                    record_lines=3 * number,
+                    entry=entry,
+                )
+            )
+        journal.commit()
+    journal.close()
+    return lines
+
+
+def test_every_kind_of_entry_comes_back_as_it_was(tmp_path: Path) -> None:
+    """To the last bit of a float, in order."""
+    lines = written(tmp_path, ONE_OF_EACH)
+    assert read_journal(tmp_path) == lines
+
+
+def test_a_loss_that_is_no_number_comes_back_as_such(tmp_path: Path) -> None:
+    """JSON has no word for it; the journal has."""
+    update = replace(UPDATE, loss=math.nan)
+    accept = do.Accept(
+        cause=1, worker="ann", attempt=ATTEMPT, update=update, completion_seconds=1.0
+    )
+    written(tmp_path, (accept,))
+    [line] = read_journal(tmp_path)
+    assert isinstance(line.entry, do.Accept)
+    assert math.isnan(line.entry.update.loss)
+
+
+def test_an_experiment_without_a_journal_has_no_entries(tmp_path: Path) -> None:
+    """And other files do not matter."""
+    (tmp_path / "journal-of-mine.jsonl").write_text("hello\n")
+    assert read_journal(tmp_path) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut=st.integers(0, 4000))
+def test_a_crash_at_any_byte_leaves_a_beginning(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    """What was written before it is there, and nothing else is."""
+    folder = tmp_path_factory.mktemp("journal")
+    lines = written(folder, *((entry,) for entry in ONE_OF_EACH))
+    [segment] = segments(folder)
+    os.truncate(segment, min(cut, segment.stat().st_size))
+    found = read_journal(folder)
+    assert found == lines[: len(found)]
+    assert len(found) == segment.read_bytes().count(b"\n")
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_an_altered_byte_is_never_believed(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """The entry is left out at the end, and named where later ones follow it."""
+    folder = tmp_path_factory.mktemp("journal")
+    lines = written(folder, ONE_OF_EACH)
+    [segment] = segments(folder)
+    content = bytearray(segment.read_bytes())
+    where = data.draw(st.integers(0, len(content) - 1))
+    content[where] ^= data.draw(st.integers(1, 255))
+    segment.write_bytes(content)
+    try:
+        found = read_journal(folder)
+    except FileCorrupt:
+        found = []
+    assert found == lines[: len(found)]
+
+
+def test_an_entry_that_is_missing_among_others_is_named(tmp_path: Path) -> None:
+    """Nobody goes on from a story with a hole."""
+    written(tmp_path, ONE_OF_EACH)
+    [segment] = segments(tmp_path)
+    whole = segment.read_bytes().splitlines(keepends=True)
+    segment.write_bytes(b"".join(whole[:3] + whole[4:]))
+    with pytest.raises(FileCorrupt, match="journal: entry 4 is missing or altered"):
+        read_journal(tmp_path)
+
+
+def test_the_next_manager_goes_on_behind_what_a_crash_has_torn(tmp_path: Path) -> None:
+    """The torn line is the new manager's to write anew, in a segment of its own."""
+    lines = written(tmp_path, ONE_OF_EACH[:3])
+    [segment] = segments(tmp_path)
+    os.truncate(segment, segment.stat().st_size - 5)
+    journal = Journal(tmp_path, 2, next_number=3)
+    journal.append(1, 9.0, 9, ONE_OF_EACH[3])
+    journal.commit()
+    found = read_journal(tmp_path)
+    assert found[:2] == lines[:2]
+    assert found[2].entry == ONE_OF_EACH[3]
+
+
+def test_a_disk_that_was_full_gets_the_rest_when_it_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed commit is tried again in a new segment; nothing is there twice or missing."""
+    journal = Journal(tmp_path, 1)
+    journal.append(1, 1.0, 1, ONE_OF_EACH[0])
+    journal.commit()
+    journal.append(1, 2.0, 2, ONE_OF_EACH[1])
+
+    def half(descriptor: int, content: bytes) -> int:
+        """Take a part, then no more."""
+        monkeypatch.setattr(os, "write", refuse)
+        return real(descriptor, content[:20])
+
+    def refuse(_descriptor: int, _content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    real = os.write
+    monkeypatch.setattr(os, "write", half)
+    with pytest.raises(SharedDirectoryError, match=r"journal: full"):
+        journal.commit()
+    monkeypatch.setattr(os, "write", real)
+    journal.append(1, 3.0, 3, ONE_OF_EACH[2])
+    journal.commit()
+    assert [line.entry for line in read_journal(tmp_path)] == list(ONE_OF_EACH[:3])
+    assert len(segments(tmp_path)) == 2
+
+
+def test_nothing_appended_is_nothing_written(tmp_path: Path) -> None:
+    """A commit without entries leaves no file."""
+    Journal(tmp_path, 1).commit()
+    assert segments(tmp_path) == []

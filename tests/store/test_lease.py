@@ -1,0 +1,87 @@
+"""One manager at a time: the lock ends with its holder, and terms only rise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from downpour.errors import SharedDirectoryError
+from downpour.store import SharedDirectory
+from downpour.store.lease import Lease, Office, current_office, highest_term
+
+PATIENCE_SECONDS = 30.0
+HOLDER = """
+import sys
+from pathlib import Path
+from downpour.store import SharedDirectory
+from downpour.store.lease import Lease
+lease = Lease(SharedDirectory.open(Path(sys.argv[1]), create=False))
+lease.acquire(wait=False, while_waiting=print)
+lease.claim("elsewhere:1")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def nobody(holder: Office | None) -> None:
+    """Nobody has to be waited for."""
+    raise AssertionError(holder)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> SharedDirectory:
+    """An empty shared directory."""
+    return SharedDirectory.open(tmp_path, create=True)
+
+
+def test_terms_rise_and_the_highest_says_who_is_in_office(shared: SharedDirectory) -> None:
+    """Each has a file of its own that is never written again."""
+    assert current_office(shared.terms) is None
+    for term in (1, 2, 3):
+        lease = Lease(shared)
+        lease.acquire(wait=False, while_waiting=nobody)
+        assert lease.claim(f"host:{term}") == term
+        assert lease.is_in_office
+        lease.release()
+    office = current_office(shared.terms)
+    assert office is not None
+    assert (office.term, office.address) == (3, "host:3")
+    assert highest_term(shared.terms) == 3
+
+
+def test_who_lost_the_lock_unawares_learns_of_the_later_term(shared: SharedDirectory) -> None:
+    """As where a network file system has given it to somebody else."""
+    first = Lease(shared)
+    first.claim("first:1")
+    Lease(shared).claim("second:2")
+    assert not first.is_in_office
+
+
+@pytest.mark.slow
+def test_a_lease_ends_with_its_holder_even_if_that_is_killed(shared: SharedDirectory) -> None:
+    """Who does not wait is told who holds it; who waits gets it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(shared.root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(SharedDirectoryError, match=r"serves here .* at elsewhere:1\)"):
+            Lease(shared).acquire(wait=False, while_waiting=nobody)
+        waiting, mine = Event(), Lease(shared)
+        waiter = Thread(
+            target=lambda: mine.acquire(wait=True, while_waiting=lambda _: waiting.set())
+        )
+        waiter.start()
+        assert waiting.wait(PATIENCE_SECONDS)
+        assert waiter.is_alive()
+        holder.kill()
+        waiter.join(PATIENCE_SECONDS)
+        assert not waiter.is_alive()
+        assert mine.claim("here:2") == 2
+        mine.release()
