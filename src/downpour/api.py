@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
@@ -25,6 +25,7 @@ from downpour.spec import Spec
 from downpour.store import SharedDirectory
 
 OnStatus = Callable[[Status], None]
+_Answer = TypeVar("_Answer")
 
 _POLL_SECONDS = 1.0
 _AWAY_SECONDS = 60.0
@@ -101,6 +102,7 @@ class Client:
         trust = Trust.load(credentials or Credentials.from_environment())
         self._manager = ManagerClient(parse_address(manager, field="manager"), trust=trust)
         self._shared = Path(shared) if shared is not None else None
+        self._met = False
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +120,9 @@ class Client:
         Raises:
             SpecError: the manager sees that it cannot be.
         """
-        return self._manager.submit(spec.to_toml())
+        experiment = self._manager.submit(spec.to_toml())
+        self._met = True
+        return experiment
 
     def status(self, experiment: str = "") -> Status:
         """Say what goes on now; without an identifier, with the active experiment."""
@@ -133,7 +137,7 @@ class Client:
         between two looks and may raise to end the watching. A manager that does not answer for a
         while is waited for.
         """
-        status = self._manager.status(experiment, 0, 0.0)
+        status = self._ask(self._manager.status, experiment, 0, 0.0, check=check)
         while True:
             yield status
             if status.experiment is not None:
@@ -143,20 +147,8 @@ class Client:
             if check is not None:
                 check()
             time.sleep(_LOOK_SECONDS)
-            status = self._next_status(experiment, status.change, check)
-
-    def _next_status(
-        self, experiment: str, change: int, check: Callable[[], None] | None
-    ) -> Status:
-        attempts = Retrying(
-            retry=retry_if_exception_type((DeadlineExceeded, Unreachable)),
-            wait=wait_random_exponential(multiplier=0.5, max=5),
-            stop=stop_after_delay(_AWAY_SECONDS),
-            before_sleep=lambda _: check() if check else None,
-            reraise=True,
-        )
-        status: Status = attempts(self._manager.status, experiment, change, _POLL_SECONDS)
-        return status
+            changed = experiment, status.change, _POLL_SECONDS
+            status = self._ask(self._manager.status, *changed, check=check)
 
     def wait(
         self,
@@ -184,7 +176,7 @@ class Client:
         """Return what is known of an experiment so far."""
         lines: list[str] = []
         while True:
-            page = self._manager.results(experiment, len(lines), 0.0)
+            page = self._ask(self._manager.results, experiment, len(lines), 0.0)
             lines += page.lines
             if not page.lines:
                 break
@@ -198,6 +190,26 @@ class Client:
     def experiments(self) -> tuple[ExperimentSummary, ...]:
         """Name every experiment of the manager, oldest first."""
         return self._manager.list_experiments()
+
+    def _ask(
+        self,
+        question: Callable[..., _Answer],
+        *words: Any,
+        check: Callable[[], None] | None = None,
+    ) -> _Answer:
+        """Ask the manager; one that has answered before is waited for while it is away."""
+        if not self._met:
+            answer = question(*words)
+            self._met = True
+            return answer
+        attempts = Retrying(
+            retry=retry_if_exception_type((DeadlineExceeded, Unreachable)),
+            wait=wait_random_exponential(multiplier=0.5, max=5),
+            stop=stop_after_delay(_AWAY_SECONDS),
+            before_sleep=lambda _: check() if check else None,
+            reraise=True,
+        )
+        return attempts(question, *words)
 
 
 def _sensible_workers(spec: Spec) -> int:

@@ -43,10 +43,14 @@ from downpour.worker.system import SystemSampler
 log = logging.getLogger(__name__)
 
 RunTask = Callable[[Task, TaskControl], Update]
+FindManager = Callable[[], ManagerClient | None]
 
 
 class WorkerAgent:
-    """Speaks with one manager; implements the Worker service."""
+    """Speaks with one manager at a time; implements the Worker service.
+
+    Where that one cannot be reached, `find_manager` says who else might be in office by now.
+    """
 
     def __init__(
         self,
@@ -55,11 +59,13 @@ class WorkerAgent:
         name: str,
         numeric_class: NumericClass,
         run_task: RunTask,
+        find_manager: FindManager = lambda: None,
     ) -> None:
         self._manager = manager
         self._shared = shared
         self._numeric_class = numeric_class
         self._run_task = run_task
+        self._find_manager = find_manager
         self._lock = Lock()
         self._inbox: SimpleQueue[Task | None] = SimpleQueue()
         self._wanted: AttemptId | None = None
@@ -221,8 +227,15 @@ class WorkerAgent:
                 level = logging.WARNING if heard else logging.INFO  # once is enough
                 log.log(level, "%s: no heartbeat, will go on trying: %s", self.name, error)
                 heard = False
+                self._turn_to(self._find_manager())
             except Exception:  # a worker that falls silent counts as lost
                 log.exception("%s: no heartbeat", self.name)
+
+    def _turn_to(self, manager: ManagerClient | None) -> None:
+        """Speak with another manager from now on; what is said to the former is said again."""
+        if manager is not None:
+            former, self._manager = self._manager, manager
+            former.close()
 
     def _beat_once(self, sampler: SystemSampler) -> None:
         running = self._running

@@ -17,10 +17,11 @@ from types import FrameType
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from downpour.errors import SpecError, Unreachable
-from downpour.rpc import Address, ManagerClient, Trust, parse_address, serve_worker
+from downpour.rpc import Address, Trust, parse_address, serve_worker
 from downpour.store import SharedDirectory
 from downpour.worker.agent import WorkerAgent
 from downpour.worker.environment import keep_memory, wait_passively
+from downpour.worker.managers import Managers
 from downpour.worker.options import WorkerOptions
 from downpour.worker.system import numeric_class
 
@@ -46,8 +47,8 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
     trust = Trust.load(options.credentials)
     shared = SharedDirectory.open(Path(options.shared), create=False)
     address = parse_address(options.manager, field="manager")
-    manager = ManagerClient(address, trust=trust)
-    agent = _make_agent(options, manager, shared)
+    managers = Managers(shared, address, trust)
+    agent = _make_agent(options, managers, shared)
     host = options.host or listening_host(address)
     server = serve_worker(agent, host, options.port, trust=trust).start()
     try:
@@ -62,7 +63,7 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
         agent.run()
     finally:
         server.stop()
-        manager.close()
+        managers.close()
 
 
 def check_device(device: str) -> None:
@@ -92,9 +93,7 @@ def advertised(asked: str, listening: str, port: int) -> tuple[str, int]:
     return ("" if listening in {_EVERYWHERE, _EVERYWHERE_V4} else listening), port
 
 
-def _make_agent(
-    options: WorkerOptions, manager: ManagerClient, shared: SharedDirectory
-) -> WorkerAgent:
+def _make_agent(options: WorkerOptions, managers: Managers, shared: SharedDirectory) -> WorkerAgent:
     import torch
 
     from downpour.worker.task import TaskRunner
@@ -102,7 +101,8 @@ def _make_agent(
     check_device(options.device)
     name = options.name or f"{socket.gethostname()}-{secrets.token_hex(2)}"
     numerics = numeric_class(str(torch.__version__), options.device)
-    return WorkerAgent(manager, shared, name, numerics, TaskRunner(shared, options.device).run)
+    run_task = TaskRunner(shared, options.device).run
+    return WorkerAgent(managers.first, shared, name, numerics, run_task, managers.another)
 
 
 def _import_the_rest() -> None:

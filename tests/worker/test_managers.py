@@ -1,0 +1,45 @@
+"""A worker whose manager is gone looks where the one in office is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from downpour.rpc import OPEN, Address, parse_address
+from downpour.store import SharedDirectory
+from downpour.store.lease import Lease
+from downpour.worker.managers import Managers
+
+TOLD = Address("told", 1)
+
+
+@pytest.fixture
+def shared(tmp_path: Any) -> SharedDirectory:
+    """An empty shared directory."""
+    return SharedDirectory.open(tmp_path, create=True)
+
+
+def test_without_a_manager_in_office_there_is_one_address(shared: SharedDirectory) -> None:
+    """The one that the worker was told."""
+    managers = Managers(shared, TOLD, OPEN)
+    assert managers.first.address == TOLD
+    assert managers.another() is None
+
+
+def test_told_and_in_office_take_turns(shared: SharedDirectory) -> None:
+    """Also when the office changes hands meanwhile."""
+    managers = Managers(shared, TOLD, OPEN)
+    turns = []
+    for address in ("there:2", "there:2", "elsewhere:3", "elsewhere:3"):
+        Lease(shared).claim(address)
+        found = managers.another()
+        turns.append(str(found.address) if found else None)
+    assert turns == ["there:2", "told:1", "elsewhere:3", "told:1"]
+
+
+@pytest.mark.parametrize("address", [str(TOLD), "not:an:address"])
+def test_the_same_address_or_none_is_no_other(shared: SharedDirectory, address: str) -> None:
+    """The worker goes on trying where it is."""
+    Lease(shared).claim(address)
+    assert Managers(shared, parse_address("told:1"), OPEN).another() is None
