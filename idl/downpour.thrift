@@ -238,8 +238,11 @@ service Manager {
     throws (1: Refusal refusal)
   void leave(1: string worker, 2: string reason)
 
-  /** Returns the experiment's identifier. The spec is TOML. */
-  string submit(1: string spec) throws (1: Refusal refusal)
+  /**
+   * Returns the experiment's identifier, which ends with `request`. The spec is TOML. The same
+   * request again is answered with the same experiment: choose hexadecimal digits at random.
+   */
+  string submit(1: string spec, 2: string request) throws (1: Refusal refusal)
   /** Waits up to `wait_seconds` for a change after `after_change`. Empty experiment: the active one. */
   Status status(1: string experiment, 2: i64 after_change, 3: double wait_seconds)
     throws (1: Refusal refusal)

@@ -6,6 +6,7 @@ Neither imports torch: the processes that train do.
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -120,9 +121,8 @@ class Client:
         Raises:
             SpecError: the manager sees that it cannot be.
         """
-        experiment = self._manager.submit(spec.to_toml())
-        self._met = True
-        return experiment
+        self._ask(self._manager.describe)
+        return self._ask(self._manager.submit, spec.to_toml(), secrets.token_hex(4))
 
     def status(self, experiment: str = "") -> Status:
         """Say what goes on now; without an identifier, with the active experiment."""

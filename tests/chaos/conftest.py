@@ -76,15 +76,18 @@ class Stage:
         self._workers = [self._worker(number) for number in range(2)]
 
     def submit(self, *spec: str) -> subprocess.Popen[str]:
-        """Submit an experiment and watch it."""
+        """Submit an experiment and watch it; returns once it is accepted."""
         words = ["submit", "--manager", self._told, "--watch", *spec]
-        return subprocess.Popen(
+        client = subprocess.Popen(
             [*COMMAND, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             env=QUIET,
         )
+        assert client.stdout is not None
+        assert client.stdout.readline().startswith("experiment-")
+        return client
 
     def happen(self) -> None:
         """Let one thing happen."""

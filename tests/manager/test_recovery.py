@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.errors import SharedDirectoryError
+from downpour.errors import SharedDirectoryError, SpecError
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import ManagerClient
@@ -124,6 +124,20 @@ def test_what_has_ended_stays_known(tmp_path: Path) -> None:
         cancelled: ExperimentState.CANCELLED,
     }
     assert second.record(finished) == lines
+    gone(second)
+
+
+def test_a_request_counts_once_also_for_the_next_manager(tmp_path: Path) -> None:
+    """Who has not heard the answer asks again, and gets the same experiment."""
+    first = manager_of(tmp_path)
+    spec = SMALL.to_toml()
+    asked = [first.client.submit(spec, request) for request in ("0123abcd", "0123abcd", "4567")]
+    assert asked[0] == asked[1] != asked[2]
+    gone(first)
+    second = manager_of(tmp_path)
+    assert second.client.submit(spec, "0123abcd") == asked[0]
+    with pytest.raises(SpecError, match="request = 'mine': 4 to 32 hexadecimal digits"):
+        second.client.submit(spec, "mine")
     gone(second)
 
 

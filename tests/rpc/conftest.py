@@ -82,8 +82,9 @@ class FakeManager:
         self.before(f"leave: {reason}")
         self.workers.remove(worker)
 
-    def submit(self, spec: str) -> str:
+    def submit(self, spec: str, request: str) -> str:
         """An identifier that shows which spec it answers."""
+        del request
         self.before("submit")
         if "nonsense" in spec:
             raise SpecError("split", "nonsense", "random, class, equal or dirichlet(ALPHA)")

@@ -78,9 +78,9 @@ class FakeManager:
         del reason
         self.goodbyes.put(worker)
 
-    def submit(self, spec: str) -> str:
+    def submit(self, spec: str, request: str) -> str:
         """No worker asks for this."""
-        raise Refused("spec", spec)
+        raise Refused(request, spec)
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
         """No worker asks for this."""

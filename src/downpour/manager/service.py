@@ -6,10 +6,12 @@ Runs on the server's threads. An update is acknowledged only after the core has 
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 
 from downpour import datasets, models
 from downpour.errors import (
@@ -46,6 +48,7 @@ from downpour.version import VERSION
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 30.0
+_REQUEST = re.compile(r"[0-9a-f]{4,32}")
 
 
 class ManagerService:
@@ -63,6 +66,7 @@ class ManagerService:
         self._options = options
         self._trust = trust
         self._term = 0
+        self._submitting = Lock()
         self._shared = shared
         self._driver = driver
         self._effects = effects
@@ -149,14 +153,30 @@ class ManagerService:
 
     # Clients
 
-    def submit(self, spec: str) -> str:
-        """Accept an experiment; what can be checked at once is checked before anything starts."""
+    def submit(self, spec: str, request: str) -> str:
+        """Accept an experiment, unless the request was accepted before.
+
+        What can be checked at once is checked before anything starts.
+        """
+        if not _REQUEST.fullmatch(request):
+            raise SpecError("request", request, "4 to 32 hexadecimal digits")
+        with self._submitting:
+            return self._requested(request) or self._accept(spec, request)
+
+    def _requested(self, request: str) -> str | None:
+        """Return the experiment that this request has led to."""
+        ending = f"-{request}"
+        return self._driver.ask(
+            lambda core: next((name for name in core.experiments if name.endswith(ending)), None)
+        )
+
+    def _accept(self, spec: str, request: str) -> str:
         asked = Spec.from_toml(spec)
         data_dir = Path(self._options.data_dir) if self._options.data_dir else None
         datasets.check_source(asked, data_dir)
         models.check_model(asked)
         resolved = asked if asked.shards is not None else asked.replace(shards=self._live_workers())
-        experiment = _new_name(resolved.name)
+        experiment = _new_name(resolved.name, request)
         self._effects.open(open_workspace(self._shared, experiment, resolved, self._term))
         event = on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=resolved)
         self._driver.post(event).result()
@@ -260,7 +280,7 @@ def _call_back(client: WorkerClient, name: str) -> None:
         raise Refused("advertise", f"{found} answers at {client.address}; {accepted}")
 
 
-def _new_name(name: str) -> str:
+def _new_name(name: str, request: str) -> str:
     """Name an experiment so that people can tell it apart, and no two are the same."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    return f"{name}-{stamp}-{secrets.token_hex(2)}"
+    return f"{name}-{stamp}-{request}"

@@ -7,6 +7,7 @@ is in `Peer.call`; nothing of Thrift leaks out.
 
 from __future__ import annotations
 
+import secrets
 from types import ModuleType, NoneType
 from typing import Any, Self, TypeVar
 
@@ -130,9 +131,13 @@ class ManagerClient(_Client):
         """Say that a worker goes away on purpose."""
         self._call(NoneType, "leave", worker, reason)
 
-    def submit(self, spec: str) -> str:
-        """Submit an experiment, described in TOML; returns its identifier."""
-        return self._call(str, "submit", spec)
+    def submit(self, spec: str, request: str = "") -> str:
+        """Submit an experiment, described in TOML; returns its identifier.
+
+        The same `request`, 4 to 32 hexadecimal digits, is never taken on twice; one is made up
+        where there is none.
+        """
+        return self._call(str, "submit", spec, request or secrets.token_hex(4))
 
     def status(
         self, experiment: str = "", after_change: int = 0, wait_seconds: float = 0.0

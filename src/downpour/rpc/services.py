@@ -63,8 +63,8 @@ class ManagerService(Protocol):
     def leave(self, worker: str, reason: str) -> None:
         """Let a worker go."""
 
-    def submit(self, spec: str) -> str:
-        """Take an experiment on, described in TOML; returns its identifier."""
+    def submit(self, spec: str, request: str) -> str:
+        """Take an experiment on, described in TOML; a request counts once, whenever it comes."""
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
         """Wait for a change after `after_change`; an empty `experiment` is the active one."""

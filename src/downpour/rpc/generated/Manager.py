@@ -72,12 +72,14 @@ class Iface(object):
         """
         pass
 
-    def submit(self, spec: str) -> str:
+    def submit(self, spec: str, request: str) -> str:
         """
-        Returns the experiment's identifier. The spec is TOML.
+        Returns the experiment's identifier, which ends with `request`. The spec is TOML. The same request
+        again is answered with the same experiment: choose hexadecimal digits at random.
 
         Parameters:
          - spec
+         - request
 
         """
         pass
@@ -323,21 +325,24 @@ class Client(Iface):
         iprot.readMessageEnd()
         return
 
-    def submit(self, spec: str) -> str:
+    def submit(self, spec: str, request: str) -> str:
         """
-        Returns the experiment's identifier. The spec is TOML.
+        Returns the experiment's identifier, which ends with `request`. The spec is TOML. The same request
+        again is answered with the same experiment: choose hexadecimal digits at random.
 
         Parameters:
          - spec
+         - request
 
         """
-        self.send_submit(spec)
+        self.send_submit(spec, request)
         return self.recv_submit()
 
-    def send_submit(self, spec: str):
+    def send_submit(self, spec: str, request: str):
         self._oprot.writeMessageBegin('submit', TMessageType.CALL, self._seqid)
         args = submit_args()
         args.spec = spec
+        args.request = request
         args.write(self._oprot)
         self._oprot.writeMessageEnd()
         self._oprot.trans.flush()
@@ -688,7 +693,7 @@ class Processor(Iface, TProcessor):
         iprot.readMessageEnd()
         result = submit_result()
         try:
-            result.success = self._handler.submit(args.spec)
+            result.success = self._handler.submit(args.spec, args.request)
             msg_type = TMessageType.REPLY
         except TTransport.TTransportException:
             raise
@@ -1878,17 +1883,20 @@ class submit_args(object):
     """
     Attributes:
      - spec
+     - request
 
     """
     thrift_spec: typing.Any = None
 
     __slots__ = (
         'spec',
+        'request',
     )
 
 
-    def __init__(self, spec: typing.Optional[str] = None,):
+    def __init__(self, spec: typing.Optional[str] = None, request: typing.Optional[str] = None,):
         self.spec: typing.Optional[str] = spec
+        self.request: typing.Optional[str] = request
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1904,6 +1912,11 @@ class submit_args(object):
                 if fid == 1:
                     if ftype == TType.STRING:
                         self.spec = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 2:
+                    if ftype == TType.STRING:
+                        self.request = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                     else:
                         iprot.skip(ftype)
                 else:
@@ -1924,6 +1937,10 @@ class submit_args(object):
             if self.spec is not None:
                 oprot.writeFieldBegin('spec', TType.STRING, 1)
                 oprot.writeString(self.spec.encode('utf-8') if sys.version_info[0] == 2 else self.spec)
+                oprot.writeFieldEnd()
+            if self.request is not None:
+                oprot.writeFieldBegin('request', TType.STRING, 2)
+                oprot.writeString(self.request.encode('utf-8') if sys.version_info[0] == 2 else self.request)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -1954,6 +1971,7 @@ all_structs.append(submit_args)
 submit_args.thrift_spec = (
     None,  # 0
     (1, TType.STRING, 'spec', 'UTF8', None, ),  # 1
+    (2, TType.STRING, 'request', 'UTF8', None, ),  # 2
 )
 
 
