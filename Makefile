@@ -32,10 +32,10 @@ format: venv  ## Format the code, and mend what lint can mend
 	$(BIN)/ruff check --fix .
 
 test: venv  ## Run the quick tests
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest -m 'not slow' -rs
 
 test-slow: venv  ## Run the slow tests alone
-	$(BIN)/pytest -m slow || [ $$? -eq 5 ]  # 5: there are none
+	$(BIN)/pytest -m slow -rs || [ $$? -eq 5 ]  # 5: there are none
 
 test-all: venv  ## Run all tests
 	$(BIN)/pytest
