@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import SharedDirectoryError, Unreachable
+from downpour.errors import SharedDirectoryError, StoreError, Unreachable
 from downpour.manager.effects import Effects
 from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
@@ -23,6 +23,7 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.spec import Spec
 from downpour.store import DirectoryStore, SharedDirectory
+from downpour.store.base import Buffer
 from downpour.values import AttemptId, NumericClass, PublishedFile
 
 PATIENCE_SECONDS = 10
@@ -86,6 +87,7 @@ class Office:
     roster: Roster
     space: Workspace
     events: SimpleQueue[on.Event]
+    deaths: SimpleQueue[StoreError]
 
     def event(self) -> on.Event:
         """Return the next event."""
@@ -105,12 +107,13 @@ def office(tmp_path: Path) -> Iterator[Office]:
     """Effects whose one experiment has been submitted."""
     shared = replace(SharedDirectory.open(tmp_path, create=True), patience_seconds=0.1)
     roster, events = Roster(), SimpleQueue[on.Event]()
-    effects = Effects(roster, None)
+    deaths = SimpleQueue[StoreError]()
+    effects = Effects(roster, None, on_death=deaths.put, patience_seconds=0.5)
     effects.attach(events.put, lambda: 0.0)
     space = open_workspace(shared, "any", SPEC)
     effects.open(space)
     effects.keep(0.0, on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC), [])
-    yield Office(effects, roster, space, events)
+    yield Office(effects, roster, space, events, deaths)
     effects.close()
 
 
@@ -126,6 +129,37 @@ def test_what_cannot_be_kept_now_is_kept_later(office: Office) -> None:
     office.effects.commit()
     kinds = [json.loads(line)["kind"] for line in record.lines(0)]
     assert kinds == ["submitted", "worker-joined"]
+
+
+class AwayStore(DirectoryStore):
+    """A directory that is not there for some time."""
+
+    looks_in_vain = 0
+
+    def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
+        """Refuse, until it is there again."""
+        if self.looks_in_vain > 0:
+            self.looks_in_vain -= 1
+            raise SharedDirectoryError(self.path, "no such folder")
+        return super().put_new(name, chunks)
+
+
+def test_a_directory_that_is_away_for_a_while_costs_nothing(office: Office) -> None:
+    """What was asked for is done when it is back."""
+    office.space.store = AwayStore(office.space.store.path)
+    office.space.store.looks_in_vain = 3
+    office.effects.carry_out([do.Prepare(cause=1, experiment="any", spec=SPEC)])
+    assert isinstance(office.event(), on.Prepared)
+    assert office.deaths.empty()
+
+
+def test_a_directory_that_stays_away_ends_the_manager_and_no_experiment(office: Office) -> None:
+    """The next manager finds everything as it was."""
+    office.space.store = AwayStore(office.space.store.path)
+    office.space.store.looks_in_vain = 10**9
+    office.effects.carry_out([do.Prepare(cause=1, experiment="any", spec=SPEC)])
+    assert "no such folder" in str(office.deaths.get(timeout=PATIENCE_SECONDS))
+    assert office.events.empty()
 
 
 def test_a_file_that_cannot_be_removed_is_left_over_and_nothing_else_is_lost(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from downpour.aggregators.base import Contribution
-from downpour.errors import StoreError
+from downpour.errors import SharedDirectoryError, StoreError
 from downpour.store import Layout, ParameterFile, Store, decode
 
 
@@ -40,6 +40,8 @@ def examine(
             continue
         try:
             file = decode(store.read(contribution.file), name)
+        except SharedDirectoryError:
+            raise  # that is nobody's update
         except StoreError as error:
             reasons[shard] = str(error)
             continue

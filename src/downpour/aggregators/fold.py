@@ -18,7 +18,7 @@ from downpour.aggregators import summing
 from downpour.aggregators.base import Contribution
 from downpour.aggregators.examine import examine
 from downpour.aggregators.summing import RunningSum, Source
-from downpour.errors import NonFinite, StoreError, UpdatesRefused
+from downpour.errors import NonFinite, SharedDirectoryError, StoreError, UpdatesRefused
 from downpour.store import Array, Layout, ParameterFile, Store, decode
 
 _THREADS_MAX = 2  # measured: memory, not arithmetic, is the limit from here on
@@ -143,6 +143,8 @@ def _open(store: Store, group: Sequence[_Part]) -> tuple[list[ParameterFile], di
         file = part.contribution.file
         try:
             files.append(decode(store.view(file), file.name))
+        except SharedDirectoryError:
+            raise  # that is nobody's update
         except StoreError as error:
             refused[part.shard] = str(error)
     return files, refused

@@ -20,19 +20,11 @@ from threading import Condition, Thread
 from threading import Event as Ending
 from typing import Any, Protocol, TypeVar
 
-from tenacity import (
-    Retrying,
-    retry_if_exception_type,
-    stop_after_delay,
-    stop_when_event_set,
-    wait_exponential,
-)
-from tenacity.nap import sleep_using_event
-
 from downpour.errors import Refused, StoreError
 from downpour.scheduler import Scheduler
 from downpour.scheduler.commands import Command
 from downpour.scheduler.events import Event, Tick
+from downpour.store.patience import Patience
 
 log = logging.getLogger(__name__)
 
@@ -98,13 +90,7 @@ class Driver:
     ) -> None:
         self._on_death = on_death
         self._ending = Ending()
-        self._insisting = Retrying(
-            retry=retry_if_exception_type(StoreError),
-            wait=wait_exponential(multiplier=0.1, max=2.0),
-            stop=stop_after_delay(patience_seconds) | stop_when_event_set(self._ending),
-            sleep=sleep_using_event(self._ending),
-            reraise=True,
-        )
+        self._patience = Patience(seconds=patience_seconds, sleep=self._ending.wait)
         self._scheduler = scheduler
         self._sink = sink
         self._clock = clock
@@ -254,7 +240,7 @@ class Driver:
             self._sink.commit()
         except StoreError as error:
             log.warning("nothing can be kept, will go on trying: %s", error)
-            self._insisting(self._sink.commit)
+            self._patience.repeat(self._sink.commit)
             log.warning("what happened is kept again")
 
     def _act(self, item: _Item, result: Any) -> None:

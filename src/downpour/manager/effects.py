@@ -3,7 +3,8 @@
 Calls to workers are short and many, work on parameters is long and rare; they have a pool each, so
 that neither waits for the other. What goes wrong comes back as an event as well: a worker that
 cannot be called is lost, an effect that fails ends its experiment. Only what fails to remove a file
-costs no more than that file's room.
+costs no more than that file's room. A shared directory that is gone or full is nobody's failure: it
+is waited for, and where that is in vain, the manager ends and leaves everything to the next one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from typing import assert_never
 
 from downpour.errors import (
@@ -20,6 +22,7 @@ from downpour.errors import (
     ProtocolError,
     SharedDirectoryError,
     SpecError,
+    StoreError,
     UpdatesRefused,
 )
 from downpour.manager import workspace
@@ -31,6 +34,7 @@ from downpour.manager.workspace import Workspace
 from downpour.rpc.messages import Task
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
+from downpour.store.patience import Patience, is_of_the_directory
 from downpour.values import FailureKind
 
 log = logging.getLogger(__name__)
@@ -39,12 +43,30 @@ CALLS_AT_ONCE = 8
 """Enough to keep the workers busy; a call takes a fraction of a millisecond of this process."""
 
 Post = Callable[[on.Event], object]
+OnDeath = Callable[[StoreError], None]
 
 
 class Effects:
-    """The driver's command sink in a real manager."""
+    """The driver's command sink in a real manager.
 
-    def __init__(self, roster: Roster, data_dir: Path | None) -> None:
+    Args:
+        roster: the workers that can be called.
+        data_dir: a folder with datasets, if there is one.
+        on_death: is told why nothing can be done any more.
+        patience_seconds: how long the shared directory may be gone or full.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        data_dir: Path | None,
+        *,
+        on_death: OnDeath = lambda _: None,
+        patience_seconds: float = 60.0,
+    ) -> None:
+        self._on_death = on_death
+        self._closing = Event()
+        self._patience = Patience(seconds=patience_seconds, sleep=self._closing.wait)
         self._roster = roster
         self._data_dir = data_dir
         self._calls = OrderedCalls(CALLS_AT_ONCE)
@@ -74,6 +96,7 @@ class Effects:
 
     def close(self) -> None:
         """Let what is running end, begin nothing more; no command may come any more."""
+        self._closing.set()
         self._calls.close()
         self._works.shutdown(wait=True, cancel_futures=True)
         self._evaluations.shutdown(wait=True, cancel_futures=True)
@@ -124,7 +147,10 @@ class Effects:
 
         def guarded() -> None:
             try:
-                effect()
+                self._patience.repeat(effect, when=is_of_the_directory)
+            except SharedDirectoryError as error:
+                if not self._closing.is_set():
+                    self._on_death(error)
             except Exception as error:  # noqa: BLE001 - becomes the experiment's failure
                 self._fail(experiment, error)
 

@@ -62,7 +62,7 @@ class Manager:
         left = nothing_left(core_options) if options.embedded else recover(shared, core_options)
         data_dir = Path(options.data_dir) if options.data_dir else None
         self._roster = Roster()
-        self._effects = Effects(self._roster, data_dir)
+        self._effects = Effects(self._roster, data_dir, on_death=on_death)
         self._driver = Driver(left.core, self._effects, on_death=on_death)
         self._effects.attach(self._driver.post, lambda: self._driver.now_seconds)
         self._service = ManagerService(

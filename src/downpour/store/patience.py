@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
-from downpour.errors import StoreError
+from downpour.errors import SharedDirectoryError, StoreError
 
 T = TypeVar("T")
 
@@ -31,6 +31,11 @@ def is_of_the_store(error: BaseException) -> bool:
     return isinstance(error, StoreError)
 
 
+def is_of_the_directory(error: BaseException) -> bool:
+    """Whether it is the shared directory that is gone or full, and not one file of it."""
+    return isinstance(error, SharedDirectoryError)
+
+
 def is_passing(error: BaseException) -> bool:
     """Whether a change that failed may succeed later: the server was away, or has forgotten us."""
     return isinstance(error, OSError) and error.errno in _PASSING
@@ -41,7 +46,7 @@ class Patience:
     """Repeats what the shared directory refused, for up to `seconds` of sleeping."""
 
     seconds: float = 30.0
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], object] = time.sleep
 
     def repeat(
         self, act: Callable[[], T], *, when: Callable[[BaseException], bool] = is_of_the_store
@@ -54,10 +59,13 @@ class Patience:
             retry=retry_if_exception(when),
             wait=wait_exponential(multiplier=_FIRST_WAIT_SECONDS, max=_LONGEST_WAIT_SECONDS),
             stop=self._is_over,
-            sleep=self.sleep,
+            sleep=self._pause,
             reraise=True,
         )
         return retrying(act)
+
+    def _pause(self, seconds: float) -> None:
+        self.sleep(seconds)
 
     def _is_over(self, state: RetryCallState) -> bool:
         return state.idle_for >= self.seconds

@@ -74,8 +74,8 @@ class Iface(object):
 
     def submit(self, spec: str, request: str) -> str:
         """
-        Returns the experiment's identifier, which ends with `request`. The spec is TOML. The same request
-        again is answered with the same experiment: choose hexadecimal digits at random.
+        Returns the experiment's identifier, which ends with `request`. The spec is TOML. The same
+        request again is answered with the same experiment: choose hexadecimal digits at random.
 
         Parameters:
          - spec
@@ -327,8 +327,8 @@ class Client(Iface):
 
     def submit(self, spec: str, request: str) -> str:
         """
-        Returns the experiment's identifier, which ends with `request`. The spec is TOML. The same request
-        again is answered with the same experiment: choose hexadecimal digits at random.
+        Returns the experiment's identifier, which ends with `request`. The spec is TOML. The same
+        request again is answered with the same experiment: choose hexadecimal digits at random.
 
         Parameters:
          - spec
