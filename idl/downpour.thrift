@@ -51,6 +51,8 @@ struct Task {
   5: required Indices indices
   /** The shard's optimizer state of the round before, where the spec keeps it. */
   6: optional PublishedFile optimizer_state
+  /** Of the manager that asks; a worker that knows a later one refuses. */
+  7: required i64 term
 }
 
 /** What a task published. Seconds are the worker's own clock. */
@@ -109,6 +111,8 @@ struct ManagerInfo {
   /** A file in the shared directory's `presence/`, and what its reader must tell back. */
   3: required string presence_file
   4: required double heartbeat_seconds
+  /** Of the manager in office; each one that takes over has a higher one. */
+  5: required i64 term
 }
 
 struct Registration {

@@ -35,6 +35,7 @@ class FakeManager:
     presence_file: str
     protocol: int = PROTOCOL
     known: bool = True
+    term: int = 0
     unwanted: tuple[AttemptId, ...] = ()
     registrations: SimpleQueue[Registration] = field(default_factory=SimpleQueue)
     reports: SimpleQueue[Report] = field(default_factory=SimpleQueue)
@@ -48,6 +49,7 @@ class FakeManager:
             version=VERSION,
             presence_file=self.presence_file,
             heartbeat_seconds=0.02,
+            term=self.term,
         )
 
     def register(self, registration: Registration) -> Registered:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
@@ -16,6 +16,7 @@ from downpour.errors import (
     IncompatiblePeer,
     NonFinite,
     OutOfMemory,
+    Refused,
     SharedDirectoryError,
     SpecError,
     TrainingError,
@@ -170,6 +171,16 @@ def test_a_new_task_supersedes_the_one_that_runs(desk: Any, office: Office) -> N
     assert first[0] == task(0).id
     assert first[1][0] is FailureKind.CANCELLED
     assert second == (task(1).id, UPDATE)
+
+
+def test_a_manager_that_was_replaced_is_refused(desk: Any, office: Office) -> None:
+    """Also where it does not know yet that another one is in office."""
+    desk.manager.term = 3
+    office.agent.register("", office.server.address.port)
+    with pytest.raises(Refused, match=r"^term: is 2, and .* works for a manager of term 3"):
+        office.client.train(replace(task(), term=2))
+    office.client.train(replace(task(), term=3))
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task().id, UPDATE)
 
 
 def test_a_cancelled_attempt_ends_and_the_next_task_is_taken(desk: Any, office: Office) -> None:

@@ -65,6 +65,7 @@ class Effects:
         patience_seconds: float = 60.0,
     ) -> None:
         self._on_death = on_death
+        self._term = 0
         self._closing = Event()
         self._patience = Patience(seconds=patience_seconds, sleep=self._closing.wait)
         self._roster = roster
@@ -80,8 +81,9 @@ class Effects:
         self._post = post
         self._clock = clock
 
-    def take_up(self, legacy: Legacy, spaces: Iterable[Workspace]) -> None:
-        """Go on in the workspaces that an earlier manager has left."""
+    def take_up(self, legacy: Legacy, spaces: Iterable[Workspace], term: int) -> None:
+        """Go on, in a term of one's own, in the workspaces that an earlier manager has left."""
+        self._term = term
         self._spaces.update((space.experiment, space) for space in spaces)
         self._keeper = Keeper(self._spaces, self._roster, legacy.next_order)
         self._keeper.recorder.go_on(legacy.submitted_at())
@@ -225,6 +227,7 @@ class Effects:
             model=command.model,
             indices=workspace.shard_indices(space, command.attempt.shard),
             optimizer_state=command.optimizer_state,
+            term=self._term,
         )
 
     # Work on parameters

@@ -78,7 +78,7 @@ class Manager:
     def _begin(self, shared: SharedDirectory, left: Legacy) -> None:
         """Take office, go on with what was left, and answer."""
         term = 0 if self._embedded else self._lease.claim(_called_at(self.address))
-        self._effects.take_up(left, left.workspaces(shared, term))
+        self._effects.take_up(left, left.workspaces(shared, term), term)
         self._service.announce(term)
         self._driver.start()
         self._driver.ask(lambda _: self._effects.carry_out(left.core.resume()))

@@ -93,6 +93,7 @@ class ManagerService:
             version=VERSION,
             presence_file=self._presence_file,
             heartbeat_seconds=self._options.heartbeat_seconds,
+            term=self._term,
         )
 
     def register(self, registration: Registration) -> Registered:

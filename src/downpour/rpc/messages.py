@@ -62,6 +62,7 @@ class Task:
     model: PublishedFile
     indices: IndexArray | IndicesFile
     optimizer_state: PublishedFile | None = None
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ class ManagerInfo:
     version: str
     presence_file: str
     heartbeat_seconds: float
+    term: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

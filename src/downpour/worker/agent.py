@@ -23,6 +23,7 @@ from downpour.errors import (
     IncompatiblePeer,
     NonFinite,
     OutOfMemory,
+    Refused,
     SpecError,
     StoreError,
     Unreachable,
@@ -73,6 +74,7 @@ class WorkerAgent:
         self._leaving = Event()
         self._where = ("", 0)
         self._heartbeat_seconds = 1.0
+        self._term = 0
         self.name = name
 
     # The Worker service, called on the server's threads
@@ -88,8 +90,14 @@ class WorkerAgent:
         )
 
     def train(self, task: Task) -> None:
-        """Take a task; a different one that is running is given up for it."""
+        """Take a task; a different one that is running is given up for it.
+
+        A manager that was replaced without its knowledge is refused.
+        """
         with self._lock:
+            if task.term < self._term:
+                reason = f"is {task.term}, and {self.name} works for a manager of term {self._term}"
+                raise Refused("term", reason)
             if self._wanted == task.id:
                 return
             self._wanted = task.id
@@ -142,6 +150,7 @@ class WorkerAgent:
                 f"{VERSION} (protocol {PROTOCOL}): install the same version on both"
             )
         self._heartbeat_seconds = info.heartbeat_seconds
+        self._term = max(self._term, info.term)
         running = self._running
         address = Address(host or self._manager.local_host, port)
         registered = self._manager.register(

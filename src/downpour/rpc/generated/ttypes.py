@@ -416,6 +416,7 @@ class Task(object):
      - model
      - indices
      - optimizer_state: The shard's optimizer state of the round before, where the spec keeps it.
+     - term: Of the manager that asks; a worker that knows a later one refuses.
 
     """
     thrift_spec: typing.Any = None
@@ -427,16 +428,18 @@ class Task(object):
         'model',
         'indices',
         'optimizer_state',
+        'term',
     )
 
 
-    def __init__(self, id: AttemptId = None, spec: PublishedFile = None, dataset: str = None, model: PublishedFile = None, indices: Indices = None, optimizer_state: typing.Optional[PublishedFile] = None,):
+    def __init__(self, id: AttemptId = None, spec: PublishedFile = None, dataset: str = None, model: PublishedFile = None, indices: Indices = None, optimizer_state: typing.Optional[PublishedFile] = None, term: int = None,):
         self.id: AttemptId = id
         self.spec: PublishedFile = spec
         self.dataset: str = dataset
         self.model: PublishedFile = model
         self.indices: Indices = indices
         self.optimizer_state: typing.Optional[PublishedFile] = optimizer_state
+        self.term: int = term
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -484,6 +487,11 @@ class Task(object):
                         self.optimizer_state.read(iprot)
                     else:
                         iprot.skip(ftype)
+                elif fid == 7:
+                    if ftype == TType.I64:
+                        self.term = iprot.readI64()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -523,6 +531,10 @@ class Task(object):
                 oprot.writeFieldBegin('optimizer_state', TType.STRUCT, 6)
                 self.optimizer_state.write(oprot)
                 oprot.writeFieldEnd()
+            if self.term is not None:
+                oprot.writeFieldBegin('term', TType.I64, 7)
+                oprot.writeI64(self.term)
+                oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
         finally:
@@ -539,6 +551,8 @@ class Task(object):
             raise TProtocolException(message='Required field model is unset!')
         if self.indices is None:
             raise TProtocolException(message='Required field indices is unset!')
+        if self.term is None:
+            raise TProtocolException(message='Required field term is unset!')
         return
 
     def __repr__(self):
@@ -1106,6 +1120,7 @@ class ManagerInfo(object):
      - version
      - presence_file: A file in the shared directory's `presence/`, and what its reader must tell back.
      - heartbeat_seconds
+     - term: Of the manager in office; each one that takes over has a higher one.
 
     """
     thrift_spec: typing.Any = None
@@ -1115,14 +1130,16 @@ class ManagerInfo(object):
         'version',
         'presence_file',
         'heartbeat_seconds',
+        'term',
     )
 
 
-    def __init__(self, protocol: int = None, version: str = None, presence_file: str = None, heartbeat_seconds: float = None,):
+    def __init__(self, protocol: int = None, version: str = None, presence_file: str = None, heartbeat_seconds: float = None, term: int = None,):
         self.protocol: int = protocol
         self.version: str = version
         self.presence_file: str = presence_file
         self.heartbeat_seconds: float = heartbeat_seconds
+        self.term: int = term
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1153,6 +1170,11 @@ class ManagerInfo(object):
                 elif fid == 4:
                     if ftype == TType.DOUBLE:
                         self.heartbeat_seconds = iprot.readDouble()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 5:
+                    if ftype == TType.I64:
+                        self.term = iprot.readI64()
                     else:
                         iprot.skip(ftype)
                 else:
@@ -1186,6 +1208,10 @@ class ManagerInfo(object):
                 oprot.writeFieldBegin('heartbeat_seconds', TType.DOUBLE, 4)
                 oprot.writeDouble(self.heartbeat_seconds)
                 oprot.writeFieldEnd()
+            if self.term is not None:
+                oprot.writeFieldBegin('term', TType.I64, 5)
+                oprot.writeI64(self.term)
+                oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
         finally:
@@ -1200,6 +1226,8 @@ class ManagerInfo(object):
             raise TProtocolException(message='Required field presence_file is unset!')
         if self.heartbeat_seconds is None:
             raise TProtocolException(message='Required field heartbeat_seconds is unset!')
+        if self.term is None:
+            raise TProtocolException(message='Required field term is unset!')
         return
 
     def __repr__(self):
@@ -2747,6 +2775,7 @@ Task.thrift_spec = (
     (4, TType.STRUCT, 'model', [PublishedFile, None], None, ),  # 4
     (5, TType.STRUCT, 'indices', [Indices, None], None, ),  # 5
     (6, TType.STRUCT, 'optimizer_state', [PublishedFile, None], None, ),  # 6
+    (7, TType.I64, 'term', None, None, ),  # 7
 )
 all_structs.append(Update)
 Update.thrift_spec = (
@@ -2790,6 +2819,7 @@ ManagerInfo.thrift_spec = (
     (2, TType.STRING, 'version', 'UTF8', None, ),  # 2
     (3, TType.STRING, 'presence_file', 'UTF8', None, ),  # 3
     (4, TType.DOUBLE, 'heartbeat_seconds', None, None, ),  # 4
+    (5, TType.I64, 'term', None, None, ),  # 5
 )
 all_structs.append(Registration)
 Registration.thrift_spec = (
