@@ -26,9 +26,9 @@ class Sink:
         self.seen: SimpleQueue[Event] = SimpleQueue()
         self._at_each = at_each
 
-    def keep(self, at_seconds: float, event: Event, commands: list[Command]) -> None:
+    def keep(self, core: Scheduler, event: Event, commands: list[Command]) -> None:
         """Remember the event."""
-        del at_seconds, commands
+        del core, commands
         self.seen.put(event)
         self._at_each(event)
 

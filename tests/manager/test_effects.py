@@ -19,6 +19,7 @@ from downpour.manager.workspace import Prepared, Workspace, open_workspace, prep
 from downpour.rpc.messages import Registration, Task
 from downpour.runtime.facts import Fact
 from downpour.runtime.record import RecordWriter
+from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.spec import Spec
@@ -112,7 +113,9 @@ def office(tmp_path: Path) -> Iterator[Office]:
     effects.attach(events.put, lambda: 0.0)
     space = open_workspace(shared, "any", SPEC)
     effects.open(space)
-    effects.keep(0.0, on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC), [])
+    effects.keep(
+        Scheduler(), on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC), []
+    )
     yield Office(effects, roster, space, events, deaths)
     effects.close()
 
@@ -121,7 +124,7 @@ def test_what_cannot_be_kept_now_is_kept_later(office: Office) -> None:
     """A full disk is the driver's to wait for; then the record has every line, once."""
     record = office.space.record
     office.space.record = FullRecord(record)  # type: ignore[assignment]
-    office.effects.keep(1.0, on.WorkerJoined(at_seconds=1.0, worker="anna"), [])
+    office.effects.keep(Scheduler(), on.WorkerJoined(at_seconds=1.0, worker="anna"), [])
     for _ in range(2):
         with pytest.raises(SharedDirectoryError, match="No space left"):
             office.effects.commit()

@@ -17,7 +17,7 @@ from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import ManagerClient
 from downpour.rpc.messages import ExperimentState, Task
-from downpour.runtime.journal import segments
+from downpour.runtime.journal import read_journal, segments
 from downpour.store import SharedDirectory
 from tests.manager.conftest import SMALL, Cluster, diligent
 
@@ -103,6 +103,24 @@ def test_another_manager_finishes_what_the_first_one_began(
     assert len([kind for kind, *_ in once if kind == "updated"]) == TASKS
     left = [path.name for path in second.shared.experiment_path(experiment).iterdir()]
     assert not [name for name in left if name.startswith(("update", ".tmp"))]
+    gone(second)
+
+
+def test_a_long_story_is_kept_short(tmp_path: Path) -> None:
+    """The journal begins anew from time to time, and the next manager goes on from there."""
+    enough = Event()
+    first = manager_of(tmp_path)
+    first.join("one", diligent_until(120, enough))
+    experiment = first.submit(shards=1, epochs=130, evaluate_every=0)
+    assert enough.wait(PATIENCE_SECONDS)
+    gone(first)
+    lines = read_journal(first.shared.experiment_path(experiment))
+    assert len(lines) < 3 * 50
+    second = manager_of(tmp_path)
+    second.join("one")
+    final_model(second, experiment)
+    updated = [line for line in second.record(experiment) if '"updated"' in line]
+    assert len(updated) == 130
     gone(second)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from downpour.errors import FileCorrupt, SharedDirectoryError
 from downpour.runtime.journal import Journal, Line, read_journal, segments
-from downpour.scheduler import Entry
+from downpour.scheduler import Checkpoint, Entry
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.spec import Spec
@@ -53,6 +53,15 @@ ONE_OF_EACH: tuple[Entry, ...] = (
     ),
     on.ModelPublished(at_seconds=4.0, experiment="one", model=FILE),
     do.Conclude(cause=9, experiment="one", ending="finished", reason="done", model=FILE),
+    Checkpoint(
+        experiment="one",
+        rounds_done=3,
+        models=(FILE, FILE),
+        optimizer_states=((0, FILE),),
+        evaluating=((2, FILE),),
+        evaluated_round=1,
+        last_evaluation=None,
+    ),
 )
 
 
@@ -152,7 +161,7 @@ def test_the_next_manager_goes_on_behind_what_a_crash_has_torn(tmp_path: Path) -
     lines = written(tmp_path, ONE_OF_EACH[:3])
     [segment] = segments(tmp_path)
     os.truncate(segment, segment.stat().st_size - 5)
-    journal = Journal(tmp_path, 2, next_number=3)
+    journal = Journal(tmp_path, 2, lines[:2])
     journal.append(1, 9.0, 9, ONE_OF_EACH[3])
     journal.commit()
     found = read_journal(tmp_path)
@@ -192,3 +201,53 @@ def test_nothing_appended_is_nothing_written(tmp_path: Path) -> None:
     """A commit without entries leaves no file."""
     Journal(tmp_path, 1).commit()
     assert segments(tmp_path) == []
+
+
+@pytest.mark.parametrize("former_removed", [True, False])
+def test_a_checkpoint_begins_the_journal_anew(tmp_path: Path, *, former_removed: bool) -> None:
+    """Submission and preparation come before it; a crash may have left what it stands for."""
+    anew = ONE_OF_EACH[-1]
+    assert isinstance(anew, Checkpoint)
+    journal = Journal(tmp_path, 1)
+    for order, entry in enumerate(ONE_OF_EACH[:6], start=1):
+        journal.append(order, float(order), order, entry)
+    journal.commit()
+    former = {path: path.read_bytes() for path in segments(tmp_path)}
+    journal.begin_anew(7, 7.0, 7, anew)
+    journal.append(8, 8.0, 8, ONE_OF_EACH[2])
+    journal.commit()
+    assert not any(path.exists() for path in former)
+    for path, content in former.items() if not former_removed else ():
+        path.write_bytes(content)
+    found = read_journal(tmp_path)
+    assert [line.entry for line in found] == [*ONE_OF_EACH[:2], anew, ONE_OF_EACH[2]]
+    assert [line.order for line in found] == [1, 2, 7, 8]
+    assert [line.number for line in found] == [1, 2, 3, 4]
+    following = Journal(tmp_path, 2, found)
+    following.begin_anew(9, 9.0, 9, anew)
+    following.commit()
+    assert [line.entry for line in read_journal(tmp_path)] == [*ONE_OF_EACH[:2], anew]
+
+
+def test_a_checkpoint_that_cannot_be_published_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is there when there is room again."""
+    journal = Journal(tmp_path, 1)
+    for order, entry in enumerate(ONE_OF_EACH[:6], start=1):
+        journal.append(order, float(order), order, entry)
+    journal.commit()
+    anew = ONE_OF_EACH[-1]
+    assert isinstance(anew, Checkpoint)
+    journal.begin_anew(7, 7.0, 7, anew)
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(SharedDirectoryError, match="full"):
+        journal.commit()
+    monkeypatch.undo()
+    assert [line.entry for line in read_journal(tmp_path)] == list(ONE_OF_EACH[:6])
+    journal.commit()
+    assert [line.entry for line in read_journal(tmp_path)] == [*ONE_OF_EACH[:2], anew]

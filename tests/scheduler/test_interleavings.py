@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from downpour.scheduler import Replay, durable, entries
+from downpour.scheduler import Checkpoint, Replay, checkpoint, durable, entries, experiment_of
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.core import Scheduler
@@ -303,13 +303,30 @@ class Surroundings(RuleBasedStateMachine):
             measure = self.make.evaluation(accuracy=effect.round)
             self._happen(on.Evaluated, experiment=name, round=effect.round, evaluation=measure)
 
+    def _begin_anew(self, anew: Checkpoint) -> None:
+        """Keep a checkpoint in place of what it stands for."""
+        heads = on.ExperimentSubmitted, on.Prepared
+        self.kept = [
+            (at_seconds, entry)
+            for at_seconds, entry in self.kept
+            if isinstance(entry, heads) or experiment_of(entry) != anew.experiment
+        ]
+        self.kept.append((self.now_seconds, anew))
+        self.replica = Replay()
+        for at_seconds, entry in self.kept:
+            self.replica.replay(at_seconds, entry)
+
     def _happen(self, kind: type[on.Event], **facts: Any) -> None:
         event = kind(at_seconds=self.now_seconds, **facts)
         commands = self.scheduler.handle(event)
         self.history.append((event, list(commands)))
+        anew = checkpoint(self.scheduler, event, commands)
         for entry in entries(event, commands):
-            self.kept.append((self.now_seconds, entry))
-            self.replica.replay(self.now_seconds, entry)
+            if entry is event and anew is not None and len(self.history) % 2:
+                self._begin_anew(anew)
+            else:
+                self.kept.append((self.now_seconds, entry))
+                self.replica.replay(self.now_seconds, entry)
         if isinstance(event, on.UpdatePublished) and event.attempt in self.judge.assigned:
             self.reports.append(event)
         self.judge.see(self.scheduler, event, commands)

@@ -40,7 +40,7 @@ HELD_UP_SECONDS = 2.0
 class CommandSink(Protocol):
     """Whoever keeps what happened and carries the commands out; long effects run elsewhere."""
 
-    def keep(self, at_seconds: float, event: Event, commands: list[Command]) -> None:
+    def keep(self, core: Scheduler, event: Event, commands: list[Command]) -> None:
         """Gather what must be kept of an event and of what follows from it."""
         ...
 
@@ -227,7 +227,7 @@ class Driver:
             if isinstance(item, _Asked):
                 return (item.question(self._scheduler),)
             commands = self._scheduler.handle(item.event)
-            self._sink.keep(self._scheduler.now_seconds, item.event, commands)
+            self._sink.keep(self._scheduler, item.event, commands)
         except Exception as error:
             log.exception("the scheduler could not take %s", item)
             item.done.set_exception(error)

@@ -32,6 +32,7 @@ from downpour.manager.recovery import Legacy
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import Workspace
 from downpour.rpc.messages import Task
+from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.store.patience import Patience, is_of_the_directory
@@ -106,9 +107,9 @@ class Effects:
             with suppress(SharedDirectoryError):
                 space.close()
 
-    def keep(self, at_seconds: float, event: on.Event, commands: list[do.Command]) -> None:
+    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> None:
         """Gather what must be kept; see `Keeper`."""
-        self._keeper.keep(at_seconds, event, commands)
+        self._keeper.keep(core, event, commands)
 
     def commit(self) -> None:
         """Make it durable; see `Keeper`."""

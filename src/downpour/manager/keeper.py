@@ -13,9 +13,12 @@ from itertools import count
 from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import Workspace
-from downpour.scheduler import Entry, entries, must_last
+from downpour.scheduler import Scheduler, checkpoint, entries, experiment_of, must_last
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
+
+_ROUNDS = 50
+"""Between two checkpoints: reading a journal takes moments, and it stays small."""
 
 
 class Keeper:
@@ -35,17 +38,23 @@ class Keeper:
         self._order = count(first_order)
         self._touched: dict[str, bool] = {}
 
-    def keep(self, at_seconds: float, event: on.Event, commands: list[do.Command]) -> None:
+    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> None:
         """Gather what must be kept of an event and of what the core made of it."""
         for experiment in self.recorder.note(event, commands):
             self._touched.setdefault(experiment, False)
+        anew = checkpoint(core, event, commands)
         for entry in entries(event, commands):
-            experiment = _experiment(entry)
+            experiment = experiment_of(entry)
             space = self._spaces.get(experiment)
-            if space is not None and not space.concluded:
-                space.journal.append(next(self._order), at_seconds, len(space.record), entry)
-                self._touched[experiment] = self._touched.get(experiment, False) or must_last(entry)
-                space.concluded = isinstance(entry, do.Conclude)
+            if space is None or space.concluded:
+                continue
+            place = next(self._order), core.now_seconds, len(space.record)
+            if entry is event and anew is not None and anew.rounds_done % _ROUNDS == 0:
+                space.journal.begin_anew(*place, anew)
+            else:
+                space.journal.append(*place, entry)
+            self._touched[experiment] = self._touched.get(experiment, False) or must_last(entry)
+            space.concluded = isinstance(entry, do.Conclude)
 
     def commit(self) -> None:
         """Write it all; returns when what changes results is durable.
@@ -58,9 +67,3 @@ class Keeper:
             space.record.flush()
             space.journal.commit(durably=must)
         self._touched.clear()
-
-
-def _experiment(entry: Entry) -> str:
-    if isinstance(entry, do.Assign | do.Accept | do.GiveUp):
-        return entry.attempt.experiment
-    return entry.experiment

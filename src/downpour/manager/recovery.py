@@ -104,6 +104,6 @@ def _opened(shared: SharedDirectory, name: str, term: int, story: list[Line]) ->
     first, last = story[0].entry, story[-1]
     if not isinstance(first, on.ExperimentSubmitted):
         raise FileCorrupt("journal", f"of {name} does not begin with a submission")
-    space = reopen_workspace(shared, name, first.spec, term, last.number + 1)
+    space = reopen_workspace(shared, name, first.spec, term, story)
     space.record.truncate(last.record_lines)
     return space

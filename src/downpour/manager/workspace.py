@@ -21,7 +21,7 @@ from downpour.datasets import PreparedDataset
 from downpour.errors import SpecError
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
-from downpour.runtime.journal import Journal
+from downpour.runtime.journal import Journal, Line
 from downpour.runtime.record import RecordWriter
 from downpour.spec import Spec
 from downpour.splitters import split
@@ -76,11 +76,12 @@ def open_workspace(
     """Make an experiment's folder, with its resolved spec and an empty record."""
     store = shared.create_experiment(experiment)
     spec_file = store.put_new(layout.SPEC_NAME, [spec.to_toml().encode()])
-    return _workspace(shared, experiment, spec, spec_file, term, 1)
+    journal = Journal(shared.experiment_path(experiment), term)
+    return _workspace(shared, experiment, spec, spec_file, journal)
 
 
 def reopen_workspace(
-    shared: SharedDirectory, experiment: str, spec: Spec, term: int, next_number: int
+    shared: SharedDirectory, experiment: str, spec: Spec, term: int, story: Sequence[Line]
 ) -> Workspace:
     """Open the folder of an experiment that an earlier manager took in.
 
@@ -89,10 +90,11 @@ def reopen_workspace(
         experiment: its identifier.
         spec: its resolved spec.
         term: this manager's.
-        next_number: of the next entry in its journal.
+        story: what its journal holds.
     """
+    folder = shared.experiment_path(experiment)
     spec_file = shared.store(experiment).describe(layout.SPEC_NAME)
-    return _workspace(shared, experiment, spec, spec_file, term, next_number)
+    return _workspace(shared, experiment, spec, spec_file, Journal(folder, term, story))
 
 
 def _workspace(
@@ -100,8 +102,7 @@ def _workspace(
     experiment: str,
     spec: Spec,
     spec_file: PublishedFile,
-    term: int,
-    next_number: int,
+    journal: Journal,
 ) -> Workspace:
     folder = shared.experiment_path(experiment)
     return Workspace(
@@ -111,7 +112,7 @@ def _workspace(
         store=shared.store(experiment),
         record=RecordWriter(folder / layout.RECORD_NAME),
         spec_file=spec_file,
-        journal=Journal(folder, term, next_number),
+        journal=journal,
     )
 
 

@@ -6,6 +6,10 @@ appended, and `commit` returns when they are durable. A manager begins a segment
 another one after a write that failed: what had not been confirmed is then written again under the
 same numbers, so that a torn line in the middle is made good by the segment after it. Segments are
 read in the order of their names; of two lines with one number the later counts.
+
+A checkpoint begins the journal anew: submission, preparation and checkpoint are published together
+as a segment, so that it is there whole or not at all, and the segments before it are removed. Who
+finds them still there begins to read at the last segment that has an entry of number 1.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +27,10 @@ import xxhash
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.errors import FileCorrupt, SharedDirectoryError
-from downpour.scheduler import Entry
+from downpour.scheduler import Checkpoint, Entry
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.store.publish import explain, sync_directory
+from downpour.store.publish import explain, publish, sync_directory
 
 _KINDS: dict[str, type[Entry]] = {
     "submitted": on.ExperimentSubmitted,
@@ -38,7 +42,9 @@ _KINDS: dict[str, type[Entry]] = {
     "evaluated": on.Evaluated,
     "published": on.ModelPublished,
     "concluded": do.Conclude,
+    "checkpoint": Checkpoint,
 }
+_HEAD = on.ExperimentSubmitted, on.Prepared
 _KIND_OF = {entry: kind for kind, entry in _KINDS.items()}
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(e) for kind, e in _KINDS.items()}
 _SEGMENT = re.compile(r"journal-\d{6}-\d{4}\.jsonl")
@@ -64,13 +70,15 @@ class Journal:
     Args:
         folder: the experiment's; it exists.
         term: the manager's, so that no two managers write to one file.
-        next_number: the number of the next entry; 1 where there is none yet.
+        lines: what the journal holds already.
     """
 
-    def __init__(self, folder: Path, term: int, next_number: int = 1) -> None:
+    def __init__(self, folder: Path, term: int, lines: Sequence[Line] = ()) -> None:
         self._folder = folder
         self._term = term
-        self._next = next_number
+        self._head = [line for line in lines if isinstance(line.entry, _HEAD)]
+        self._next = len(lines) + 1
+        self._anew: list[bytes] = []
         self._segment = 0
         self._file: int | None = None
         self._unwritten: list[bytes] = []
@@ -86,8 +94,22 @@ class Journal:
             record_lines=record_lines,
             entry=entry,
         )
+        if isinstance(entry, _HEAD):
+            self._head.append(line)
         self._unwritten.append(_written(line))
         self._next += 1
+
+    def begin_anew(
+        self, order: int, at_seconds: float, record_lines: int, entry: Checkpoint
+    ) -> None:
+        """Take in a checkpoint, and forget what is in the journal before it."""
+        self._next = 1
+        self._unwritten, self._unconfirmed = [], []
+        head, self._head = self._head, []
+        for line in head[:2]:
+            self.append(line.order, line.at_seconds, line.record_lines, line.entry)
+        self.append(order, at_seconds, record_lines, entry)
+        self._anew, self._unwritten = self._unwritten, []
 
     def commit(self, *, durably: bool = True) -> None:
         """Write what was appended; it outlives this process then, and with `durably` the machine.
@@ -96,6 +118,8 @@ class Journal:
             SharedDirectoryError: it cannot be; calling again writes all that is not yet known to be
                 durable into a new segment.
         """
+        if self._anew:
+            self._publish_anew()
         if not self._unwritten and not (durably and self._unconfirmed):
             return
         try:
@@ -105,6 +129,19 @@ class Journal:
             self._unwritten = self._unconfirmed + self._unwritten
             self._unconfirmed = []
             raise SharedDirectoryError(self._folder, f"journal: {explain(error)}") from error
+
+    def _publish_anew(self) -> None:
+        self.close()
+        former = segments(self._folder)
+        publish(self._folder, self._next_name(), self._anew)
+        self._anew = []
+        for path in former:
+            with suppress(OSError):  # what stays is not read
+                path.unlink()
+
+    def _next_name(self) -> str:
+        self._segment += 1
+        return f"journal-{self._term:06d}-{self._segment:04d}.jsonl"
 
     def _write(self, *, durably: bool) -> None:
         descriptor = self._open()
@@ -126,8 +163,7 @@ class Journal:
 
     def _open(self) -> int:
         if self._file is None:
-            self._segment += 1
-            path = self._folder / f"journal-{self._term:06d}-{self._segment:04d}.jsonl"
+            path = self._folder / self._next_name()
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
             self._file = os.open(path, flags, 0o666)
             sync_directory(self._folder)
@@ -146,10 +182,12 @@ def read_journal(folder: Path) -> list[Line]:
     found: dict[int, Line] = {}
     for segment in segments(folder):
         try:
-            content = segment.read_bytes()
+            lines = list(_lines(segment.read_bytes()))
         except OSError as error:
             raise SharedDirectoryError(folder, f"{segment.name}: {explain(error)}") from error
-        found.update((line.number, line) for line in _lines(content))
+        if lines and lines[0].number == 1:
+            found.clear()
+        found.update((line.number, line) for line in lines)
     for number in range(1, max(found, default=0) + 1):
         if number not in found:
             raise FileCorrupt("journal", f"entry {number} is missing or altered")

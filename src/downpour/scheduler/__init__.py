@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from downpour.scheduler.core import Scheduler, SchedulerOptions
-from downpour.scheduler.replay import DurableExperiment, Entry, Replay, durable, entries, must_last
+from downpour.scheduler.replay import (
+    Checkpoint,
+    DurableExperiment,
+    Entry,
+    Replay,
+    checkpoint,
+    durable,
+    entries,
+    experiment_of,
+    must_last,
+)
 
 __all__ = [
+    "Checkpoint",
     "DurableExperiment",
     "Entry",
     "Replay",
     "Scheduler",
     "SchedulerOptions",
+    "checkpoint",
     "durable",
     "entries",
+    "experiment_of",
     "must_last",
 ]

@@ -19,6 +19,23 @@ from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Round, Task
 from downpour.values import AttemptId, Evaluation, FailureKind, PublishedFile, Update
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Where an experiment stood when a round began.
+
+    After its submission and its preparation nothing else need be known of what came before.
+    """
+
+    experiment: str
+    rounds_done: int
+    models: tuple[PublishedFile, ...]
+    optimizer_states: tuple[tuple[int, PublishedFile], ...]
+    evaluating: tuple[tuple[int, PublishedFile], ...]
+    evaluated_round: int
+    last_evaluation: Evaluation | None
+
+
 Entry = (
     on.ExperimentSubmitted
     | on.Prepared
@@ -29,6 +46,7 @@ Entry = (
     | do.Accept
     | do.GiveUp
     | do.Conclude
+    | Checkpoint
 )
 
 _EVENTS = on.ExperimentSubmitted, on.Prepared, on.Aggregated, on.Evaluated, on.ModelPublished
@@ -42,6 +60,39 @@ def entries(event: on.Event, commands: Sequence[do.Command]) -> Iterator[Entry]:
     for command in commands:
         if isinstance(command, _COMMANDS):
             yield command
+
+
+def checkpoint(
+    core: Scheduler, event: on.Event, commands: Sequence[do.Command]
+) -> Checkpoint | None:
+    """Return where an experiment stands if the event has just begun a round of it; else None.
+
+    It stands for everything before; the assignments among the commands come after it.
+    """
+    experiment = (
+        core.experiments.get(event.experiment) if isinstance(event, on.Aggregated) else None
+    )
+    if experiment is None or experiment.round is None:
+        return None
+    assigned = sum(isinstance(command, do.Assign) for command in commands)
+    if experiment.round.published or assigned != sum(t.attempts for t in experiment.round.tasks):
+        return None  # the round had begun before
+    return Checkpoint(
+        experiment=experiment.name,
+        rounds_done=experiment.rounds_done,
+        models=tuple(experiment.models),
+        optimizer_states=tuple(sorted(experiment.optimizer_states.items())),
+        evaluating=tuple(sorted(experiment.evaluating.items())),
+        evaluated_round=experiment.evaluated_round,
+        last_evaluation=experiment.last_evaluation,
+    )
+
+
+def experiment_of(entry: Entry) -> str:
+    """Return the experiment that an entry is about."""
+    if isinstance(entry, do.Assign | do.Accept | do.GiveUp):
+        return entry.attempt.experiment
+    return entry.experiment
 
 
 def must_last(entry: Entry) -> bool:
@@ -105,6 +156,8 @@ class Replay(Scheduler):
                 self._replay_give_up(entry)
             case do.Conclude():
                 self._replay_conclude(entry)
+            case Checkpoint():
+                self._go_to(entry)
 
     def resume(self) -> list[do.Command]:
         """Take up the active experiment: ask for its dataset, and expect its workers back.
@@ -138,6 +191,16 @@ class Replay(Scheduler):
             experiment.asked_wrongly = entry.asked_wrongly
             experiment.life.step("cancel" if entry.ending == "cancelled" else "fail")
             self._conclude(experiment, entry.ending, entry.reason)
+
+    def _go_to(self, entry: Checkpoint) -> None:
+        experiment = self.experiments[entry.experiment]
+        experiment.rounds_done = entry.rounds_done
+        experiment.models = list(entry.models)
+        experiment.optimizer_states = dict(entry.optimizer_states)
+        experiment.evaluating = dict(entry.evaluating)
+        experiment.evaluated_round = entry.evaluated_round
+        experiment.last_evaluation = entry.last_evaluation
+        experiment.start_round()
 
     def _round_of(self, attempt: AttemptId) -> Round:
         """Return the round that an attempt belongs to; entries out of order raise ValueError."""
