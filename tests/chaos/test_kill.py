@@ -6,6 +6,8 @@ What happens, and when, follows from a seed, which the test's name tells.
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
@@ -53,21 +55,17 @@ def test_a_successor_goes_on_and_the_workers_find_it(stage: Stage, undisturbed: 
     """It answers elsewhere; the shared directory tells them where."""
     client = stage.submit(*FLAGS)
     stage.hand_over()
-    client.kill()
-    client.wait()
-    deadline_seconds = PATIENCE_SECONDS
-    assert _finished(stage.shared, deadline_seconds), stage.manager.said
+    client.kill()  # it was told the other address
+    client.communicate()
+    assert finished_in_time(stage.shared), stage.manager.said
     assert model_in(stage.shared) == undisturbed
 
 
-def _finished(shared: Path, seconds: float) -> bool:
+def finished_in_time(shared: Path) -> bool:
     """Wait for a model."""
-    from threading import Event
-    from time import monotonic
-
-    deadline, pause = monotonic() + seconds, Event()
-    while monotonic() < deadline:
-        if list(shared.glob("experiments/*/model.safetensors")):
-            return True
+    deadline, pause = monotonic() + PATIENCE_SECONDS, Event()
+    while not list(shared.glob("experiments/*/model.safetensors")):
+        if monotonic() > deadline:
+            return False
         pause.wait(0.1)
-    return False
+    return True
