@@ -49,7 +49,7 @@ def test_terms_rise_and_the_highest_says_who_is_in_office(shared: SharedDirector
         lease.release()
     office = current_office(shared.terms)
     assert office is not None
-    assert (office.term, office.address) == (3, "host:3")
+    assert (office.term, office.addresses) == (3, ("host:3",))
     assert highest_term(shared.terms) == 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -117,6 +118,15 @@ def test_a_dataset_that_is_seen_late_is_waited_for(shared: SharedDirectory, task
 
     late = replace(shared, sleep=appears)
     assert TaskRunner(late, "cpu").run(task, TaskControl(task.id)).samples == 100
+
+
+def test_a_cancelled_task_waits_for_no_file(shared: SharedDirectory, task: Task) -> None:
+    """A file that is missing may be on its way; nobody waits for it who is not wanted."""
+    gone = replace(task, model=replace(task.model, name="model-000009-gone.safetensors"))
+    control = TaskControl(task.id)
+    Timer(0.2, control.cancelled.set).start()
+    with pytest.raises(TaskCancelled):
+        TaskRunner(replace(shared, patience_seconds=3600), "cpu").run(gone, control)
 
 
 def test_an_altered_model_is_noticed(shared: SharedDirectory, task: Task) -> None:

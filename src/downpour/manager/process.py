@@ -13,6 +13,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
 
+import psutil
+
 from downpour.errors import DownpourError, SharedDirectoryError, StoreError
 from downpour.manager.driver import Driver
 from downpour.manager.effects import Effects
@@ -77,7 +79,7 @@ class Manager:
 
     def _begin(self, shared: SharedDirectory, left: Legacy) -> None:
         """Take office, go on with what was left, and answer."""
-        term = 0 if self._embedded else self._lease.claim(_called_at(self.address))
+        term = 0 if self._embedded else self._lease.claim(*_called_at(self.address))
         self._effects.take_up(left, left.workspaces(shared, term), term)
         self._service.announce(term)
         self._driver.start()
@@ -157,11 +159,15 @@ def _say_who_serves(holder: Office | None) -> None:
     )
 
 
-def _called_at(address: Address) -> str:
-    """Return an address by which others can call: the host's name where it listens everywhere."""
-    everywhere = {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
-    host = socket.gethostname() if address.host in everywhere else address.host
-    return str(Address(host, address.port))
+def _called_at(address: Address) -> list[str]:
+    """Return the addresses by which others may call: all of the machine where it listens on all."""
+    if address.host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+        return [str(address)]
+    kinds = {socket.AF_INET} if address.host == "0.0.0.0" else {socket.AF_INET, socket.AF_INET6}  # noqa: S104
+    found = (one for several in psutil.net_if_addrs().values() for one in several)
+    hosts = [one.address for one in found if one.family in kinds and "%" not in one.address]
+    outward = [Address(host, address.port) for host in hosts]
+    return [str(one) for one in outward if not one.is_loopback]
 
 
 def _allow_many_files() -> None:

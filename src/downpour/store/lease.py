@@ -28,10 +28,10 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Office:
-    """Who manages, or did: the term, where it answers, and which process that is."""
+    """Who manages, or did: the term, where it may answer, and which process that is."""
 
     term: int
-    address: str
+    addresses: tuple[str, ...]
     hostname: str
     pid: int
 
@@ -70,13 +70,13 @@ class Lease:
         except OSError as error:
             raise SharedDirectoryError(self.root, f"cannot be locked ({explain(error)})") from None
 
-    def claim(self, address: str) -> int:
-        """Begin a term of one's own, as the manager who answers at `address`; returns its number.
+    def claim(self, *addresses: str) -> int:
+        """Begin a term of one's own, as the manager who answers there; returns its number.
 
         Raises:
             SharedDirectoryError: it cannot be written.
         """
-        office = {"address": address, "hostname": socket.gethostname(), "pid": os.getpid()}
+        office = {"addresses": addresses, "hostname": socket.gethostname(), "pid": os.getpid()}
         try:
             self._terms.mkdir(exist_ok=True)
         except OSError as error:
@@ -113,7 +113,7 @@ def current_office(terms: Path) -> Office | None:
         told = json.loads((terms / _name(term)).read_bytes())
         return Office(
             term=term,
-            address=str(told["address"]),
+            addresses=tuple(map(str, told["addresses"])),
             hostname=str(told["hostname"]),
             pid=int(told["pid"]),
         )
@@ -140,5 +140,6 @@ def _name(term: int) -> str:
 
 
 def _taken(holder: Office | None) -> str:
-    who = f" ({holder.hostname}, process {holder.pid}, at {holder.address})" if holder else ""
+    where = f"at {', '.join(holder.addresses)}" if holder else ""
+    who = f" ({holder.hostname}, process {holder.pid}, {where})" if holder else ""
     return f"another manager serves here{who}; --successor waits until it is gone"

@@ -236,7 +236,8 @@ class WorkerAgent:
                 level = logging.WARNING if heard else logging.INFO  # once is enough
                 log.log(level, "%s: no heartbeat, will go on trying: %s", self.name, error)
                 heard = False
-                self._turn_to(self._find_manager())
+                if isinstance(error, Unreachable):  # who is merely slow is still in office
+                    self._turn_to(self._find_manager())
             except Exception:  # a worker that falls silent counts as lost
                 log.exception("%s: no heartbeat", self.name)
 

@@ -26,23 +26,24 @@ class Managers:
     def another(self) -> ManagerClient | None:
         """Return a client of a manager elsewhere than the last one; None where none is known.
 
-        Who asks again and again comes by turns to the address it was told and to that of the
-        manager in office: the first may be a name that moves, the second one that is not seen from
-        here.
+        Who asks again and again comes by turns to the address it was told and to those of the
+        manager in office: the first may be a name that moves, the others may not be seen from here.
         """
-        address = self._told if self._client.address != self._told else self._in_office()
-        if address is None or address == self._client.address:
+        places = list(dict.fromkeys([self._told, *self._in_office()]))
+        last = places.index(self._client.address) if self._client.address in places else -1
+        following = places[(last + 1) % len(places)]
+        if following == self._client.address:
             return None
-        self._client = ManagerClient(address, trust=self._trust)
+        self._client = ManagerClient(following, trust=self._trust)
         return self._client
 
     def close(self) -> None:
         """Let go of the last one."""
         self._client.close()
 
-    def _in_office(self) -> Address | None:
+    def _in_office(self) -> list[Address]:
         office = current_office(self._shared.terms)
         try:
-            return parse_address(office.address) if office else None
+            return [parse_address(address) for address in office.addresses] if office else []
         except SpecError:
-            return None
+            return []

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -47,7 +47,8 @@ class TaskRunner:
     """Runs tasks one after the other."""
 
     def __init__(self, shared: SharedDirectory, device: str) -> None:
-        self._shared = shared
+        self._shared = replace(shared, sleep=self._pause)
+        self._pause_task: Callable[[float], object] = shared.sleep
         self._device = device
         self._bench: _Workbench | None = None
 
@@ -59,6 +60,7 @@ class TaskRunner:
             DownpourError: the spec, a file or the training was wrong.
         """
         began = time.perf_counter()
+        self._pause_task = control.pause
         bench = self._workbench(task)
         training = _begin(bench, task)
         control.steps_total = training.steps_total
@@ -76,6 +78,10 @@ class TaskRunner:
             optimizer_state=_publish_optimizer(bench, task.id, training),
             publish_seconds=time.perf_counter() - trained,
         )
+
+    def _pause(self, seconds: float) -> None:
+        """Wait for a file, as long as the attempt that needs it is wanted."""
+        self._pause_task(seconds)
 
     def _workbench(self, task: Task) -> _Workbench:
         if self._bench is not None and self._bench.experiment == task.id.experiment:
