@@ -32,11 +32,6 @@ class TaskControl:
             elapsed_seconds=time.monotonic() - self.began_at,
         )
 
-    def pause(self, seconds: float) -> None:
-        """Wait, but not longer than the attempt is wanted; then raise TaskCancelled."""
-        self.cancelled.wait(seconds)
-        self.raise_if_cancelled()
-
     def raise_if_cancelled(self) -> None:
         """Raise TaskCancelled where the attempt is no longer wanted."""
         if self.cancelled.is_set():

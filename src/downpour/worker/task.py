@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -48,7 +48,8 @@ class TaskRunner:
 
     def __init__(self, shared: SharedDirectory, device: str) -> None:
         self._shared = replace(shared, sleep=self._pause)
-        self._pause_task: Callable[[float], object] = shared.sleep
+        self._sleep = shared.sleep
+        self._control: TaskControl | None = None
         self._device = device
         self._bench: _Workbench | None = None
 
@@ -60,7 +61,7 @@ class TaskRunner:
             DownpourError: the spec, a file or the training was wrong.
         """
         began = time.perf_counter()
-        self._pause_task = control.pause
+        self._control = control
         bench = self._workbench(task)
         training = _begin(bench, task)
         control.steps_total = training.steps_total
@@ -81,7 +82,9 @@ class TaskRunner:
 
     def _pause(self, seconds: float) -> None:
         """Wait for a file, as long as the attempt that needs it is wanted."""
-        self._pause_task(seconds)
+        if self._control is not None:
+            self._control.raise_if_cancelled()
+        self._sleep(seconds)
 
     def _workbench(self, task: Task) -> _Workbench:
         if self._bench is not None and self._bench.experiment == task.id.experiment:
