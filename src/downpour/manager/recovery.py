@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from downpour.errors import FileCorrupt
 from downpour.manager.workspace import Workspace, reopen_workspace
 from downpour.runtime.journal import Line, read_journal
+from downpour.runtime.recovery import next_order, replay
 from downpour.scheduler import Replay, SchedulerOptions
 from downpour.scheduler import events as on
 from downpour.store import SharedDirectory, layout
@@ -31,7 +32,7 @@ class Legacy:
     @property
     def next_order(self) -> int:
         """The place of the next entry among those of all experiments."""
-        return max((line.order for story in self.stories.values() for line in story), default=0) + 1
+        return next_order(self.stories)
 
     def submitted_at(self) -> dict[str, float]:
         """Return the experiments that go on, with the time of their submission."""
@@ -77,14 +78,8 @@ def recover(shared: SharedDirectory, options: SchedulerOptions) -> Legacy:
         SharedDirectoryError: the directory cannot be read.
     """
     core, stories = Replay(options), _stories(shared)
-    lines = sorted((line for story in stories.values() for line in story), key=_order)
-    for line in lines:
-        core.replay(line.at_seconds, line.entry)
+    replay(core, stories)
     return Legacy(core, stories)
-
-
-def _order(line: Line) -> int:
-    return line.order
 
 
 def _stories(shared: SharedDirectory) -> dict[str, list[Line]]:

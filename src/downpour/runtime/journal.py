@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,12 +179,20 @@ def read_journal(folder: Path) -> list[Line]:
         FileCorrupt: an entry is missing or altered, and later ones are there.
         SharedDirectoryError: the folder cannot be read.
     """
+    return in_order(_read(segment) for segment in segments(folder))
+
+
+def in_order(parts: Iterable[tuple[int, Sequence[Line]]]) -> list[Line]:
+    """Put the lines of a journal in order.
+
+    Args:
+        parts: a segment's term and whole lines, in the order of their names.
+
+    Raises:
+        FileCorrupt: an entry is missing, and later ones are there.
+    """
     found: dict[int, Line] = {}
-    for segment in segments(folder):
-        try:
-            lines = list(_lines(segment.read_bytes()))
-        except OSError as error:
-            raise SharedDirectoryError(folder, f"{segment.name}: {explain(error)}") from error
+    for _, lines in parts:
         if lines and lines[0].number == 1:
             found.clear()
         found.update((line.number, line) for line in lines)
@@ -211,6 +219,15 @@ def _written(line: Line) -> bytes:
     }
     text = json.dumps(body, separators=(",", ":")).encode()
     return xxhash.xxh3_64_hexdigest(text).encode() + b" " + text + b"\n"
+
+
+def _read(segment: Path) -> tuple[int, list[Line]]:
+    """Return a segment's term and its lines."""
+    try:
+        content = segment.read_bytes()
+    except OSError as error:
+        raise SharedDirectoryError(segment.parent, f"{segment.name}: {explain(error)}") from error
+    return int(segment.name.split("-")[1]), list(_lines(content))
 
 
 def _lines(content: bytes) -> Iterator[Line]:
