@@ -169,6 +169,17 @@ def test_the_next_manager_goes_on_behind_what_a_crash_has_torn(tmp_path: Path) -
     assert found[2].entry == ONE_OF_EACH[3]
 
 
+def test_what_is_read_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer may have died before a sync, and the next one's lines must not outlive these."""
+    journal = Journal(tmp_path, 1)
+    journal.append(1, 1.0, 1, ONE_OF_EACH[0])
+    journal.commit(durably=False)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
+    read_journal(tmp_path)
+    assert synced == [segment.stat().st_ino for segment in segments(tmp_path)]
+
+
 def test_a_disk_that_was_full_gets_the_rest_when_it_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,7 +173,7 @@ class Journal:
 def read_journal(folder: Path) -> list[Line]:
     """Return an experiment's entries in order; empty where it has no journal.
 
-    What a crash has torn at the end is left out.
+    What a crash has torn at the end is left out; what is returned is durable.
 
     Raises:
         FileCorrupt: an entry is missing or altered, and later ones are there.
@@ -222,9 +222,14 @@ def _written(line: Line) -> bytes:
 
 
 def _read(segment: Path) -> tuple[int, list[Line]]:
-    """Return a segment's term and its lines."""
+    """Return a segment's term and its lines; durable now, for its writer need not have synced it.
+
+    Whoever goes on from here syncs what he adds, and no gap may open before that.
+    """
     try:
-        content = segment.read_bytes()
+        with segment.open("rb") as file:
+            content = file.read()
+            os.fsync(file.fileno())
     except OSError as error:
         raise SharedDirectoryError(segment.parent, f"{segment.name}: {explain(error)}") from error
     return int(segment.name.split("-")[1]), list(_lines(content))
