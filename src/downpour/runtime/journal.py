@@ -5,7 +5,8 @@ was when it was made, and the entry (`scheduler.replay` says which there are). L
 appended, and `commit` returns when they are durable. A manager begins a segment of its own, and
 another one after a write that failed: what had not been confirmed is then written again under the
 same numbers, so that a torn line in the middle is made good by the segment after it. Segments are
-read in the order of their names; of two lines with one number the later counts.
+read in the order of their names; of two lines with one number the later counts, and with the first
+line of a later term end those of the terms before it.
 
 A checkpoint begins the journal anew: submission, preparation and checkpoint are published together
 as a segment, so that it is there whole or not at all, and the segments before it are removed. Who
@@ -185,6 +186,9 @@ def read_journal(folder: Path) -> list[Line]:
 def in_order(parts: Iterable[tuple[int, Sequence[Line]]]) -> list[Line]:
     """Put the lines of a journal in order.
 
+    A manager whose lock was lost may write beside the one that has followed it. Where the later one
+    has begun to write, what the earlier one has written from there on belongs to no story.
+
     Args:
         parts: a segment's term and whole lines, in the order of their names.
 
@@ -192,9 +196,11 @@ def in_order(parts: Iterable[tuple[int, Sequence[Line]]]) -> list[Line]:
         FileCorrupt: an entry is missing, and later ones are there.
     """
     found: dict[int, Line] = {}
-    for _, lines in parts:
-        if lines and lines[0].number == 1:
-            found.clear()
+    latest = 0
+    for term, lines in parts:
+        if lines and (term > latest or lines[0].number == 1):
+            latest = term
+            found = {number: line for number, line in found.items() if number < lines[0].number}
         found.update((line.number, line) for line in lines)
     for number in range(1, max(found, default=0) + 1):
         if number not in found:
