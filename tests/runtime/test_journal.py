@@ -171,9 +171,11 @@ def test_the_next_manager_goes_on_behind_what_a_crash_has_torn(tmp_path: Path) -
 
 def test_a_manager_that_was_replaced_adds_nothing_behind_its_successor(tmp_path: Path) -> None:
     """Both went on from the second line; the one with the higher term says what happened."""
-    earlier, later = Journal(tmp_path, 1), Journal(tmp_path, 2, next_number=3)
+    earlier = Journal(tmp_path, 1)
     for number, entry in enumerate(ONE_OF_EACH[:2], 1):
         earlier.append(number, 1.0, number, entry)
+    earlier.commit()
+    later = Journal(tmp_path, 2, read_journal(tmp_path))
     for number in (3, 4, 5):
         earlier.append(number, 2.0, number, ONE_OF_EACH[2])
     later.append(3, 9.0, 3, ONE_OF_EACH[4])
@@ -181,6 +183,12 @@ def test_a_manager_that_was_replaced_adds_nothing_behind_its_successor(tmp_path:
     earlier.commit()
     entries = [line.entry for line in read_journal(tmp_path)]
     assert entries == [*ONE_OF_EACH[:2], ONE_OF_EACH[4]]
+    anew = ONE_OF_EACH[-1]
+    assert isinstance(anew, Checkpoint)
+    earlier.begin_anew(9, 9.0, 9, anew)
+    with pytest.raises(SharedDirectoryError, match="another manager has taken over"):
+        earlier.commit()
+    assert [line.entry for line in read_journal(tmp_path)] == entries
 
 
 def test_what_is_read_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,6 +134,8 @@ class Journal:
     def _publish_anew(self) -> None:
         self.close()
         former = segments(self._folder)
+        if any(_term_of(path) > self._term for path in former):
+            raise SharedDirectoryError(self._folder, "another manager has taken over")
         publish(self._folder, self._next_name(), self._anew)
         self._anew = []
         for path in former:
@@ -238,7 +240,11 @@ def _read(segment: Path) -> tuple[int, list[Line]]:
             os.fsync(file.fileno())
     except OSError as error:
         raise SharedDirectoryError(segment.parent, f"{segment.name}: {explain(error)}") from error
-    return int(segment.name.split("-")[1]), list(_lines(content))
+    return _term_of(segment), list(_lines(content))
+
+
+def _term_of(segment: Path) -> int:
+    return int(segment.name.split("-")[1])
 
 
 def _lines(content: bytes) -> Iterator[Line]:
