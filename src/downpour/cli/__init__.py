@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import TyperException
 
-from downpour.cli import certs, clients, cluster, doctor, ping, run
+from downpour.cli import certs, clients, cluster, doctor, ping, run, simulate
 from downpour.cli.help import Command
 from downpour.errors import DownpourError
 
@@ -36,6 +36,7 @@ app.command("results", cls=Command)(clients.results)
 app.command("ping", cls=Command)(ping.ping)
 app.command("certs", cls=Command)(certs.certs)
 app.command("doctor", cls=Command)(doctor.doctor)
+app.command("simulate", cls=Command)(simulate.simulate)
 
 _INTERRUPTED = 130
 

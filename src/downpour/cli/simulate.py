@@ -1,0 +1,293 @@
+"""`downpour simulate`: the scheduler in virtual time, to find defects and to plan clusters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from math import inf
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from downpour.cli.options import AsJson, whole_number
+from downpour.cli.printing import err, note, out, print_json
+from downpour.errors import SpecError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from downpour.simulator.capacity import Forecast, Load
+    from downpour.simulator.plan import Plan
+    from downpour.simulator.site import Figures
+    from downpour.simulator.world import Outcome
+
+_FAILED = 1
+_CAPACITY = "Capacity"
+_STORY_LINES = 30
+_SHARDS_MAX = 100_000
+_LOST_AFTER_SECONDS = 10.0
+
+
+def _number(help_text: str, panel: str | None = None) -> Any:
+    return typer.Option(metavar="N", parser=whole_number, help=help_text, rich_help_panel=panel)
+
+
+def _seconds(help_text: str) -> Any:
+    return typer.Option(metavar="X", help=help_text, rich_help_panel=_CAPACITY)
+
+
+Seeds = Annotated[int, _number("How many seeds to try.")]
+FromSeed = Annotated[int, _number("The first seed to try.")]
+Seed = Annotated[int | None, _number("Run this seed alone.")]
+Faults = Annotated[
+    str,
+    typer.Option(
+        metavar="N,N",
+        help="With --seed: only these of its faults, or none.",
+        show_default="all of them",
+    ),
+]
+Story = Annotated[bool, typer.Option("--story", help="Tell what happens.")]
+Workers = Annotated[
+    int | None, _number("Say how fast so many workers would be, without faults.", _CAPACITY)
+]
+Shards = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        parser=whole_number,
+        help="Shards in a round.",
+        show_default="one a worker",
+        rich_help_panel=_CAPACITY,
+    ),
+]
+Rounds = Annotated[int, _number("Rounds to simulate.", _CAPACITY)]
+TaskSeconds = Annotated[float, _seconds("How long a task takes, at the median.")]
+Spread = Annotated[float, _seconds("How much tasks vary: the deviation of the time's logarithm.")]
+WorkerSpread = Annotated[float, _seconds("How much workers differ, likewise.")]
+NetworkSeconds = Annotated[float, _seconds("How long a message takes.")]
+EventSeconds = Annotated[float, _seconds("What a message costs the manager.")]
+SyncSeconds = Annotated[float, _seconds("How long the journal takes to sync.")]
+UpdateSeconds = Annotated[float, _seconds("What an update adds to an aggregation.")]
+EvaluateSeconds = Annotated[float, _seconds("How long an evaluation takes.")]
+HeartbeatSeconds = Annotated[float, _seconds("Time between a worker's heartbeats.")]
+
+
+def simulate(
+    seeds: Seeds = 1000,
+    from_seed: FromSeed = 0,
+    seed: Seed = None,
+    faults: Faults = "",
+    *,
+    story: Story = False,
+    as_json: AsJson = False,
+    workers: Workers = None,
+    shards: Shards = None,
+    rounds: Rounds = 3,
+    task_seconds: TaskSeconds = 60.0,
+    spread: Spread = 0.2,
+    worker_spread: WorkerSpread = 0.0,
+    network_seconds: NetworkSeconds = 0.0005,
+    event_seconds: EventSeconds = 0.00045,
+    sync_seconds: SyncSeconds = 0.005,
+    update_seconds: UpdateSeconds = 0.001,
+    evaluate_seconds: EvaluateSeconds = 1.0,
+    heartbeat_seconds: HeartbeatSeconds = 1.0,
+) -> None:
+    """Try the scheduler in virtual time: what goes wrong, or how fast a cluster would be.
+
+    Each seed stands for a small cluster, what it trains, and faults: managers and workers die,
+    stand still and are cut off, messages and files come late, twice or not at all. When a run is
+    not as it should be, the fewest faults that are enough and the command that shows them are
+    printed, and the exit status is 1.
+
+    With --workers nothing goes wrong, and the question is how many rounds are done in an hour.
+    """
+    if workers is not None:
+        seconds = {
+            "task_seconds": task_seconds,
+            "spread": spread,
+            "worker_spread": worker_spread,
+            "network_seconds": network_seconds,
+            "event_seconds": event_seconds,
+            "update_seconds": update_seconds,
+            "evaluate_seconds": evaluate_seconds,
+            "heartbeat_seconds": heartbeat_seconds,
+        }
+        load = _load(workers, shards, rounds, _figures(seconds, sync_seconds), seed or 0)
+        _plan_capacity(load, as_json=as_json)
+    elif seed is not None:
+        _replay(seed, faults, story=story, as_json=as_json)
+    else:
+        _search(from_seed, _at_least_one("seeds", seeds), story=story, as_json=as_json)
+
+
+# Faults
+
+
+def _search(first: int, count: int, *, story: bool, as_json: bool) -> None:
+    """Try seeds until one fails."""
+    from rich.progress import Progress
+
+    from downpour.simulator.search import outcomes, shrunken
+
+    began, steps, virtual = time.perf_counter(), 0, 0.0
+    quiet = not err().is_terminal
+    with Progress(console=err(), disable=quiet, transient=True) as bars:
+        bar = bars.add_task("seeds", total=count)
+        for done, outcome in enumerate(outcomes(range(first, first + count)), 1):
+            bars.update(bar, completed=done)
+            steps += outcome.steps
+            virtual += outcome.seconds
+            if outcome.failure:
+                break
+    took = time.perf_counter() - began
+    failed = bool(outcome.failure)
+    if as_json:
+        failure = _as_json(outcome) if failed else None
+        print_json({"seeds": done, "seconds": took, "steps": steps, "failure": failure})
+    else:
+        rate = f"{took / done * 1e3:.1f} ms each, {steps / took:,.0f} steps/s"
+        note(f"{done} seeds, {virtual / 3600:.1f} hours of virtual time, {rate}")
+    if failed and not as_json:
+        _show_failure(outcome, shrunken(outcome.plan), story=story)
+    if failed:
+        raise typer.Exit(_FAILED)
+
+
+def _replay(seed: int, faults: str, *, story: bool, as_json: bool) -> None:
+    from downpour.simulator.plan import plan_of
+    from downpour.simulator.world import simulate as run
+
+    plan = plan_of(seed)
+    if faults:
+        plan = plan.with_faults(_numbers(faults, len(plan.faults)))
+    outcome = run(plan, story=story)
+    if as_json:
+        print_json(_as_json(outcome))
+    elif story:
+        _print_lines(outcome.story)
+    else:
+        took = f"{outcome.seconds:.1f} s of virtual time, {len(plan.faults)} faults"
+        out().print(f"seed {seed}: {outcome.failure or 'all is well'} ({took})", highlight=False)
+    if outcome.failure:
+        raise typer.Exit(_FAILED)
+
+
+def _show_failure(outcome: Outcome, plan: Plan, *, story: bool) -> None:
+    """Tell the shortest story of a failure, and how to see it again."""
+    from downpour.simulator.world import simulate as run
+
+    numbers = ",".join(str(fault.number) for fault in plan.faults) or "none"
+    told = run(plan, story=True).story
+    lines = told if story else told[-_STORY_LINES:]
+    enough = f"{len(plan.faults)} of its {len(outcome.plan.faults)} faults are enough"
+    _print_lines((f"seed {outcome.plan.seed} fails: {outcome.failure}", f"{enough}:"))
+    _print_lines(lines)
+    note(f"again: downpour simulate --seed {plan.seed} --faults {numbers} --story")
+
+
+def _print_lines(lines: tuple[str, ...]) -> None:
+    for line in lines:
+        out().print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _as_json(outcome: Outcome) -> dict[str, object]:
+    return {
+        "seed": outcome.plan.seed,
+        "failure": outcome.failure,
+        "virtual_seconds": outcome.seconds,
+        "steps": outcome.steps,
+        "faults": [{"number": f.number, "what": str(f)} for f in outcome.plan.faults],
+        "story": list(outcome.story),
+    }
+
+
+def _numbers(text: str, most: int) -> set[int]:
+    """Read the numbers of faults; "none" is none of them."""
+    words = [] if text == "none" else text.split(",")
+    accepted = f"must be numbers from 1 to {most} with commas between them, or none"
+    if not all(word.isdecimal() and 1 <= int(word) <= most for word in words):
+        raise SpecError("faults", text, accepted)
+    return {int(word) for word in words}
+
+
+# Capacity
+
+
+def _figures(seconds: Mapping[str, float], sync_seconds: float) -> Figures:
+    from downpour.simulator.disk import DiskFigures
+    from downpour.simulator.site import Figures
+
+    for field, value in {**seconds, "sync_seconds": sync_seconds}.items():
+        none = field in {"task_seconds", "heartbeat_seconds"} and value == 0
+        if none or not 0 <= value < inf:
+            accepted = "must be a number above 0" if none else "must be a number, 0 or above"
+            raise SpecError(field.replace("_", "-"), value, accepted)
+    disk = DiskFigures(sync_seconds=sync_seconds)
+    return Figures(lost_after_seconds=_LOST_AFTER_SECONDS, disk=disk, **seconds)
+
+
+def _load(workers: int, shards: int | None, rounds: int, figures: Figures, seed: int) -> Load:
+    from downpour.simulator.capacity import Load
+
+    return Load(
+        workers=_at_least_one("workers", workers),
+        shards=_at_least_one("shards", workers if shards is None else shards, _SHARDS_MAX),
+        rounds=_at_least_one("rounds", rounds),
+        figures=figures,
+        seed=seed,
+    )
+
+
+def _plan_capacity(load: Load, *, as_json: bool) -> None:
+    from rich.progress import Progress
+
+    from downpour.simulator.capacity import forecast
+
+    began = time.perf_counter()
+    with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
+        bar = bars.add_task("rounds", total=load.rounds)
+        found = forecast(load, lambda rounds: bars.update(bar, completed=rounds))
+    took = time.perf_counter() - began
+    if as_json:
+        load_shown = {
+            "workers": load.workers,
+            "shards": load.shards,
+            "figures": asdict(load.figures),
+        }
+        figures = {"round_seconds": found.round_seconds, "rounds_per_hour": found.rounds_per_hour}
+        busy = {"manager_busy": found.busy(load.figures.event_seconds), "lost": found.lost}
+        print_json({**load_shown, **figures, **busy, "events": found.events, "seconds": took})
+        return
+    out().print(_table(load, found))
+    note(f"simulated {found.events:,} events in {took:.1f} s, {found.events / took:,.0f} a second")
+    if found.lost:
+        note(f"{found.lost} times the manager took a living worker for lost: it cannot keep up")
+
+
+def _table(load: Load, found: Forecast) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    busy = found.busy(load.figures.event_seconds)
+    rows = [
+        ("workers, shards", f"{load.workers:,}, {load.shards:,}"),
+        ("round time, mean", f"{found.mean_seconds:,.1f} s"),
+        ("round time, p99", f"{found.quantile(0.99):,.1f} s"),
+        ("rounds per hour", f"{found.rounds_per_hour:,.1f}"),
+        ("manager busy", f"{busy:.0%} of one core"),
+    ]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("figure", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _at_least_one(field: str, value: int, most: int = 1_000_000) -> int:
+    if not 1 <= value <= most:
+        raise SpecError(field, value, f"must be from 1 to {most}")
+    return value

@@ -1,0 +1,120 @@
+"""How many rounds an hour a cluster would do: the same managers and workers, and no faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import ceil
+
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.simulator.checks import Books
+from downpour.simulator.cluster import Cluster
+from downpour.simulator.plan import Plan
+from downpour.simulator.site import Figures, Onlooker, Step
+from downpour.spec import Spec
+
+_STEPS_BETWEEN_LOOKS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a cluster is asked to do."""
+
+    workers: int
+    shards: int
+    rounds: int
+    figures: Figures
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """How long rounds take, each from the model before to its own; virtual seconds.
+
+    `lost` counts workers that the manager took for lost although nothing was wrong with them.
+    """
+
+    round_seconds: tuple[float, ...]
+    seconds: float
+    events: int
+    steps: int
+    lost: int
+
+    def busy(self, event_seconds: float) -> float:
+        """Return the share of the time that events take which cost the manager so much each."""
+        return self.events * event_seconds / self.seconds
+
+    @property
+    def mean_seconds(self) -> float:
+        """How long a round takes."""
+        return sum(self.round_seconds) / len(self.round_seconds)
+
+    @property
+    def rounds_per_hour(self) -> float:
+        """How many rounds are done in an hour."""
+        return 3600.0 / self.mean_seconds
+
+    def quantile(self, share: float) -> float:
+        """Return what so many of the rounds do not take longer than."""
+        ordered = sorted(self.round_seconds)
+        return ordered[max(0, ceil(share * len(ordered)) - 1)]
+
+
+def forecast(load: Load, show: Callable[[int], None] = lambda _: None) -> Forecast:
+    """Let a cluster work until its rounds are done; `show` is told how many are, now and then."""
+    # Deadlines would cost one step more for each call, and none is missed without faults.
+    figures = replace(load.figures, deadline_seconds=None)
+    spec = Spec(shards=load.shards, epochs=load.rounds, retries=1000, evaluate_every=1)
+    plan = Plan(
+        seed=load.seed,
+        specs=(("planned", spec),),
+        managers=("manager",),
+        workers=tuple(f"worker-{n + 1}" for n in range(load.workers)),
+        figures=figures,
+        faults=(),
+    )
+    pace = _Pace()
+    cluster = Cluster(plan, lambda _: pace, lambda _: None)
+    cluster.begin()
+    while not pace.ended:
+        for _ in range(_STEPS_BETWEEN_LOOKS):
+            if not cluster.clock.step() or pace.ended:
+                break
+        show(len(pace.round_seconds))
+    return Forecast(
+        round_seconds=tuple(pace.round_seconds),
+        seconds=cluster.clock.now_seconds,
+        events=pace.events,
+        steps=cluster.clock.steps,
+        lost=pace.lost,
+    )
+
+
+class _Pace(Onlooker):
+    """Looks on with an eye on the books, and takes the time."""
+
+    def __init__(self) -> None:
+        self.round_seconds: list[float] = []
+        self.events = 0
+        self.lost = 0
+        self.ended = False
+        self._books = Books()
+        self._began_at = 0.0
+
+    def handled(self, step: Step) -> None:
+        """Count, and now and then look at the books."""
+        self.events += 1
+        self._books.handled(step)
+
+    def acting(self, step: Step) -> None:
+        """Take the time of rounds."""
+        event = step.event
+        if isinstance(event, on.Prepared):
+            self._began_at = event.at_seconds
+        elif isinstance(event, on.Aggregated):
+            self.round_seconds.append(event.at_seconds - self._began_at)
+            self._began_at = event.at_seconds
+        for command in step.commands:
+            self.lost += isinstance(command, do.Dismiss)
+            self.ended = self.ended or isinstance(command, do.Conclude)

@@ -1,0 +1,45 @@
+"""A client: submits an experiment, and insists until a manager has acknowledged it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from downpour.simulator.clock import Process
+from downpour.simulator.network import Answer
+from downpour.simulator.site import Site
+from downpour.spec import Spec
+
+_AGAIN_SECONDS = 1.0
+
+
+class Client(Process):
+    """Says one thing at a time to whichever manager answers."""
+
+    def __init__(self, site: Site, managers: list[str]) -> None:
+        super().__init__(site.clock, "client")
+        self._site = site
+        self._managers = managers
+        self.acknowledged: set[str] = set()
+
+    def submit(self, experiment: str, spec: Spec) -> None:
+        """Submit an experiment, until it is taken in."""
+
+        def taken(_: Any) -> None:
+            if experiment not in self.acknowledged:
+                self.acknowledged.add(experiment)
+                self._site.tell(f"{experiment} is taken in")
+
+        self._insist(taken, "submit", experiment, spec)
+
+    def cancel(self, experiment: str) -> None:
+        """Cancel an experiment, until that is taken in."""
+        self._insist(lambda _: None, "cancel", experiment)
+
+    def _insist(self, answered: Answer, method: str, *args: Any) -> None:
+        def failed(_: str) -> None:
+            self._managers.append(self._managers.pop(0))
+            self.after(_AGAIN_SECONDS, self._insist, answered, method, *args)
+
+        self._site.network.call(
+            self, self._managers[0], method, *args, answered=answered, failed=failed
+        )

@@ -1,0 +1,68 @@
+"""Virtual time, what is to happen in it, and the processes that it happens to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+Action = Callable[..., None]
+
+
+class Clock:
+    """A queue of what is to happen; what is due at the same time happens in the order given."""
+
+    def __init__(self) -> None:
+        self.now_seconds = 0.0
+        self.steps = 0
+        self._heap: list[tuple[float, int, Action, tuple[Any, ...]]] = []
+        self._count = 0
+
+    def after(self, seconds: float, action: Action, *args: Any) -> None:
+        """Let something happen in so many seconds."""
+        self._count += 1
+        heappush(self._heap, (self.now_seconds + seconds, self._count, action, args))
+
+    def step(self) -> bool:
+        """Let the next thing happen; says whether there was one."""
+        if not self._heap:
+            return False
+        self.now_seconds, _, action, args = heappop(self._heap)
+        self.steps += 1
+        action(*args)
+        return True
+
+
+class Process:
+    """Something that can stand still for a while, and die; it comes back as another object.
+
+    Everything that it does goes through `after` or `do`. `host` is the machine it runs on.
+    """
+
+    def __init__(self, clock: Clock, host: str) -> None:
+        self.clock = clock
+        self.host = host
+        self.alive = True
+        self._still_until = 0.0
+
+    def after(self, seconds: float, action: Action, *args: Any) -> None:
+        """Let it do something in so many seconds, if it lives then."""
+        self.clock.after(seconds, self.do, action, args)
+
+    def do(self, action: Action, args: tuple[Any, ...]) -> None:
+        """Let it do something now: not where it is dead, and later where it stands still."""
+        if not self.alive:
+            return
+        still = self._still_until - self.clock.now_seconds
+        if still > 0:
+            self.clock.after(still, self.do, action, args)
+        else:
+            action(*args)
+
+    def stand_still(self, seconds: float) -> None:
+        """Do nothing for a while, as a process that is suspended, or swapped out."""
+        self._still_until = self.clock.now_seconds + seconds
+
+    def die(self) -> None:
+        """Do nothing any more."""
+        self.alive = False

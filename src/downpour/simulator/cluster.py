@@ -1,0 +1,202 @@
+"""The processes of a simulated cluster: who is there, who begins anew, and what strikes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import cast
+
+from downpour.simulator.client import Client
+from downpour.simulator.clock import Clock
+from downpour.simulator.disk import Disk
+from downpour.simulator.faults import Fault, FaultKind
+from downpour.simulator.manager import DeathPoint, Manager
+from downpour.simulator.network import Network
+from downpour.simulator.plan import Plan
+from downpour.simulator.site import Onlooker, Site
+from downpour.simulator.worker import Phase, Worker
+
+_LOCK_SECONDS = 5.0
+"""How long the server keeps the lock of a machine that has died."""
+_DISK_SLOWER = 20.0
+_CLIENT_AT_SECONDS = 0.3
+
+ManagerClass = Callable[[Site, str, Callable[[str], None]], Manager]
+
+
+class Cluster:
+    """Managers, workers and a client in one world.
+
+    Args:
+        plan: who they are, and what they are to do.
+        watch: looks on.
+        tell: takes lines of the story.
+        manager_class: what to manage with.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        watch: Callable[[Disk], Onlooker],
+        tell: Callable[[str], None],
+        manager_class: ManagerClass = Manager,
+    ) -> None:
+        self.clock = Clock()
+        random = Random(plan.seed)
+        self.network = Network(self.clock, random, plan.figures.deadline_seconds)
+        self.network.weather.delay_seconds = plan.figures.network_seconds
+        self.disk = Disk(self.clock, random, plan.figures.disk)
+        self.watch = watch(self.disk)
+        self.site = Site(
+            clock=self.clock,
+            random=random,
+            network=self.network,
+            disk=self.disk,
+            figures=plan.figures,
+            watch=self.watch,
+            tell=tell,
+        )
+        self._plan = plan
+        self._manager_class = manager_class
+        self._away: dict[str, float] = {}
+        self._paces = {
+            name: self.site.varied(plan.figures.task_seconds, plan.figures.worker_spread)
+            for name in plan.workers
+        }
+        self.managers: dict[str, Manager] = {}
+        self.workers: dict[str, Worker] = {}
+        self.client = Client(self.site, list(plan.managers))
+
+    def begin(self) -> None:
+        """Start everybody, and let the plan's faults come."""
+        for host in self._plan.managers:
+            self._start_manager(host)
+        for host in self._plan.workers:
+            self.clock.after(self.site.random.random(), self._start_worker, host, host)
+        for n, (experiment, spec) in enumerate(self._plan.specs):
+            self.client.after(_CLIENT_AT_SECONDS * (n + 1), self.client.submit, experiment, spec)
+        for fault in self._plan.faults:
+            self.clock.after(fault.at_seconds, self._strike, fault)
+
+    def _start_manager(self, host: str) -> None:
+        manager = self.managers[host] = self._manager_class(self.site, host, self._manager_died)
+        manager.start()
+
+    def _manager_died(self, host: str) -> None:
+        seconds = self._away.pop(host, self.site.figures.restart_seconds)
+        self.clock.after(seconds, self._start_manager, host)
+
+    def _start_worker(self, name: str, host: str) -> None:
+        told = self._plan.managers[0]
+        seconds = self._paces[name]
+        worker = self.workers[host] = Worker(
+            self.site, name, host, told, seconds, self._worker_died
+        )
+        worker.start()
+
+    def _worker_died(self, worker: Worker) -> None:
+        if worker.host in self._paces:
+            seconds = self._away.pop(worker.host, self.site.figures.restart_seconds)
+            self.clock.after(seconds, self._start_worker, worker.host, worker.host)
+
+    # What goes wrong
+
+    def _strike(self, fault: Fault) -> None:
+        self.site.tell(f"[{fault.number}] {fault}")
+        if fault.target in self.managers:
+            self._strike_manager(fault, self.managers[fault.target])
+        elif fault.target in self.workers:
+            self._strike_worker(fault, self.workers[fault.target])
+        elif not fault.target:
+            self._strike_all(fault)
+
+    def _strike_manager(self, fault: Fault, manager: Manager) -> None:
+        match fault.kind:
+            case FaultKind.MANAGER_DIES:
+                self._away[manager.host] = fault.seconds
+                manager.crash("")
+            case FaultKind.MANAGER_DIES_AT:
+                manager.die_at = cast("DeathPoint", fault.detail)
+                self.clock.after(fault.seconds, self._spare_manager, manager)
+            case FaultKind.MANAGER_MACHINE_DIES:
+                self._away[manager.host] = fault.seconds
+                manager.crash("with its machine", machine_for_seconds=_LOCK_SECONDS)
+            case FaultKind.MANAGER_STANDS_STILL:
+                manager.stand_still(fault.seconds)
+            case FaultKind.MANAGER_STOPS:
+                manager.stop()
+            case FaultKind.CLOCK_JUMPS:
+                manager.skew_seconds += fault.seconds * (1 if fault.number % 2 else -1)
+            case _:
+                self._cut(manager.host, [*self.workers, "client"], fault.seconds)
+
+    def _spare_manager(self, manager: Manager) -> None:
+        manager.die_at = ""
+
+    def _strike_worker(self, fault: Fault, worker: Worker) -> None:
+        match fault.kind:
+            case FaultKind.WORKER_DIES:
+                self._away[worker.host] = fault.seconds
+                worker.crash("")
+            case FaultKind.WORKER_DIES_AT:
+                self._away[worker.host] = fault.seconds
+                worker.dies_at = cast("Phase", fault.detail)
+            case FaultKind.WORKER_STANDS_STILL:
+                worker.stand_still(fault.seconds)
+            case FaultKind.WORKER_LEAVES:
+                self._away[worker.host] = fault.seconds
+                worker.leave()
+            case FaultKind.WORKER_DOUBLED:
+                twin = f"{worker.host}'"
+                self._start_worker(fault.target, twin)
+                self.clock.after(fault.seconds, self.workers[twin].crash, "again")
+            case FaultKind.UPDATE_DAMAGED:
+                worker.damages_next += 1
+            case FaultKind.ATTEMPT_FAILS:
+                worker.fails_next += 1
+            case _:
+                self._cut(worker.host, list(self.managers), fault.seconds)
+
+    def _strike_all(self, fault: Fault) -> None:
+        weather, disk = self.network.weather, self.disk.weather
+        match fault.kind:
+            case FaultKind.MESSAGES_LOST:
+                weather.lost = fault.share
+            case FaultKind.MESSAGES_DOUBLED:
+                weather.doubled = fault.share
+            case FaultKind.MESSAGES_HELD_UP:
+                weather.held_up, weather.held_up_seconds = fault.share, fault.seconds
+            case FaultKind.DISK_SLOW:
+                disk.slower = _DISK_SLOWER
+            case FaultKind.DISK_STALE:
+                disk.stale_seconds = fault.seconds
+            case FaultKind.DISK_AWAY:
+                disk.away = True
+            case FaultKind.LOCK_LOST:
+                self.disk.lose_lock()
+            case _:
+                self.client.cancel(self._plan.specs[0][0])
+        self.clock.after(fault.seconds, self._calm, fault.kind)
+
+    def _calm(self, kind: FaultKind) -> None:
+        weather, disk = self.network.weather, self.disk.weather
+        match kind:
+            case FaultKind.MESSAGES_LOST:
+                weather.lost = 0.0
+            case FaultKind.MESSAGES_DOUBLED:
+                weather.doubled = 0.0
+            case FaultKind.MESSAGES_HELD_UP:
+                weather.held_up = 0.0
+            case FaultKind.DISK_SLOW:
+                disk.slower = 1.0
+            case FaultKind.DISK_STALE:
+                disk.stale_seconds = 0.0
+            case FaultKind.DISK_AWAY:
+                disk.away = False
+            case _:
+                pass
+
+    def _cut(self, host: str, others: list[str], seconds: float) -> None:
+        for other in others:
+            self.network.cut(host, other)
+            self.clock.after(seconds, self.network.mend, host, other)

@@ -1,0 +1,216 @@
+"""The shared directory, in memory: slow, stale, away, and forgetful of what was not synced.
+
+A file appears whole, or not at all where its writer died before; others may see it late. Lines of a
+journal that were written outlive their writer, and only those that were synced outlive its machine.
+Nothing here decides what is written.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError
+from downpour.runtime.journal import Line, in_order
+from downpour.simulator.clock import Clock, Process
+from downpour.store.memory import MemoryStore
+from downpour.values import PublishedFile
+
+LOOK_AGAIN_SECONDS = 0.5
+
+Segment = tuple[int, int]
+"""Of a journal: the term of the manager that wrote it, and its number in that."""
+
+
+@dataclass(slots=True)
+class DiskWeather:
+    """How the directory is at the moment: how much slower, how late for others, whether away."""
+
+    slower: float = 1.0
+    stale_seconds: float = 0.0
+    away: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskFigures:
+    """How long reading and writing a file, and syncing a journal take; seconds."""
+
+    read_seconds: float = 0.01
+    write_seconds: float = 0.02
+    sync_seconds: float = 0.005
+    patience_seconds: float = 30.0
+
+
+@dataclass(slots=True)
+class _Lines:
+    """A segment, and how many of its lines are synced."""
+
+    host: str
+    lines: list[Line]
+    synced: int = 0
+
+
+class Disk:
+    """Files, journals, the lock and the terms of a cluster."""
+
+    def __init__(self, clock: Clock, random: Random, figures: DiskFigures) -> None:
+        self.weather = DiskWeather()
+        self.figures = figures
+        self.holder: Process | None = None
+        self.terms: list[str] = []
+        self.damaged: set[str] = set()
+        self._clock = clock
+        self._random = random
+        self._stores: defaultdict[str, MemoryStore] = defaultdict(MemoryStore)
+        self._seen_by_all_at: dict[str, tuple[str, float]] = {}
+        self._journals: dict[str, dict[Segment, _Lines]] = {}
+        self._locked_until = 0.0
+
+    # Files
+
+    def store(self, experiment: str) -> MemoryStore:
+        """Return an experiment's files, as the server of the directory has them."""
+        return self._stores[experiment]
+
+    def publish(
+        self,
+        writer: Process,
+        experiment: str,
+        name: str,
+        content: bytes,
+        done: Callable[[PublishedFile], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        """Write a file; it is there, and durable, when `done` is called."""
+        patience = self.figures.patience_seconds
+
+        def appear(waited: float) -> None:
+            if not self.weather.away:
+                file = self.store(experiment).put_new(name, [content])
+                if self.weather.stale_seconds:
+                    late = self.weather.stale_seconds * self._random.random()
+                    self._seen_by_all_at[name] = (writer.host, self._clock.now_seconds + late)
+                done(file)
+            elif waited >= patience:
+                failed("the shared directory is away")
+            else:
+                writer.after(LOOK_AGAIN_SECONDS, appear, waited + LOOK_AGAIN_SECONDS)
+
+        writer.after(self.takes(self.figures.write_seconds), appear, 0.0)
+
+    def read(
+        self,
+        reader: Process,
+        experiment: str,
+        file: PublishedFile,
+        done: Callable[[bytes], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        """Read a file, looking again until patience ends."""
+
+        def look(waited: float) -> None:
+            try:
+                content = self.look(reader, experiment, file)
+            except (FileMissing, FileCorrupt) as error:
+                if waited >= self.figures.patience_seconds:
+                    failed(str(error))
+                else:
+                    reader.after(LOOK_AGAIN_SECONDS, look, waited + LOOK_AGAIN_SECONDS)
+                return
+            done(content)
+
+        reader.after(self.takes(self.figures.read_seconds), look, 0.0)
+
+    def look(self, reader: Process, experiment: str, file: PublishedFile) -> bytes:
+        """Return what a file holds, as somebody sees it now.
+
+        Raises:
+            FileMissing: it is not there, or not yet seen from there.
+            FileCorrupt: it is not what was published.
+        """
+        writer, seen_at = self._seen_by_all_at.get(file.name, ("", 0.0))
+        unseen = writer != reader.host and seen_at > self._clock.now_seconds
+        if self.weather.away or unseen:
+            raise FileMissing(file.name)
+        if file.name in self.damaged:
+            raise FileCorrupt(file.name, "has another checksum than was published")
+        return bytes(self.store(experiment).read(file))
+
+    # Journals
+
+    def write_lines(
+        self, writer: Process, experiment: str, segment: Segment, lines: list[Line], *, sync: bool
+    ) -> None:
+        """Append to a journal.
+
+        Raises:
+            SharedDirectoryError: the directory is away; some of the lines may be there.
+        """
+        if self.weather.away:
+            lines = lines[: self._random.randint(0, len(lines))]
+        found = self._journals.setdefault(experiment, {}).setdefault(
+            segment, _Lines(writer.host, [])
+        )
+        found.lines += lines
+        if self.weather.away:
+            raise SharedDirectoryError("shared", "is away")
+        if sync:
+            found.synced = len(found.lines)
+
+    def lose_unsynced(self, host: str) -> None:
+        """Forget lines that a machine which has died had not synced; not always all of them."""
+        for segments in self._journals.values():
+            for segment in segments.values():
+                if segment.host == host:
+                    kept = self._random.randint(segment.synced, len(segment.lines))
+                    del segment.lines[kept:]
+
+    def stories(self) -> dict[str, list[Line]]:
+        """Read the journals of all experiments; raises FileCorrupt where a line is missing."""
+        found = {}
+        for experiment in sorted(self._journals):
+            segments = sorted(self._journals[experiment].items())
+            lines = in_order((term, segment.lines) for (term, _), segment in segments)
+            if lines:
+                found[experiment] = lines
+        return found
+
+    def settle(self) -> None:
+        """Sync what is in the journals, whoever wrote it."""
+        for segments in self._journals.values():
+            for segment in segments.values():
+                segment.synced = len(segment.lines)
+
+    # The lock and the terms
+
+    def lock(self, process: Process) -> bool:
+        """Try to become the manager in office; says whether that went well."""
+        held = self.holder is not None and self.holder.alive
+        if held or self._clock.now_seconds < self._locked_until:
+            return False
+        self.holder = process
+        return True
+
+    def unlock_later(self, process: Process, seconds: float) -> None:
+        """Keep the lock of a machine that has died, until the server notices."""
+        if self.holder is process:
+            self._locked_until = self._clock.now_seconds + seconds
+
+    def lose_lock(self) -> None:
+        """Forget who holds the lock, without telling him."""
+        self.holder = None
+
+    def claim(self, address: str) -> int:
+        """Begin a term; returns its number."""
+        self.terms.append(address)
+        return len(self.terms)
+
+    def takes(self, seconds: float) -> float:
+        """Say how long something takes at the moment that usually takes so long."""
+        return seconds * self.weather.slower * (0.5 + self._random.random())
+
+    def chance(self, most: int) -> int:
+        """Return how many of so many lines happen to be written."""
+        return self._random.randint(0, most)

@@ -1,0 +1,292 @@
+"""Carries a manager's commands out in virtual time, as `manager/effects.py` does in real time.
+
+Work on parameters runs one after the other, evaluations on a line of their own, calls to each
+worker in order. What a command comes to returns to the manager as an event.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
+
+from downpour.errors import FileCorrupt, FileMissing
+from downpour.scheduler import Scheduler
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.simulator import contents
+from downpour.simulator.disk import LOOK_AGAIN_SECONDS
+from downpour.simulator.site import Site
+from downpour.store import layout
+from downpour.values import Evaluation, PublishedFile
+
+if TYPE_CHECKING:
+    from downpour.simulator.manager import Manager
+
+SAMPLES = 10
+"""Examples in a shard."""
+
+ENDED = frozenset({"finished", "failed", "cancelled"})
+
+Done = Callable[[], None]
+Job = Callable[[Done], None]
+
+
+class _Registered(NamedTuple):
+    address: str
+    identity: int
+
+
+class _Lane:
+    """Jobs one after the other; each says when it is done."""
+
+    __slots__ = ("_busy", "_jobs")
+
+    def __init__(self) -> None:
+        self._jobs: deque[Job] = deque()
+        self._busy = False
+
+    def submit(self, job: Job) -> None:
+        self._jobs.append(job)
+        if not self._busy:
+            self._next()
+
+    def _next(self) -> None:
+        self._busy = bool(self._jobs)
+        if self._jobs:
+            self._jobs.popleft()(self._next)
+
+
+class Effects:
+    """What a manager does besides deciding."""
+
+    def __init__(self, site: Site, manager: Manager) -> None:
+        self._site = site
+        self._manager = manager
+        self._works = _Lane()
+        self._evaluations = _Lane()
+        self._calls: dict[str, _Lane] = {}
+        self._roster: dict[str, _Registered] = {}
+        self._keeping: set[str] = set()
+
+    def take_up(self, core: Scheduler) -> None:
+        """Remove model versions that nobody knows of."""
+        for name, experiment in core.experiments.items():
+            if experiment.life.state in ENDED:
+                continue
+            known = {file.name for file in experiment.models}
+            store = self._site.disk.store(name)
+            for found in store.list():
+                if isinstance(layout.parse_name(found), layout.ModelName) and found not in known:
+                    store.delete(found)
+
+    def enter(self, name: str, address: str, identity: int) -> str:
+        """Take a worker into the roster; returns the name it goes by."""
+        chosen, copies = name, 1
+        while (held := self._roster.get(chosen)) and held.identity != identity:
+            copies += 1
+            chosen = f"{name}-{copies}"
+        self._roster[chosen] = _Registered(address, identity)
+        return chosen
+
+    def start(self, command: do.Command) -> None:  # noqa: C901 - one arm a command
+        """Begin what is asked for."""
+        match command:
+            case do.Prepare():
+                self._works.submit(lambda done: self._prepare(command, done))
+            case do.Assign():
+                self._lane(command.worker).submit(lambda done: self._assign(command, done))
+            case do.Cancel():
+                self._lane(command.worker).submit(lambda done: self._cancel(command, done))
+            case do.Aggregate():
+                self._works.submit(lambda done: self._aggregate(command, done))
+            case do.Evaluate():
+                self._evaluations.submit(lambda done: self._evaluate(command, done))
+            case do.Publish():
+                self._works.submit(lambda done: self._publish(command, done))
+            case do.Discard():
+                self._works.submit(lambda done: self._discard(command, done))
+            case do.Conclude():
+                self._works.submit(lambda done: self._conclude(command, done))
+            case do.Dismiss():
+                self._roster.pop(command.worker, None)
+            case do.Accept() | do.GiveUp():
+                pass
+            case _:
+                assert_never(command)
+
+    def _lane(self, worker: str) -> _Lane:
+        return self._calls.setdefault(worker, _Lane())
+
+    def _post(self, kind: type[on.Event], **facts: Any) -> None:
+        self._manager.post(kind(at_seconds=self._manager.now_seconds, **facts))
+
+    # Calls to workers
+
+    def _assign(self, command: do.Assign, done: Done) -> None:
+        entry = self._roster.get(command.worker)
+
+        def failed(reason: str) -> None:
+            if self._roster.get(command.worker) is entry:
+                self._post(on.WorkerLost, worker=command.worker, reason=f"called in vain: {reason}")
+            done()
+
+        if entry is None:
+            failed("it is not registered")
+            return
+        keeps = command.attempt.experiment in self._keeping
+        task = command.attempt, command.model, command.optimizer_state, keeps
+        self._call(entry, "train", task, done, failed)
+
+    def _cancel(self, command: do.Cancel, done: Done) -> None:
+        entry = self._roster.get(command.worker)
+        if entry is None:
+            done()
+        else:
+            self._call(entry, "cancel", (command.attempt,), done, lambda _: done())
+
+    def _call(
+        self,
+        entry: _Registered,
+        method: str,
+        args: tuple[Any, ...],
+        done: Done,
+        failed: Callable[[str], None],
+    ) -> None:
+        self._site.network.call(
+            self._manager,
+            entry.address,
+            method,
+            *args,
+            answered=lambda _: done(),
+            failed=failed,
+        )
+
+    # Work on parameters
+
+    def _prepare(self, command: do.Prepare, done: Done) -> None:
+        name, spec = command.experiment, command.spec
+        if spec.optimizer_state == "keep":
+            self._keeping.add(name)
+
+        def ready(model: PublishedFile) -> None:
+            samples = (SAMPLES,) * (spec.shards or 0)
+            self._post(on.Prepared, experiment=name, shard_samples=samples, model=model)
+            done()
+
+        def publish() -> None:
+            if command.model is not None:
+                ready(command.model)
+                return
+            file = layout.model_name(0, self._site.token())
+            self._put(name, file, contents.first_model(spec), ready, done)
+
+        self._manager.after(self._takes(self._site.figures.prepare_seconds), publish)
+
+    def _aggregate(self, command: do.Aggregate, done: Done) -> None:
+        figures = self._site.figures
+        seconds = figures.aggregate_seconds + figures.update_seconds * len(command.updates)
+        self._manager.after(self._takes(seconds), self._fold, command, done, 0.0)
+
+    def _fold(self, command: do.Aggregate, done: Done, waited: float) -> None:
+        """Read the updates of a round, again and again where one cannot be used."""
+        name, number = command.experiment, command.round
+        found, reasons = [], []
+        for shard, update in enumerate(command.updates):
+            try:
+                found.append(self._site.disk.look(self._manager, name, update.file))
+            except (FileMissing, FileCorrupt) as error:
+                reasons.append((shard, str(error)))
+        if not reasons:
+
+            def folded(model: PublishedFile) -> None:
+                self._post(on.Aggregated, experiment=name, round=number, model=model)
+                done()
+
+            file = layout.model_name(number + 1, self._site.token())
+            self._put(name, file, contents.folded(found), folded, done)
+        elif waited < self._site.disk.figures.patience_seconds:
+            again = waited + LOOK_AGAIN_SECONDS
+            self._manager.after(LOOK_AGAIN_SECONDS, self._fold, command, done, again)
+        else:
+            refused = tuple(reasons)
+            self._post(on.UpdatesRefused, experiment=name, round=number, reasons=refused)
+            done()
+
+    def _evaluate(self, command: do.Evaluate, done: Done) -> None:
+        def measured(_: bytes) -> None:
+            seconds = self._takes(self._site.figures.evaluate_seconds)
+            self._manager.after(seconds, report, seconds)
+
+        def report(seconds: float) -> None:
+            evaluation = Evaluation(
+                accuracy=0.5, loss=0.5, class_accuracy=(), samples=1, seconds=seconds
+            )
+            self._post(
+                on.Evaluated,
+                experiment=command.experiment,
+                round=command.round,
+                evaluation=evaluation,
+            )
+            done()
+
+        self._read(command.experiment, command.model, measured, done)
+
+    def _publish(self, command: do.Publish, done: Done) -> None:
+        name, store = command.experiment, self._site.disk.store(command.experiment)
+
+        def published(file: PublishedFile) -> None:
+            self._post(on.ModelPublished, experiment=name, model=file)
+            done()
+
+        def copy(content: bytes) -> None:
+            if layout.FINAL_NAME not in store.list():
+                self._put(name, layout.FINAL_NAME, content, published, done)
+                return
+            size, checksum = command.model.size_bytes, command.model.checksum
+            there = PublishedFile(name=layout.FINAL_NAME, size_bytes=size, checksum=checksum)
+            store.read(there)
+            published(there)
+
+        self._read(name, command.model, copy, done)
+
+    def _discard(self, command: do.Discard, done: Done) -> None:
+        store = self._site.disk.store(command.experiment)
+        for file in command.files:
+            store.delete(file.name)
+        done()
+
+    def _conclude(self, command: do.Conclude, done: Done) -> None:
+        store, finished = self._site.disk.store(command.experiment), command.ending == "finished"
+        for name in store.list():
+            if layout.is_in_flight(name) or (name == layout.FINAL_NAME and not finished):
+                store.delete(name)
+        done()
+
+    # The shared directory
+
+    def _takes(self, seconds: float) -> float:
+        return self._site.disk.takes(seconds)
+
+    def _put(
+        self,
+        experiment: str,
+        name: str,
+        content: bytes,
+        then: Callable[[PublishedFile], None],
+        done: Done,
+    ) -> None:
+        def failed(reason: str) -> None:
+            self._post(on.EffectFailed, experiment=experiment, reason=reason)
+            done()
+
+        self._site.disk.publish(self._manager, experiment, name, content, then, failed)
+
+    def _read(
+        self, experiment: str, file: PublishedFile, then: Callable[[bytes], None], done: Done
+    ) -> None:
+        def failed(reason: str) -> None:
+            self._post(on.EffectFailed, experiment=experiment, reason=reason)
+            done()
+
+        self._site.disk.read(self._manager, experiment, file, then, failed)

@@ -1,0 +1,57 @@
+"""Everything that goes wrong: what, when, to whom and for how long, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FaultKind(StrEnum):
+    """What goes wrong; the value is how a story says it."""
+
+    MANAGER_DIES = "the manager dies"
+    MANAGER_DIES_AT = "the manager dies at its next decision"
+    MANAGER_MACHINE_DIES = "the manager's machine dies"
+    MANAGER_STANDS_STILL = "the manager stands still"
+    MANAGER_STOPS = "the manager is stopped"
+    MANAGER_CUT_OFF = "the manager is cut off from everybody"
+    CLOCK_JUMPS = "the manager's clock jumps"
+    LOCK_LOST = "the manager's lock is lost without its knowing"
+    WORKER_DIES = "a worker dies"
+    WORKER_DIES_AT = "a worker dies at its next task"
+    WORKER_STANDS_STILL = "a worker stands still"
+    WORKER_LEAVES = "a worker leaves"
+    WORKER_DOUBLED = "another worker of the same name begins"
+    WORKER_CUT_OFF = "a worker is cut off from the manager"
+    MESSAGES_LOST = "messages are lost"
+    MESSAGES_DOUBLED = "messages come twice"
+    MESSAGES_HELD_UP = "messages are held up"
+    DISK_SLOW = "the shared directory is slow"
+    DISK_STALE = "the shared directory shows files late"
+    DISK_AWAY = "the shared directory is away"
+    UPDATE_DAMAGED = "an update is damaged"
+    ATTEMPT_FAILS = "an attempt fails"
+    CANCELLED = "an experiment is cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that goes wrong.
+
+    `number` names it among those of a plan; it lasts for `seconds`, or what has died is back after
+    them. `share` is of messages; `detail` says where a process dies.
+    """
+
+    number: int
+    at_seconds: float
+    kind: FaultKind
+    target: str = ""
+    seconds: float = 0.0
+    share: float = 0.0
+    detail: str = ""
+
+    def __str__(self) -> str:
+        about = [self.target, self.detail, f"{self.share:.0%}" if self.share else ""]
+        named = ", ".join(word for word in about if word)
+        lasting = f", for {self.seconds:.1f} s" if self.seconds else ""
+        return f"{self.kind}{f' ({named})' if named else ''}{lasting}"

@@ -1,0 +1,341 @@
+"""A manager over the real core: it keeps before it acts, serves calls, and can die at any point.
+
+It behaves as `manager/driver.py`, `service.py` and `process.py` do, in virtual time. Where it is to
+die can be said beforehand (`die_at`), because the moments between keeping and acting are short.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal
+
+from downpour.errors import SharedDirectoryError
+from downpour.runtime.recovery import next_order, replay
+from downpour.scheduler import Entry, Replay, Scheduler, SchedulerOptions
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.simulator.clock import Process
+from downpour.simulator.effects import ENDED, Effects
+from downpour.simulator.keeper import Keeper
+from downpour.simulator.network import Answer, Refusal
+from downpour.simulator.site import Site, Step, Stories
+from downpour.spec import Spec
+from downpour.values import AttemptId, FailureKind, Progress, SystemState, Update
+
+DeathPoint = Literal["", "before it keeps", "while it keeps", "before it acts", "while it acts"]
+DEATH_POINTS: tuple[DeathPoint, ...] = (
+    "before it keeps",
+    "while it keeps",
+    "before it acts",
+    "while it acts",
+)
+
+_TOGETHER_MAX = 256
+_HELD_UP_SECONDS = 2.0
+_OFFICE_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
+_INSIST_SECONDS = 1.0
+_IDLE = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
+
+Ask = Callable[[Scheduler], Any]
+
+
+class _Item:
+    __slots__ = ("answer", "ask", "event", "result", "step")
+
+    def __init__(self, event: on.Event, answer: Answer | None, ask: Ask | None) -> None:
+        self.event = event
+        self.answer = answer
+        self.ask = ask
+        self.step: Step | None = None
+        self.result: Any = None
+
+
+class Manager(Process):
+    """One life of a manager; `on_death` starts the next."""
+
+    def __init__(self, site: Site, host: str, on_death: Callable[[str], None]) -> None:
+        super().__init__(site.clock, host)
+        self.site = site
+        self.term = 0
+        self.skew_seconds = 0.0
+        self.die_at: DeathPoint = ""
+        self.core = self.make_core()
+        self.effects = Effects(site, self)
+        self._on_death = on_death
+        self._began_at = 0.0
+        self._queue: deque[_Item] = deque()
+        self._working = False
+        self._committing = False
+        self._stopping = False
+
+    def make_core(self) -> Replay:
+        """Make an empty core."""
+        seconds = self.site.figures.lost_after_seconds
+        return Replay(SchedulerOptions(lost_after_seconds=seconds))
+
+    @property
+    def now_seconds(self) -> float:
+        """Experiment time."""
+        return self.clock.now_seconds - self._began_at + self.skew_seconds
+
+    # Its life
+
+    def start(self) -> None:
+        """Wait for the lock, take up what was left, and serve."""
+        if self.site.disk.lock(self):
+            reading = self.site.disk.takes(self.site.figures.recover_seconds)
+            self.after(reading, self._recover)
+        else:
+            self.after(_LOOK_SECONDS, self.start)
+
+    def _recover(self) -> None:
+        if self.site.disk.weather.away:
+            self.after(_LOOK_SECONDS, self._recover)
+            return
+        self.term = self.site.disk.claim(self.host)
+        self.after(self.site.disk.takes(self.site.disk.figures.write_seconds), self._read)
+
+    def _read(self) -> None:
+        stories = self.read_journals()
+        replay(self.core, stories)
+        self._serve(stories)
+
+    def read_journals(self) -> Stories:
+        """Read what was left, and sync it: what follows builds on it."""
+        self.site.disk.settle()
+        return self.site.disk.stories()
+
+    def _serve(self, stories: Stories) -> None:
+        self.site.watch.recovered(self.core, stories)
+        self.keeper = Keeper(self.site.disk, self, self.term, next_order(stories))
+        for experiment, story in stories.items():
+            ended = self.core.experiments[experiment].life.state in ENDED
+            self.keeper.take_up(experiment, story, ended=ended)
+        self.effects.take_up(self.core)
+        self._began_at = self.clock.now_seconds - self.core.now_seconds
+        lines = sum(map(len, stories.values()))
+        self.site.tell(f"{self.host} takes office, term {self.term}, with {lines} journaled lines")
+        for command in self.core.resume():
+            self.effects.start(command)
+        self.site.network.serve(self.host, self)
+        self._tick_at = self.now_seconds + self.site.figures.tick_seconds
+        self.after(self.site.figures.tick_seconds, self._tick)
+        self.after(_OFFICE_SECONDS, self._check_office)
+
+    def crash(self, why: str, *, machine_for_seconds: float = 0.0) -> None:
+        """Die at once; where the machine dies with it, what was not synced may be lost."""
+        if not self.alive:
+            return
+        if self._committing:
+            self.keeper.tear()
+        if machine_for_seconds:
+            self.site.disk.lose_unsynced(self.host)
+            self.site.disk.unlock_later(self, machine_for_seconds)
+        self.die()
+        self.site.tell(f"{self.host} dies {why}")
+        self._on_death(self.host)
+
+    def stop(self) -> None:
+        """End in peace: finish what is being kept, refuse the rest."""
+        self._stopping = True
+        if not self._working:
+            self._end()
+
+    def _end(self) -> None:
+        while self._queue:
+            item = self._queue.popleft()
+            if item.answer is not None:
+                item.answer(Refusal("is stopping"))
+        self.die()
+        self.site.tell(f"{self.host} stops")
+        self._on_death(self.host)
+
+    def _check_office(self) -> None:
+        if not self.in_office():
+            self.crash("because another manager is in office")
+        self.after(_OFFICE_SECONDS, self._check_office)
+
+    def in_office(self) -> bool:
+        """Whether nobody has begun a later term."""
+        return len(self.site.disk.terms) == self.term
+
+    def _tick(self) -> None:
+        late = self.now_seconds - self._tick_at
+        if late > _HELD_UP_SECONDS:
+            self._tick_at = self.now_seconds + _HELD_UP_SECONDS
+        elif late >= 0:
+            self.post(on.Tick(at_seconds=self.now_seconds))
+            self._tick_at = self.now_seconds + self.site.figures.tick_seconds
+        # A clock that was set back must not stop the ticks of this simulation's own queue.
+        wait = min(max(self._tick_at - self.now_seconds, 0.0), _HELD_UP_SECONDS)
+        self.after(wait + 1e-6, self._tick)
+
+    # The driver
+
+    def post(self, event: on.Event, answer: Answer | None = None, ask: Ask | None = None) -> None:
+        """Hand over an event and a question; answered when what it led to is kept."""
+        if self._stopping:
+            if answer is not None:
+                answer(Refusal("is stopping"))
+            return
+        self._queue.append(_Item(event, answer, ask))
+        if not self._working:
+            self._working = True
+            self._wake()
+
+    def _wake(self) -> None:
+        together = min(len(self._queue), _TOGETHER_MAX)
+        self.after(self.site.figures.event_seconds * together, self._take, together)
+
+    def _take(self, together: int) -> None:
+        items = [self._queue.popleft() for _ in range(together)]
+        kept = False
+        for item in items:
+            step = item.step = self._handle(item.event)
+            kept = kept or bool(step.kept)
+            if item.ask is not None:
+                item.result = item.ask(self.core)
+        if kept and self.die_at == "before it keeps":
+            self.crash(self.die_at)
+            return
+        self.commit(lambda: self._act(items, kept=kept))
+
+    def _handle(self, event: on.Event) -> Step:
+        commands = self.core.handle(event)
+        kept = self.keep(event, commands)
+        step = Step(self.core, self.term, event, commands, kept)
+        self.site.watch.handled(step)
+        return step
+
+    def keep(self, event: on.Event, commands: list[do.Command]) -> list[Entry]:
+        """Gather what must be kept; returns it."""
+        return self.keeper.keep(self.core.now_seconds, event, commands)
+
+    def commit(self, then: Callable[[], None]) -> None:
+        """Make durable what was gathered, then go on."""
+        if not self.keeper.must_sync:
+            self._commit(then, 0.0)
+            return
+        self._committing = True
+        seconds = self.site.disk.takes(self.site.disk.figures.sync_seconds)
+        if self.die_at == "while it keeps":
+            self.after(seconds / 2, self.crash, self.die_at)
+        self.after(seconds, self._commit, then, 0.0)
+
+    def _commit(self, then: Callable[[], None], waited: float) -> None:
+        try:
+            self.keeper.commit()
+        except SharedDirectoryError:
+            if waited >= self.site.disk.figures.patience_seconds:
+                self._committing = False
+                self.crash("because nothing can be kept")
+            else:
+                self.after(_INSIST_SECONDS, self._commit, then, waited + _INSIST_SECONDS)
+            return
+        self._committing = False
+        then()
+
+    def _act(self, items: list[_Item], *, kept: bool) -> None:
+        if kept and not self.in_office():
+            self.crash("because another manager is in office")
+            return
+        if kept and self.die_at == "before it acts":
+            self.crash(self.die_at)
+            return
+        last = len(items) // 2 if kept and self.die_at == "while it acts" else len(items)
+        for item in items[:last]:
+            if item.step is not None:
+                self.site.watch.acting(item.step)
+                for command in item.step.commands:
+                    self.effects.start(command)
+            if item.answer is not None:
+                item.answer(item.result)
+        if last < len(items) or (kept and self.die_at == "while it acts"):
+            self.crash(self.die_at)
+        self._working = False
+        if self._stopping:
+            self._end()
+        elif self._queue:
+            self._working = True
+            self._wake()
+
+    # The service
+
+    def register(
+        self, answer: Answer, name: str, address: str, identity: int, running: AttemptId | None
+    ) -> None:
+        """Take a worker in, once it has answered at its address."""
+
+        def called_back(found: str) -> None:
+            if found != name:
+                answer(Refusal(f"{found} answers there"))
+                return
+            worker = self.effects.enter(name, address, identity)
+            event = on.WorkerJoined(at_seconds=self.now_seconds, worker=worker, running=running)
+            self.post(event, answer, lambda _: worker)
+
+        self.site.network.call(
+            self,
+            address,
+            "ping",
+            answered=called_back,
+            failed=lambda reason: answer(Refusal(f"cannot be called back: {reason}")),
+        )
+
+    def heartbeat(self, answer: Answer, worker: str, running: tuple[Progress, ...]) -> None:
+        """Note that a worker lives; answer whether it is known, and what it should not run."""
+        event = on.HeartbeatReceived(
+            at_seconds=self.now_seconds, worker=worker, running=running, system=_IDLE
+        )
+        self.post(
+            event,
+            answer,
+            lambda core: (core.workers.get(worker) is not None, core.unwanted(worker, running)),
+        )
+
+    def report_update(
+        self, answer: Answer, worker: str, attempt: AttemptId, update: Update
+    ) -> None:
+        """Take an update in."""
+        self.post(
+            on.UpdatePublished(
+                at_seconds=self.now_seconds, worker=worker, attempt=attempt, update=update
+            ),
+            answer,
+        )
+
+    def report_failure(
+        self, answer: Answer, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
+    ) -> None:
+        """Note that an attempt has come to nothing."""
+        self.post(
+            on.AttemptFailed(
+                at_seconds=self.now_seconds,
+                worker=worker,
+                attempt=attempt,
+                failure=kind,
+                reason=reason,
+            ),
+            answer,
+        )
+
+    def leave(self, answer: Answer, worker: str) -> None:
+        """Let a worker go."""
+        event = on.WorkerLeft(at_seconds=self.now_seconds, worker=worker, reason="told to stop")
+        self.post(event, answer)
+
+    def submit(self, answer: Answer, experiment: str, spec: Spec) -> None:
+        """Take an experiment in, once."""
+        event = on.ExperimentSubmitted(
+            at_seconds=self.now_seconds, experiment=experiment, spec=spec
+        )
+        self.post(event, answer)
+
+    def cancel(self, answer: Answer, experiment: str) -> None:
+        """Stop an experiment."""
+        event = on.ExperimentCancelled(
+            at_seconds=self.now_seconds, experiment=experiment, reason="cancelled by request"
+        )
+        self.post(event, answer)

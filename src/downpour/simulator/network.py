@@ -1,0 +1,138 @@
+"""Calls between processes: they take time, and get lost, held up, doubled and cut off.
+
+A call is answered, or fails: at once where nobody listens, at its deadline where nothing comes
+back. As in reality, who hears nothing does not know whether his call has arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from downpour.simulator.clock import Clock, Process
+
+Answer = Callable[[Any], None]
+Failed = Callable[[str], None]
+
+UNREACHABLE = "cannot be reached"
+OVERDUE = "did not answer in time"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that says no."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Weather:
+    """How the network is at the moment; shares of messages, and seconds."""
+
+    delay_seconds: float = 0.005
+    lost: float = 0.0
+    doubled: float = 0.0
+    held_up: float = 0.0
+    held_up_seconds: float = 0.0
+
+
+class _Call:
+    __slots__ = ("answered", "args", "caller", "failed", "method", "over", "target")
+
+    def __init__(
+        self,
+        caller: Process,
+        target: str,
+        method: str,
+        args: tuple[Any, ...],
+        answered: Answer,
+        failed: Failed,
+    ) -> None:
+        self.caller = caller
+        self.target = target
+        self.method = method
+        self.args = args
+        self.answered = answered
+        self.failed = failed
+        self.over = False
+
+
+class Network:
+    """Carries calls to whoever serves at an address; an address is its host's name."""
+
+    def __init__(self, clock: Clock, random: Random, deadline_seconds: float | None) -> None:
+        self.weather = Weather()
+        self._clock = clock
+        self._random = random
+        self._deadline_seconds = deadline_seconds
+        self._servers: dict[str, Process] = {}
+        self._cut: set[frozenset[str]] = set()
+
+    def serve(self, address: str, process: Process) -> None:
+        """Let a process take the calls to an address, in place of whoever did before."""
+        self._servers[address] = process
+
+    def cut(self, one: str, other: str) -> None:
+        """Let nothing through between two hosts."""
+        self._cut.add(frozenset((one, other)))
+
+    def mend(self, one: str, other: str) -> None:
+        """Let messages through again."""
+        self._cut.discard(frozenset((one, other)))
+
+    def call(
+        self,
+        caller: Process,
+        target: str,
+        method: str,
+        *args: Any,
+        answered: Answer,
+        failed: Failed,
+    ) -> None:
+        """Call a method of whoever serves at `target`, with a function to answer before `args`."""
+        call = _Call(caller, target, method, args, answered, failed)
+        if self._deadline_seconds is not None:
+            self._clock.after(self._deadline_seconds, self._end, call, None, OVERDUE)
+        self._carry(caller.host, target, self._arrive, call)
+        if self.weather.doubled and self._random.random() < self.weather.doubled:
+            again = _Call(caller, target, method, args, _nobody, _nobody)
+            self._carry(caller.host, target, self._arrive, again)
+
+    def _carry(self, source: str, target: str, action: Callable[..., None], *args: Any) -> None:
+        weather, random = self.weather, self._random
+        if weather.lost and random.random() < weather.lost:
+            return
+        if self._cut and frozenset((source, target)) in self._cut:
+            return
+        delay = weather.delay_seconds * (0.5 + random.random())
+        if weather.held_up and random.random() < weather.held_up:
+            delay += weather.held_up_seconds * random.random()
+        self._clock.after(delay, action, *args)
+
+    def _arrive(self, call: _Call) -> None:
+        server = self._servers.get(call.target)
+        if server is None or not server.alive:
+            self._carry(call.target, call.caller.host, self._end, call, None, UNREACHABLE)
+            return
+
+        def answer(value: Any) -> None:
+            self._carry(call.target, call.caller.host, self._end, call, value, "")
+
+        server.do(getattr(server, call.method), (answer, *call.args))
+
+    def _end(self, call: _Call, value: Any, failure: str) -> None:
+        if call.over:
+            return
+        call.over = True
+        if failure:
+            call.caller.do(call.failed, (failure,))
+        elif isinstance(value, Refusal):
+            call.caller.do(call.failed, (value.reason,))
+        else:
+            call.caller.do(call.answered, (value,))
+
+
+def _nobody(_: Any) -> None:
+    """Take the answer to a call that nobody made."""

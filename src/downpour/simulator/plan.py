@@ -1,0 +1,144 @@
+"""A seed becomes a plan: what is trained, who is there, and what goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from downpour.simulator.faults import Fault, FaultKind
+from downpour.simulator.manager import DEATH_POINTS
+from downpour.simulator.site import Figures
+from downpour.spec import Spec
+
+RETRIES_ENOUGH = 1000
+_FAULTS_MAX = 8
+_BEGINNING_SECONDS = 3.0
+_MANAGERS = ("manager-a", "manager-b")
+_OF_MANAGERS = {
+    FaultKind.MANAGER_DIES,
+    FaultKind.MANAGER_DIES_AT,
+    FaultKind.MANAGER_MACHINE_DIES,
+    FaultKind.MANAGER_STANDS_STILL,
+    FaultKind.MANAGER_STOPS,
+    FaultKind.MANAGER_CUT_OFF,
+    FaultKind.CLOCK_JUMPS,
+}
+_OF_WORKERS = {
+    FaultKind.WORKER_DIES,
+    FaultKind.WORKER_DIES_AT,
+    FaultKind.WORKER_STANDS_STILL,
+    FaultKind.WORKER_LEAVES,
+    FaultKind.WORKER_DOUBLED,
+    FaultKind.WORKER_CUT_OFF,
+    FaultKind.UPDATE_DAMAGED,
+    FaultKind.ATTEMPT_FAILS,
+}
+_SHARES = {
+    FaultKind.MESSAGES_LOST: 0.5,
+    FaultKind.MESSAGES_DOUBLED: 1.0,
+    FaultKind.MESSAGES_HELD_UP: 0.5,
+}
+_SELDOM = {FaultKind.CANCELLED}
+_OFTEN = {FaultKind.MANAGER_DIES_AT: 4, FaultKind.WORKER_DIES_AT: 2}
+_KINDS = [kind for kind in FaultKind if kind not in _SELDOM for _ in range(_OFTEN.get(kind, 1))]
+_PHASES = ("reading", "training", "publishing", "reporting")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that decides a run; equal plans have equal stories."""
+
+    seed: int
+    specs: tuple[tuple[str, Spec], ...]
+    managers: tuple[str, ...]
+    workers: tuple[str, ...]
+    figures: Figures
+    faults: tuple[Fault, ...]
+
+    def with_faults(self, numbers: set[int]) -> Plan:
+        """Return the same plan with only some of its faults."""
+        return replace(self, faults=tuple(f for f in self.faults if f.number in numbers))
+
+    @property
+    def calm_at_seconds(self) -> float:
+        """When the last fault is over."""
+        return max((fault.at_seconds + fault.seconds for fault in self.faults), default=0.0)
+
+    @property
+    def may_fail(self) -> set[str]:
+        """The experiments that need not finish: cancelled, or with few retries."""
+        cancelled = any(fault.kind is FaultKind.CANCELLED for fault in self.faults)
+        few = {name for name, spec in self.specs if spec.retries < RETRIES_ENOUGH}
+        return few | ({self.specs[0][0]} if cancelled else set())
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks there are in all."""
+        return sum((spec.shards or 0) * spec.epochs for _, spec in self.specs)
+
+
+def plan_of(seed: int) -> Plan:
+    """Make the plan that a seed stands for."""
+    random = Random(seed)
+    workers = tuple(f"worker-{n + 1}" for n in range(random.randint(1, 4)))
+    managers = _MANAGERS[: random.choice((1, 1, 2))]
+    specs = tuple((f"e{n + 1}", _spec(random)) for n in range(random.choice((1, 1, 1, 2))))
+    task_seconds = random.uniform(0.5, 4.0)
+    tasks = sum((spec.shards or 0) * spec.epochs for _, spec in specs)
+    # Twice what it takes where nothing goes wrong: the last faults strike what the first delayed.
+    until = _BEGINNING_SECONDS + 2 * tasks * task_seconds / len(workers)
+    kinds = random.choices(_KINDS, k=random.randint(1, _FAULTS_MAX))
+    kinds += [kind for kind in sorted(_SELDOM) if random.random() < 0.1]
+    faults = sorted((_fault(random, k, until, managers, workers) for k in kinds), key=_when)
+    numbered = tuple(replace(fault, number=n + 1) for n, fault in enumerate(faults))
+    return Plan(
+        seed=seed,
+        specs=specs,
+        managers=managers,
+        workers=workers,
+        figures=Figures(task_seconds=task_seconds),
+        faults=numbered,
+    )
+
+
+def _when(fault: Fault) -> float:
+    return fault.at_seconds
+
+
+def _spec(random: Random) -> Spec:
+    return Spec(
+        seed=random.randint(0, 999),
+        shards=random.randint(1, 5),
+        epochs=random.randint(1, 3),
+        retries=random.choice((*[RETRIES_ENOUGH] * 9, random.randint(0, 3))),
+        optimizer_state=random.choice(("reset", "keep")),
+        evaluate_every=random.randint(0, 2),
+        keep_models=random.randint(1, 2),
+    )
+
+
+def _fault(
+    random: Random,
+    kind: FaultKind,
+    until_seconds: float,
+    managers: tuple[str, ...],
+    workers: tuple[str, ...],
+) -> Fault:
+    target, detail = "", ""
+    if kind in _OF_MANAGERS:
+        target = random.choice(managers)
+    elif kind in _OF_WORKERS:
+        target = random.choice(workers)
+    if kind is FaultKind.MANAGER_DIES_AT:
+        detail = random.choice(DEATH_POINTS)
+    elif kind is FaultKind.WORKER_DIES_AT:
+        detail = random.choice(_PHASES)
+    return Fault(
+        number=0,
+        at_seconds=random.uniform(0.0, until_seconds),
+        kind=kind,
+        target=target,
+        seconds=random.choice((0.5, 2.0, 5.0, 10.0)) * random.uniform(0.5, 1.5),
+        share=_SHARES.get(kind, 0.0) * random.random(),
+        detail=detail,
+    )

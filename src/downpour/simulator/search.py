@@ -1,0 +1,46 @@
+"""The search for a seed that fails, and for what of its plan is enough to make it fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from downpour.simulator.cluster import ManagerClass
+from downpour.simulator.manager import Manager
+from downpour.simulator.plan import Plan, plan_of
+from downpour.simulator.world import Outcome, simulate
+
+
+def outcomes(seeds: Iterable[int], manager_class: ManagerClass = Manager) -> Iterator[Outcome]:
+    """Run the plan of each seed."""
+    return (simulate(plan_of(seed), manager_class) for seed in seeds)
+
+
+def shrunken(plan: Plan, manager_class: ManagerClass = Manager) -> Plan:
+    """Return a plan that fails with as few of the faults as can be.
+
+    Faults are left out as long as what remains fails, many at once while that goes well; in the
+    end none can be spared. A plan that does not fail is returned as it is.
+    """
+
+    def fails(numbers: set[int]) -> bool:
+        return bool(simulate(plan.with_faults(numbers), manager_class).failure)
+
+    kept = [fault.number for fault in plan.faults]
+    if not fails(set(kept)):
+        return plan
+    return plan.with_faults(set(_fewest(kept, fails)))
+
+
+def _fewest(kept: list[int], fails: Callable[[set[int]], bool]) -> list[int]:
+    """Leave out parts of a list, half of it at first, one in the end, as long as the rest fails."""
+    size = len(kept)
+    while size >= 1:
+        begin = 0
+        while begin < len(kept):
+            rest = kept[:begin] + kept[begin + size :]
+            if fails(set(rest)):
+                kept = rest
+            else:
+                begin += size
+        size //= 2
+    return kept

@@ -1,0 +1,89 @@
+"""What every process of a simulated cluster shares, and how long things take there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from downpour.runtime.journal import Line
+from downpour.scheduler import Entry, Replay
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.simulator.clock import Clock
+from downpour.simulator.disk import Disk, DiskFigures
+from downpour.simulator.network import Network
+
+Stories = dict[str, list[Line]]
+"""The journaled lines of experiments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """How long things take; seconds, but for `spread`, which is relative to `task_seconds`.
+
+    `event_seconds` is what an event costs the manager; `update_seconds` what each update adds to an
+    aggregation. Workers differ by `worker_spread`, tasks of one worker by `spread`.
+    """
+
+    task_seconds: float = 2.0
+    spread: float = 0.3
+    worker_spread: float = 0.3
+    network_seconds: float = 0.005
+    deadline_seconds: float | None = 3.0
+    event_seconds: float = 0.0002
+    prepare_seconds: float = 0.5
+    aggregate_seconds: float = 0.1
+    update_seconds: float = 0.001
+    evaluate_seconds: float = 0.5
+    recover_seconds: float = 0.2
+    restart_seconds: float = 1.0
+    heartbeat_seconds: float = 1.0
+    lost_after_seconds: float = 4.0
+    tick_seconds: float = 0.5
+    disk: DiskFigures = field(default_factory=DiskFigures)
+
+
+@dataclass(slots=True)
+class Step:
+    """An event that a core has taken in, what followed, and what will be journaled of it."""
+
+    core: Replay
+    term: int
+    event: on.Event
+    commands: list[do.Command]
+    kept: list[Entry]
+
+
+class Onlooker:
+    """Whoever looks on, and raises AssertionError where something is wrong; this one never does."""
+
+    def recovered(self, core: Replay, stories: Stories) -> None:
+        """See that a manager has taken up what was left, and begins its term."""
+
+    def handled(self, step: Step) -> None:
+        """See that a core has taken in an event."""
+
+    def acting(self, step: Step) -> None:
+        """See that a manager, what it must keep being kept, acts on an event and answers."""
+
+
+@dataclass(slots=True)
+class Site:
+    """The world as a process sees it; `tell` adds a line to the story."""
+
+    clock: Clock
+    random: Random
+    network: Network
+    disk: Disk
+    figures: Figures
+    watch: Onlooker
+    tell: Callable[[str], None]
+
+    def token(self) -> str:
+        """Return what makes a name unique."""
+        return f"{self.random.getrandbits(24):06x}"
+
+    def varied(self, seconds: float, spread: float) -> float:
+        """Return about so many seconds: log-normal, with that median."""
+        return seconds * self.random.lognormvariate(0.0, spread) if spread else seconds

@@ -1,0 +1,176 @@
+"""One run from one plan: everything that happens, and whether all was as it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from downpour.runtime.recovery import replay
+from downpour.scheduler import Replay
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.simulator.checks import (
+    Books,
+    Counting,
+    Folding,
+    Office,
+    Promises,
+    check_the_end,
+)
+from downpour.simulator.cluster import Cluster, ManagerClass
+from downpour.simulator.contents import FaultFree
+from downpour.simulator.disk import Disk
+from downpour.simulator.effects import ENDED
+from downpour.simulator.manager import Manager
+from downpour.simulator.plan import Plan
+from downpour.simulator.site import Onlooker, Step, Stories
+
+_GRACE_SECONDS = 60.0
+_FAULT_GRACE_SECONDS = 45.0
+_TASK_GRACE = 8.0
+"""A run must end within this many times what its tasks take one after the other, and the graces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run went: `failure` is what was wrong, empty where nothing was; `seconds` virtual."""
+
+    plan: Plan
+    failure: str
+    seconds: float
+    steps: int
+    story: tuple[str, ...]
+
+
+def simulate(plan: Plan, manager_class: ManagerClass = Manager, *, story: bool = False) -> Outcome:
+    """Run a plan to its end, or to the first thing that is wrong."""
+    run = _Run(plan, manager_class, told_in_full=story)
+    failure = ""
+    try:
+        run.to_its_end()
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong in a run is what it has found
+        failure = f"{type(error).__name__}: {error}"
+        run.tell(failure)
+    return Outcome(
+        plan=plan,
+        failure=failure,
+        seconds=run.cluster.clock.now_seconds,
+        steps=run.cluster.clock.steps,
+        story=tuple(run.story),
+    )
+
+
+class _Run:
+    """A run: its cluster, those who look on, and its story."""
+
+    def __init__(self, plan: Plan, manager_class: ManagerClass, *, told_in_full: bool) -> None:
+        self.story: list[str] = []
+        self._plan = plan
+        self._truth = {name: FaultFree(spec) for name, spec in plan.specs}
+        self._ending = _Ending()
+        self._told_in_full = told_in_full
+        self.cluster = Cluster(plan, self._watch, self.tell, manager_class)
+
+    def tell(self, line: str) -> None:
+        """Add a line to the story."""
+        self.story.append(f"{self.cluster.clock.now_seconds:8.3f}  {line}")
+
+    def _watch(self, disk: Disk) -> Onlooker:
+        onlookers: list[Onlooker] = [
+            Books(),
+            Counting(disk, self._truth, dict(self._plan.specs)),
+            Folding(),
+            Promises(disk),
+            Office(disk),
+            self._ending,
+        ]
+        if self._told_in_full:
+            onlookers.insert(0, _Narrator(self.tell))
+        return _All(onlookers)
+
+    def to_its_end(self) -> None:
+        """Let everything happen; raises what is wrong."""
+        clock, figures = self.cluster.clock, self._plan.figures
+        all_tasks = self._plan.tasks * figures.task_seconds
+        grace = _GRACE_SECONDS + _FAULT_GRACE_SECONDS * len(self._plan.faults)
+        limit = self._plan.calm_at_seconds + grace + _TASK_GRACE * all_tasks
+        self.cluster.begin()
+        while len(self._ending.ended) < len(self._plan.specs):
+            clock.step()
+            if clock.now_seconds > limit:
+                raise AssertionError("nothing has gone wrong for long, and the run does not end")
+        core = Replay()
+        replay(core, self.cluster.disk.stories())
+        check_the_end(self.cluster.disk, core, self._truth, self._plan.may_fail)
+        self.tell("all experiments have ended")
+
+
+class _All(Onlooker):
+    """Several who look on."""
+
+    def __init__(self, onlookers: Sequence[Onlooker]) -> None:
+        self._onlookers = onlookers
+
+    def recovered(self, core: Replay, stories: Stories) -> None:
+        for onlooker in self._onlookers:
+            onlooker.recovered(core, stories)
+
+    def handled(self, step: Step) -> None:
+        for onlooker in self._onlookers:
+            onlooker.handled(step)
+
+    def acting(self, step: Step) -> None:
+        for onlooker in self._onlookers:
+            onlooker.acting(step)
+
+
+class _Ending(Onlooker):
+    """Sees which experiments have ended."""
+
+    def __init__(self) -> None:
+        self.ended: set[str] = set()
+
+    def recovered(self, core: Replay, stories: Stories) -> None:
+        ended = {name for name in stories if core.experiments[name].life.state in ENDED}
+        self.ended = ended
+
+    def acting(self, step: Step) -> None:
+        self.ended |= {c.experiment for c in step.commands if isinstance(c, do.Conclude)}
+
+
+class _Narrator(Onlooker):
+    """Tells what managers decide."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def acting(self, step: Step) -> None:
+        for line in (_told_of(step.event), *map(_told_to_do, step.commands)):
+            if line:
+                self._tell(line)
+
+
+def _told_of(event: on.Event) -> str:
+    match event:
+        case on.WorkerJoined():
+            return f"{event.worker} joins{f', running {event.running}' if event.running else ''}"
+        case on.Aggregated():
+            return f"round {event.round} of {event.experiment} is {event.model.name}"
+        case on.UpdatesRefused():
+            return f"round {event.round} of {event.experiment}: updates are refused"
+        case _:
+            return ""
+
+
+def _told_to_do(command: do.Command) -> str:
+    match command:
+        case do.Assign():
+            return f"{command.worker} is asked for {command.attempt}"
+        case do.Accept():
+            return f"{command.worker} has trained {command.attempt}"
+        case do.GiveUp():
+            return f"{command.attempt} comes to nothing: {command.reason}"
+        case do.Conclude():
+            return f"{command.experiment} is {command.ending}: {command.reason}"
+        case _:
+            return ""

@@ -1,0 +1,89 @@
+"""`downpour simulate` on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from downpour.simulator import search, world
+from downpour.simulator.manager import Manager
+from tests.simulator.defects import BuildsOnSand
+
+Downpour = Callable[..., Any]
+
+
+def test_seeds_that_are_well_end_with_status_0(downpour: Downpour) -> None:
+    """One line says how many there were."""
+    outcome = downpour("simulate", "--seeds", 20, "--from-seed", 5)
+    assert (outcome.status, outcome.out) == (0, "")
+    assert outcome.err.startswith("20 seeds, ")
+    told = json.loads(downpour("simulate", "--seeds", 3, "--json").out)
+    assert (told["seeds"], told["failure"]) == (3, None)
+
+
+def test_a_seed_tells_its_story(downpour: Downpour) -> None:
+    """Its faults have numbers, and can be left out."""
+    whole = downpour("simulate", "--seed", 8, "--story")
+    assert whole.status == 0
+    assert "  [1] " in whole.out
+    assert "all experiments have ended" in whole.out.splitlines()[-1]
+    calm = downpour("simulate", "--seed", 8, "--faults", "none", "--story")
+    assert "  [" not in calm.out
+    told = json.loads(downpour("simulate", "--seed", 8, "--faults", "1", "--json").out)
+    assert [fault["number"] for fault in told["faults"]] == [1]
+    assert "all is well" in downpour("simulate", "--seed", 8).out
+
+
+def test_a_failing_seed_ends_with_status_1_and_the_command_that_shows_it(
+    downpour: Downpour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The story is that of the fewest faults that it takes; repeated, it is the same."""
+    real = world.simulate
+
+    def simulate(plan: Any, manager_class: type[Manager] = Manager, **how: bool) -> Any:
+        """Run it under a manager that has a defect."""
+        return real(plan, BuildsOnSand if manager_class is Manager else manager_class, **how)
+
+    monkeypatch.setattr(world, "simulate", simulate)
+    monkeypatch.setattr(search, "simulate", simulate)
+    outcome = downpour("simulate", "--seeds", 600)
+    assert outcome.status == 1
+    assert "is missing or altered" in outcome.out
+    assert "faults are enough:" in outcome.out
+    again = outcome.err.splitlines()[-1].removeprefix("again: downpour ").split()
+    shown = downpour(*again)
+    assert shown.status == 1
+    assert shown.out.splitlines()[-1] == outcome.out.splitlines()[-1]
+    assert json.loads(downpour(*again[:-1], "--json").out)["failure"]
+
+
+def test_workers_are_counted_in_rounds_an_hour(downpour: Downpour) -> None:
+    """As a table within 80 columns, or as JSON."""
+    words = ("simulate", "--workers", 4, "--shards", 8, "--rounds", 2, "--spread", 0)
+    shown = downpour(*words)
+    assert shown.status == 0
+    assert "rounds per hour" in shown.out
+    assert max(map(len, shown.out.splitlines())) <= 80
+    told = json.loads(downpour(*words, "--json").out)
+    assert 28 < told["rounds_per_hour"] < 30
+    assert (told["workers"], told["shards"], told["lost"]) == (4, 8, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--seed", 1, "--faults", "x"), "faults = 'x': must be numbers from 1 to"),
+        (("--seeds", 0), "seeds = 0: must be from 1 to"),
+        (("--workers", 0), "workers = 0: must be from 1 to"),
+        (("--workers", 1, "--spread", -1), "spread = -1.0: must be a number, 0 or above"),
+        (("--workers", 1, "--task-seconds", 0), "task-seconds = 0.0: must be a number above 0"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    refused: Callable[..., str], words: tuple[object, ...], line: str
+) -> None:
+    """It names the option, its value, and what is accepted."""
+    assert refused("simulate", *words).startswith(line)

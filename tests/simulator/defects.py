@@ -1,0 +1,130 @@
+"""Managers with one defect each, for the simulator to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from downpour.scheduler import Entry, Replay
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.simulator.manager import Manager
+from downpour.simulator.site import Stories
+from downpour.values import FailureKind
+
+
+class ActsBeforeItKeeps(Manager):
+    """Answers, and tells workers, what a crash can still undo."""
+
+    def commit(self, then: Callable[[], None]) -> None:
+        """Act first."""
+        then()
+        super().commit(lambda: None)
+
+
+class ForgetsAssignments(Manager):
+    """Keeps everything but who was asked to train what."""
+
+    def keep(self, event: on.Event, commands: list[do.Command]) -> list[Entry]:
+        """Leave out assignments."""
+        return super().keep(event, [c for c in commands if not isinstance(c, do.Assign)])
+
+
+class BuildsOnSand(Manager):
+    """Goes on from lines that nobody has synced."""
+
+    def read_journals(self) -> Stories:
+        """Read, and leave it at that."""
+        return self.site.disk.stories()
+
+
+class NeverResigns(Manager):
+    """Does not look whether somebody else is in office by now."""
+
+    def in_office(self) -> bool:
+        """Believe so."""
+        return True
+
+
+class _TakesASecondUpdate(Replay):
+    def _published(self, event: on.UpdatePublished) -> None:
+        found = self._find(event.attempt)
+        before = found.task.update if found else None
+        super()._published(event)
+        if found is not None and before is not None:
+            accept = do.Accept(
+                cause=self.events_handled,
+                worker=event.worker,
+                attempt=event.attempt,
+                update=event.update,
+                completion_seconds=0.0,
+            )
+            self._do(accept)
+
+
+class _FoldsInAnotherOrder(Replay):
+    def _do(self, command: do.Command) -> None:
+        if isinstance(command, do.Aggregate):
+            command = replace(command, updates=tuple(reversed(command.updates)))
+        super()._do(command)
+
+
+class _TrainsFromAnOldModel(Replay):
+    def _do(self, command: do.Command) -> None:
+        if isinstance(command, do.Assign):
+            models = self.experiments[command.attempt.experiment].models
+            command = replace(command, model=models[0])
+        super()._do(command)
+
+
+class _NeverPublishes(Replay):
+    def _do(self, command: do.Command) -> None:
+        if not isinstance(command, do.Publish):
+            super()._do(command)
+
+
+class _ForgetsTheBusy(Replay):
+    def _gone(self, name: str, failure: FailureKind, reason: str) -> None:
+        del failure
+        if self.workers.remove(name) is not None:
+            self._do(do.Dismiss(cause=self.events_handled, worker=name, reason=reason))
+
+
+class TakesASecondUpdate(Manager):
+    """Counts an update of a shard that has one."""
+
+    def make_core(self) -> Replay:
+        """Make the core that does so."""
+        return _TakesASecondUpdate()
+
+
+class FoldsInAnotherOrder(Manager):
+    """Hands out updates against the order of shards."""
+
+    def make_core(self) -> Replay:
+        """Make the core that does so."""
+        return _FoldsInAnotherOrder()
+
+
+class TrainsFromAnOldModel(Manager):
+    """Has shards trained from a model that is not the newest."""
+
+    def make_core(self) -> Replay:
+        """Make the core that does so."""
+        return _TrainsFromAnOldModel()
+
+
+class NeverPublishes(Manager):
+    """Never asks for the result."""
+
+    def make_core(self) -> Replay:
+        """Make the core that does so."""
+        return _NeverPublishes()
+
+
+class ForgetsTheBusy(Manager):
+    """Does not give up what a worker was at that is gone."""
+
+    def make_core(self) -> Replay:
+        """Make the core that does so."""
+        return _ForgetsTheBusy()

@@ -1,0 +1,93 @@
+"""Thousands of clusters in which everything goes wrong, and all is well; or the defect is found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from downpour.simulator.manager import Manager
+from downpour.simulator.plan import plan_of
+from downpour.simulator.search import outcomes, shrunken
+from downpour.simulator.world import simulate
+from tests.simulator import defects
+
+SEEDS_FOR_A_DEFECT = 600
+
+
+def failing_seed(manager_class: type[Manager], sentence: str) -> int:
+    """Return the first seed of which a manager makes a failure that is told so."""
+    for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), manager_class):
+        if sentence in outcome.failure:
+            return outcome.plan.seed
+    pytest.fail("the defect was not found")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seeds", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: int) -> None:
+    """No shard is lost or counted twice, and the last model is that of a run without faults."""
+    failures = {o.plan.seed: o.failure for o in outcomes(range(seeds)) if o.failure}
+    assert failures == {}
+
+
+@pytest.mark.parametrize(
+    ("manager_class", "sentence"),
+    [
+        (defects.ActsBeforeItKeeps, "was taken in, and is lost"),
+        (defects.ForgetsAssignments, "gives other books"),
+        (defects.BuildsOnSand, "is missing or altered"),
+        (defects.NeverResigns, "in the time of a later one"),
+        (defects.TakesASecondUpdate, "is one too many"),
+        (defects.FoldsInAnotherOrder, "folds"),
+        (defects.TrainsFromAnOldModel, "is not what it should be"),
+        (defects.NeverPublishes, "does not end"),
+        (defects.ForgetsTheBusy, "which does not run it"),
+    ],
+)
+def test_a_defect_is_found_by_the_check_that_is_there_for_it(
+    manager_class: type[Manager], sentence: str
+) -> None:
+    """Some hundred seeds are enough for each, and the sentence says what is wrong."""
+    plan = plan_of(failing_seed(manager_class, sentence))
+    assert not simulate(plan).failure, "it is the defect's, and not the seed's"
+
+
+def test_a_failing_plan_shrinks_to_the_faults_that_it_takes() -> None:
+    """None of those that remain can be spared, and they are of the kind that it is about."""
+    seed = failing_seed(defects.BuildsOnSand, "is missing or altered")
+    plan = shrunken(plan_of(seed), defects.BuildsOnSand)
+    assert simulate(plan, defects.BuildsOnSand).failure
+    numbers = {fault.number for fault in plan.faults}
+    assert 0 < len(numbers) < len(plan_of(seed).faults)
+    for number in numbers:
+        assert not simulate(plan.with_faults(numbers - {number}), defects.BuildsOnSand).failure
+    assert all("manager" in fault.kind for fault in plan.faults)
+
+
+def test_a_plan_that_does_not_fail_is_not_shrunken() -> None:
+    """There is nothing to look for."""
+    plan = plan_of(1)
+    assert shrunken(plan) == plan
+
+
+def test_a_seed_tells_the_same_story_every_time() -> None:
+    """Also in another process, with other hashes."""
+    story = simulate(plan_of(8), story=True).story
+    assert simulate(plan_of(8), story=True).story == story
+    words = [sys.executable, "-m", "downpour.cli", "simulate", "--seed", "8", "--story"]
+    for hashes in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": ":".join(sys.path)}
+        told = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        assert tuple(told.stdout.splitlines()) == story
+
+
+def test_seeds_differ() -> None:
+    """In what is trained, by whom, and in what goes wrong; together they have every fault."""
+    plans = [plan_of(seed) for seed in range(300)]
+    assert len({plan.faults for plan in plans}) == len(plans)
+    assert {len(plan.workers) for plan in plans} == {1, 2, 3, 4}
+    kinds = {fault.kind for plan in plans for fault in plan.faults}
+    assert kinds == set(type(next(iter(kinds))))

@@ -1,0 +1,207 @@
+"""Time, network and directory of a simulation: what they promise, and what they lose."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError
+from downpour.runtime.journal import Line
+from downpour.scheduler import events as on
+from downpour.simulator.clock import Clock, Process
+from downpour.simulator.disk import Disk, DiskFigures
+from downpour.simulator.network import OVERDUE, UNREACHABLE, Answer, Network, Refusal
+from downpour.spec import Spec
+from downpour.values import PublishedFile
+
+
+class Echo(Process):
+    """Answers what it is told, and remembers it."""
+
+    def __init__(self, clock: Clock, host: str = "echo") -> None:
+        super().__init__(clock, host)
+        self.heard: list[str] = []
+
+    def say(self, answer: Answer, word: str) -> None:
+        """Answer, unless told to keep silent."""
+        self.heard.append(word)
+        if word != "nothing":
+            answer(Refusal("not that") if word == "no" else word)
+
+
+class Place:
+    """A clock, a network and a disk, with somebody who asks and somebody who answers."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.random = Random(1)
+        self.network = Network(self.clock, self.random, deadline_seconds=3.0)
+        self.disk = Disk(self.clock, self.random, DiskFigures(patience_seconds=5.0))
+        self.caller, self.echo = Process(self.clock, "caller"), Echo(self.clock)
+        self.network.serve("echo", self.echo)
+        self.results: list[Any] = []
+
+    def ask(self, word: str) -> list[Any]:
+        """Call, let everything happen, and return what came of it."""
+        self.results = []
+        self.network.call(
+            self.caller,
+            "echo",
+            "say",
+            word,
+            answered=self.results.append,
+            failed=lambda reason: self.results.append(("failed", reason)),
+        )
+        self.run()
+        return self.results
+
+    def run(self) -> None:
+        """Let everything happen."""
+        while self.clock.step():
+            pass
+
+    def publish(self, name: str, writer: Process | None = None) -> list[PublishedFile | str]:
+        """Publish a file, let everything happen, and return what came of it."""
+        made: list[PublishedFile | str] = []
+        self.disk.publish(writer or self.caller, "e", name, b"some", made.append, made.append)
+        self.run()
+        return made
+
+
+@pytest.fixture
+def place() -> Place:
+    """Make a place where all is well."""
+    return Place()
+
+
+def test_things_happen_in_the_order_of_their_times(place: Place) -> None:
+    """At one time, in the order in which they were asked for."""
+    seen: list[str] = []
+    for seconds, what in ((2.0, "c"), (1.0, "a"), (1.0, "b")):
+        place.clock.after(seconds, seen.append, what)
+    place.run()
+    assert (seen, place.clock.now_seconds, place.clock.steps) == (["a", "b", "c"], 2.0, 3)
+
+
+def test_who_stands_still_does_everything_later_and_who_is_dead_nothing(place: Place) -> None:
+    """In the same order."""
+    seen: list[str] = []
+    place.caller.after(1.0, seen.append, "first")
+    place.caller.after(2.0, seen.append, "second")
+    place.caller.stand_still(10.0)
+    place.run()
+    assert (seen, place.clock.now_seconds) == (["first", "second"], 10.0)
+    place.caller.after(1.0, seen.append, "third")
+    place.caller.die()
+    place.run()
+    assert seen == ["first", "second"]
+
+
+def test_a_call_is_answered_or_refused_or_nobody_is_there(place: Place) -> None:
+    """Each ends once."""
+    assert place.ask("hello") == ["hello"]
+    assert place.ask("no") == [("failed", "not that")]
+    place.echo.die()
+    assert place.ask("hello") == [("failed", UNREACHABLE)]
+
+
+def test_what_is_lost_ends_at_the_deadline(place: Place) -> None:
+    """Whether the call was lost or its answer, nobody can tell."""
+    place.network.cut("caller", "echo")
+    assert place.ask("hello") == [("failed", OVERDUE)]
+    place.network.mend("caller", "echo")
+    assert place.ask("nothing") == [("failed", OVERDUE)]
+    assert place.echo.heard == ["nothing"]
+
+
+def test_a_call_that_comes_twice_is_answered_once(place: Place) -> None:
+    """The one who is called hears it twice."""
+    place.network.weather.doubled = 1.0
+    assert place.ask("hello") == ["hello"]
+    assert place.echo.heard == ["hello", "hello"]
+
+
+def test_a_file_is_there_whole_when_it_is_said_to_be(place: Place) -> None:
+    """Not where its writer died before."""
+    [file] = place.publish("update")
+    assert isinstance(file, PublishedFile)
+    assert place.disk.look(place.echo, "e", file) == b"some"
+    place.disk.publish(place.caller, "e", "other", b"some", print, print)
+    place.caller.die()
+    place.run()
+    assert place.disk.store("e").list() == ["update"]
+
+
+def test_others_may_see_a_file_late(place: Place) -> None:
+    """Its writer sees it at once, and who waits for it in the end."""
+    place.disk.weather.stale_seconds = 4.0
+    [file] = place.publish("update")
+    assert isinstance(file, PublishedFile)
+    assert place.disk.look(place.caller, "e", file) == b"some"
+    with pytest.raises(FileMissing):
+        place.disk.look(place.echo, "e", file)
+    read: list[bytes | str] = []
+    place.disk.read(place.echo, "e", file, read.append, read.append)
+    place.run()
+    assert read == [b"some"]
+
+
+def test_patience_with_a_directory_that_is_away_ends(place: Place) -> None:
+    """For readers as for writers; a damaged file is no better."""
+    [file] = place.publish("update")
+    assert isinstance(file, PublishedFile)
+    place.disk.weather.away = True
+    assert place.publish("other") == ["the shared directory is away"]
+    place.disk.weather.away = False
+    place.disk.damaged.add("update")
+    with pytest.raises(FileCorrupt):
+        place.disk.look(place.caller, "e", file)
+
+
+def lines(count: int) -> list[Line]:
+    """Make journal lines."""
+    entry = on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=Spec(shards=1))
+    return [
+        Line(number=n, order=n, at_seconds=0.0, record_lines=0, entry=entry)
+        for n in range(1, count + 1)
+    ]
+
+
+def test_a_machine_that_dies_loses_what_it_had_not_synced(place: Place) -> None:
+    """And nothing that somebody has synced since."""
+    disk, made = place.disk, lines(40)
+    disk.write_lines(place.caller, "e", (1, 1), made[:2], sync=True)
+    disk.write_lines(place.caller, "e", (1, 1), made[2:], sync=False)
+    disk.lose_unsynced("another host")
+    assert disk.stories() == {"e": made}
+    disk.lose_unsynced("caller")
+    kept = disk.stories()["e"]
+    assert 2 <= len(kept) < 40
+    disk.settle()
+    disk.lose_unsynced("caller")
+    assert disk.stories() == {"e": kept}
+
+
+def test_a_directory_that_is_away_takes_lines_in_part_and_says_so(place: Place) -> None:
+    """As a write does that fails in the middle."""
+    place.disk.weather.away = True
+    with pytest.raises(SharedDirectoryError, match="away"):
+        place.disk.write_lines(place.caller, "e", (1, 1), lines(40), sync=True)
+    assert len(place.disk.stories().get("e", [])) < 40
+
+
+def test_one_process_holds_the_lock_until_it_dies(place: Place) -> None:
+    """After its machine's death, until the server notices."""
+    disk = place.disk
+    assert disk.lock(place.caller)
+    assert not disk.lock(place.echo)
+    disk.unlock_later(place.caller, 5.0)
+    place.caller.die()
+    assert not disk.lock(place.echo)
+    place.clock.after(5.0, lambda: None)
+    place.run()
+    assert disk.lock(place.echo)
+    disk.lose_lock()
+    assert disk.lock(Process(place.clock, "third"))
