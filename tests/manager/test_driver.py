@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from downpour.errors import Refused
+from downpour.errors import Refused, SharedDirectoryError, StoreError
 from downpour.manager.driver import HELD_UP_SECONDS, TICK_SECONDS, Driver
 from downpour.scheduler import Scheduler
 from downpour.scheduler.commands import Command
@@ -24,6 +24,7 @@ class Sink:
 
     def __init__(self, at_each: Callable[[Event], None] = lambda _: None) -> None:
         self.seen: SimpleQueue[Event] = SimpleQueue()
+        self.carried_out: list[Command] = []
         self._at_each = at_each
 
     def keep(self, core: Scheduler, event: Event, commands: list[Command]) -> None:
@@ -36,7 +37,8 @@ class Sink:
         """All is kept."""
 
     def carry_out(self, commands: list[Command]) -> None:
-        """Do nothing of it."""
+        """Remember them, and do nothing of it."""
+        self.carried_out += commands
 
 
 @pytest.fixture
@@ -97,6 +99,27 @@ def test_what_still_waits_in_the_queue_at_the_end_is_refused() -> None:
     assert first.result(PATIENCE_SECONDS) == []
     outcomes = [post.exception(PATIENCE_SECONDS) for post in posts]
     assert outcomes[-1] is not None
+
+
+def test_who_is_replaced_answers_nobody_and_does_nothing() -> None:
+    """What it had begun to decide is for the manager in office; what leads to nothing is taken."""
+    died: SimpleQueue[StoreError] = SimpleQueue()
+    sink = Sink()
+
+    def replaced() -> None:
+        raise SharedDirectoryError("shared", "another manager has taken over")
+
+    driver = Driver(Scheduler(), sink, on_death=died.put, check_office=replaced)
+    driver.start()
+    assert driver.post(JOINED).result(PATIENCE_SECONDS) == []
+    left = driver.post(WorkerLeft(at_seconds=1.0, worker="anna", reason="tired"))
+    with pytest.raises(Refused, match="is stopping"):
+        left.result(PATIENCE_SECONDS)
+    assert "taken over" in str(died.get(timeout=PATIENCE_SECONDS))
+    assert sink.carried_out == []
+    with pytest.raises(Refused, match="is stopping"):
+        driver.post(JOINED).result(PATIENCE_SECONDS)
+    driver.stop()
 
 
 def test_who_waits_for_a_change_is_let_go_at_the_end(driver: Driver) -> None:

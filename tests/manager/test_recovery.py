@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.errors import SharedDirectoryError, SpecError
+from downpour.errors import Refused, SharedDirectoryError, SpecError
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import ManagerClient
 from downpour.rpc.messages import ExperimentState, Task
 from downpour.runtime.journal import read_journal, segments
 from downpour.store import SharedDirectory
+from downpour.store.lease import Lease
 from tests.manager.conftest import SMALL, Cluster, diligent
 
 if TYPE_CHECKING:
@@ -212,6 +213,15 @@ def test_a_second_manager_is_refused_while_the_first_serves(tmp_path: Path) -> N
     assert str(first.manager.address) in str(refusal.value)
     gone(first)
     gone(manager_of(tmp_path))
+
+
+def test_a_manager_that_was_replaced_decides_no_more(tmp_path: Path) -> None:
+    """Even where its lock was lost without its knowing: a later term is enough."""
+    first = manager_of(tmp_path)
+    Lease(SharedDirectory.open(tmp_path, create=False)).claim("elsewhere:1")
+    with pytest.raises(Refused, match="is stopping"):
+        first.submit()
+    gone(first)
 
 
 def test_a_damaged_journal_costs_its_experiment_alone(

@@ -77,6 +77,7 @@ class Driver:
         clock: seconds, from any beginning.
         patience_seconds: how long the sink may be unable to keep anything.
         on_death: is told why nothing more can be kept; then no event is taken any more.
+        check_office: asked before anything is done; raises StoreError where another one manages.
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class Driver:
         *,
         patience_seconds: float = 60.0,
         on_death: Callable[[StoreError], None] = lambda _: None,
+        check_office: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_death = on_death
+        self._check_office = check_office
         self._ending = Ending()
         self._patience = Patience(seconds=patience_seconds, sleep=self._ending.wait)
         self._scheduler = scheduler
@@ -113,7 +116,8 @@ class Driver:
         return self._change
 
     def start(self) -> None:
-        """Begin to take events."""
+        """Begin to take events; experiment time goes on from where the core stands."""
+        self._began_at = self._clock() - self._scheduler.now_seconds
         self._thread.start()
 
     def end_waits(self) -> None:
@@ -210,11 +214,13 @@ class Driver:
         """Handle some items and make durable what follows, then act on it and answer.
 
         What is wrong with one item goes to whoever waits for it. Raises StoreError where nothing
-        can be made durable any more; then nobody has been answered.
+        can be made durable any more, or is not for us to do; then nobody has been answered.
         """
         handled = [(item, result) for item in items if (result := self._handle(item)) is not None]
         try:
             self._commit()
+            if any(isinstance(item, _Posted) and result[0] for item, result in handled):
+                self._check_office()
         except StoreError:
             for item, _ in handled:
                 item.done.set_exception(_stopping())

@@ -19,11 +19,11 @@ from downpour.errors import DownpourError, SharedDirectoryError, StoreError
 from downpour.manager.driver import Driver
 from downpour.manager.effects import Effects
 from downpour.manager.options import ManagerOptions
-from downpour.manager.recovery import Legacy, nothing_left, recover
+from downpour.manager.recovery import Legacy, recover
 from downpour.manager.roster import Roster
 from downpour.manager.service import ManagerService
 from downpour.rpc import Address, Trust, serve_manager
-from downpour.scheduler import SchedulerOptions
+from downpour.scheduler import Replay, SchedulerOptions
 from downpour.store import SharedDirectory
 from downpour.store.lease import Lease, Office
 
@@ -60,30 +60,36 @@ class Manager:
         self._lease = Lease(shared)
         if not options.embedded:
             self._lease.acquire(wait=options.successor, while_waiting=_say_who_serves)
-        core_options = SchedulerOptions(lost_after_seconds=options.lost_after_seconds)
-        left = nothing_left(core_options) if options.embedded else recover(shared, core_options)
+        core = Replay(SchedulerOptions(lost_after_seconds=options.lost_after_seconds))
         data_dir = Path(options.data_dir) if options.data_dir else None
         self._roster = Roster()
         self._effects = Effects(self._roster, data_dir, on_death=on_death)
-        self._driver = Driver(left.core, self._effects, on_death=on_death)
+        self._driver = Driver(
+            core, self._effects, on_death=on_death, check_office=self._raise_if_replaced
+        )
         self._effects.attach(self._driver.post, lambda: self._driver.now_seconds)
         self._service = ManagerService(
             options, trust, shared, self._driver, self._effects, self._roster
         )
         try:
             self._server = serve_manager(self._service, options.host, options.port, trust=trust)
-            self._begin(shared, left)
+            self._begin(shared, core)
         except BaseException:
             self._lease.release()
             raise
 
-    def _begin(self, shared: SharedDirectory, left: Legacy) -> None:
-        """Take office, go on with what was left, and answer."""
+    def _begin(self, shared: SharedDirectory, core: Replay) -> None:
+        """Take office, go on with what was left, and answer.
+
+        In this order: who was in office until now, and does not know that he is not, adds nothing
+        that counts once there is a later term.
+        """
         term = 0 if self._embedded else self._lease.claim(*_called_at(self.address))
+        left = Legacy(core, {}) if self._embedded else recover(shared, core)
         self._effects.take_up(left, left.workspaces(shared, term), term)
         self._service.announce(term)
         self._driver.start()
-        self._driver.ask(lambda _: self._effects.carry_out(left.core.resume()))
+        self._driver.ask(lambda _: self._effects.carry_out(core.resume()))
         self._server.start()
 
     @property
@@ -110,9 +116,15 @@ class Manager:
 
     def check_office(self) -> None:
         """Stop where a later manager has taken over, though this one never gave up its lock."""
+        try:
+            self._raise_if_replaced()
+        except SharedDirectoryError as error:
+            self._on_death(error)
+
+    def _raise_if_replaced(self) -> None:
         if not self._embedded and not self._lease.is_in_office:
             reason = "another manager has taken over; this one ends"
-            self._on_death(SharedDirectoryError(self._lease.root, reason))
+            raise SharedDirectoryError(self._lease.root, reason)
 
 
 def run_manager(options: ManagerOptions, ready: Callable[[Address], None]) -> None:

@@ -13,7 +13,7 @@ from downpour.errors import FileCorrupt
 from downpour.manager.workspace import Workspace, reopen_workspace
 from downpour.runtime.journal import Line, read_journal
 from downpour.runtime.recovery import next_order, replay
-from downpour.scheduler import Replay, SchedulerOptions
+from downpour.scheduler import Replay
 from downpour.scheduler import events as on
 from downpour.store import SharedDirectory, layout
 
@@ -64,20 +64,15 @@ class Legacy:
                 space.store.delete(name)
 
 
-def nothing_left(options: SchedulerOptions) -> Legacy:
-    """A beginning."""
-    return Legacy(Replay(options), {})
-
-
-def recover(shared: SharedDirectory, options: SchedulerOptions) -> Legacy:
-    """Read the journals in a shared directory and replay them.
+def recover(shared: SharedDirectory, core: Replay) -> Legacy:
+    """Read the journals in a shared directory and replay them into an empty core.
 
     An experiment whose journal is damaged before its end is left out, and a warning names it.
 
     Raises:
         SharedDirectoryError: the directory cannot be read.
     """
-    core, stories = Replay(options), _stories(shared)
+    stories = _stories(shared)
     replay(core, stories)
     return Legacy(core, stories)
 
