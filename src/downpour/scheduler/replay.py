@@ -178,12 +178,15 @@ class Replay(Scheduler):
         return self._commands
 
     def _replay_give_up(self, entry: do.GiveUp) -> None:
-        found = self._round_of(entry.attempt)
-        if found.tasks[entry.attempt.shard].life.state == "published":
-            found.aggregating = False
-            found.refuse(entry.attempt.shard)
+        current = self._round_of(entry.attempt)
+        if current.tasks[entry.attempt.shard].life.state == "published":
+            current.aggregating = False
+            current.refuse(entry.attempt.shard)
         else:
-            found.give_up(entry.attempt.shard, counts=entry.failure is not FailureKind.CANCELLED)
+            current.give_up(entry.attempt.shard, counts=entry.failure is not FailureKind.CANCELLED)
+        found = self._find(entry.attempt)
+        if found is not None:  # the conclusion that followed may not have been kept any more
+            self._fail_if_hopeless(found, entry.reason)
 
     def _replay_conclude(self, entry: do.Conclude) -> None:
         experiment = self.experiments[entry.experiment]

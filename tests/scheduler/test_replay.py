@@ -1,0 +1,73 @@
+"""What was kept of an event may end in the middle: the rest follows from what is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downpour.scheduler import Replay, durable, entries
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+
+if TYPE_CHECKING:
+    from downpour.scheduler import Entry
+    from tests.scheduler.conftest import Make
+
+
+class Kept:
+    """A core and what must be kept of it."""
+
+    def __init__(self) -> None:
+        self.core = Replay()
+        self.entries: list[Entry] = []
+
+    def happen(self, *events: on.Event) -> None:
+        """Let the core take in some events."""
+        for event in events:
+            self.entries += entries(event, self.core.handle(event))
+
+    def replayed(self, count: int) -> Replay:
+        """Return a core that has taken in only so many of the entries."""
+        core = Replay()
+        for entry in self.entries[:count]:
+            core.replay(0.0, entry)
+        return core
+
+
+@pytest.fixture
+def kept(make: Make) -> Kept:
+    """One shard is being trained by ann, and may not fail."""
+    kept = Kept()
+    spec = make.spec(shards=1, epochs=1, retries=0, evaluate_every=0)
+    model = make.file("m0")
+    kept.happen(
+        on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec),
+        on.ExperimentSubmitted(at_seconds=0.0, experiment="next", spec=spec),
+        on.Prepared(at_seconds=0.0, experiment="e", shard_samples=(1,), model=model),
+        on.WorkerJoined(at_seconds=0.0, worker="ann"),
+    )
+    return kept
+
+
+def test_a_shard_that_failed_too_often_has_failed_without_the_conclusion(kept: Kept) -> None:
+    """With the same reason, and the next experiment has its turn."""
+    kept.happen(on.WorkerLost(at_seconds=1.0, worker="ann", reason="silent"))
+    assert [type(entry) for entry in kept.entries[-2:]] == [do.GiveUp, do.Conclude]
+    assert durable(kept.core)[0].state == "failed"
+    assert durable(kept.replayed(-1)) == durable(kept.core)
+    assert durable(kept.replayed(len(kept.entries))) == durable(kept.core)
+
+
+def test_an_experiment_whose_result_is_there_is_finished_without_the_conclusion(
+    kept: Kept, make: Make
+) -> None:
+    """The result is what counts."""
+    attempt = make.attempt("e", 0, 0, 0)
+    kept.happen(
+        on.UpdatePublished(at_seconds=1.0, worker="ann", attempt=attempt, update=make.update("u")),
+        on.Aggregated(at_seconds=2.0, experiment="e", round=0, model=make.file("m1")),
+        on.ModelPublished(at_seconds=3.0, experiment="e", model=make.file("model")),
+    )
+    assert [type(entry) for entry in kept.entries[-2:]] == [on.ModelPublished, do.Conclude]
+    assert durable(kept.replayed(-1)) == durable(kept.core)
