@@ -11,7 +11,7 @@ import pytest
 
 COMMANDS = (
     *("run", "manager", "worker", "submit", "status", "watch", "list", "cancel", "results"),
-    *("ping", "certs"),
+    *("ping", "certs", "simulate"),
 )
 HEAVY = ("torch", "numpy", "thrift", "sklearn", "rich", "cryptography")
 

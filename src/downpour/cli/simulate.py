@@ -95,7 +95,7 @@ def simulate(
     evaluate_seconds: EvaluateSeconds = 1.0,
     heartbeat_seconds: HeartbeatSeconds = 1.0,
 ) -> None:
-    """Try the scheduler in virtual time: what goes wrong, or how fast a cluster would be.
+    """Try faults, or the speed of a cluster, in virtual time.
 
     Each seed stands for a small cluster, what it trains, and faults: managers and workers die,
     stand still and are cut off, messages and files come late, twice or not at all. When a run is
