@@ -18,7 +18,7 @@ from downpour.manager.process import Manager
 from downpour.rpc import ManagerClient
 from downpour.rpc.messages import ExperimentState, Task
 from downpour.runtime.journal import read_journal, segments
-from downpour.store import SharedDirectory
+from downpour.store import SharedDirectory, layout
 from downpour.store.lease import Lease
 from tests.manager.conftest import SMALL, Cluster, diligent
 
@@ -126,7 +126,7 @@ def test_a_long_story_is_kept_short(tmp_path: Path) -> None:
 
 
 def test_what_has_ended_stays_known(tmp_path: Path) -> None:
-    """Its state and its record can be asked for; it is not begun again."""
+    """Its state and its record can be asked for; it is not begun again, and is tidied."""
     first = manager_of(tmp_path)
     first.join("one")
     finished = first.submit(name="done")
@@ -135,8 +135,13 @@ def test_what_has_ended_stays_known(tmp_path: Path) -> None:
     first.client.cancel(cancelled)
     lines = first.record(finished)
     gone(first)
+    stores = [first.shared.store(name) for name in (finished, cancelled)]
+    for store in stores:  # as a manager leaves them that died when it had journaled the end
+        store.put_new(layout.update_name(0, 0, 0, "aa"), [b"left over"])
 
     second = manager_of(tmp_path)
+    assert [layout.is_in_flight(name) for store in stores for name in store.list()].count(True) == 0
+    assert layout.FINAL_NAME in stores[0].list()
     states = {one.experiment: one.state for one in second.client.list_experiments()}
     assert states == {
         finished: ExperimentState.FINISHED,

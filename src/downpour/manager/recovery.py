@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 
 from downpour.errors import FileCorrupt
-from downpour.manager.workspace import Workspace, reopen_workspace
+from downpour.manager.workspace import Workspace, reopen_workspace, sweep
 from downpour.runtime.journal import Line, read_journal
 from downpour.runtime.recovery import next_order, replay
 from downpour.scheduler import Replay
@@ -48,10 +48,16 @@ class Legacy:
         for space in spaces:
             space.concluded = self._has_ended(space.experiment)
             if space.concluded:
-                space.close()
+                self._finish_concluding(space)
             else:
                 self._remove_unknown_models(space)
         return spaces
+
+    def _finish_concluding(self, space: Workspace) -> None:
+        """Close an experiment that has ended; its end may have been journaled and not more."""
+        space.close()
+        state = self.core.experiments[space.experiment].life.state
+        sweep(space, finished=state == "finished")
 
     def _has_ended(self, experiment: str) -> bool:
         return self.core.experiments[experiment].life.state in _ENDED
