@@ -8,8 +8,9 @@ from dataclasses import replace
 from downpour.scheduler import Entry, Replay
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
+from downpour.simulator.effects import Effects
 from downpour.simulator.manager import Manager
-from downpour.simulator.site import Stories
+from downpour.simulator.site import Site, Stories
 from downpour.values import FailureKind
 
 
@@ -120,6 +121,19 @@ class NeverPublishes(Manager):
     def make_core(self) -> Replay:
         """Make the core that does so."""
         return _NeverPublishes()
+
+
+class _NeverSweeps(Effects):
+    def _sweep(self, experiment: str, *, finished: bool) -> None:
+        pass
+
+
+class LeavesFiles(Manager):
+    """Counts on files being removed one by one, which a death can prevent."""
+
+    def __init__(self, site: Site, host: str, on_death: Callable[[str], None]) -> None:
+        super().__init__(site, host, on_death)
+        self.effects = _NeverSweeps(site, self)
 
 
 class ForgetsTheBusy(Manager):

@@ -44,6 +44,7 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: int) -> Non
         (defects.FoldsInAnotherOrder, "folds"),
         (defects.TrainsFromAnOldModel, "is not what it should be"),
         (defects.NeverPublishes, "does not end"),
+        (defects.LeavesFiles, "are left over"),
         (defects.ForgetsTheBusy, "which does not run it"),
     ],
 )
@@ -88,6 +89,6 @@ def test_seeds_differ() -> None:
     """In what is trained, by whom, and in what goes wrong; together they have every fault."""
     plans = [plan_of(seed) for seed in range(300)]
     assert len({plan.faults for plan in plans}) == len(plans)
-    assert {len(plan.workers) for plan in plans} == {1, 2, 3, 4}
+    assert {1, 2, 3, 4} < {len(plan.workers) for plan in plans}
     kinds = {fault.kind for plan in plans for fault in plan.faults}
     assert kinds == set(type(next(iter(kinds))))

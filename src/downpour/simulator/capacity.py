@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
@@ -77,11 +78,11 @@ def forecast(load: Load, show: Callable[[int], None] = lambda _: None) -> Foreca
     pace = _Pace()
     cluster = Cluster(plan, lambda _: pace, lambda _: None)
     cluster.begin()
-    while not pace.ended:
-        for _ in range(_STEPS_BETWEEN_LOOKS):
-            if not cluster.clock.step() or pace.ended:
-                break
-        show(len(pace.round_seconds))
+    gc.disable()  # many messages are under way, and all of them end by themselves
+    try:
+        _run(cluster, pace, show)
+    finally:
+        gc.enable()
     return Forecast(
         round_seconds=tuple(pace.round_seconds),
         seconds=cluster.clock.now_seconds,
@@ -89,6 +90,14 @@ def forecast(load: Load, show: Callable[[int], None] = lambda _: None) -> Foreca
         steps=cluster.clock.steps,
         lost=pace.lost,
     )
+
+
+def _run(cluster: Cluster, pace: _Pace, show: Callable[[int], None]) -> None:
+    while not pace.ended:
+        for _ in range(_STEPS_BETWEEN_LOOKS):
+            if not cluster.clock.step() or pace.ended:
+                break
+        show(len(pace.round_seconds))
 
 
 class _Pace(Onlooker):

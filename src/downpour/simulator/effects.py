@@ -70,9 +70,11 @@ class Effects:
         self._keeping: set[str] = set()
 
     def take_up(self, core: Scheduler) -> None:
-        """Remove model versions that nobody knows of."""
+        """Remove model versions that nobody knows of, and what has ended needs no more."""
         for name, experiment in core.experiments.items():
-            if experiment.life.state in ENDED:
+            state = experiment.life.state
+            if state in ENDED:
+                self._sweep(name, finished=state == "finished")
                 continue
             known = {file.name for file in experiment.models}
             store = self._site.disk.store(name)
@@ -257,11 +259,14 @@ class Effects:
         done()
 
     def _conclude(self, command: do.Conclude, done: Done) -> None:
-        store, finished = self._site.disk.store(command.experiment), command.ending == "finished"
+        self._sweep(command.experiment, finished=command.ending == "finished")
+        done()
+
+    def _sweep(self, experiment: str, *, finished: bool) -> None:
+        store = self._site.disk.store(experiment)
         for name in store.list():
             if layout.is_in_flight(name) or (name == layout.FINAL_NAME and not finished):
                 store.delete(name)
-        done()
 
     # The shared directory
 

@@ -12,6 +12,9 @@ from downpour.spec import Spec
 
 RETRIES_ENOUGH = 1000
 _FAULTS_MAX = 8
+_LARGE_SHARE = 0.05
+_WORKERS_MAX = 12
+_SHARDS_MAX = 24
 _BEGINNING_SECONDS = 3.0
 _MANAGERS = ("manager-a", "manager-b")
 _OF_MANAGERS = {
@@ -39,7 +42,11 @@ _SHARES = {
     FaultKind.MESSAGES_HELD_UP: 0.5,
 }
 _SELDOM = {FaultKind.CANCELLED}
-_OFTEN = {FaultKind.MANAGER_DIES_AT: 4, FaultKind.WORKER_DIES_AT: 2}
+_OFTEN = {
+    FaultKind.MANAGER_DIES_AT: 4,
+    FaultKind.MANAGER_MACHINE_DIES: 3,
+    FaultKind.WORKER_DIES_AT: 2,
+}
 _KINDS = [kind for kind in FaultKind if kind not in _SELDOM for _ in range(_OFTEN.get(kind, 1))]
 _PHASES = ("reading", "training", "publishing", "reporting")
 
@@ -80,9 +87,13 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     """Make the plan that a seed stands for."""
     random = Random(seed)
-    workers = tuple(f"worker-{n + 1}" for n in range(random.randint(1, 4)))
+    large = random.random() < _LARGE_SHARE
+    many = random.randint(5, _WORKERS_MAX) if large else random.randint(1, 4)
+    workers = tuple(f"worker-{n + 1}" for n in range(many))
     managers = _MANAGERS[: random.choice((1, 1, 2))]
-    specs = tuple((f"e{n + 1}", _spec(random)) for n in range(random.choice((1, 1, 1, 2))))
+    specs = tuple(
+        (f"e{n + 1}", _spec(random, large=large)) for n in range(random.choice((1, 1, 1, 2)))
+    )
     task_seconds = random.uniform(0.5, 4.0)
     tasks = sum((spec.shards or 0) * spec.epochs for _, spec in specs)
     # Twice what it takes where nothing goes wrong: the last faults strike what the first delayed.
@@ -105,10 +116,10 @@ def _when(fault: Fault) -> float:
     return fault.at_seconds
 
 
-def _spec(random: Random) -> Spec:
+def _spec(random: Random, *, large: bool) -> Spec:
     return Spec(
         seed=random.randint(0, 999),
-        shards=random.randint(1, 5),
+        shards=random.randint(1, _SHARDS_MAX if large else 5),
         epochs=random.randint(1, 3),
         retries=random.choice((*[RETRIES_ENOUGH] * 9, random.randint(0, 3))),
         optimizer_state=random.choice(("reset", "keep")),

@@ -24,6 +24,7 @@ from downpour.simulator.effects import ENDED
 from downpour.simulator.manager import Manager
 from downpour.simulator.plan import Plan
 from downpour.simulator.site import Onlooker, Step, Stories
+from downpour.store import layout
 
 _GRACE_SECONDS = 60.0
 _FAULT_GRACE_SECONDS = 45.0
@@ -103,6 +104,17 @@ class _Run:
         replay(core, self.cluster.disk.stories())
         check_the_end(self.cluster.disk, core, self._truth, self._plan.may_fail)
         self.tell("all experiments have ended")
+        self._tidy_up(limit)
+
+    def _tidy_up(self, limit_seconds: float) -> None:
+        """Let what is under way end; raises where files are left that only going on needed."""
+        clock, disk = self.cluster.clock, self.cluster.disk
+        stores = [disk.store(name) for name, _ in self._plan.specs]
+        limit_seconds = max(limit_seconds, clock.now_seconds + _GRACE_SECONDS)
+        while left := [name for one in stores for name in one.list() if layout.is_in_flight(name)]:
+            clock.step()
+            if clock.now_seconds > limit_seconds:
+                raise AssertionError(f"{left} are left over")
 
 
 class _All(Onlooker):
