@@ -139,6 +139,8 @@ class Manager(Process):
 
     def stop(self) -> None:
         """End in peace: finish what is being kept, refuse the rest."""
+        if not self.alive:
+            return
         self._stopping = True
         if not self._working:
             self._end()
