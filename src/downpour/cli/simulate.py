@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -216,7 +216,7 @@ def _numbers(text: str, most: int) -> set[int]:
 # Capacity
 
 
-def _figures(seconds: Mapping[str, float], sync_seconds: float) -> Figures:
+def _figures(seconds: Mapping[str, Any], sync_seconds: float) -> Figures:
     from downpour.simulator.disk import DiskFigures
     from downpour.simulator.site import Figures
 
@@ -226,7 +226,7 @@ def _figures(seconds: Mapping[str, float], sync_seconds: float) -> Figures:
             accepted = "must be a number above 0" if none else "must be a number, 0 or above"
             raise SpecError(field.replace("_", "-"), value, accepted)
     disk = DiskFigures(sync_seconds=sync_seconds)
-    return Figures(lost_after_seconds=_LOST_AFTER_SECONDS, disk=disk, **seconds)
+    return replace(Figures(lost_after_seconds=_LOST_AFTER_SECONDS, disk=disk), **seconds)
 
 
 def _load(workers: int, shards: int | None, rounds: int, figures: Figures, seed: int) -> Load:

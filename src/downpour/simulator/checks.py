@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from downpour.runtime.recovery import replay
-from downpour.scheduler import Entry, Replay, durable
+from downpour.scheduler import Checkpoint, Entry, Replay, durable
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
@@ -89,7 +89,10 @@ class Counting(Onlooker):
             done = tally.rounds.get(entry.experiment, 0)
             if entry.round == done:
                 tally.rounds[entry.experiment] = done + 1
-                self._look_at_model(entry)
+                self._look_at_model(entry.experiment, entry.round + 1, entry.model)
+        elif isinstance(entry, Checkpoint):
+            tally.rounds[entry.experiment] = entry.rounds_done
+            self._look_at_model(entry.experiment, entry.rounds_done, entry.models[-1])
 
     def _look(self, command: do.Accept) -> None:
         experiment, number, shard = _task(command)
@@ -98,10 +101,10 @@ class Counting(Onlooker):
             right = self._truth[experiment].update(number, shard)
             expect(content == right, f"the update of {command.attempt} is not what it should be")
 
-    def _look_at_model(self, event: on.Aggregated) -> None:
-        content = self._read(event.experiment, event.model)
-        right = self._truth[event.experiment].model(event.round + 1)
-        expect(content in {None, right}, f"the model after round {event.round} is another one")
+    def _look_at_model(self, experiment: str, version: int, model: PublishedFile) -> None:
+        content = self._read(experiment, model)
+        right = self._truth[experiment].model(version)
+        expect(content in {None, right}, f"model {version} of {experiment} is another one")
 
     def _in_order(self, tally: _Tally, command: do.Aggregate) -> None:
         name, number = command.experiment, command.round

@@ -19,6 +19,8 @@ from downpour.store.memory import MemoryStore
 from downpour.values import PublishedFile
 
 LOOK_AGAIN_SECONDS = 0.5
+_LEFT_SHARE = 0.3
+"""Of segments that were to be removed, and are still there."""
 
 Segment = tuple[int, int]
 """Of a journal: the term of the manager that wrote it, and its number in that."""
@@ -158,6 +160,21 @@ class Disk:
             raise SharedDirectoryError("shared", "is away")
         if sync:
             found.synced = len(found.lines)
+
+    def begin_anew(
+        self, writer: Process, experiment: str, segment: Segment, lines: list[Line]
+    ) -> None:
+        """Publish a segment that stands for those before it, and remove most of them.
+
+        Raises:
+            SharedDirectoryError: the directory is away, or a later manager has begun to write.
+        """
+        former = self._journals.get(experiment, {})
+        if self.weather.away or any(term > segment[0] for term, _ in former):
+            raise SharedDirectoryError("shared", "is away, or somebody else's")
+        left = {key: one for key, one in former.items() if self._random.random() < _LEFT_SHARE}
+        anew = _Lines(writer.host, list(lines), len(lines))
+        self._journals[experiment] = {**left, segment: anew}
 
     def lose_unsynced(self, host: str) -> None:
         """Forget lines that a machine which has died had not synced; not always all of them."""

@@ -16,6 +16,7 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.simulator import contents
 from downpour.simulator.disk import LOOK_AGAIN_SECONDS
+from downpour.simulator.messages import Task
 from downpour.simulator.site import Site
 from downpour.store import layout
 from downpour.values import Evaluation, PublishedFile
@@ -137,8 +138,9 @@ class Effects:
             failed("it is not registered")
             return
         keeps = command.attempt.experiment in self._keeping
-        task = command.attempt, command.model, command.optimizer_state, keeps
-        self._call(entry, "train", task, done, failed)
+        files = command.model, command.optimizer_state
+        task = Task(command.attempt, *files, keeps, self._manager.term)
+        self._call(entry, "train", (task,), done, failed)
 
     def _cancel(self, command: do.Cancel, done: Done) -> None:
         entry = self._roster.get(command.worker)

@@ -6,11 +6,21 @@ from itertools import count
 
 from downpour.errors import SharedDirectoryError
 from downpour.runtime.journal import Line
-from downpour.scheduler import Entry, entries, must_last
+from downpour.scheduler import (
+    Checkpoint,
+    Entry,
+    Scheduler,
+    checkpoint,
+    entries,
+    experiment_of,
+    must_last,
+)
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.simulator.clock import Process
 from downpour.simulator.disk import Disk
+
+_HEAD = on.ExperimentSubmitted, on.Prepared
 
 
 class _Journal:
@@ -23,8 +33,24 @@ class _Journal:
         self._writer = writer
         self._experiment = experiment
         self._segment = (term, 1)
+        self._head: list[Line] = []
+        self._anew: list[Line] = []
         self._unwritten: list[Line] = []
         self._unconfirmed: list[Line] = []
+
+    def take_up(self, story: list[Line], *, ended: bool) -> None:
+        self._head = [line for line in story if isinstance(line.entry, _HEAD)]
+        self.next_number = len(story) + 1
+        self.closed = ended
+
+    def begin_anew(self, order: int, at_seconds: float, entry: Checkpoint) -> None:
+        self.next_number = 1
+        self._unwritten, self._unconfirmed = [], []
+        head, self._head = self._head, []
+        for line in head[:2]:
+            self.append(line.order, line.at_seconds, line.entry)
+        self.append(order, at_seconds, entry)
+        self._anew, self._unwritten = self._unwritten, []
 
     def append(self, order: int, at_seconds: float, entry: Entry) -> None:
         line = Line(
@@ -34,27 +60,38 @@ class _Journal:
             record_lines=0,
             entry=entry,
         )
+        if isinstance(entry, _HEAD):
+            self._head.append(line)
         self._unwritten.append(line)
         self.next_number += 1
 
     def commit(self, *, durably: bool) -> None:
+        if self._anew:
+            self._next_segment()
+            self._disk.begin_anew(self._writer, self._experiment, self._segment, self._anew)
+            self._anew = []
         try:
             self._write(self._unwritten, durably=durably)
         except SharedDirectoryError:
             self._unwritten = self._unconfirmed + self._unwritten
             self._unconfirmed = []
-            self._segment = (self._segment[0], self._segment[1] + 1)
+            self._next_segment()
             raise
         self._unconfirmed = [] if durably else self._unconfirmed + self._unwritten
         self._unwritten = []
 
     def tear(self, lines: int) -> None:
+        if self._anew:  # published as a whole, and then not yet
+            return
         """Write only so many lines; nobody will ever write the others."""
         self._write(self._unwritten[:lines], durably=False)
 
     @property
     def waiting(self) -> int:
         return len(self._unwritten)
+
+    def _next_segment(self) -> None:
+        self._segment = (self._segment[0], self._segment[1] + 1)
 
     def _write(self, lines: list[Line], *, durably: bool) -> None:
         self._disk.write_lines(
@@ -63,9 +100,12 @@ class _Journal:
 
 
 class Keeper:
-    """Gathers what events have led to, and brings it to the disk."""
+    """Gathers what events have led to, and brings it to the disk; `rounds` between checkpoints."""
 
-    def __init__(self, disk: Disk, writer: Process, term: int, first_order: int) -> None:
+    def __init__(
+        self, disk: Disk, writer: Process, term: int, first_order: int, rounds: int
+    ) -> None:
+        self._rounds = rounds
         self._disk = disk
         self._writer = writer
         self._term = term
@@ -75,21 +115,26 @@ class Keeper:
 
     def take_up(self, experiment: str, story: list[Line], *, ended: bool) -> None:
         """Go on with a journal; one whose experiment has ended takes nothing more."""
-        journal = self._journal(experiment)
-        journal.next_number = story[-1].number + 1
-        journal.closed = ended
+        self._journal(experiment).take_up(story, ended=ended)
 
-    def keep(self, at_seconds: float, event: on.Event, commands: list[do.Command]) -> list[Entry]:
+    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> list[Entry]:
         """Gather what must be kept; returns it."""
-        kept = []
+        kept: list[Entry] = []
+        anew = checkpoint(core, event, commands)
         for entry in entries(event, commands):
-            experiment = _experiment(entry)
+            experiment = experiment_of(entry)
             journal = self._journal(experiment)
-            if not journal.closed:
+            if journal.closed:
+                continue
+            place = next(self._order), core.now_seconds
+            if entry is event and anew is not None and anew.rounds_done % self._rounds == 0:
+                kept.append(anew)
+                journal.begin_anew(*place, anew)
+            else:
                 kept.append(entry)
-                journal.append(next(self._order), at_seconds, entry)
-                journal.closed = isinstance(entry, do.Conclude)
-                self._touched[experiment] = self._touched.get(experiment, False) or must_last(entry)
+                journal.append(*place, entry)
+            journal.closed = isinstance(entry, do.Conclude)
+            self._touched[experiment] = self._touched.get(experiment, False) or must_last(entry)
         return kept
 
     @property
@@ -114,9 +159,3 @@ class Keeper:
         if experiment not in self._journals:
             self._journals[experiment] = _Journal(self._disk, self._writer, experiment, self._term)
         return self._journals[experiment]
-
-
-def _experiment(entry: Entry) -> str:
-    if isinstance(entry, do.Assign | do.Accept | do.GiveUp):
-        return entry.attempt.experiment
-    return entry.experiment

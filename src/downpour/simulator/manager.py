@@ -18,6 +18,7 @@ from downpour.scheduler import events as on
 from downpour.simulator.clock import Process
 from downpour.simulator.effects import ENDED, Effects
 from downpour.simulator.keeper import Keeper
+from downpour.simulator.messages import Registered
 from downpour.simulator.network import Answer, Refusal
 from downpour.simulator.site import Site, Step, Stories
 from downpour.spec import Spec
@@ -66,6 +67,7 @@ class Manager(Process):
         self._on_death = on_death
         self._began_at = 0.0
         self._queue: deque[_Item] = deque()
+        self._submitted: set[str] = set()
         self._working = False
         self._committing = False
         self._stopping = False
@@ -109,7 +111,13 @@ class Manager(Process):
 
     def _serve(self, stories: Stories) -> None:
         self.site.watch.recovered(self.core, stories)
-        self.keeper = Keeper(self.site.disk, self, self.term, next_order(stories))
+        self.keeper = Keeper(
+            self.site.disk,
+            self,
+            self.term,
+            next_order(stories),
+            self.site.figures.checkpoint_rounds,
+        )
         for experiment, story in stories.items():
             ended = self.core.experiments[experiment].life.state in ENDED
             self.keeper.take_up(experiment, story, ended=ended)
@@ -213,7 +221,7 @@ class Manager(Process):
 
     def keep(self, event: on.Event, commands: list[do.Command]) -> list[Entry]:
         """Gather what must be kept; returns it."""
-        return self.keeper.keep(self.core.now_seconds, event, commands)
+        return self.keeper.keep(self.core, event, commands)
 
     def commit(self, then: Callable[[], None]) -> None:
         """Make durable what was gathered, then go on."""
@@ -276,7 +284,7 @@ class Manager(Process):
                 return
             worker = self.effects.enter(name, address, identity)
             event = on.WorkerJoined(at_seconds=self.now_seconds, worker=worker, running=running)
-            self.post(event, answer, lambda _: worker)
+            self.post(event, answer, lambda _: Registered(worker, self.term))
 
         self.site.network.call(
             self,
@@ -329,11 +337,13 @@ class Manager(Process):
         self.post(event, answer)
 
     def submit(self, answer: Answer, experiment: str, spec: Spec) -> None:
-        """Take an experiment in, once."""
-        event = on.ExperimentSubmitted(
-            at_seconds=self.now_seconds, experiment=experiment, spec=spec
-        )
-        self.post(event, answer)
+        """Take an experiment in; a repeated request waits for the first one, and adds nothing."""
+        now = self.now_seconds
+        if experiment in self._submitted or experiment in self.core.experiments:
+            self.post(on.Tick(at_seconds=now), answer)
+            return
+        self._submitted.add(experiment)
+        self.post(on.ExperimentSubmitted(at_seconds=now, experiment=experiment, spec=spec), answer)
 
     def cancel(self, answer: Answer, experiment: str) -> None:
         """Stop an experiment."""

@@ -107,7 +107,7 @@ def plan_of(seed: int) -> Plan:
         specs=specs,
         managers=managers,
         workers=workers,
-        figures=Figures(task_seconds=task_seconds),
+        figures=Figures(task_seconds=task_seconds, checkpoint_rounds=random.choice((1, 1, 2, 50))),
         faults=numbered,
     )
 

@@ -41,6 +41,7 @@ class Figures:
     heartbeat_seconds: float = 1.0
     lost_after_seconds: float = 4.0
     tick_seconds: float = 0.5
+    checkpoint_rounds: int = 50
     disk: DiskFigures = field(default_factory=DiskFigures)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from downpour.simulator import contents
 from downpour.simulator.clock import Process
 from downpour.simulator.effects import SAMPLES
-from downpour.simulator.network import OVERDUE, UNREACHABLE, Answer
+from downpour.simulator.messages import Registered, Task
+from downpour.simulator.network import OVERDUE, UNREACHABLE, Answer, Refusal
 from downpour.simulator.site import Site
 from downpour.store import layout
 from downpour.values import AttemptId, FailureKind, Progress, PublishedFile, Update
@@ -26,19 +27,12 @@ _INSIST_FIRST_SECONDS = 0.2
 _INSIST_LONGEST_SECONDS = 5.0
 
 
-class _Task(NamedTuple):
-    attempt: AttemptId
-    model: PublishedFile
-    optimizer_state: PublishedFile | None
-    keeps_state: bool
-
-
 class _Running:
     """The attempt that a worker is at."""
 
     __slots__ = ("attempt", "cancelled", "phase", "progress", "state", "task")
 
-    def __init__(self, task: _Task) -> None:
+    def __init__(self, task: Task) -> None:
         self.task = task
         self.attempt = task.attempt
         self.phase: Phase = "reading"
@@ -80,10 +74,11 @@ class Worker(Process):
         self._manager = manager
         self._task_seconds = task_seconds
         self._on_death = on_death
-        self._inbox: deque[_Task] = deque()
+        self._inbox: deque[Task] = deque()
         self._wanted: AttemptId | None = None
         self._running: _Running | None = None
         self._leaving = False
+        self._term = 0
 
     # The service
 
@@ -91,22 +86,18 @@ class Worker(Process):
         """Say who is here."""
         answer(self.name)
 
-    def train(
-        self,
-        answer: Answer,
-        attempt: AttemptId,
-        model: PublishedFile,
-        optimizer_state: PublishedFile | None,
-        keeps_state: bool,  # noqa: FBT001 - as it comes with the message
-    ) -> None:
-        """Take a task; a different one that is running is given up for it."""
-        answer(None)
-        if self._wanted == attempt:
+    def train(self, answer: Answer, task: Task) -> None:
+        """Take a task, but not from a manager that was replaced; it supersedes what is running."""
+        if task.term < self._term:
+            answer(Refusal("a later manager is in office"))
             return
-        self._wanted = attempt
+        answer(None)
+        if self._wanted == task.attempt:
+            return
+        self._wanted = task.attempt
         if self._running is not None:
             self._give_up(self._running)
-        self._inbox.append(_Task(attempt, model, optimizer_state, keeps_state))
+        self._inbox.append(task)
         self._next_task()
 
     def cancel(self, answer: Answer, attempt: AttemptId) -> None:
@@ -130,10 +121,11 @@ class Worker(Process):
     def start(self) -> None:
         """Register, however often that takes; then beat."""
         self.site.network.serve(self.host, self)
-        self._register(self._registered_at_first, self._try_to_register_again)
+        self._register(self._registered, self._try_to_register_again)
 
-    def _registered_at_first(self, worker: str) -> None:
-        self.name = worker
+    def _registered(self, reply: Registered) -> None:
+        self.name = reply.worker
+        self._term = max(self._term, reply.term)
         self.after(self.site.figures.heartbeat_seconds, self._beat)
 
     def _try_to_register_again(self, _: str) -> None:
@@ -156,7 +148,7 @@ class Worker(Process):
 
     def leave(self) -> None:
         """Give up what is running, say goodbye and go."""
-        if self._leaving:
+        if self._leaving or not self.alive:
             return
         self._leaving = True
         self.site.tell(f"{self.host} leaves")
@@ -186,10 +178,11 @@ class Worker(Process):
         if known:
             self.after(self.site.figures.heartbeat_seconds, self._beat)
         else:
-            self._register(self._registered_at_first, self._unheard)
+            self._register(self._registered, self._unheard)
 
-    def _unheard(self, _: str) -> None:
-        self._turn_to_another()
+    def _unheard(self, reason: str) -> None:
+        if reason == UNREACHABLE:  # who is merely slow is still in office
+            self._turn_to_another()
         self.after(self.site.figures.heartbeat_seconds, self._beat)
 
     def _turn_to_another(self) -> None:

@@ -1,0 +1,24 @@
+"""What a manager tells a worker."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from downpour.values import AttemptId, PublishedFile
+
+
+class Task(NamedTuple):
+    """Train a shard; `term` is that of the manager who asks."""
+
+    attempt: AttemptId
+    model: PublishedFile
+    optimizer_state: PublishedFile | None
+    keeps_state: bool
+    term: int
+
+
+class Registered(NamedTuple):
+    """A worker is taken in under this name, by the manager of this term."""
+
+    worker: str
+    term: int
