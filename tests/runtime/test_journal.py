@@ -191,6 +191,25 @@ def test_a_manager_that_was_replaced_adds_nothing_behind_its_successor(tmp_path:
     assert [line.entry for line in read_journal(tmp_path)] == entries
 
 
+def test_a_successor_does_not_rest_on_what_the_one_before_it_removes(tmp_path: Path) -> None:
+    """One that was replaced may begin the journal anew before its successor's first line."""
+    earlier = Journal(tmp_path, 1)
+    for number, entry in enumerate(ONE_OF_EACH[:4], 1):
+        earlier.append(number, 1.0, number, entry)
+    earlier.commit()
+    read = read_journal(tmp_path)
+    later = Journal(tmp_path, 2, read)
+    anew = ONE_OF_EACH[-1]
+    assert isinstance(anew, Checkpoint)
+    earlier.begin_anew(9, 9.0, 9, anew)
+    earlier.commit()
+    later.append(5, 5.0, 5, ONE_OF_EACH[4])
+    later.commit()
+    found = read_journal(tmp_path)
+    assert found[:4] == read
+    assert [line.entry for line in found[4:]] == [ONE_OF_EACH[4]]
+
+
 def test_what_is_read_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its writer may have died before a sync, and the next one's lines must not outlive these."""
     journal = Journal(tmp_path, 1)

@@ -8,6 +8,9 @@ same numbers, so that a torn line in the middle is made good by the segment afte
 read in the order of their names; of two lines with one number the later counts, and with the first
 line of a later term end those of the terms before it.
 
+A manager that takes up a journal writes what it has read before its own first line, so that nothing
+which another one writes or removes meanwhile can take the ground from under it.
+
 A checkpoint begins the journal anew: submission, preparation and checkpoint are published together
 as a segment, so that it is there whole or not at all, and the segments before it are removed. Who
 finds them still there begins to read at the last segment that has an entry of number 1.
@@ -79,7 +82,7 @@ class Journal:
         self._term = term
         self._head = [line for line in lines if isinstance(line.entry, _HEAD)]
         self._next = len(lines) + 1
-        self._anew: list[bytes] = []
+        self._anew = [_written(line) for line in lines]
         self._segment = 0
         self._file: int | None = None
         self._unwritten: list[bytes] = []

@@ -40,6 +40,7 @@ class _Journal:
 
     def take_up(self, story: list[Line], *, ended: bool) -> None:
         self._head = [line for line in story if isinstance(line.entry, _HEAD)]
+        self._anew = list(story)
         self.next_number = len(story) + 1
         self.closed = ended
 
