@@ -32,11 +32,16 @@ class ForgetsAssignments(Manager):
 
 
 class BuildsOnSand(Manager):
-    """Goes on from lines that nobody has synced."""
+    """Goes on from lines that nobody has synced, and does not write them itself."""
 
     def read_journals(self) -> Stories:
         """Read, and leave it at that."""
         return self.site.disk.stories()
+
+    def _serve(self, stories: Stories) -> None:
+        super()._serve(stories)
+        for journal in self.keeper._journals.values():
+            journal._anew = []
 
 
 class NeverResigns(Manager):
