@@ -11,7 +11,7 @@
 namespace py downpour.rpc.generated
 
 /** Raised when either side changes in a way the other cannot understand. */
-const i32 PROTOCOL = 1
+const i32 PROTOCOL = 2
 
 /** A durable file in an experiment's directory. `name` is bare: no slash, no `..`. */
 struct PublishedFile {
@@ -111,8 +111,8 @@ struct ManagerInfo {
   /** A file in the shared directory's `presence/`, and what its reader must tell back. */
   3: required string presence_file
   4: required double heartbeat_seconds
-  /** Of the manager in office; each one that takes over has a higher one. */
-  5: required i64 term
+  /** Of the manager in office; each that takes over has a higher one. Protocol 1 had none. */
+  5: i64 term = 0
 }
 
 struct Registration {

@@ -1,1 +1,1 @@
-"""What people who run a cluster do beside training: make tokens and certificates."""
+"""What people who run a cluster do beside training: tokens, certificates, a look at the folder."""

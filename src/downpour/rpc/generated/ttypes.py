@@ -1120,7 +1120,7 @@ class ManagerInfo(object):
      - version
      - presence_file: A file in the shared directory's `presence/`, and what its reader must tell back.
      - heartbeat_seconds
-     - term: Of the manager in office; each one that takes over has a higher one.
+     - term: Of the manager in office; each that takes over has a higher one. Protocol 1 had none.
 
     """
     thrift_spec: typing.Any = None
@@ -1134,12 +1134,12 @@ class ManagerInfo(object):
     )
 
 
-    def __init__(self, protocol: int = None, version: str = None, presence_file: str = None, heartbeat_seconds: float = None, term: int = None,):
+    def __init__(self, protocol: int = None, version: str = None, presence_file: str = None, heartbeat_seconds: float = None, term: typing.Optional[int] = 0,):
         self.protocol: int = protocol
         self.version: str = version
         self.presence_file: str = presence_file
         self.heartbeat_seconds: float = heartbeat_seconds
-        self.term: int = term
+        self.term: typing.Optional[int] = term
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1226,8 +1226,6 @@ class ManagerInfo(object):
             raise TProtocolException(message='Required field presence_file is unset!')
         if self.heartbeat_seconds is None:
             raise TProtocolException(message='Required field heartbeat_seconds is unset!')
-        if self.term is None:
-            raise TProtocolException(message='Required field term is unset!')
         return
 
     def __repr__(self):
@@ -2819,7 +2817,7 @@ ManagerInfo.thrift_spec = (
     (2, TType.STRING, 'version', 'UTF8', None, ),  # 2
     (3, TType.STRING, 'presence_file', 'UTF8', None, ),  # 3
     (4, TType.DOUBLE, 'heartbeat_seconds', None, None, ),  # 4
-    (5, TType.I64, 'term', None, None, ),  # 5
+    (5, TType.I64, 'term', None, 0, ),  # 5
 )
 all_structs.append(Registration)
 Registration.thrift_spec = (
