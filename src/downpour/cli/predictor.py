@@ -1,0 +1,193 @@
+"""`downpour predictor`: how good predictions of completion times are, and training on traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from downpour.cli.help import Command
+from downpour.cli.options import AsJson, whole_number
+from downpour.cli.printing import err, note, out, print_json
+from downpour.errors import SpecError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from downpour.predictor.scoring import Score
+    from downpour.predictor.training import Settings
+
+app = typer.Typer(
+    help="Score or train predictors of completion times.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def _number(help_text: str) -> Any:
+    return typer.Option(metavar="N", parser=whole_number, help=help_text)
+
+
+TracesFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACES",
+        parser=Path,
+        help="A trace as an .npz file, a row a task; traces/README.md describes the columns.",
+    ),
+]
+PredictorFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--predictor",
+        metavar="FILE",
+        parser=Path,
+        help="Score this file's predictor.",
+        show_default="the one that is shipped",
+    ),
+]
+Nets = Annotated[int, _number("How many nets are trained; predictions are their mean.")]
+Epochs = Annotated[int, _number("How often each net sees all jobs.")]
+Seed = Annotated[int, _number("What every random choice follows from.")]
+
+
+@app.command("score", cls=Command)
+def score(
+    traces: TracesFile,
+    predictor: PredictorFile = None,
+    only: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,NAME", help="Score only these predictors.", show_default="all of them"
+        ),
+    ] = "",
+    *,
+    retrain: Annotated[
+        bool,
+        typer.Option("--retrain", help="Train anew in each fold, on the jobs of the others."),
+    ] = False,
+    folds: Annotated[int, _number("How many folds there are where something is fitted.")] = 4,
+    nets: Nets = 2,
+    epochs: Epochs = 60,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Print how good each predictor is, at assignment and when a quarter of a task is done.
+
+    MAPE is the mean error of the median, in percent of the task's time; pinball the mean loss of
+    all quantiles, of log seconds; the next is the share of tasks that stay below their 90 %
+    quantile. A straggler takes more than 1.5 times the median of its round; precision and recall
+    are those of saying so, PR-AUC is over all thresholds. The last column is microseconds of
+    processor time for each task where a round is predicted at once.
+
+    What comes from a file is scored as it is. Trees are always fitted on the jobs of other folds.
+    """
+    from downpour.predictor import MODELS, read_trained
+    from downpour.predictor.examination import Examination, examine
+    from downpour.predictor.files import checksum
+    from downpour.predictor.traces import read_traces
+
+    names = [name.strip() for name in only.split(",")] if only else list(MODELS)
+    for name in names:
+        if name not in MODELS:
+            raise SpecError("only", name, f"must be one of {', '.join(MODELS)}")
+    settings = _settings(nets, epochs, seed)
+    told, trained = read_traces(traces), read_trained(predictor)
+    examination = Examination(
+        names=names,
+        trained=trained,
+        folds=_at_least("folds", folds, 2),
+        settings=settings if retrain else None,
+    )
+    with _progress(examination.steps(told)) as step:
+        scores = examine(told, examination, step)
+    if as_json:
+        print_json([asdict(score) for score in scores])
+    else:
+        out().print(_table(scores))
+    if not retrain and trained.traces == checksum(told) and {"ridge", "lstm", "gate"} & set(names):
+        note("ridge, lstm and gate were trained on these very traces: --retrain scores them fairly")
+
+
+@app.command("train", cls=Command)
+def train(
+    traces: TracesFile,
+    file: Annotated[
+        Path,
+        typer.Option("--out", metavar="FILE", parser=Path, help="The file to write (safetensors)."),
+    ],
+    nets: Nets = 2,
+    epochs: Epochs = 60,
+    seed: Seed = 0,
+) -> None:
+    """Train the LSTM and the ridge regression on traces, and write them to a file.
+
+    The same traces, settings and seed give the same file with one build of torch. One thread is
+    used.
+    """
+    from downpour.predictor.files import write_trained
+    from downpour.predictor.recipe import prepare
+    from downpour.predictor.recipe import train as train_on
+    from downpour.predictor.traces import read_traces
+
+    settings = _settings(nets, epochs, seed)
+    if not file.parent.is_dir():
+        raise SpecError("out", str(file), "must be a file in a folder that exists")
+    told = read_traces(traces)
+    jobs = [job.number for job in told.jobs]
+    with _progress(2 * len(jobs) + nets * epochs) as step:
+        trained = train_on(prepare(told, seed, step), jobs, settings, step)
+    size = write_trained(file, trained)
+    note(f"{file}: {size / 1024:.0f} KiB, trained on {len(jobs)} jobs")
+
+
+@contextmanager
+def _progress(steps: int) -> Iterator[Callable[[str], None]]:
+    """Show how far the work is, and what is being done."""
+    from rich.progress import Progress
+
+    with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
+        bar = bars.add_task("predictor", total=steps)
+        yield lambda doing: bars.update(bar, advance=1, description=doing)
+
+
+def _settings(nets: int, epochs: int, seed: int) -> Settings:
+    from downpour.predictor.training import Settings
+
+    _at_least("nets", nets, 1)
+    _at_least("epochs", epochs, 1)
+    return Settings(nets=nets, epochs=epochs, seed=_at_least("seed", seed, 0))
+
+
+def _at_least(field: str, value: int, least: int) -> int:
+    if value < least:
+        raise SpecError(field, value, f"must be {least} or above")
+    return value
+
+
+def _table(scores: list[Score]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name in ("predictor", "known at"):
+        table.add_column(name, no_wrap=True)
+    for name in ("MAPE", "pinball", "≤ q90", "precise", "recall", "PR-AUC", "µs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in scores:
+        table.add_row(
+            one.predictor,
+            one.stage,
+            f"{one.mape:.1%}",
+            f"{one.pinball:.4f}",
+            f"{one.coverage:.1%}",
+            f"{one.precision:.3f}",
+            f"{one.recall:.3f}",
+            f"{one.pr_auc:.3f}",
+            f"{one.microseconds:.0f}",
+        )
+    return table

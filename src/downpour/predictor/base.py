@@ -1,0 +1,65 @@
+"""What a predictor is: from a worker's history and its machine's state to seconds, as quantiles.
+
+Whoever wants predictions uses a `Predictor`: names, features by name, seconds. Members of the
+family are `Model`s: the same questions in batches of rows (`features.task_rows`) and logarithms of
+seconds. `online.Online` makes the one of the other. Workers are names, and a name that was never
+seen is a new worker. All seconds count from the assignment of a task to its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Features: TypeAlias = Mapping[str, float]
+Request: TypeAlias = tuple[str, Features]
+
+LEVELS = (0.1, 0.5, 0.9, 0.98)
+MEDIAN = 1  # its place among the levels
+
+# What an ordinary machine needs for a sample, until anything better is known.
+START_LOG_SECONDS = -5.7
+
+
+class Quantiles(NamedTuple):
+    """Seconds that a task stays below with probability .1, .5, .9 and .98; they never cross."""
+
+    q10: float
+    q50: float
+    q90: float
+    q98: float
+
+
+class Predictor(Protocol):
+    """Predicts how long tasks take, and learns from how long they took.
+
+    Not thread-safe: one thread owns a predictor. The same calls in the same order give the same
+    answers.
+    """
+
+    def predict(self, worker: str, features: Features) -> Quantiles:
+        """Predict one task; a progress report among the features makes it sharper."""
+        ...
+
+    def predict_many(self, requests: Sequence[Request]) -> list[Quantiles]:
+        """Predict many tasks at once, which costs much less than one by one."""
+        ...
+
+    def observe(self, worker: str, features: Features, seconds: float) -> None:
+        """Learn how long a task took; anything but a positive number of seconds is ignored."""
+        ...
+
+
+class Model(Protocol):
+    """A member of the family."""
+
+    def expect(self, workers: Sequence[str], tasks: Array) -> Array:
+        """Return the quantiles (rows, 4) of the log of the tasks' seconds, in rising order."""
+        ...
+
+    def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
+        """Take in finished tasks of different workers."""
+        ...

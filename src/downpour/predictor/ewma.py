@@ -1,0 +1,30 @@
+"""A worker needs what it has needed on average, recent times counting most."""
+
+from __future__ import annotations
+
+from downpour.predictor.median import Median
+from downpour.predictor.point import Point
+
+_RATE = 0.5
+
+
+class Ewma(Point):
+    """Expects an exponentially weighted mean of each worker's log times a sample."""
+
+    def __init__(self, rate: float = _RATE) -> None:
+        """Let each time count `rate`, and what was before it the rest."""
+        super().__init__()
+        self._rate = rate
+        self._means: dict[str, float] = {}
+        self._cluster = Median()
+
+    def expected(self, worker: str) -> float | None:
+        """Return the worker's mean; for a new worker the cluster's median."""
+        mean = self._means.get(worker)
+        return self._cluster.expected(worker) if mean is None else mean
+
+    def learned(self, worker: str, log_seconds: float) -> None:
+        """Move the worker's mean towards its latest time."""
+        mean = self._means.get(worker, log_seconds)
+        self._means[worker] = mean + self._rate * (log_seconds - mean)
+        self._cluster.learned(worker, log_seconds)

@@ -1,0 +1,117 @@
+"""What goes into a prediction: the features of one task by name, as one row of numbers.
+
+Names are those of the traces' columns: `n_samples`, `batches`, and the machine's state at
+assignment (`cpu_util`, `loadavg1`, `mem_used`, `iowait`). A progress report at NN % of the batches
+(1 to 99) adds `pNN_elapsed_s` and the state at that moment as `pNN_cpu_util` and so on. Of several
+reports the latest counts, and the one before it tells how fast the task has been between the two.
+Whatever has another name is ignored. What is absent, NaN, or cannot be (a negative time) is NaN.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from downpour.predictor.base import Array, Features
+
+STATE = ("cpu_util", "loadavg1", "mem_used", "iowait")
+ELAPSED = "elapsed_s"
+
+# The columns of a task's row.
+SAMPLES = 0
+ASSIGNED = slice(1, 5)
+SHARE, SECONDS, NOW = 5, 6, slice(7, 11)
+SHARE_BEFORE, SECONDS_BEFORE = 11, 12
+DURING = slice(13, 17)
+WIDTH = 17
+
+# Times, sizes and loads beyond these are nobody's, and would overflow.
+LEAST, MOST = 1e-9, 1e12
+
+_BATCH_SAMPLES = 32
+_PROGRESS = re.compile(r"p([1-9][0-9]?)_(\w+)")
+_FIELDS = (ELAPSED, *STATE)
+
+
+def task_rows(told: Sequence[Features]) -> Array:
+    """Return the rows of tasks; those that are told by the same names are read together."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for number, features in enumerate(told):
+        alike.setdefault(tuple(features), []).append(number)
+    rows = np.full((len(told), WIDTH), math.nan)
+    for names, numbers in alike.items():
+        plan = _plan(names)
+        values = np.array([plan.values(told[number]) for number in numbers], dtype=float)
+        values = np.where((values >= 0) & (values <= MOST), values, math.nan)
+        rows[numbers] = _read(plan, values)
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which features count, and where each report's are; a place behind the last holds NaN."""
+
+    names: tuple[str, ...]
+    samples: int
+    batches: int
+    assigned: tuple[int, ...]
+    reports: tuple[tuple[int, tuple[int, ...]], ...]  # (percent, places of elapsed and state)
+
+    def values(self, features: Features) -> list[float]:
+        """Return the features that count, with NaN behind them."""
+        return [*(features[name] for name in self.names), math.nan]
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(told: tuple[str, ...]) -> _Plan:
+    found = [_PROGRESS.fullmatch(name) for name in told]
+    percents = sorted({int(match[1]) for match in found if match and match[2] in _FIELDS})
+    wanted = ["n_samples", "batches", *STATE]
+    wanted += [f"p{percent}_{field}" for percent in percents for field in _FIELDS]
+    names = tuple(name for name in wanted if name in told)
+    place = {name: number for number, name in enumerate(names)}
+
+    def at(name: str) -> int:
+        return place.get(name, len(names))
+
+    return _Plan(
+        names=names,
+        samples=at("n_samples"),
+        batches=at("batches"),
+        assigned=tuple(at(name) for name in STATE),
+        reports=tuple((p, tuple(at(f"p{p}_{field}") for field in _FIELDS)) for p in percents),
+    )
+
+
+def _read(plan: _Plan, values: Array) -> Array:
+    """Return the rows of tasks that are told by the same names."""
+    rows = np.full((len(values), WIDTH), math.nan)
+    samples, batches = values[:, plan.samples], values[:, plan.batches] * _BATCH_SAMPLES
+    size = np.where(samples >= LEAST, samples, batches)
+    rows[:, SAMPLES] = np.where(size >= LEAST, size, math.nan)
+    rows[:, ASSIGNED] = values[:, plan.assigned]
+    states = [rows[:, ASSIGNED]]
+    for percent, places in plan.reports:
+        report = values[:, places]
+        states.append(report[:, 1:])
+        later = (report[:, 0] >= LEAST) & ~(report[:, 0] <= rows[:, SECONDS])
+        rows[later, SHARE_BEFORE] = rows[later, SHARE]
+        rows[later, SECONDS_BEFORE] = rows[later, SECONDS]
+        rows[later, SHARE] = percent / 100
+        rows[later, SECONDS] = report[later, 0]
+        rows[later, NOW] = report[later, 1:]
+    rows[:, DURING] = states[0] if len(states) == 1 else _mean(np.stack(states))
+    return rows
+
+
+def _mean(states: Array) -> Array:
+    """Return the mean over what is known of states (times, rows, 4)."""
+    known = np.isfinite(states)
+    counts = known.sum(axis=0)
+    sums = np.where(known, states, 0.0).sum(axis=0)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), math.nan)

@@ -1,0 +1,122 @@
+"""The predictor's file: the weights of the LSTM and of the ridge regression, as safetensors.
+
+Large arrays are stored as 16-bit numbers, which changes predictions by less than their noise. The
+file says which version of this layout it has and which traces it was trained on; of another
+version, or for other inputs, it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from downpour.errors import FileCorrupt, SpecError
+from downpour.predictor.base import Array
+from downpour.predictor.histories import INPUTS
+from downpour.predictor.lstm import shapes
+from downpour.predictor.traces import Traces
+from downpour.store.codec import decode, encode
+
+FORMAT = "downpour-predictor"
+VERSION = "1"
+
+_SHIPPED = "pretrained.safetensors"
+_LARGE = 64
+_RIDGE = {
+    "weights": (2, len(INPUTS)),
+    "center": (2, len(INPUTS)),
+    "scale": (2, len(INPUTS)),
+    "spread": (2, 4),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What training gives: the arrays of both models, and the checksum of the traces.
+
+    `trees` are never in a file; they are there where they were fitted a moment ago.
+    """
+
+    lstm: Mapping[str, Array] = field(repr=False)
+    ridge: Mapping[str, Array] = field(repr=False)
+    traces: str
+    trees: list[list[Any]] | None = field(default=None, repr=False)
+
+
+def checksum(traces: Traces) -> str:
+    """Return what tells these traces from others."""
+    digest = xxhash.xxh3_128()
+    for name in sorted(traces.columns):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(traces.columns[name]).data)
+    return digest.hexdigest()
+
+
+def write_trained(path: Path, trained: Trained) -> int:
+    """Write a predictor's file, and return its size in bytes.
+
+    Raises:
+        SpecError: the file cannot be written.
+    """
+    tensors = {f"ridge.{name}": array for name, array in trained.ridge.items()}
+    for name, array in trained.lstm.items():
+        large = array.size > _LARGE and not name.endswith((".center", ".scale"))
+        tensors[f"lstm.{name}"] = array.astype(np.float16 if large else np.float32)
+    metadata = {"format": FORMAT, "version": VERSION, "traces": trained.traces}
+    content = b"".join(encode(tensors, metadata))
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise SpecError("out", str(path), f"cannot be written ({error.strerror})") from None
+    return len(content)
+
+
+def read_trained(path: Path | None = None) -> Trained:
+    """Read a predictor's file; without a path the one that is shipped.
+
+    Raises:
+        SpecError: the file cannot be read, is damaged, or is of another version.
+    """
+    source = resources.files("downpour.predictor") / _SHIPPED if path is None else path
+    name = str(path or _SHIPPED)
+    try:
+        file = decode(source.read_bytes(), name)
+    except OSError as error:
+        raise SpecError("predictor", name, f"cannot be read ({error.strerror})") from None
+    except FileCorrupt as error:
+        raise SpecError("predictor", name, error.reason) from None
+    if file.metadata.get("format") != FORMAT:
+        raise SpecError("predictor", name, "is not a predictor's file")
+    if (version := file.metadata.get("version")) != VERSION:
+        raise SpecError("predictor", name, f"is of version {version}; accepted is {VERSION}")
+    trained = Trained(
+        lstm=_part("lstm.", file.tensors),
+        ridge=_part("ridge.", file.tensors),
+        traces=file.metadata.get("traces", ""),
+    )
+    _check(name, trained)
+    return trained
+
+
+def _part(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    found = {name: array for name, array in tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): array.astype(np.float32) for name, array in found.items()}
+
+
+def _check(name: str, trained: Trained) -> None:
+    """Refuse arrays that are not those of a predictor with today's inputs."""
+    found = {key: array.shape for key, array in trained.lstm.items()}
+    state, wide = found.get("cell.state", ()), found.get("assigned.narrow", ())
+    if len(state) != 3 or len(wide) != 3 or found != shapes(*state[:2], *wide[1:]):
+        raise SpecError("predictor", name, "does not hold the nets of a predictor")
+    if {key: array.shape for key, array in trained.ridge.items()} != _RIDGE:
+        raise SpecError("predictor", name, "does not hold the ridge of a predictor")
+    arrays = [*trained.lstm.values(), *trained.ridge.values()]
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise SpecError("predictor", name, "holds weights that are no finite numbers")

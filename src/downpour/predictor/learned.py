@@ -1,0 +1,75 @@
+"""What the learned predictors share: every worker's history as inputs, offsets as outputs.
+
+A learned model says how much longer the rest of a task takes than it would at the worker's running
+rate, or, after a report, at the pace of that report. So nothing it has learned depends on how fast
+machines are or how large tasks, and no task is predicted to end before it has reported.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from downpour.predictor import features as f
+from downpour.predictor.base import START_LOG_SECONDS, Array
+from downpour.predictor.histories import Histories
+
+_LIMIT = 10.0
+# Where neither a worker nor its cluster has a history, all that is known is the order of magnitude.
+_UNKNOWN = np.array([-1.5, 0.0, 1.5, 2.5])
+
+
+class Learned(ABC):
+    """A model that predicts offsets from the inputs of `Histories`."""
+
+    def __init__(self) -> None:
+        self._histories = Histories(START_LOG_SECONDS)
+
+    @abstractmethod
+    def offsets(self, at: Array, inputs: Array, reported: Array) -> Array:
+        """Return the quantiles (rows, 4) of the log of actual over expected time, in rising order.
+
+        Args:
+            at: The workers' numbers.
+            inputs: One row a task (`histories.INPUTS`).
+            reported: Which of the tasks have reported progress.
+        """
+
+    def noticed(self, at: Array, events: Array, fresh: Array) -> None:  # noqa: B027 - may do nothing
+        """Take in what finished tasks taught (`histories.EVENTS`); `fresh` are first tasks."""
+
+    def expect(self, workers: Sequence[str], tasks: Array) -> Array:
+        """Return the quantiles of the logarithm of the tasks' seconds."""
+        at = self._histories.find(workers)
+        inputs, base, size = self._histories.describe(at, tasks)
+        reported = tasks[:, f.SHARE] > 0
+        found = np.clip(self.offsets(at, inputs, reported), -_LIMIT, _LIMIT)
+        if len(self._histories) == 1:
+            found = np.where(reported[:, None], found, _UNKNOWN)
+        return whole(found + (base + size)[:, None], tasks)
+
+    def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
+        """Take in finished tasks of different workers."""
+        at = self._histories.add(workers)
+        fresh = self._histories.fresh(at)
+        self.noticed(at, self._histories.learn(at, tasks, seconds), fresh)
+
+
+def whole(rest: Array, tasks: Array) -> Array:
+    """Return the log of tasks' seconds from what their rest would take if it were a whole task."""
+    reported = tasks[:, f.SHARE] > 0
+    share = np.where(reported, tasks[:, f.SHARE], 0.0)
+    elapsed = np.where(reported, tasks[:, f.SECONDS], 0.0)
+    found: Array = np.log(elapsed[:, None] + (1 - share)[:, None] * np.exp(rest))
+    return found
+
+
+def remaining(tasks: Array, seconds: Array) -> Array:
+    """Return what the rest of tasks would have taken if it were a whole task: `whole` inverted."""
+    reported = tasks[:, f.SHARE] > 0
+    share = np.where(reported, tasks[:, f.SHARE], 0.0)
+    elapsed = np.where(reported, tasks[:, f.SECONDS], 0.0)
+    rest: Array = np.log(np.maximum(seconds - elapsed, 1e-3 * seconds) / (1 - share))
+    return rest

@@ -1,0 +1,201 @@
+"""Traces as lessons: what a predictor would have known of every task, and what came of it.
+
+The histories of every job are lived through once more, round by round, with the same code that a
+predictor runs, and each task is described several times: at assignment, and after each report of
+progress, with and without the report before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from downpour.predictor.base import START_LOG_SECONDS, Array
+from downpour.predictor.features import ELAPSED, SECONDS, STATE, task_rows
+from downpour.predictor.histories import EVENTS, INPUTS, Histories
+from downpour.predictor.learned import remaining
+from downpour.predictor.traces import TARGET, Job, Traces
+
+_OBSERVED_LESS = 0.35  # of the jobs, when varied: all that is observed is less than was reported
+_COLUMN_LOST = 0.05
+_SIZES_VARY, _SIZES_APART = 0.5, 0.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lessons:
+    """Sequences of one worker's tasks in a job, padded to the longest.
+
+    Shapes are (sequences, tasks), with a further axis for the ways a task is described, and one
+    for inputs or events. `usable` says where there is a task that something was known about.
+    """
+
+    inputs: Array
+    expected: Array  # log seconds of the whole task at the expected rate
+    elapsed: Array
+    usable: Array
+    target: Array
+    seconds: Array
+    events: Array
+    job: Array  # of each sequence
+    share: Array  # of each way to describe a task
+
+    def of(self, jobs: Sequence[int]) -> Lessons:
+        """Return the lessons of some of the jobs."""
+        here = np.isin(self.job, jobs)
+        parts = {name: getattr(self, name) for name in Lessons.__slots__}
+        return Lessons(**{n: part if n == "share" else part[here] for n, part in parts.items()})
+
+    def rows(self, *, reported: bool) -> tuple[Array, Array]:
+        """Return (inputs, targets) of all descriptions at assignment, or after reports."""
+        ways = (self.share > 0) == reported
+        usable = self.usable[:, :, ways]
+        return self.inputs[:, :, ways][usable], self.target[:, :, ways][usable]
+
+
+def teach(traces: Traces, *, seed: int = 0, step: Callable[[], None] = lambda: None) -> Lessons:
+    """Live through all jobs; with a seed, some of what was observed is left out.
+
+    `step` is called after each job.
+    """
+    generator = np.random.default_rng(seed)
+    ways = _ways(traces.percents)
+    parts = []
+    for job in traces.jobs:
+        less = seed > 0 and generator.random() < _OBSERVED_LESS
+        observed = ways[generator.integers(len(ways))] if less else traces.percents
+        parts.append(_live(traces, job, ways, observed))
+        step()
+    longest = max(part.seconds.shape[1] for part in parts)
+    padded = {
+        name: np.concatenate([_padded(getattr(part, name), longest) for part in parts])
+        for name in Lessons.__slots__
+        if name != "share"
+    }
+    return Lessons(**padded, share=parts[0].share)
+
+
+def varied(traces: Traces, seed: int) -> Traces:
+    """Return the traces as others might have told them.
+
+    Every job has another scale of load and some noise, some have lost a column of their machines'
+    state, and in half of them tasks are of all sizes, their times in proportion.
+    """
+    generator = np.random.default_rng(seed)
+    reports = ["", *(f"p{percent}_" for percent in traces.percents)]
+    states = [prefix + name for prefix in reports for name in STATE]
+    sizes = [
+        "n_samples",
+        "batches",
+        TARGET,
+        *(f"p{percent}_{ELAPSED}" for percent in traces.percents),
+    ]
+    columns = dict(traces.columns)
+    for name in (*states, *sizes):
+        if name in columns:
+            columns[name] = columns[name].copy()
+    for job in traces.jobs:
+        rows = np.concatenate(job.rounds)
+        _vary_state(columns, [name for name in states if name in columns], rows, generator)
+        if generator.random() < _SIZES_VARY:
+            factor = np.exp(generator.uniform(-_SIZES_APART, _SIZES_APART, len(rows)))
+            for name in sizes:
+                if name in columns:
+                    columns[name][rows] *= factor
+    return replace(traces, columns=columns)
+
+
+def _vary_state(
+    columns: dict[str, Array], names: Sequence[str], rows: Array, generator: np.random.Generator
+) -> None:
+    """Change what the machines of one job tell of themselves."""
+    worker = columns["worker"][rows].astype(int)
+    scale = np.exp(generator.normal(0, 0.5) + generator.normal(0, 0.4, worker.max() + 1))
+    lost = [name for name in STATE if generator.random() < _COLUMN_LOST]
+    for name in names:
+        kind = next(state for state in STATE if name.endswith(state))
+        noise = generator.normal(0, 0.01, len(rows))
+        value = columns[name][rows]
+        if kind in lost:
+            value = np.full(len(rows), np.nan)
+        elif kind == "loadavg1":
+            value = value * scale[worker] * np.exp(5 * noise)
+        else:
+            value = np.clip(value + (noise if kind == "cpu_util" else 0.4 * noise), 0, 1)
+        columns[name][rows] = value
+
+
+def _ways(percents: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the ways to describe a task: after which reports, as far as they are told."""
+    ways: list[tuple[int, ...]] = [()]
+    for before, percent in zip((0, *percents), percents, strict=False):
+        ways += [(percent,), (before, percent)] if before else [(percent,)]
+    return ways
+
+
+def _live(
+    traces: Traces, job: Job, ways: list[tuple[int, ...]], observed: tuple[int, ...]
+) -> Lessons:
+    """Live through one job."""
+    names = sorted({name for rows in job.rounds for name in traces.workers(rows)})
+    shape = (len(names), len(job.rounds))
+    lessons = _blank(job.number, shape, ways)
+    place = {name: number for number, name in enumerate(names)}
+    histories = Histories(START_LOG_SECONDS)
+    done = np.zeros(len(names), dtype=int)
+    for rows in job.rounds:
+        workers = traces.workers(rows)
+        seq = np.array([place[worker] for worker in workers])
+        seconds = traces.seconds(rows)
+        _describe(lessons, traces, rows, histories, workers, ways, (seq, done[seq]))
+        tasks = task_rows(traces.features(rows, observed))
+        events = histories.learn(histories.add(workers), tasks, seconds)
+        lessons.events[seq, done[seq]] = events
+        lessons.seconds[seq, done[seq]] = seconds
+        done[seq] += 1
+    return lessons
+
+
+def _describe(
+    lessons: Lessons, traces: Traces, rows: Array, histories: Histories, workers: list[str],
+    ways: list[tuple[int, ...]], at: tuple[Array, Array],
+) -> None:  # fmt: skip
+    seconds, count = traces.seconds(rows), len(rows)
+    told = np.concatenate([task_rows(traces.features(rows, percents)) for percents in ways])
+    inputs, base, size = histories.describe(np.tile(histories.find(workers), len(ways)), told)
+    expected, target = base + size, remaining(told, np.tile(seconds, len(ways)))
+    for way, percents in enumerate(ways):
+        here = slice(way * count, (way + 1) * count)
+        lessons.inputs[*at, way] = inputs[here]
+        lessons.expected[*at, way] = expected[here]
+        lessons.target[*at, way] = target[here] - expected[here]
+        if percents:
+            elapsed = told[here, SECONDS]
+            lessons.elapsed[*at, way] = np.nan_to_num(elapsed)
+            lessons.usable[*at, way] = (elapsed > 0) & (elapsed < seconds)
+        else:
+            lessons.usable[*at, way] = len(histories) > 1
+
+
+def _blank(job: int, shape: tuple[int, int], ways: list[tuple[int, ...]]) -> Lessons:
+    described = (*shape, len(ways))
+    return Lessons(
+        inputs=np.zeros((*described, len(INPUTS)), np.float32),
+        expected=np.zeros(described, np.float32),
+        elapsed=np.zeros(described, np.float32),
+        usable=np.zeros(described, bool),
+        target=np.zeros(described, np.float32),
+        seconds=np.ones(shape, np.float32),
+        events=np.zeros((*shape, len(EVENTS)), np.float32),
+        job=np.full(shape[0], job),
+        share=np.array([way[-1] / 100 if way else 0.0 for way in ways]),
+    )
+
+
+def _padded(array: Array, longest: int) -> Array:
+    if array.ndim == 1:
+        return array
+    missing = longest - array.shape[1]
+    widths = [(0, 0), (0, missing)] + [(0, 0)] * (array.ndim - 2)
+    return np.pad(array, widths, constant_values=1 if array.ndim == 2 else 0)

@@ -1,0 +1,69 @@
+"""What the simple predictors share: one expected time a sample, and quantiles around it.
+
+The quantiles lie where the predictor's own outcomes have lain. After a report of progress all of
+them extrapolate it: the time so far over the share done.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from downpour.predictor import features as f
+from downpour.predictor.base import START_LOG_SECONDS, Array
+from downpour.predictor.calibration import Tracker, stages
+
+# Until outcomes say better: logarithms, at assignment and at early and late reports.
+_SPREAD = ((-0.15, 0.0, 0.25, 0.7), (-0.08, 0.0, 0.15, 0.45), (-0.05, 0.0, 0.1, 0.3))
+_RATE = 0.004
+
+
+class Point(ABC):
+    """A model that expects one time a sample of each worker."""
+
+    def __init__(self) -> None:
+        self._tracker = Tracker(_SPREAD, _RATE)
+
+    @abstractmethod
+    def expected(self, worker: str) -> float | None:
+        """Return the log seconds a sample that a worker will need; None where nothing is known."""
+
+    @abstractmethod
+    def learned(self, worker: str, log_seconds: float) -> None:
+        """Take in the log seconds a sample of a finished task."""
+
+    def expect(self, workers: Sequence[str], tasks: Array) -> Array:
+        """Return the quantiles of the logarithm of the tasks' seconds."""
+        offsets = np.maximum.accumulate(self._tracker.offsets(stages(tasks)), axis=1)
+        found = self._centers(workers, tasks)[:, None] + offsets
+        reported = tasks[:, f.SHARE] > 0
+        least = np.where(reported, np.log(np.where(reported, tasks[:, f.SECONDS], 1.0)), -np.inf)
+        late: Array = np.maximum(found, least[:, None])
+        return late
+
+    def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
+        """Take in finished tasks: first how far off they were, then their times."""
+        outcomes = np.log(seconds)
+        unreported = tasks.copy()
+        unreported[:, f.SHARE] = np.nan
+        for rows in (unreported, tasks) if np.isfinite(tasks[:, f.SHARE]).any() else (unreported,):
+            off = outcomes - self._centers(workers, rows)
+            self._tracker.learn(stages(rows), np.repeat(off[:, None], 4, axis=1))
+        for worker, time in zip(workers, (outcomes - _log_samples(tasks)).tolist(), strict=True):
+            self.learned(worker, time)
+
+    def _centers(self, workers: Sequence[str], tasks: Array) -> Array:
+        expected = [self.expected(worker) for worker in workers]
+        rates = np.array([START_LOG_SECONDS if rate is None else rate for rate in expected])
+        share = tasks[:, f.SHARE]
+        reported = share > 0
+        pace = np.where(reported, tasks[:, f.SECONDS], 1.0) / np.where(reported, share, 1.0)
+        return np.where(reported, np.log(pace), rates + _log_samples(tasks))
+
+
+def _log_samples(tasks: Array) -> Array:
+    """Return the log of the tasks' sizes; one sample where it is not told."""
+    samples = tasks[:, f.SAMPLES]
+    return np.log(np.where(np.isfinite(samples), samples, 1.0))

@@ -1,0 +1,132 @@
+"""How good predictors are: every job of a trace is lived through with a new predictor each.
+
+A round is predicted at assignment and once more when a quarter of each task is done, and then
+observed, through the same three calls that anybody uses. A straggler is a task that takes more than
+1.5 times the median of its round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from downpour.predictor.base import LEVELS, MEDIAN, Array, Predictor
+from downpour.predictor.traces import Job, Traces
+
+STRAGGLER = 1.5
+ASSIGNMENT = "assignment"
+_PERCENT = 25
+_LEVELS = np.array(LEVELS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How good one predictor is at one stage, over all tasks of all jobs.
+
+    Shares are from 0 to 1. `pinball` is the mean over the quantiles, of log seconds; `coverage` the
+    share of tasks that stayed below their 90 % quantile; `microseconds` what a prediction cost,
+    learning included, where a round is predicted at once.
+    """
+
+    predictor: str
+    stage: str
+    mape: float
+    pinball: float
+    coverage: float
+    precision: float
+    recall: float
+    pr_auc: float
+    microseconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was predicted and what came out, a row a task, rounds numbered throughout."""
+
+    predicted: Array  # (rows, 4)
+    seconds: Array
+    rounds: Array
+    cost_seconds: float
+
+
+def live(make: Callable[[], Predictor], traces: Traces, job: Job) -> dict[str, Outcome]:
+    """Live through one job with a new predictor, and return the outcomes by stage."""
+    predictor = make()
+    stages = _stages(traces)
+    found: dict[str, list[Array]] = {stage: [] for stage in stages}
+    costs = dict.fromkeys(stages, 0.0)
+    for rows in job.rounds:
+        workers = traces.workers(rows)
+        for stage, percents in stages.items():
+            requests = list(zip(workers, traces.features(rows, percents), strict=True))
+            began = time.thread_time()
+            answers = predictor.predict_many(requests)
+            costs[stage] += time.thread_time() - began
+            found[stage].append(np.array(answers))
+        told = traces.features(rows, traces.percents)
+        for worker, features, seconds in zip(workers, told, traces.seconds(rows), strict=True):
+            predictor.observe(worker, features, float(seconds))
+    seconds = np.concatenate([traces.seconds(rows) for rows in job.rounds])
+    rounds = np.repeat(np.arange(len(job.rounds)), [len(rows) for rows in job.rounds])
+    return {
+        stage: Outcome(np.concatenate(parts), seconds, rounds, costs[stage])
+        for stage, parts in found.items()
+    }
+
+
+def judge(predictor: str, lived: list[dict[str, Outcome]]) -> Iterator[Score]:
+    """Yield the scores of a predictor over jobs that it has lived through, a stage each."""
+    for stage in lived[0]:
+        outcomes = [job[stage] for job in lived]
+        predicted = np.concatenate([outcome.predicted for outcome in outcomes])
+        seconds = np.concatenate([outcome.seconds for outcome in outcomes])
+        shown = np.concatenate([_ratios(o.predicted[:, MEDIAN], o.rounds) for o in outcomes])
+        late = np.concatenate([_ratios(o.seconds, o.rounds) for o in outcomes]) > STRAGGLER
+        off = np.log(seconds)[:, None] - np.log(predicted)
+        alarm = shown > STRAGGLER
+        hits = float((alarm & late).sum())
+        yield Score(
+            predictor=predictor,
+            stage=stage,
+            mape=float(np.mean(np.abs(predicted[:, MEDIAN] / seconds - 1))),
+            pinball=float(np.maximum(_LEVELS * off, (_LEVELS - 1) * off).mean()),
+            coverage=float(np.mean(seconds <= predicted[:, 2])),
+            precision=hits / max(1.0, float(alarm.sum())),
+            recall=hits / max(1.0, float(late.sum())),
+            pr_auc=_average_precision(late, shown),
+            microseconds=sum(o.cost_seconds for o in outcomes) / len(seconds) * 1e6,
+        )
+
+
+def folds(traces: Traces, count: int) -> list[list[int]]:
+    """Deal the jobs into `count` folds, those that share machines always into the same one."""
+    dealt: list[list[int]] = [[] for _ in range(count)]
+    for job in traces.jobs:
+        dealt[traces.families[job.number] % count].append(job.number)
+    return [fold for fold in dealt if fold]
+
+
+def _stages(traces: Traces) -> dict[str, tuple[int, ...]]:
+    """Return which reports are known at each stage."""
+    stages: dict[str, tuple[int, ...]] = {ASSIGNMENT: ()}
+    known = tuple(percent for percent in traces.percents if percent <= _PERCENT)
+    if known:
+        stages[f"{known[-1]} %"] = known
+    return stages
+
+
+def _ratios(seconds: Array, rounds: Array) -> Array:
+    """Return seconds over the median of their round."""
+    starts = np.flatnonzero(np.diff(rounds)) + 1
+    parts = np.split(seconds, starts)
+    return np.concatenate([part / np.median(part) for part in parts])
+
+
+def _average_precision(late: Array, shown: Array) -> float:
+    """Return the area under the precision-recall curve; NaN where nobody was late."""
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(late, shown)) if late.any() else float("nan")

@@ -1,0 +1,144 @@
+"""Traces: what happened in jobs that are over, one row a task; read from `.npz` and checked.
+
+`traces/README.md` describes the columns. A trace holds what the predictors learn from and are
+scored on; rows of one (job, round) belong together, in any order and number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from downpour.errors import SpecError
+from downpour.predictor.base import Array
+from downpour.predictor.features import ELAPSED, STATE
+
+KEYS = ("job", "round", "worker")
+TARGET = "completion_s"
+REQUIRED = (*KEYS, "n_samples", TARGET)
+
+_REPORT = re.compile(r"p([1-9][0-9]?)_elapsed_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job: its number, and the row numbers of each of its rounds, in order."""
+
+    number: int
+    rounds: tuple[Array, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """All rows as columns, the jobs they belong to, and which jobs share their machines.
+
+    `families` gives every job a number; jobs of one family ran on the same machines, so they must
+    not be told apart into training and scoring.
+    """
+
+    columns: Mapping[str, Array]
+    jobs: tuple[Job, ...]
+    families: Mapping[int, int]
+
+    @property
+    def percents(self) -> tuple[int, ...]:
+        """The progress, in percent, at which tasks reported."""
+        found = [_REPORT.fullmatch(name) for name in self.columns]
+        return tuple(sorted(int(match[1]) for match in found if match))
+
+    def features(self, rows: Array, percents: tuple[int, ...]) -> list[dict[str, float]]:
+        """Return what is known of tasks after their reports at `percents`, one mapping a row."""
+        names = [name for name in ("n_samples", "batches", *STATE) if name in self.columns]
+        for percent in percents:
+            reported = (f"p{percent}_{name}" for name in (ELAPSED, *STATE))
+            names += [name for name in reported if name in self.columns]
+        values = np.stack([self.columns[name][rows] for name in names], axis=1).tolist()
+        return [dict(zip(names, row, strict=True)) for row in values]
+
+    def workers(self, rows: Array) -> list[str]:
+        """Return the workers' names."""
+        return [str(int(worker)) for worker in self.columns["worker"][rows]]
+
+    def seconds(self, rows: Array) -> Array:
+        """Return how long the tasks took."""
+        return self.columns[TARGET][rows]
+
+
+def read_traces(path: Path) -> Traces:
+    """Read and check a trace; `jobs.json` beside it, if there, says which jobs share machines.
+
+    Raises:
+        SpecError: the file cannot be read, or a column is missing or holds what cannot be.
+    """
+    columns = _columns(path)
+    for name in REQUIRED:
+        if name not in columns:
+            raise SpecError("traces", str(path), f"has no column {name}")
+    length = len(columns[TARGET])
+    if not length:
+        raise SpecError("traces", str(path), "has no rows")
+    for name, column in columns.items():
+        _check(path, name, column, length)
+    jobs = _jobs(columns)
+    return Traces(columns=columns, jobs=jobs, families=_families(path, jobs))
+
+
+def _columns(path: Path) -> dict[str, Array]:
+    try:
+        with path.open("rb") as raw, np.load(raw) as file:
+            return {name: _numbers(path, name, file[name]) for name in file.files}
+    except FileNotFoundError:
+        raise SpecError("traces", str(path), "there is no such file") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        raise SpecError("traces", str(path), f"is not an .npz file ({error})") from None
+
+
+def _numbers(path: Path, name: str, column: Array) -> Array:
+    if column.ndim != 1 or column.dtype.kind not in "iufb":
+        raise SpecError("traces", str(path), f"column {name} must be one list of numbers")
+    return column.astype(np.float64)
+
+
+def _check(path: Path, name: str, column: Array, length: int) -> None:
+    """Refuse a column that cannot be: state may be missing (NaN), the rest may not."""
+    if len(column) != length:
+        raise SpecError("traces", str(path), f"column {name} has {len(column)} rows, not {length}")
+    lowest = np.nanmin(column, initial=np.inf)
+    bad = np.isinf(column).any() or (name in REQUIRED and np.isnan(column).any())
+    if bad:
+        raise SpecError("traces", str(path), f"column {name} holds what is no finite number")
+    if name in (TARGET, "n_samples") and lowest <= 0:
+        raise SpecError("traces", str(path), f"column {name} holds {lowest:g}; must be above 0")
+    if (name.endswith("_s") or name in KEYS) and lowest < 0:
+        raise SpecError("traces", str(path), f"column {name} holds {lowest:g}; must be 0 or above")
+
+
+def _jobs(columns: Mapping[str, Array]) -> tuple[Job, ...]:
+    job, turn = columns["job"].astype(int), columns["round"].astype(int)
+    order = np.lexsort((turn, job))
+    starts = np.flatnonzero(np.diff(job[order]) | np.diff(turn[order])) + 1
+    rounds: dict[int, list[Array]] = {}
+    for rows in np.split(order, starts):
+        rounds.setdefault(int(job[rows[0]]), []).append(rows)
+    return tuple(Job(number, tuple(found)) for number, found in rounds.items())
+
+
+def _families(path: Path, jobs: tuple[Job, ...]) -> dict[int, int]:
+    """Read which jobs were made from one seed, and so on the same machines."""
+    told: dict[int, object] = {}
+    beside = path.with_name("jobs.json")
+    if beside.is_file():
+        try:
+            for entry in json.loads(beside.read_text(encoding="utf-8")):
+                told[int(entry["job"])] = (entry["scenario"], entry["seed"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise SpecError("jobs", str(beside), f"cannot be read ({error!r})") from None
+    names: dict[object, int] = {}
+    keys = {job.number: told.get(job.number, job.number) for job in jobs}
+    return {number: names.setdefault(key, len(names)) for number, key in keys.items()}

@@ -1,0 +1,251 @@
+"""Training of the LSTM, in torch, from traces. Nothing here is needed to predict.
+
+Every worker's tasks of a job are one sequence. The loss is the pinball loss of the log of a whole
+task's seconds, also where only its rest was predicted. Half of the batches come from the traces as
+they are, half from a varied copy (`lessons.varied`), so that the net makes do with other scales of
+load, noise and missing features. The same lessons, settings and seed give the same weights on one
+build of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from downpour.predictor.base import LEVELS, Array
+from downpour.predictor.histories import INPUTS
+from downpour.predictor.lessons import Lessons
+from downpour.predictor.lstm import FAR, KINDS, RATIO_SCALE, RATIO_UNIT, RATIOS, shapes
+
+if TYPE_CHECKING:
+    import torch
+
+_LEVEL_WEIGHTS = (0.7, 2.0, 0.8, 0.3)
+_HALF_SIZES = ("out", "skip")
+_SCALE_MIN = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How nets are trained; the defaults make the file that is shipped."""
+
+    nets: int = 2
+    epochs: int = 60
+    batch: int = 24  # sequences
+    units: int = 48
+    wide: int = 96
+    narrow: int = 32
+    learning_rate: float = 6e-3
+    weight_decay: float = 1e-3
+    dropout: float = 0.1  # of the states that predictions read
+    seed: int = 0
+
+
+def train_lstm(
+    lessons: Sequence[Lessons],
+    settings: Settings,
+    step: Callable[[float], None] = lambda _: None,
+) -> dict[str, Array]:
+    """Return the weights of the nets, as `Lstm` takes them.
+
+    Args:
+        lessons: The traces as they are, and perhaps varied copies of the same sequences.
+        settings: How to train.
+        step: Called after each epoch of each net with its mean loss.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        scales = _scales(lessons[0])
+        data = [_tensors(one, scales) for one in lessons]
+        found = [
+            _Training(settings, settings.seed + net).run(data, step) for net in range(settings.nets)
+        ]
+    finally:
+        torch.set_num_threads(threads)
+    stacked = {name: np.stack([weights[name] for weights in found]) for name in found[0]}
+    return scales | stacked
+
+
+class _Training:
+    """One net and its optimizer."""
+
+    def __init__(self, settings: Settings, seed: int) -> None:
+        import torch
+
+        self._settings = settings
+        self._generator = np.random.default_rng(seed)
+        self._torch = torch.Generator().manual_seed(seed)
+        self._weights = self._start()
+        self._optimizer = torch.optim.AdamW(
+            self._weights.values(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+        )
+
+    def run(self, data: list[dict[str, Any]], step: Callable[[float], None]) -> dict[str, Array]:
+        """Train, and return the weights."""
+        import torch
+
+        settings, count = self._settings, len(data[0]["seconds"])
+        batches = max(1, count // settings.batch)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            self._optimizer,
+            settings.learning_rate,
+            total_steps=settings.epochs * batches,
+            pct_start=0.15,
+        )
+        for _ in range(settings.epochs):
+            losses = []
+            for batch in self._batches(data, batches):
+                self._optimizer.zero_grad()
+                loss = self._loss(batch)
+                loss.backward()  # type: ignore[no-untyped-call]
+                torch.nn.utils.clip_grad_norm_(self._weights.values(), 1.0)
+                self._optimizer.step()
+                schedule.step()
+                losses.append(loss.item())
+            step(float(np.mean(losses)))
+        return {name: weight.detach().numpy() for name, weight in self._weights.items()}
+
+    def _batches(self, data: list[dict[str, Any]], batches: int) -> Iterator[dict[str, Any]]:
+        order = self._generator.permutation(len(data[0]["seconds"]))
+        for picked in np.array_split(order, batches):
+            varied = len(data) > 1 and self._generator.random() < 0.5
+            source = data[self._generator.integers(1, len(data)) if varied else 0]
+            yield {name: part if name in _SHARED else part[picked] for name, part in source.items()}
+
+    def _start(self) -> dict[str, Any]:
+        """Return weights to begin with, uniform by the number of inputs as torch has it."""
+        import torch
+
+        s = self._settings
+        weights = {}
+        for name, shape in shapes(1, s.units, s.wide, s.narrow).items():
+            if name.startswith(("inputs.", "events.")):
+                continue
+            fan = s.units if name.startswith("cell.") else _fan(name, s)
+            weight = (torch.rand(shape[1:], generator=self._torch) * 2 - 1) / fan**0.5
+            if name.endswith("out_bias"):
+                weight = torch.tensor([[-2.5, 0.0, -2.0, -1.5]])
+            elif name.endswith(_HALF_SIZES):
+                weight *= 0.2
+            weights[name] = weight.requires_grad_()
+        return weights
+
+    def _loss(self, batch: dict[str, Any]) -> torch.Tensor:
+        import torch
+
+        hidden = self._dropped(self._hidden(batch["events"]))
+        # Every state is computed, but half of the predictions are enough to learn from.
+        length = hidden.shape[1]
+        some = torch.from_numpy(np.sort(self._generator.permutation(length)[: (length + 1) // 2]))
+        hidden = hidden[:, some]
+        batch = {n: part if n in _NOT_BY_TASK else part[:, some] for n, part in batch.items()}
+        raw = []
+        for kind, ways in zip(KINDS, batch["ways"], strict=True):
+            if len(ways):
+                raw.append(self._head(kind, batch["inputs"][:, :, ways], hidden))
+        order = torch.cat(list(batch["ways"])).argsort()
+        rest = _spread_out(torch.cat(raw, dim=2)[:, :, order]) + batch["rest"][..., None]
+        found = torch.log(batch["elapsed"][..., None] + torch.exp(rest.clamp(max=30)))
+        off = torch.log(batch["seconds"])[:, :, None, None] - found
+        levels = torch.tensor(LEVELS)
+        pinball = torch.maximum(levels * off, (levels - 1) * off) @ torch.tensor(_LEVEL_WEIGHTS)
+        weights = batch["usable"] * batch["weights"]
+        loss: torch.Tensor = (pinball * weights).sum() / weights.sum().clamp(min=1)
+        return loss
+
+    def _hidden(self, events: torch.Tensor) -> torch.Tensor:
+        """Return every worker's state before each of its tasks."""
+        import torch
+
+        w, units = self._weights, self._settings.units
+        flat = [w["cell.event"].T, w["cell.state"].T, w["cell.bias"][0], torch.zeros(4 * units)]
+        start = torch.zeros(1, len(events), units)
+        hidden, _, _ = torch.lstm(
+            events, (start, start), flat, True, 1, 0.0, True, False, True  # noqa: FBT003
+        )  # fmt: skip
+        return torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :-1]], dim=1)
+
+    def _dropped(self, hidden: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        keep = 1 - self._settings.dropout
+        mask = torch.rand(hidden.shape, generator=self._torch) < keep
+        return hidden * mask / keep
+
+    def _head(self, kind: str, inputs: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        ways = inputs.shape[2]
+        seen = torch.cat([inputs, hidden[:, :, None].expand(-1, -1, ways, -1)], dim=3)
+        w, silu = self._weights, torch.nn.functional.silu
+        wide = silu(seen @ w[f"{kind}.wide"] + w[f"{kind}.wide_bias"])
+        narrow = silu(wide @ w[f"{kind}.narrow"] + w[f"{kind}.narrow_bias"])
+        raw: torch.Tensor = (
+            narrow @ w[f"{kind}.out"] + w[f"{kind}.out_bias"] + seen @ w[f"{kind}.skip"]
+        )
+        return raw
+
+
+_SHARED = ("ways", "weights")
+_NOT_BY_TASK = (*_SHARED, "events")
+
+
+def _fan(name: str, settings: Settings) -> int:
+    """Return how many numbers a layer's outputs are sums of."""
+    part = name.partition(".")[2]
+    seen = len(INPUTS) + len(RATIOS) + settings.units
+    if part.startswith("narrow"):
+        return settings.wide
+    return settings.narrow if part.startswith("out") else seen
+
+
+def _spread_out(raw: torch.Tensor) -> torch.Tensor:
+    """Return quantiles from outputs, as `lstm.spread_out` does."""
+    import torch
+
+    away = torch.nn.functional.softplus(raw)
+    middle = raw[..., 1]
+    upper = middle + away[..., 2]
+    return torch.stack([middle - away[..., 0], middle, upper, upper + away[..., 3]], dim=-1)
+
+
+def _scales(lessons: Lessons) -> dict[str, Array]:
+    """Return what inputs and events are centered and scaled by."""
+    told = lessons.usable.any(axis=2)
+    inputs, events = lessons.inputs[lessons.usable], lessons.events[told]
+    found = {"inputs": inputs, "events": events}
+    return {f"{name}.center": rows.mean(axis=0) for name, rows in found.items()} | {
+        f"{name}.scale": np.maximum(rows.std(axis=0), _SCALE_MIN) for name, rows in found.items()
+    }
+
+
+def _tensors(lessons: Lessons, scales: dict[str, Array]) -> dict[str, Any]:
+    """Return lessons as the training reads them: scaled once, for all epochs."""
+    import torch
+
+    inputs = (lessons.inputs - scales["inputs.center"]) / scales["inputs.scale"]
+    ratios = lessons.inputs[..., RATIOS]
+    fine = np.sign(ratios) * np.log1p(np.abs(ratios) / RATIO_UNIT) * RATIO_SCALE
+    seen = np.concatenate([np.clip(inputs, -FAR, FAR), fine], axis=-1)
+    share = torch.tensor(lessons.share, dtype=torch.float32)
+    reported = share > 0
+    # At assignment less can be known, but that is where most decisions are made.
+    weights = torch.where(reported, 5.0 / reported.sum().clamp(min=1), 1.2)
+    return {
+        "inputs": torch.from_numpy(seen.astype(np.float32)),
+        "events": torch.from_numpy(
+            ((lessons.events - scales["events.center"]) / scales["events.scale"]).astype(np.float32)
+        ),
+        "rest": torch.from_numpy(lessons.expected) + torch.log1p(-share),
+        "elapsed": torch.from_numpy(lessons.elapsed),
+        "seconds": torch.from_numpy(lessons.seconds),
+        "usable": torch.from_numpy(lessons.usable),
+        "ways": [torch.nonzero(~reported)[:, 0], torch.nonzero(reported)[:, 0]],
+        "weights": weights,
+    }

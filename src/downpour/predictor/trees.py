@@ -1,0 +1,79 @@
+"""Gradient-boosted trees on the inputs: one ensemble a quantile, at assignment and after reports.
+
+They are fitted where they are used and never stored: scikit-learn stores them only as pickles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from downpour.predictor.base import LEVELS, MEDIAN, Array
+from downpour.predictor.learned import Learned
+from downpour.predictor.lessons import Lessons
+
+_ROWS_MAX = 120_000
+_OTHERS = 0.4  # of the median's iterations: it matters most
+
+
+class Trees(Learned):
+    """Predicts with fitted ensembles, the four quantiles of a kind of prediction in a row."""
+
+    def __init__(self, ensembles: list[list[Any]]) -> None:
+        """Take what `fit_trees` found."""
+        super().__init__()
+        self._ensembles = ensembles
+        self._threads = _threads()
+
+    def offsets(self, at: Array, inputs: Array, reported: Array) -> Array:  # noqa: ARG002
+        """Return the quantiles of the log of actual over expected time."""
+        found = np.zeros((len(inputs), len(LEVELS)))
+        with self._threads.limit(limits=1):
+            for kind in np.unique(reported):
+                here = reported == kind
+                parts = [ensemble.predict(inputs[here]) for ensemble in self._ensembles[int(kind)]]
+                found[here] = np.sort(np.stack(parts, axis=1), axis=1)
+        return found
+
+
+def fit_trees(
+    lessons: Lessons,
+    *,
+    iterations: int = 200,
+    seed: int = 0,
+    step: Callable[[], None] = lambda: None,
+) -> list[list[Any]]:
+    """Fit all ensembles; `step` is called after each of the eight."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    ensembles: list[list[Any]] = []
+    for reported in (False, True):
+        inputs, target = lessons.rows(reported=reported)
+        if len(target) > _ROWS_MAX:
+            picked = np.random.default_rng(seed).choice(len(target), _ROWS_MAX, replace=False)
+            inputs, target = inputs[picked], target[picked]
+        ensembles.append([])
+        for place, level in enumerate(LEVELS):
+            middle = place == MEDIAN
+            ensemble = HistGradientBoostingRegressor(
+                loss="quantile",
+                quantile=level,
+                max_iter=iterations if middle else int(iterations * _OTHERS),
+                learning_rate=0.07 if middle else 0.12,
+                min_samples_leaf=40,
+                early_stopping=False,
+                random_state=seed,
+            )
+            with _threads().limit(limits=1):
+                ensembles[-1].append(ensemble.fit(inputs, target))
+            step()
+    return ensembles
+
+
+def _threads() -> Any:
+    """Return what keeps scikit-learn to one thread: several spin where cores are shared."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

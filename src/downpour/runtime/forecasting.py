@@ -1,0 +1,231 @@
+"""Turns what is heard of workers into forecasts for the scheduler, with a predictor's help.
+
+Whoever drives the scheduler shows a `Forecaster` each event and what came of it, and asks now and
+then what to forecast; the answer is one more event. It reads no clock, and never fails: without a
+predictor that works there are no forecasts, and policies do without.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from downpour.predictor import Predictor, Quantiles
+from downpour.scheduler import Scheduler
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.stragglers import POLICIES
+from downpour.values import AttemptId, Forecast, Progress, SystemState
+
+_log = logging.getLogger(__name__)
+
+_BETWEEN_SECONDS = 1.0
+_PERCENT = 100
+_APART_PERCENT = 10
+_TELLING_SHARE = 0.1
+"""Of an attempt that was taken away so much must be done to tell how fast its worker is."""
+
+Features = dict[str, float]
+Request = tuple[str, Features]
+
+
+@dataclass(slots=True)
+class _Task:
+    """What a worker is at: so many samples that it has to train, and what it has reported."""
+
+    attempt: AttemptId
+    samples: float
+    began_at_share: float
+    assigned_at: float
+    state: Features
+    reports: list[tuple[int, float, Features]] = field(default_factory=list)
+
+    @property
+    def reported_seconds(self) -> float:
+        """When it was last heard of, since its assignment."""
+        return self.reports[-1][1] if self.reports else 0.0
+
+    def report(self, progress: Progress, at_seconds: float, state: Features) -> None:
+        """Take in how far it has come, as a share of what its worker has to do."""
+        done = (progress.share - self.began_at_share) / (1.0 - self.began_at_share)
+        percent = min(_PERCENT - 1, int(_PERCENT * done + 1e-9))
+        if percent > (self.reports[-1][0] if self.reports else 0):
+            self.reports.append((percent, at_seconds - self.assigned_at, state))
+
+    def features(self) -> Features:
+        """Return it as a predictor knows it: with its last report, and one well before that."""
+        found = {"n_samples": self.samples, **self.state}
+        for percent, seconds, state in self._telling():
+            found[f"p{percent}_elapsed_s"] = seconds
+            found |= {f"p{percent}_{name}": value for name, value in state.items()}
+        return found
+
+    def _telling(self) -> Iterator[tuple[int, float, Features]]:
+        if self.reports:
+            last = self.reports[-1]
+            before = (r for r in reversed(self.reports) if r[0] <= last[0] - _APART_PERCENT)
+            yield from (*list(before)[:1], last)
+
+
+@dataclass(slots=True)
+class _Machine:
+    """A worker's machine, and what it is at."""
+
+    state: Features = field(default_factory=dict)
+    task: _Task | None = None
+
+
+class Forecaster:
+    """Follows what happens, and forecasts; one thread owns it, and its predictor.
+
+    Args:
+        predictor: learns, and is asked.
+        always: forecast for people to see, too, where no policy wants to know.
+    """
+
+    def __init__(self, predictor: Predictor, *, always: bool = False) -> None:
+        self._predictor: Predictor | None = predictor
+        self._always = always
+        self._machines: dict[str, _Machine] = {}
+        self._usual_samples = 0.0
+        self._wanted = False
+        self._news = False
+        self._forecast_at: float | None = None
+
+    def follow(self, core: Scheduler, event: on.Event, commands: Sequence[do.Command]) -> None:
+        """Take in what has happened, and what the scheduler has decided on it."""
+        if isinstance(event, on.HeartbeatReceived):
+            self.heard(event.worker, event.running, event.system, event.at_seconds)
+        for command in commands:
+            match command:
+                case do.Assign():
+                    self._assign(core, command)
+                case do.Accept():
+                    self.accepted(command.worker, command.attempt, command.completion_seconds)
+                case do.GiveUp() | do.Cancel():
+                    self.ended(command.worker, command.attempt)
+                case do.Dismiss():
+                    self._machines.pop(command.worker, None)
+                case do.Aggregate():
+                    self._forecast_at = None
+                case _:
+                    pass
+
+    def _assign(self, core: Scheduler, command: do.Assign) -> None:
+        experiment = core.experiments[command.attempt.experiment]
+        self._wanted = self._always or POLICIES[experiment.spec.policy].watches
+        if experiment.round is None:
+            return
+        task = experiment.round.tasks[command.attempt.shard]
+        began_at = task.began_at[command.attempt.attempt]
+        size = task.offer.samples
+        self._usual_samples = sum(experiment.shard_samples) / len(experiment.shard_samples)
+        self.assigned(command.worker, command.attempt, size, began_at, core.now_seconds)
+
+    def heard(
+        self, worker: str, running: Sequence[Progress], system: SystemState, at_seconds: float
+    ) -> None:
+        """Take in a heartbeat: how a machine is, and how far its attempt has come."""
+        machine = self._machines.setdefault(worker, _Machine())
+        machine.state = {
+            "cpu_util": system.cpu_others,
+            "loadavg1": system.load_average,
+            "mem_used": system.memory_used,
+            "iowait": system.io_wait,
+        }
+        self._news = True
+        for progress in running:
+            if machine.task is not None and machine.task.attempt == progress.attempt:
+                machine.task.report(progress, at_seconds, machine.state)
+
+    def assigned(
+        self, worker: str, attempt: AttemptId, samples: int, began_at: float, at_seconds: float
+    ) -> None:
+        """Take in that a worker is to train a shard of so many samples, from this share on."""
+        machine = self._machines.setdefault(worker, _Machine())
+        left = samples * (1.0 - began_at)
+        machine.task = _Task(attempt, left, began_at, at_seconds, machine.state)
+        self._news = True
+
+    def accepted(self, worker: str, attempt: AttemptId, seconds: float) -> None:
+        """Learn how long an attempt took, from its assignment to its update."""
+        task = self._take(worker, attempt)
+        if task is not None:
+            self._observe(worker, task.features(), seconds)
+
+    def ended(self, worker: str, attempt: AttemptId) -> None:
+        """Learn from the part that was done of an attempt which came to nothing."""
+        task = self._take(worker, attempt)
+        if task is None or not task.reports:
+            return
+        percent, seconds, _ = task.reports[-1]
+        share = percent / _PERCENT
+        if share >= _TELLING_SHARE:
+            self._observe(worker, {"n_samples": task.samples * share, **task.state}, seconds)
+
+    def forecasts(self, at_seconds: float) -> on.Forecasts | None:
+        """Forecast all that can be; None where nothing is new, or nobody wants to know.
+
+        It is asked for before time passes for the scheduler, and before a round begins. That costs
+        something, so it forecasts once a second, and once when a round is over.
+        """
+        last = self._forecast_at
+        too_soon = last is not None and at_seconds - last < _BETWEEN_SECONDS
+        if self._predictor is None or not self._wanted or not self._news or too_soon:
+            return None
+        self._news, self._forecast_at = False, at_seconds
+        busy = {name: m.task for name, m in self._machines.items() if m.task is not None}
+        afresh: list[Request] = [
+            (name, {"n_samples": self._usual_samples, **machine.state})
+            for name, machine in self._machines.items()
+        ]
+        running: list[Request] = [(name, task.features()) for name, task in busy.items()]
+        found = self._predict([*afresh, *running])
+        if found is None:
+            return None
+        paces, ends = found[: len(afresh)], found[len(afresh) :]
+        return on.Forecasts(
+            at_seconds=at_seconds,
+            paces=tuple(
+                (name, _forecast(pace).times(1.0 / self._usual_samples))
+                for name, pace in zip(self._machines, paces, strict=True)
+            ),
+            remaining=tuple(
+                (task.attempt, _forecast(end, task.reported_seconds))
+                for task, end in zip(busy.values(), ends, strict=True)
+            ),
+        )
+
+    def _take(self, worker: str, attempt: AttemptId) -> _Task | None:
+        machine = self._machines.get(worker)
+        if machine is None or machine.task is None or machine.task.attempt != attempt:
+            return None
+        task, machine.task = machine.task, None
+        self._news = True
+        return task
+
+    def _observe(self, worker: str, features: Features, seconds: float) -> None:
+        if self._predictor is not None:
+            try:
+                self._predictor.observe(worker, features, seconds)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with it, training goes on
+                self._set_aside(error)
+
+    def _predict(self, requests: list[Request]) -> list[Quantiles] | None:
+        if self._predictor is not None:
+            try:
+                return self._predictor.predict_many(requests)
+            except Exception as error:  # noqa: BLE001
+                self._set_aside(error)
+        return None
+
+    def _set_aside(self, error: Exception) -> None:
+        self._predictor = None
+        _log.warning("nothing is forecast any more: the predictor fails (%s)", error)
+
+
+def _forecast(found: Quantiles, spent_seconds: float = 0.0) -> Forecast:
+    """Return what is left of so many seconds."""
+    q10, q50, q90, q98 = (max(0.0, seconds - spent_seconds) for seconds in found)
+    return Forecast(q10=q10, q50=q50, q90=q90, q98=q98)

@@ -1,0 +1,60 @@
+"""`downpour predictor` on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from downpour.predictor import pretrained
+from downpour.predictor.files import read_trained
+from tests.predictor.conftest import columns, write
+
+Downpour = Callable[..., Any]
+
+
+def test_a_table_says_how_good_the_predictors_are(downpour: Downpour, tmp_path: Path) -> None:
+    """One row for each at each stage; as JSON, the same in full."""
+    path = write(tmp_path / "t.npz", columns())
+    outcome = downpour("predictor", "score", path, "--only", "ewma,gate")
+    assert (outcome.status, outcome.err) == (0, "")
+    cells = [line.split() for line in outcome.out.splitlines()]
+    rows = [words[:2] for words in cells if words and words[0] in {"ewma", "gate"}]
+    assert rows == [["ewma", "assignment"], ["ewma", "25"], ["gate", "assignment"], ["gate", "25"]]
+    told = json.loads(downpour("predictor", "score", path, "--only", "ewma", "--json").out)
+    assert [one["stage"] for one in told] == ["assignment", "25 %"]
+    assert 0 < told[0]["mape"] < 1
+
+
+def test_training_writes_a_file_that_predicts(downpour: Downpour, tmp_path: Path) -> None:
+    """The table can be made with it, and says that it knows these traces already."""
+    path, file = write(tmp_path / "t.npz", columns()), tmp_path / "mine.safetensors"
+    outcome = downpour("predictor", "train", path, "--out", file, "--epochs", 1, "--nets", 1)
+    assert outcome.status == 0
+    assert "trained on 3 jobs" in outcome.err
+    assert read_trained(file).lstm["cell.state"].shape[0] == 1
+    assert pretrained(file).predict("w", {"n_samples": 3200.0}).q50 > 0
+    scored = downpour("predictor", "score", path, "--predictor", file, "--only", "lstm")
+    assert "trained on these very traces" in scored.err
+
+
+def test_mistakes_cost_one_line(refused: Callable[..., str], tmp_path: Path) -> None:
+    """A cut predictor, a trace without a column or with negative seconds, a name that is none."""
+    path = write(tmp_path / "t.npz", columns())
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(b"\0" * 7)
+    assert "is not a parameter file" in refused("predictor", "score", path, "--predictor", cut)
+    assert "must be one of" in refused("predictor", "score", path, "--only", "oracle")
+    assert "must be 2 or above" in refused("predictor", "score", path, "--folds", 1)
+    none = tmp_path / "no" / "file"
+    assert "folder that exists" in refused("predictor", "train", path, "--out", none)
+    short = {name: column for name, column in columns().items() if name != "completion_s"}
+    assert "has no column completion_s" in refused(
+        "predictor", "score", write(tmp_path / "short.npz", short)
+    )
+    wrong = columns() | {"completion_s": np.full(len(columns()["job"]), -1.0)}
+    bad = write(tmp_path / "bad.npz", wrong)
+    assert "column completion_s holds -1" in refused("predictor", "train", bad, "--out", cut)

@@ -1,0 +1,83 @@
+"""A small trace with a known law, written as users' traces are, and what is trained on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from downpour.predictor.base import Array
+from downpour.predictor.files import Trained
+from downpour.predictor.lessons import Lessons, teach
+from downpour.predictor.recipe import Course, prepare, train
+from downpour.predictor.traces import Traces, read_traces
+from downpour.predictor.training import Settings
+from downpour.predictor.trees import fit_trees
+
+WORKERS = 6
+TINY = Settings(nets=2, epochs=1, batch=6, units=4, wide=8, narrow=4)
+
+
+def columns(jobs: int = 3, rounds: int = 12, seed: int = 0) -> dict[str, Array]:
+    """Return a trace: each worker has its speed, and what others use of its CPU slows it down."""
+    g = np.random.default_rng(seed)
+    count = jobs * rounds * WORKERS
+    job, turn, worker = (
+        grid.ravel()
+        for grid in np.meshgrid(range(jobs), range(rounds), range(WORKERS), indexing="ij")
+    )
+    speed = np.exp(g.normal(0, 0.3, (jobs, WORKERS)))[job, worker]
+    busy = g.uniform(0, 0.9, count)
+    seconds = 10 * speed / (1 - 0.7 * busy) * np.exp(g.normal(0, 0.02, count))
+    told: dict[str, Array] = {
+        "job": job,
+        "round": turn,
+        "worker": worker,
+        "n_samples": np.full(count, 3200),
+        "batches": np.full(count, 100),
+        "completion_s": seconds,
+    }
+    for percent in (0, 10, 25):
+        prefix = f"p{percent}_" if percent else ""
+        told |= {
+            f"{prefix}cpu_util": busy,
+            f"{prefix}loadavg1": 2 * busy,
+            f"{prefix}mem_used": np.full(count, 0.5),
+            f"{prefix}iowait": np.full(count, 0.03),
+        }
+        if percent:
+            told[f"{prefix}elapsed_s"] = seconds * percent / 100
+    return told
+
+
+def write(path: Path, told: dict[str, Array]) -> Path:
+    """Write a trace."""
+    np.savez(path, **told)  # type: ignore[arg-type, unused-ignore]
+    return path
+
+
+@pytest.fixture(scope="session")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
+    """The small trace, read."""
+    return read_traces(write(tmp_path_factory.mktemp("traces") / "small.npz", columns()))
+
+
+@pytest.fixture(scope="session")
+def lessons(traces: Traces) -> Lessons:
+    """What the small trace teaches."""
+    return teach(traces)
+
+
+@pytest.fixture(scope="session")
+def course(traces: Traces) -> Course:
+    """The small trace as it is, and varied."""
+    return prepare(traces)
+
+
+@pytest.fixture(scope="session")
+def trained(course: Course) -> Trained:
+    """Everything trained on the small trace, as little as can be."""
+    found = train(course, [0, 1, 2], TINY)
+    return dataclasses.replace(found, trees=fit_trees(course.plain, iterations=10))

@@ -1,0 +1,137 @@
+"""What every predictor of the family promises, whatever is in it."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from downpour.errors import SpecError
+from downpour.predictor import MODELS, Predictor, Quantiles, make
+from downpour.predictor.features import STATE
+from downpour.predictor.files import Trained
+from downpour.predictor.traces import Traces
+
+FAMILY = pytest.mark.parametrize("name", MODELS)
+NUMBERS = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True), st.floats(0, 100), st.just(math.nan)
+)
+NAMES = ["n_samples", "batches", *STATE, "p25_elapsed_s", "p10_elapsed_s", "p25_cpu_util", "other"]
+
+
+def lived(predictor: Predictor, traces: Traces) -> list[Quantiles]:
+    """Live through the first job of a trace; return what was predicted."""
+    answers: list[Quantiles] = []
+    for rows in traces.jobs[0].rounds:
+        workers, told = traces.workers(rows), traces.features(rows, (10, 25))
+        answers += predictor.predict_many(list(zip(workers, told, strict=True)))
+        for worker, features, seconds in zip(workers, told, traces.seconds(rows), strict=True):
+            predictor.observe(worker, features, float(seconds))
+    return answers
+
+
+def sane(answer: Quantiles) -> bool:
+    """Whether quantiles are some: finite, positive, not crossing."""
+    return bool(np.isfinite(answer).all() and answer.q10 > 0 and list(answer) == sorted(answer))
+
+
+@FAMILY
+def test_a_worker_never_seen_gets_a_sane_prediction(name: str, trained: Trained) -> None:
+    """Nobody is known yet; then others are, and a new worker is taken for one of them."""
+    predictor = make(name, trained)
+    assert sane(predictor.predict("new", {}))
+    assert 1 < predictor.predict("new", {"n_samples": 3200.0}).q50 < 100
+    for turn in range(30):
+        for worker in ("a", "b", "c"):
+            predictor.observe(worker, {"n_samples": 100.0}, 500.0 + turn % 3)
+    assert 250 < predictor.predict("new", {"n_samples": 100.0}).q50 < 1000
+
+
+@FAMILY
+def test_the_same_calls_give_the_same_answers(name: str, trained: Trained, traces: Traces) -> None:
+    """Nothing is drawn by chance."""
+    assert lived(make(name, trained), traces) == lived(make(name, trained), traces)
+
+
+@FAMILY
+def test_many_at_once_is_one_by_one(name: str, trained: Trained, traces: Traces) -> None:
+    """A batch saves time and changes nothing."""
+    predictor, other = make(name, trained), make(name, trained)
+    lived(predictor, traces)
+    lived(other, traces)
+    rows = traces.jobs[1].rounds[0]
+    told = traces.features(rows, ())
+    requests = [
+        (worker, features | ({"p30_elapsed_s": 2.0} if number % 2 else {}))
+        for number, (worker, features) in enumerate(zip(traces.workers(rows), told, strict=True))
+    ]
+    together = predictor.predict_many([*requests, ("new", {})])
+    alone = [other.predict(*request) for request in [*requests, ("new", {})]]
+    assert np.allclose(together, alone, rtol=1e-5)
+    assert predictor.predict_many([]) == []
+
+
+@FAMILY
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12, deadline=None
+)
+@given(told=st.lists(st.tuples(st.dictionaries(st.sampled_from(NAMES), NUMBERS), NUMBERS)))
+def test_whatever_is_missing_or_mad_the_answers_are_sane(
+    name: str, trained: Trained, told: list[tuple[dict[str, float], float]]
+) -> None:
+    """Features may be absent, NaN, infinite or negative, and so may observed times."""
+    predictor = make(name, trained)
+    for number, (features, seconds) in enumerate(told):
+        assert sane(predictor.predict(f"w{number % 3}", features))
+        predictor.observe(f"w{number % 3}", features, seconds)
+
+
+@FAMILY
+def test_no_task_is_predicted_to_end_before_its_last_report(
+    name: str, trained: Trained, traces: Traces
+) -> None:
+    """And one that is nearly done is predicted to end soon."""
+    predictor = make(name, trained)
+    lived(predictor, traces)
+    for percent, slow in ((25, 400.0), (90, 1000.0), (99, 2.0)):
+        features = {"n_samples": 3200.0, f"p{percent}_elapsed_s": slow}
+        answer = predictor.predict("0", features)
+        assert sane(answer)
+        assert answer.q10 >= slow * 0.999
+    assert answer.q50 < 2.5
+
+
+@pytest.mark.parametrize("name", ["ewma", "ridge", "trees", "lstm", "gate"])
+def test_what_a_worker_took_is_learned_whatever_the_unit(name: str, trained: Trained) -> None:
+    """Seconds a thousand times longer, or tasks a thousand times larger, scale the predictions."""
+    answers = []
+    for seconds, samples in ((10.0, 3200.0), (10_000.0, 3200.0), (10.0, 3.2)):
+        predictor = make(name, trained)
+        for _ in range(20):
+            predictor.observe("slow", {"n_samples": samples}, 2 * seconds)
+            predictor.observe("fast", {"n_samples": samples}, seconds)
+        slow = predictor.predict("slow", {"n_samples": samples}).q50 / seconds
+        fast = predictor.predict("fast", {"n_samples": samples}).q50 / seconds
+        assert slow > 1.5 * fast
+        answers += [slow, fast]
+    assert np.allclose(answers[:2] * 3, answers, rtol=1e-3)
+
+
+def test_a_name_that_is_none_is_refused(trained: Trained) -> None:
+    """The message names those there are; trees that were not fitted say why."""
+    with pytest.raises(SpecError, match="must be one of last-value, ewma"):
+        make("oracle", trained)
+
+
+def test_predicting_needs_no_torch() -> None:
+    """The manager's thread must never wait for half a gigabyte to be imported."""
+    code = (
+        "import sys, downpour.predictor as p; p.pretrained().predict('w', {}); print(*sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "sklearn"} & set(shown.stdout.split())

@@ -1,0 +1,74 @@
+"""The predictor's file: written, read again, and refused where it is not what it should be."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from downpour.errors import SpecError
+from downpour.predictor.files import FORMAT, VERSION, Trained, read_trained, write_trained
+
+
+def refusal(path: Path) -> str:
+    """Return the line with which a file is refused."""
+    with pytest.raises(SpecError) as caught:
+        read_trained(path)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_status == 2
+    return str(caught.value)
+
+
+def test_what_is_written_is_read_again(trained: Trained, tmp_path: Path) -> None:
+    """Up to half precision of the large arrays; the same content gives the same bytes."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert write_trained(one, trained) == one.stat().st_size
+    read = read_trained(one)
+    assert read.traces == trained.traces
+    for name, array in trained.lstm.items():
+        assert read.lstm[name] == pytest.approx(array, rel=1e-3, abs=1e-6)
+    write_trained(other, dataclasses.replace(read, trees=None))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_damaged_files_are_refused_in_one_line(trained: Trained, tmp_path: Path) -> None:
+    """Missing, cut anywhere, or something else altogether."""
+    path = tmp_path / "p"
+    assert "cannot be read (No such file" in refusal(path)
+    write_trained(path, trained)
+    whole = path.read_bytes()
+    for length in (0, 5, 200, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        assert "is not a parameter file" in refusal(path)
+    path.write_text("hello")
+    assert "is not a parameter file" in refusal(path)
+
+
+def test_files_of_other_versions_and_for_other_inputs_are_refused(
+    trained: Trained, tmp_path: Path
+) -> None:
+    """The line says which version there is and which is accepted."""
+    path = tmp_path / "p"
+    write_trained(path, trained)
+    tensors = load_file(path)
+    save_file(tensors, path, {"format": FORMAT, "version": "99"})
+    assert f"is of version 99; accepted is {VERSION}" in refusal(path)
+    save_file(tensors, path, {"version": VERSION})
+    assert "is not a predictor's file" in refusal(path)
+    meta = {"format": FORMAT, "version": VERSION}
+    save_file(tensors | {"lstm.inputs.center": np.zeros(7, np.float32)}, path, meta)
+    assert "does not hold the nets" in refusal(path)
+    save_file({n: a for n, a in tensors.items() if n != "ridge.spread"}, path, meta)
+    assert "does not hold the ridge" in refusal(path)
+    bias = tensors["lstm.assigned.out_bias"] * np.nan
+    save_file(tensors | {"lstm.assigned.out_bias": bias}, path, meta)
+    assert "no finite numbers" in refusal(path)
+
+
+def test_where_it_cannot_be_written_says_why(trained: Trained, tmp_path: Path) -> None:
+    """A folder that is not there."""
+    with pytest.raises(SpecError, match="cannot be written"):
+        write_trained(tmp_path / "none" / "p", trained)

@@ -1,0 +1,193 @@
+"""Heartbeats and what the scheduler decides become forecasts, and never an error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from downpour.predictor import Quantiles
+from downpour.predictor.base import Features, Request
+from downpour.runtime.forecasting import Forecaster
+from downpour.scheduler import Scheduler
+from downpour.scheduler import events as on
+from downpour.spec import Spec
+from downpour.stragglers import POLICIES, Policy
+from downpour.values import (
+    AttemptId,
+    Forecast,
+    Progress,
+    PublishedFile,
+    Snapshot,
+    SystemState,
+    Update,
+)
+
+FILE = PublishedFile(name="file", size_bytes=1, checksum="0")
+STATE = SystemState(cpu_others=0.5, load_average=1.0, memory_used=0.25, io_wait=0.125)
+AT_SAMPLES, AT_SHARD, AT_ROUND = 100, 0, 0
+
+
+class Oracle:
+    """Says that a sample takes a tenth of a second, and remembers what it was asked and told."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+        self.observed: list[tuple[str, Features, float]] = []
+        self.broken = False
+
+    def predict(self, worker: str, features: Features) -> Quantiles:
+        """Predict one task."""
+        return self.predict_many([(worker, features)])[0]
+
+    def predict_many(self, requests: Sequence[Request]) -> list[Quantiles]:
+        """Predict many."""
+        if self.broken:
+            raise ArithmeticError("no weights")
+        self.asked = list(requests)
+        times = [features["n_samples"] / 10 for _, features in requests]
+        return [Quantiles(0.5 * t, t, 2 * t, 3 * t) for t in times]
+
+    def observe(self, worker: str, features: Features, seconds: float) -> None:
+        """Remember."""
+        self.observed.append((worker, features, seconds))
+
+
+class Story:
+    """A scheduler with two workers, followed by a forecaster."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, watches: bool = True) -> None:
+        plain = POLICIES["wait"]
+        monkeypatch.setitem(POLICIES, "wait", Policy(decide=plain.decide, watches=watches))
+        self.oracle = Oracle()
+        self.forecaster = Forecaster(self.oracle)
+        self.core = Scheduler()
+        self.happen(on.WorkerJoined(at_seconds=0.0, worker="ada"))
+        self.happen(on.WorkerJoined(at_seconds=0.0, worker="bob"))
+        spec = Spec(shards=2, epochs=2)
+        self.happen(on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec))
+        samples = (AT_SAMPLES, AT_SAMPLES)
+        self.happen(on.Prepared(at_seconds=10.0, experiment="e", shard_samples=samples, model=FILE))
+
+    def happen(self, event: on.Event) -> None:
+        """Let it happen."""
+        self.forecaster.follow(self.core, event, self.core.handle(event))
+
+    def beat(self, at_seconds: float, worker: str = "ada", steps: int = 0) -> None:
+        """Let a worker be heard of, with its shard's progress in percent."""
+        running = Progress(
+            attempt=attempt(worker), steps_done=steps, steps_total=100, elapsed_seconds=0.0
+        )
+        told = (running,) if steps else ()
+        self.happen(
+            on.HeartbeatReceived(at_seconds=at_seconds, worker=worker, running=told, system=STATE)
+        )
+
+    def publish(self, at_seconds: float, worker: str) -> None:
+        """Let a worker's update be there."""
+        update = Update(
+            file=FILE, samples=1, steps=1, loss=1.0,
+            load_seconds=0.0, train_seconds=1.0, publish_seconds=0.0,
+        )  # fmt: skip
+        self.happen(
+            on.UpdatePublished(
+                at_seconds=at_seconds, worker=worker, attempt=attempt(worker), update=update
+            )
+        )
+
+
+def attempt(worker: str) -> AttemptId:
+    """Return what a worker is at first."""
+    return AttemptId(experiment="e", round=0, shard=int(worker == "bob"), attempt=0)
+
+
+@pytest.fixture
+def story(monkeypatch: pytest.MonkeyPatch) -> Story:
+    """Return one whose policy watches."""
+    return Story(monkeypatch)
+
+
+def test_paces_are_seconds_a_sample_and_remainders_run_from_the_last_report(story: Story) -> None:
+    """So that a policy compares them, whatever the size of a shard."""
+    story.beat(12.0, steps=30)
+    found = story.forecaster.forecasts(12.5)
+    assert found is not None
+    assert dict(found.paces)["bob"].q50 == pytest.approx(0.1)
+    assert dict(found.remaining)[attempt("ada")] == Forecast(q10=3.0, q50=8.0, q90=18.0, q98=28.0)
+    assert dict(found.remaining)[attempt("bob")].q50 == 10.0
+    story.core.handle(found)
+    ada = story.core.workers.get("ada")
+    assert ada is not None
+    assert ada.remaining == dict(found.remaining)[attempt("ada")]
+
+
+def test_a_predictor_is_told_the_last_report_and_one_well_before(story: Story) -> None:
+    """With the machine's state then, by the names of the traces' columns."""
+    for at, steps in ((11.0, 10), (12.0, 25), (13.0, 29)):
+        story.beat(at, steps=steps)
+    story.forecaster.forecasts(13.0)
+    running = dict(story.oracle.asked[2:])["ada"]
+    assert running["n_samples"] == AT_SAMPLES
+    assert {name for name in running if name.endswith("elapsed_s")} == {
+        "p10_elapsed_s",
+        "p29_elapsed_s",
+    }
+    assert (running["p10_elapsed_s"], running["p29_elapsed_s"]) == (1.0, 3.0)
+    assert (running["p29_cpu_util"], running["p29_iowait"]) == (0.5, 0.125)
+
+
+def test_what_took_how_long_is_learned(story: Story) -> None:
+    """From the assignment to the report, as it is predicted."""
+    story.beat(15.0, steps=50)
+    story.publish(21.0, "ada")
+    ((worker, features, seconds),) = story.oracle.observed
+    assert (worker, seconds, features["p50_elapsed_s"]) == ("ada", 11.0, 5.0)
+
+
+def test_the_part_that_a_slow_worker_did_is_learned_from_too(story: Story) -> None:
+    """Otherwise nothing would be known of a worker whose tasks are always taken away."""
+    story.beat(30.0, steps=40)
+    snapshot = Snapshot(file=FILE, steps_done=40, steps_total=100)
+    story.happen(
+        on.HandedOver(at_seconds=31.0, worker="ada", attempt=attempt("ada"), snapshot=snapshot)
+    )
+    ((worker, features, seconds),) = story.oracle.observed
+    assert (worker, features["n_samples"], seconds) == ("ada", 40.0, 20.0)
+    # The rest is a task of its own, of sixty samples, for whoever has it.
+    story.beat(32.0)
+    story.forecaster.forecasts(32.0)
+    assert [f["n_samples"] for _, f in story.oracle.asked[2:]] == [60.0, 100.0]
+
+
+def test_it_forecasts_once_a_second_and_when_a_round_is_over(story: Story) -> None:
+    """Not without news, and not for a policy that does not watch."""
+    story.beat(11.0)
+    assert story.forecaster.forecasts(11.0) is not None
+    assert story.forecaster.forecasts(20.0) is None
+    story.beat(20.1)
+    assert story.forecaster.forecasts(20.1) is not None
+    story.beat(20.2)
+    assert story.forecaster.forecasts(20.2) is None
+    story.publish(20.3, "ada")
+    story.publish(20.3, "bob")
+    assert story.forecaster.forecasts(20.3) is not None
+
+
+def test_nobody_who_wants_to_know_nothing_is_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`wait` does not look."""
+    story = Story(monkeypatch, watches=False)
+    story.beat(11.0)
+    assert story.forecaster.forecasts(12.0) is None
+
+
+def test_a_predictor_that_fails_is_set_aside_with_one_warning(
+    story: Story, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Training goes on without."""
+    story.beat(11.0)
+    story.oracle.broken = True
+    assert story.forecaster.forecasts(12.0) is None
+    story.publish(13.0, "ada")
+    story.beat(14.0)
+    assert story.forecaster.forecasts(15.0) is None
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
