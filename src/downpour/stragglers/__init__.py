@@ -7,9 +7,62 @@ time. The registry's keys are what `Spec.policy` accepts.
 
 from __future__ import annotations
 
-from downpour.stragglers.base import Assignment, PendingTask, Policy, RoundView
-from downpour.stragglers.wait import wait
+from downpour.stragglers.backup import BACKUP
+from downpour.stragglers.base import (
+    Action,
+    Assignment,
+    Close,
+    HandOver,
+    PendingTask,
+    Policy,
+    Request,
+    Resize,
+    RoundView,
+    RunningTask,
+    Withdrawal,
+    WorkerHistory,
+)
+from downpour.stragglers.blacklist import BLACKLIST
+from downpour.stragglers.checking import check_policy
+from downpour.stragglers.clone import CLONE
+from downpour.stragglers.drop import DROP
+from downpour.stragglers.grass import GRASS
+from downpour.stragglers.handoff import HANDOFF
+from downpour.stragglers.late import LATE
+from downpour.stragglers.mantri import MANTRI
+from downpour.stragglers.rebalance import REBALANCE
+from downpour.stragglers.replace import REPLACE
+from downpour.stragglers.wait import WAIT
+from downpour.stragglers.wrangler import WRANGLER
 
-POLICIES: dict[str, Policy] = {"wait": wait}
+POLICIES: dict[str, Policy] = {
+    "wait": WAIT,
+    "drop": DROP,
+    "backup": BACKUP,
+    "blacklist": BLACKLIST,
+    "late": LATE,
+    "clone": CLONE,
+    "grass": GRASS,
+    "mantri": MANTRI,
+    "wrangler": WRANGLER,
+    "rebalance": REBALANCE,
+    "replace": REPLACE,
+    "handoff": HANDOFF,
+}
 
-__all__ = ["POLICIES", "Assignment", "PendingTask", "Policy", "RoundView"]
+__all__ = [
+    "POLICIES",
+    "Action",
+    "Assignment",
+    "Close",
+    "HandOver",
+    "PendingTask",
+    "Policy",
+    "Request",
+    "Resize",
+    "RoundView",
+    "RunningTask",
+    "Withdrawal",
+    "WorkerHistory",
+    "check_policy",
+]

@@ -1,0 +1,46 @@
+"""Whether a policy can do what a spec asks of it, with the workers that there are."""
+
+from __future__ import annotations
+
+from downpour.errors import SpecError
+from downpour.spec import Spec
+from downpour.stragglers.base import Policy
+
+
+def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
+    """Refuse what cannot be.
+
+    Args:
+        spec: what is to run.
+        policy: the one that it names.
+        workers: how many there are.
+
+    Raises:
+        SpecError: an option that the policy does not have, or of another kind; as many standbys as
+            workers; a policy that needs shards which do not differ, where they do.
+    """
+    for name, value in spec.policy_options.items():
+        _check_option(spec.policy, policy, name, value)
+    if spec.standbys >= workers:
+        accepted = f"must be fewer than the workers, of which there are {workers}"
+        raise SpecError("standbys", spec.standbys, accepted)
+    if policy.cuts_rounds and spec.split not in {"random", "equal"}:
+        accepted = f"policy '{spec.policy}' cuts shards anew: random or equal"
+        raise SpecError("split", spec.split, accepted)
+    if policy.cuts_rounds and spec.optimizer_state == "keep":
+        accepted = f"policy '{spec.policy}' cuts shards anew, and a state belongs to one: reset"
+        raise SpecError("optimizer_state", spec.optimizer_state, accepted)
+
+
+def _check_option(named: str, policy: Policy, name: str, value: object) -> None:
+    field = f"policy_options.{name}"
+    if name not in policy.options:
+        known = ", ".join(policy.options) or "none"
+        raise SpecError(field, value, f"policy '{named}' has no such option; it has: {known}")
+    usual = policy.options[name]
+    numbers = isinstance(usual, int | float) and isinstance(value, int | float)
+    alike = isinstance(value, bool) == isinstance(usual, bool)
+    if not alike or not (numbers or isinstance(value, type(usual))):
+        raise SpecError(field, value, f"must be of the kind of its default, {usual!r}")
+    if numbers and not isinstance(value, bool) and value < 0:  # type: ignore[operator]
+        raise SpecError(field, value, "must not be negative")

@@ -1,0 +1,58 @@
+"""`clone`: every shard is trained several times from the start (Dolly, Ananthanarayanan 2013).
+
+How often follows from how likely a worker straggles and how likely a round may be late; it is
+bounded by the share of the workers that may be spent on clones, which standbys are for. A worker
+that gets free later does not begin a clone: that would be speculation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil, expm1, log, log1p
+
+from downpour.stragglers.base import Action, Assignment, Option, Policy, RoundView
+from downpour.stragglers.outlook import number
+from downpour.stragglers.pairing import left_idle, pair
+
+OPTIONS: Mapping[str, Option] = {"straggling": 0.1, "risk": 0.05, "budget": 0.7}
+COPIES_MAX = 16
+
+
+def _clone(view: RoundView) -> list[Action]:
+    assignments = pair(view)
+    spare = left_idle(view, assignments)
+    copies = min(_wanted(view), _affordable(view, assignments, len(spare)))
+    if len(view.pending) > len(assignments) or copies < 2:
+        return [*assignments]
+    reason = f"{copies} copies of each shard from the start"
+    shards = [choice.shard for choice in assignments] * (copies - 1)
+    clones = [
+        Assignment(shard=shard, worker=worker, reason=reason)
+        for shard, worker in zip(shards, spare, strict=False)
+    ]
+    return [*assignments, *clones]
+
+
+def _wanted(view: RoundView) -> int:
+    """Return the smallest c with 1 - (1 - p^c)^n at most the risk."""
+    straggling = number(view, OPTIONS, "straggling")
+    risk = number(view, OPTIONS, "risk")
+    if not (0 < straggling < 1 and 0 < risk < 1) or view.shards < 1:
+        return 1
+    # 1 - (1 - risk)^(1/n): how often all copies of one shard may straggle.
+    each = -expm1(log1p(-risk) / view.shards)
+    return min(max(ceil(log(each) / log(straggling)), 1), COPIES_MAX)
+
+
+def _affordable(view: RoundView, assignments: Sequence[Assignment], spare: int) -> int:
+    """Return how many copies of each the spare workers and the budget allow."""
+    budget = int(number(view, OPTIONS, "budget") * len(view.workers))
+    return 1 + min(spare, budget) // len(assignments) if assignments else 1
+
+
+CLONE = Policy(
+    decide=_clone,
+    watches=True,
+    options=OPTIONS,
+    summary="several copies of every shard from the start (Dolly); needs spare workers",
+)

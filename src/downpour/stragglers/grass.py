@@ -1,0 +1,70 @@
+"""`grass`: copies that save resources first, greedy ones near the end (GRASS, 2014).
+
+Resource-aware: one more copy only if all together spend less time than without it. Greedy: one more
+copy as soon as it would end sooner than what runs. A round that waits for all is what the paper
+calls an error bound of zero, for which the shard with the longest time to its end goes first; the
+paper learns when to become greedy, here that is an option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from downpour.stragglers.base import Action, Assignment, Option, Policy, RoundView, RunningTask
+from downpour.stragglers.outlook import Outlook, in_words, number
+from downpour.stragglers.pairing import left_idle, pair
+
+OPTIONS: Mapping[str, Option] = {"greedy_after": 0.8, "copies": 3}
+
+
+def _grass(view: RoundView) -> list[Action]:
+    assignments = pair(view)
+    if len(view.pending) > len(assignments):
+        return [*assignments]
+    outlook = Outlook(view)
+    soonest = _soonest(view, outlook)
+    copies = []
+    for worker in outlook.fastest_first(left_idle(view, assignments)):
+        for left, task in sorted(soonest.values(), key=lambda entry: (-entry[0], entry[1].shard)):
+            new = outlook.seconds_for((1 - task.saved) * task.samples, worker)
+            if _pays(view, task.copies, left, new):
+                del soonest[task.shard]
+                reason = _reason(left, task, worker, new)
+                copies.append(Assignment(shard=task.shard, worker=worker, reason=reason))
+                break
+        else:
+            break  # what does not pay with this worker does not with a slower one
+    return [*assignments, *copies]
+
+
+def _soonest(view: RoundView, outlook: Outlook) -> dict[int, tuple[float, RunningTask]]:
+    """Return, for each shard that may have one more copy, the attempt that will end first."""
+    most = number(view, OPTIONS, "copies")
+    soonest: dict[int, tuple[float, RunningTask]] = {}
+    for task in view.running:
+        left = outlook.left_seconds(task)
+        if left is None or task.copies >= most or task.meant_for is not None:
+            continue
+        if task.shard not in soonest or left < soonest[task.shard][0]:
+            soonest[task.shard] = (left, task)
+    return soonest
+
+
+def _pays(view: RoundView, copies: int, left: float, new: float) -> bool:
+    greedy = len(view.published) >= number(view, OPTIONS, "greedy_after") * view.shards
+    if greedy or left == inf:
+        return new < left
+    return copies * left > (copies + 1) * new
+
+
+def _reason(left: float, task: RunningTask, worker: str, new: float) -> str:
+    return f"copied: {in_words(left)} on {task.worker}, {new:.1f} s on {worker}"
+
+
+GRASS = Policy(
+    decide=_grass,
+    watches=True,
+    options=OPTIONS,
+    summary="copies that save resources, greedy ones near the end (GRASS)",
+)

@@ -1,0 +1,234 @@
+"""`handoff`: hand what would be late to whoever would be done with it sooner, where it stands.
+
+A worker publishes its state at its next step, and another one goes on from there, so a move loses
+nothing but the time that it takes. What would end late goes to an idle worker, and once nobody is
+idle, two busy ones exchange what they have, so that a slow one never holds any shard for long. A
+worker that stalls cannot publish: its shard is given to another one as well, which goes on from the
+last snapshot, and the first update counts.
+
+Whatever is under way is left alone, a move has to pay several times what it costs, and what was
+moved is not moved again before something was done of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+
+from downpour.stragglers.base import (
+    Action,
+    Assignment,
+    HandOver,
+    Option,
+    Policy,
+    RoundView,
+    RunningTask,
+)
+from downpour.stragglers.outlook import Outlook, number
+from downpour.stragglers.pairing import pair
+
+OPTIONS: Mapping[str, Option] = {
+    "cost": 0.012,
+    "gain": 0.02,
+    "late": 1.1,
+    "speed_gap": 1.15,
+    "progress_gap": 0.12,
+    "settle": 0.02,
+    "stalled": 0.3,
+    "stalled_seconds": 3.0,
+}
+
+# An exchange is sought with so many of those that end first: all would take too long for hundreds.
+PARTNERS_MAX = 64
+
+
+class _Moves:
+    """The moves of one look at a round: whoever takes part in one is left out of the next."""
+
+    def __init__(self, view: RoundView, taken: set[str]) -> None:
+        self.view = view
+        self.outlook = Outlook(view)
+        self.typical = self.outlook.typical_seconds or 0.0
+        self.cost = self.share("cost")
+        self.gain = self.share("gain")
+        self.patience = _patience_seconds(view, self.typical)
+        self.taken = taken | {task.meant_for for task in view.running if task.meant_for}
+        self.actions: list[Action] = []
+
+    def option(self, name: str) -> float:
+        """Return an option."""
+        return number(self.view, OPTIONS, name)
+
+    def share(self, name: str) -> float:
+        """Return an option that is a share of the usual task, in seconds."""
+        return self.option(name) * self.typical
+
+    def free(self) -> list[str]:
+        """Return the idle workers that nothing was given to yet, fastest first."""
+        idle = (name for name in self.view.idle if name not in self.taken)
+        return self.outlook.fastest_first(idle)
+
+    def movable(self) -> list[tuple[float, RunningTask]]:
+        """Return what could be moved, that which ends last first, with the seconds it has left."""
+        settle = self.option("settle")
+        found = []
+        for task in self.view.running:
+            left = self.outlook.left_seconds(task)
+            settled = task.began_at == 0 or task.done - task.began_at >= settle
+            alone = task.meant_for is None and task.copies == 1
+            if left is not None and alone and settled and task.worker not in self.taken:
+                found.append((left, task))
+        return sorted(found, key=lambda entry: (-entry[0], entry[1].shard))
+
+    def stalled(self, task: RunningTask) -> bool:
+        """Whether a worker makes no step, or was asked to hand over and does not."""
+        return max(task.still_seconds, task.leaving_seconds) > self.patience
+
+
+def _handoff(view: RoundView) -> list[Action]:
+    view = _without_dead_ends(view)
+    order = Outlook(view).fastest_first(view.idle)
+    biggest = replace(view, pending=tuple(sorted(view.pending, key=lambda t: -t.samples)))
+    assignments = pair(biggest, order)
+    promised = {task.meant_for for task in view.pending if task.meant_for is not None}
+    moves = _Moves(view, promised | {choice.worker for choice in assignments})
+    if view.running and moves.typical > 0:
+        _go_on_beside_stalled(moves)
+        if not view.pending:
+            _to_idle(moves)
+            _exchange(moves)
+    return [*assignments, *moves.actions]
+
+
+def _patience_seconds(view: RoundView, typical_seconds: float) -> float:
+    """Return how long a worker may make no step before it counts as stalled."""
+    share = number(view, OPTIONS, "stalled") * typical_seconds
+    return max(share, number(view, OPTIONS, "stalled_seconds"))
+
+
+def _without_dead_ends(view: RoundView) -> RoundView:
+    """Forget for whom a shard is meant that will not come for it: it stalls, or is busy again."""
+    patience = _patience_seconds(view, Outlook(view).typical_seconds or 0.0)
+    coming = set(view.idle)
+    running = []
+    for task in view.running:
+        if task.meant_for is not None and task.leaving_seconds <= patience:
+            coming.add(task.worker)
+        stuck = task.meant_for is not None and task.leaving_seconds > patience
+        running.append(replace(task, meant_for=None) if stuck else task)
+    pending = tuple(
+        task if task.meant_for in coming else replace(task, meant_for=None) for task in view.pending
+    )
+    return replace(view, pending=pending, running=tuple(running))
+
+
+def _go_on_beside_stalled(moves: _Moves) -> None:
+    """Let an idle worker go on from the last snapshot of what a stalled one holds."""
+    stalled = [task for task in moves.view.running if task.copies == 1 and moves.stalled(task)]
+    for task in stalled:
+        if not (free := moves.free()):
+            return
+        moves.taken |= {task.worker, free[0]}
+        silent = max(task.still_seconds, task.leaving_seconds)
+        reason = (
+            f"{task.worker} makes no step, for {silent:.1f} s now; "
+            f"goes on beside it, after {task.saved:.0%}"
+        )
+        moves.actions.append(Assignment(shard=task.shard, worker=free[0], reason=reason))
+
+
+def _to_idle(moves: _Moves) -> None:
+    """Hand what ends last and late to the fastest idle worker, where that pays."""
+    late, free = moves.share("late"), moves.free()
+    for left, task in moves.movable() if free else ():
+        total = task.elapsed_seconds + left
+        if total <= late * (1 - task.began_at) or moves.stalled(task):
+            continue
+        there = moves.outlook.seconds_for((1 - task.done) * task.samples, free[0]) + moves.cost
+        if left - there <= moves.gain:
+            continue
+        moves.taken |= {task.worker, free[0]}
+        reason = (
+            f"{_expected(total)}, median {moves.typical:.1f} s; "
+            f"{free[0]} would end {_sooner(left - there)}"
+        )
+        moves.actions.append(
+            HandOver(shard=task.shard, worker=task.worker, meant_for=free.pop(0), reason=reason)
+        )
+        if not free:
+            return
+
+
+def _exchange(moves: _Moves) -> None:
+    """Let two busy workers exchange what they have, where the round would end sooner by that."""
+    level = _level_seconds(moves)
+    movable = [(left, task) for left, task in moves.movable() if not moves.stalled(task)]
+    while len(movable) > 1:
+        left, late = movable.pop(0)
+        if left <= level + moves.gain:
+            return
+        first = max(len(movable) - PARTNERS_MAX, 0)
+        after = [
+            (_after_seconds(moves, late, other), place)
+            for place, (_, other) in enumerate(movable[first:], first)
+            if _differ(moves, late, other)
+        ]
+        ends, place = min(after, default=(inf, 0))
+        if left - ends <= moves.gain:
+            continue
+        _, other = movable.pop(place)
+        _swap(moves, late, other, f"{_sooner(left - ends)} than {_expected(left)}")
+
+
+def _level_seconds(moves: _Moves) -> float:
+    """Return when the round would be over if what is left could be divided among the busy."""
+    samples = speeds = 0.0
+    for task in moves.view.running:
+        speed = moves.outlook.speeds.get(task.worker, 0.0)
+        left = moves.outlook.left_seconds(task)
+        speeds += speed
+        samples += speed * left if left is not None and left < inf else task.samples
+    return samples / speeds if speeds > 0 else 0.0
+
+
+def _after_seconds(moves: _Moves, late: RunningTask, other: RunningTask) -> float:
+    """Return when both would be done if they were exchanged."""
+    mine = moves.outlook.seconds_for((1 - late.done) * late.samples, other.worker)
+    yours = moves.outlook.seconds_for((1 - other.done) * other.samples, late.worker)
+    return max(mine, yours) + moves.cost
+
+
+def _differ(moves: _Moves, late: RunningTask, other: RunningTask) -> bool:
+    """Whether two workers differ enough in speed, and what they have in what is left of it."""
+    slow, fast = (moves.outlook.speeds.get(task.worker, 0.0) for task in (late, other))
+    gap = (1 - late.done) * late.samples - (1 - other.done) * other.samples
+    return (
+        fast > slow * moves.option("speed_gap")
+        and gap >= moves.option("progress_gap") * late.samples
+    )
+
+
+def _swap(moves: _Moves, late: RunningTask, other: RunningTask, why: str) -> None:
+    moves.taken |= {late.worker, other.worker}
+    for task, to in ((late, other.worker), (other, late.worker)):
+        reason = f"{late.worker} and {other.worker} exchange: both would end {why}"
+        moves.actions.append(
+            HandOver(shard=task.shard, worker=task.worker, meant_for=to, reason=reason)
+        )
+
+
+def _expected(seconds: float) -> str:
+    return f"predicted {seconds:.1f} s" if seconds < inf else "it makes no step"
+
+
+def _sooner(seconds: float) -> str:
+    return f"{seconds:.1f} s sooner" if seconds < inf else "sooner"
+
+
+HANDOFF = Policy(
+    decide=_handoff,
+    watches=True,
+    options=OPTIONS,
+    summary="hand what would be late to whoever would end it sooner, where it stands",
+)

@@ -1,0 +1,69 @@
+"""`late`: speculative copies of what will end last (LATE, Zaharia et al. 2008).
+
+An idle worker that is not slow itself gets a copy of the shard with the longest time to its end,
+among those that advance slower than three quarters of all, are old enough and have no copy yet. The
+first update counts. The paper's minimum age of a minute is for tasks of minutes; here it is a share
+of what the round's shards usually take, so that it makes sense for tasks of seconds, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import inf
+
+from downpour.stragglers.base import Action, Assignment, Option, Policy, RoundView, RunningTask
+from downpour.stragglers.outlook import Outlook, copied, in_words, number, quantile
+from downpour.stragglers.pairing import left_idle, pair
+
+OPTIONS: Mapping[str, Option] = {"cap": 0.1, "slow": 0.25, "min_age": 0.5}
+
+
+def _late(view: RoundView) -> list[Action]:
+    assignments = pair(view)
+    if len(view.pending) > len(assignments):
+        return [*assignments]
+    outlook = Outlook(view)
+    cap = max(int(number(view, OPTIONS, "cap") * len(view.workers)), 1) - copied(view.running)
+    fit = _not_slow(view, outlook, left_idle(view, assignments))
+    late = sorted(_slow_tasks(view, outlook), key=lambda entry: -entry[0])
+    copies = [
+        Assignment(shard=task.shard, worker=worker, reason=_reason(view, left, task))
+        for worker, (left, task) in zip(fit[: max(cap, 0)], late, strict=False)
+    ]
+    return [*assignments, *copies]
+
+
+def _not_slow(view: RoundView, outlook: Outlook, idle: Collection[str]) -> list[str]:
+    """Return the idle workers that are not among the slowest."""
+    speeds = {name: outlook.speed(name) for name in view.workers}
+    known = [speed for speed in speeds.values() if speed is not None]
+    limit = quantile(known, number(view, OPTIONS, "slow"))
+    return [name for name in idle if (speeds[name] or inf) >= limit]
+
+
+def _slow_tasks(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningTask]]:
+    """Return the shards that may be copied, with the seconds that each has left."""
+    rates = [1 / seconds for _, seconds in view.published if seconds > 0]
+    rates += [task.rate for task in view.running]
+    limit = quantile(rates, number(view, OPTIONS, "slow"))
+    old = number(view, OPTIONS, "min_age") * (outlook.typical_seconds or inf)
+    found = []
+    for task in view.running:
+        left = outlook.left_seconds(task)
+        alone = task.copies == 1 and task.meant_for is None
+        if alone and left is not None and task.elapsed_seconds >= old and task.rate < limit:
+            found.append((left, task))
+    return found
+
+
+def _reason(view: RoundView, left: float, task: RunningTask) -> str:
+    slow = number(view, OPTIONS, "slow")
+    return f"copied: {in_words(left)} on {task.worker}, among the slowest {slow:.0%}"
+
+
+LATE = Policy(
+    decide=_late,
+    watches=True,
+    options=OPTIONS,
+    summary="speculative copies of what is slow and will end last (LATE)",
+)

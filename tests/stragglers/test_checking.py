@@ -1,0 +1,58 @@
+"""What a spec asks of a policy is checked before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from downpour.errors import SpecError
+from downpour.spec import Spec
+from downpour.stragglers import POLICIES, Policy, check_policy
+
+SOME = Policy(decide=lambda _: [], options={"share": 0.5, "count": 3, "eager": False})
+CUTS = Policy(decide=lambda _: [], cuts_rounds=True)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"share": 0.7}, {"share": 1}, {"count": 4}, {"eager": True}]
+)
+def test_options_of_their_kind_are_taken(options: dict[str, object]) -> None:
+    """A whole number is a number, too."""
+    check_policy(Spec.make({"policy_options": options}), SOME, workers=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shares": 0.7}, "policy_options.shares = 0.7: .* it has: share, count, eager"),
+        ({"share": "much"}, "policy_options.share = 'much': must be of the kind of its default"),
+        ({"share": True}, "must be of the kind of its default, 0.5"),
+        ({"eager": 1}, "must be of the kind of its default, False"),
+        ({"count": -1}, "must not be negative"),
+    ],
+)
+def test_other_options_are_refused(options: dict[str, object], message: str) -> None:
+    """One line says which and what is accepted."""
+    with pytest.raises(SpecError, match=message):
+        check_policy(Spec.make({"policy_options": options}), SOME, workers=1)
+
+
+def test_there_are_fewer_standbys_than_workers() -> None:
+    """Else nobody would be left to work."""
+    check_policy(Spec(standbys=2), SOME, workers=3)
+    with pytest.raises(SpecError, match=r"standbys = 3: must be fewer than the workers.* are 3"):
+        check_policy(Spec(standbys=3), SOME, workers=3)
+
+
+@pytest.mark.parametrize("fields", [{"split": "class"}, {"optimizer_state": "keep"}])
+def test_rounds_are_cut_anew_only_where_shards_do_not_differ(fields: dict[str, str]) -> None:
+    """A shard of a class, or one with a state of its own, cannot be any other."""
+    check_policy(Spec(), CUTS, workers=3)
+    with pytest.raises(SpecError, match="cuts shards anew"):
+        check_policy(Spec.make(fields), CUTS, workers=3)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policys_own_options_are_taken(name: str) -> None:
+    """Who writes down what holds anyway changes nothing."""
+    options = dict(POLICIES[name].options)
+    check_policy(Spec.make({"policy_options": options}), POLICIES[name], workers=4)

@@ -1,0 +1,206 @@
+"""What every straggler policy must keep to, at any moment of any round.
+
+The moments are drawn so that the books could show them: a shard is pending, running or published,
+a worker is idle or trains one shard, and what is known of anybody may be missing or nonsense.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downpour.stragglers import (
+    POLICIES,
+    Action,
+    Assignment,
+    Close,
+    HandOver,
+    PendingTask,
+    Policy,
+    Request,
+    Resize,
+    RoundView,
+    RunningTask,
+    Withdrawal,
+    WorkerHistory,
+)
+from downpour.values import Forecast
+
+NAMES = ("ann", "bob", "cid", "dot", "eve", "fay")
+EVERY_POLICY = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+SECONDS = st.sampled_from((0.0, 0.01, 1.0, 4.0, 30.0))
+SHARES = st.sampled_from((0.0, 0.1, 0.25, 0.5, 0.99, 1.0))
+
+
+@st.composite
+def forecasts(draw: st.DrawFn) -> Forecast:
+    """Draw a forecast, which may be of no time at all."""
+    q50 = draw(st.sampled_from((0.0, 0.1, 1.0, 10.0)))
+    spread = draw(st.sampled_from((1.0, 1.2, 3.0)))
+    return Forecast(q10=q50 / spread, q50=q50, q90=q50 * spread, q98=q50 * spread * spread)
+
+
+@st.composite
+def running(draw: st.DrawFn, shard: int, samples: int, holders: list[str]) -> list[RunningTask]:
+    """Draw the attempts at a shard, one for each of its holders."""
+    began, done = sorted((draw(SHARES), draw(SHARES)))
+    return [
+        RunningTask(
+            shard=shard,
+            samples=samples,
+            worker=worker,
+            elapsed_seconds=draw(SECONDS),
+            began_at=began,
+            done=done,
+            reported_seconds=draw(SECONDS),
+            remaining=draw(st.none() | forecasts()),
+            saved=draw(SHARES),
+            copies=len(holders),
+            still_seconds=draw(SECONDS),
+            meant_for=draw(st.none() | st.sampled_from([n for n in NAMES if n != worker])),
+            leaving_seconds=draw(SECONDS),
+        )
+        for worker in holders
+    ]
+
+
+@st.composite
+def views(draw: st.DrawFn) -> RoundView:
+    """Draw a moment of a round."""
+    workers = draw(st.lists(st.sampled_from(NAMES), unique=True))
+    known = st.sets(st.sampled_from(NAMES))
+    sizes = draw(st.lists(st.sampled_from((1, 10, 400)), max_size=6))
+    free = list(workers)
+    pending: list[PendingTask] = []
+    published: list[tuple[int, float]] = []
+    tasks: list[RunningTask] = []
+    for shard, samples in enumerate(sizes):
+        holders = free[: draw(st.sampled_from((0, 1, 1, 2)))]
+        if holders:
+            del free[: len(holders)]
+            tasks += draw(running(shard, samples, holders))
+        elif draw(st.booleans()):
+            published.append((samples, draw(SECONDS)))
+        else:
+            pending.append(
+                PendingTask(
+                    shard=shard,
+                    samples=samples,
+                    failed_on=draw(st.lists(st.sampled_from(NAMES), max_size=3).map(tuple)),
+                    meant_for=draw(st.none() | st.sampled_from(NAMES)),
+                    saved=draw(SHARES),
+                )
+            )
+    return RoundView(
+        round=1,
+        at_seconds=100.0,
+        pending=tuple(pending),
+        idle=tuple(draw(st.permutations(free))),
+        workers=tuple(workers),
+        shards=len(sizes),
+        begun=len(pending) < len(sizes) or draw(st.booleans()),
+        running=tuple(tasks),
+        published=tuple(published),
+        paces={name: draw(forecasts()) for name in sorted(draw(known))},
+        history={
+            name: WorkerHistory(slowness=(draw(SECONDS),) * 8) for name in sorted(draw(known))
+        },
+        standbys=draw(st.integers(0, 2)),
+        speeds={name: draw(SECONDS) for name in sorted(draw(known))},
+        elapsed_seconds=draw(SECONDS),
+        requested=draw(st.integers(0, 1)),
+    )
+
+
+@EVERY_POLICY
+@given(view=views())
+def test_a_policy_asks_for_what_can_be(policy: Policy, view: RoundView) -> None:
+    """Actions name what is there, and come in an order in which each is possible."""
+    idle, held = set(view.idle), {(task.shard, task.worker) for task in view.running}
+    open_shards = {offer.shard for offer in view.pending} | {task.shard for task in view.running}
+    for action in policy.decide(view):
+        if isinstance(action, Assignment):
+            assert action.shard in open_shards
+            assert action.worker in idle
+            idle.remove(action.worker)
+        elif isinstance(action, Withdrawal):
+            assert (action.shard, action.worker) in held
+            held.remove((action.shard, action.worker))
+        elif isinstance(action, HandOver):
+            assert (action.shard, action.worker) in held
+            assert action.meant_for in set(view.workers) - {action.worker}
+        elif isinstance(action, Close):
+            assert 0 < len(view.published) < view.shards
+        elif isinstance(action, Resize):
+            assert not view.begun
+            assert sum(action.samples) == sum(task.samples for task in view.pending)
+            assert len(action.samples) == view.shards
+            assert min(action.samples) > 0
+        else:
+            assert isinstance(action, Request)
+
+
+@EVERY_POLICY
+@given(view=views())
+def test_a_worker_takes_part_in_one_move_at_most(policy: Policy, view: RoundView) -> None:
+    """Nobody gives away what is being handed over already, nor gets two shards at once."""
+    moves = [action for action in policy.decide(view) if isinstance(action, HandOver)]
+    assignments = [action for action in policy.decide(view) if isinstance(action, Assignment)]
+    takers = [move.meant_for for move in moves] + [choice.worker for choice in assignments]
+    assert len(takers) == len(set(takers))
+    givers = [move.worker for move in moves]
+    assert len(givers) == len(set(givers))
+    exchanged = {(move.worker, move.meant_for) for move in moves}
+    for move in moves:
+        busy = move.meant_for not in view.idle
+        assert not busy or (move.meant_for, move.worker) in exchanged
+
+
+@EVERY_POLICY
+@given(view=views())
+def test_a_policy_lets_something_happen(policy: Policy, view: RoundView) -> None:
+    """Where everybody is idle and something is pending, somebody is given something."""
+    everybody_idle = bool(view.idle) and len(view.idle) == len(view.workers)
+    steps = (Assignment, Close)
+    happens = any(isinstance(action, steps) for action in policy.decide(view))
+    assert happens or not everybody_idle or not view.pending
+
+
+@EVERY_POLICY
+@given(view=views())
+def test_a_policy_is_pure_and_gives_its_reasons(policy: Policy, view: RoundView) -> None:
+    """The same moment gives the same answer; every action says why, in one line of numbers."""
+    actions = policy.decide(view)
+    assert policy.decide(view) == actions
+    for action in actions:
+        assert action.reason
+        assert "\n" not in action.reason
+        assert not {"nan", "inf"} & set(action.reason.replace(",", " ").split())
+
+
+@EVERY_POLICY
+def test_a_policy_that_has_options_watches(policy: Policy) -> None:
+    """Others see neither options nor forecasts."""
+    assert policy.watches or not policy.options
+
+
+@EVERY_POLICY
+@given(view=views())
+def test_a_policy_that_preserves_bytes_counts_every_shard(policy: Policy, view: RoundView) -> None:
+    """It neither closes a round early nor cuts it anew."""
+    actions: list[Action] = policy.decide(view)
+    changes = any(isinstance(action, Close | Resize) for action in actions)
+    assert not (changes and policy.preserves_bytes)
+    assert policy.cuts_rounds or not any(isinstance(action, Resize) for action in actions)
+
+
+def test_every_default_is_a_finite_number() -> None:
+    """Options are shares, counts and factors."""
+    for policy in POLICIES.values():
+        for value in policy.options.values():
+            assert isinstance(value, int | float)
+            assert isfinite(value)
+            assert value >= 0
