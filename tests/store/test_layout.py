@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -18,14 +19,15 @@ from downpour.store import (
     AttemptName,
     ModelName,
     SharedDirectory,
+    attempt_name,
     check_bare_name,
     model_name,
-    optimizer_name,
     parse_name,
-    update_name,
 )
 from downpour.store.directory import names_in
+from downpour.store.layout import AttemptKind, is_spent
 from downpour.store.publish import explain
+from downpour.values import AttemptId
 
 numbers = st.integers(0, 10**9)
 tokens = st.text("0123456789abcdef", min_size=1, max_size=12)
@@ -38,16 +40,35 @@ def test_model_names_are_read_back(version: int, token: str) -> None:
     assert parse_name(name) == ModelName(version=version, token=token)
 
 
-@given(round_=numbers, shard=numbers, attempt=numbers, token=tokens)
-def test_attempt_names_are_read_back(round_: int, shard: int, attempt: int, token: str) -> None:
-    """So does what an update's and an optimizer state's name were made from."""
-    parsed = parse_name(check_bare_name(update_name(round_, shard, attempt, token)))
-    assert parsed == AttemptName(
-        kind="update", round=round_, shard=shard, attempt=attempt, token=token
-    )
-    parsed = parse_name(check_bare_name(optimizer_name(round_, shard, attempt, token)))
-    assert isinstance(parsed, AttemptName)
-    assert parsed.kind == "optimizer"
+@given(
+    kind=st.sampled_from(get_args(AttemptKind)),
+    round_=numbers,
+    shard=numbers,
+    attempt=numbers,
+    token=tokens,
+)
+def test_attempt_names_are_read_back(
+    kind: AttemptKind, round_: int, shard: int, attempt: int, token: str
+) -> None:
+    """So does what the names of an attempt's files were made from."""
+    made = AttemptId(experiment="any", round=round_, shard=shard, attempt=attempt)
+    parsed = parse_name(check_bare_name(attempt_name(kind, made, token)))
+    assert parsed == AttemptName(kind=kind, round=round_, shard=shard, attempt=attempt, token=token)
+
+
+@pytest.mark.parametrize(
+    ("name", "spent"),
+    [
+        ("model-000007-ab.safetensors", True),
+        ("update-000001-000000-000-ab.safetensors", True),
+        ("snapshot-000001-000000-000-ab.safetensors", True),
+        ("update-000002-000000-000-ab.safetensors", False),
+        (SPEC_NAME, False),
+    ],
+)
+def test_only_what_nobody_will_name_is_spent(name: str, *, spent: bool) -> None:
+    """In round 2 that is what earlier rounds left, and models that nobody knows of."""
+    assert is_spent(name, 2) is spent
 
 
 @pytest.mark.parametrize("name", [SPEC_NAME, RECORD_NAME, FINAL_NAME, "model-x-1.safetensors"])

@@ -15,12 +15,12 @@ from downpour.store.layout import (
     AttemptName,
     ModelName,
     SharedDirectory,
+    attempt_name,
     model_name,
-    optimizer_name,
     parse_name,
-    update_name,
 )
 from downpour.store.memory import MemoryStore
+from downpour.store.updates import Work, find_updates, publish_work
 
 __all__ = [
     "Store",
@@ -39,8 +39,10 @@ __all__ = [
     "FINAL_NAME",
     "ModelName",
     "AttemptName",
+    "attempt_name",
     "model_name",
-    "update_name",
-    "optimizer_name",
     "parse_name",
+    "Work",
+    "find_updates",
+    "publish_work",
 ]

@@ -18,13 +18,14 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from downpour.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.store.base import check_bare_name
 from downpour.store.directory import DirectoryStore, names_in
 from downpour.store.patience import Patience
 from downpour.store.publish import TEMPORARY_PREFIX, explain, sync_directory
+from downpour.values import AttemptId
 
 SPEC_NAME = "spec.toml"
 RECORD_NAME = "record.jsonl"
@@ -35,7 +36,7 @@ _PRESENCE_BYTES_MAX = 4096
 # Nobody has looked for the name before, so no cache can hide it for long.
 _PRESENCE_PATIENCE_SECONDS = 5.0
 _MODEL = re.compile(r"model-(\d+)-(\w+)\.safetensors")
-_ATTEMPT = re.compile(r"(update|optimizer)-(\d+)-(\d+)-(\d+)-(\w+)\.safetensors")
+_ATTEMPT = re.compile(r"(update|optimizer|snapshot)-(\d+)-(\d+)-(\d+)-(\w+)\.safetensors")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +50,15 @@ class ModelName:
         return f"model-{self.version:06d}-{self.token}.safetensors"
 
 
+AttemptKind = Literal["update", "optimizer", "snapshot"]
+_ATTEMPT_KINDS: dict[str, AttemptKind] = {kind: kind for kind in get_args(AttemptKind)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptName:
-    """A file that an attempt publishes: its update, or its optimizer's state."""
+    """A file that an attempt publishes: its update, its optimizer's state, or a snapshot."""
 
-    kind: Literal["update", "optimizer"]
+    kind: AttemptKind
     round: int
     shard: int
     attempt: int
@@ -69,15 +74,16 @@ def model_name(version: int, token: str) -> str:
     return str(ModelName(version=version, token=token))
 
 
-def update_name(round_: int, shard: int, attempt: int, token: str) -> str:
-    """Name the file of an attempt's update."""
-    return str(AttemptName(kind="update", round=round_, shard=shard, attempt=attempt, token=token))
-
-
-def optimizer_name(round_: int, shard: int, attempt: int, token: str) -> str:
-    """Name the file of the optimizer's state after an attempt."""
+def attempt_name(kind: AttemptKind, attempt: AttemptId, token: str) -> str:
+    """Name a file that an attempt publishes."""
     return str(
-        AttemptName(kind="optimizer", round=round_, shard=shard, attempt=attempt, token=token)
+        AttemptName(
+            kind=kind,
+            round=attempt.round,
+            shard=attempt.shard,
+            attempt=attempt.attempt,
+            token=token,
+        )
     )
 
 
@@ -91,13 +97,21 @@ def is_in_flight(name: str) -> bool:
     return isinstance(parse_name(name), AttemptName) or name.startswith(_INDICES)
 
 
+def is_spent(name: str, round_: int) -> bool:
+    """Whether a file that nobody knows of is one that nobody will name, from this round on."""
+    parsed = parse_name(name)
+    return isinstance(parsed, ModelName) or (
+        isinstance(parsed, AttemptName) and parsed.round < round_
+    )
+
+
 def parse_name(name: str) -> ModelName | AttemptName | None:
     """Return what a file's name says; None for the names of other files."""
     if match := _MODEL.fullmatch(name):
         return ModelName(version=int(match[1]), token=match[2])
     if match := _ATTEMPT.fullmatch(name):
         return AttemptName(
-            kind="update" if match[1] == "update" else "optimizer",
+            kind=_ATTEMPT_KINDS[match[1]],
             round=int(match[2]),
             shard=int(match[3]),
             attempt=int(match[4]),

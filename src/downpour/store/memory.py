@@ -28,8 +28,7 @@ class MemoryStore:
         if name in self._files:
             raise StoreError(f"{name}: published before; names are never reused")
         self._files[name] = content
-        checksum = xxhash.xxh3_128_hexdigest(content)
-        return PublishedFile(name=name, size_bytes=len(content), checksum=checksum)
+        return self.describe(name)
 
     def view(self, file: PublishedFile) -> memoryview:
         """Return a file's bytes, its size checked; see `Store.view`."""
@@ -48,6 +47,14 @@ class MemoryStore:
         if checksum != file.checksum:
             raise FileCorrupt(file.name, f"has checksum {checksum}, published was {file.checksum}")
         return view
+
+    def describe(self, name: str) -> PublishedFile:
+        """Say what lies under a name of which nothing else is known; raises FileMissing."""
+        content = self._files.get(check_bare_name(name))
+        if content is None:
+            raise FileMissing(name)
+        checksum = xxhash.xxh3_128_hexdigest(content)
+        return PublishedFile(name=name, size_bytes=len(content), checksum=checksum)
 
     def list(self) -> list[str]:
         """Return the names of all published files, sorted."""

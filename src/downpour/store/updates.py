@@ -1,0 +1,143 @@
+"""What a task leaves behind: an update that says itself what it is, and its optimizer's state.
+
+An update is reported by whoever published it. Where nobody is left to report it, `find_updates`
+reads from the files alone what a report would have said: round, shard, samples, steps, loss, and a
+checksum of the parameters, so that nothing altered is taken for whole. All of that follows from the
+task, so two attempts at it give files of the same bytes. The optimizer's state is published first
+and has the update's numbers and token in its name: an update that is there is complete.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import xxhash
+
+from downpour.errors import FileCorrupt, StoreError
+from downpour.store import layout
+from downpour.store.base import Buffer
+from downpour.store.codec import ParameterFile, decode, encode
+from downpour.store.directory import DirectoryStore
+from downpour.store.header import Array
+from downpour.values import AttemptId, PublishedFile, Update
+
+log = logging.getLogger(__name__)
+
+_Number = TypeVar("_Number", int, float)
+
+_CHECKSUM = "checksum"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a task has come to: parameters, optimizer state (may be empty) and their making."""
+
+    parameters: Mapping[str, Array]
+    optimizer_state: Mapping[str, Array]
+    samples: int
+    steps: int
+    loss: float
+
+
+def publish_work(
+    store: DirectoryStore, attempt: AttemptId, work: Work
+) -> tuple[PublishedFile, PublishedFile | None]:
+    """Publish an update and its optimizer's state, if it has one; returns both.
+
+    Raises:
+        StoreError: the directory does not take them.
+        SpecError: an array's dtype cannot be stored.
+    """
+    token = secrets.token_hex(3)
+    state = None
+    if work.optimizer_state:
+        name = layout.attempt_name("optimizer", attempt, token)
+        state = store.put_new(name, _checked(work.optimizer_state, _task(attempt)))
+    about = {
+        **_task(attempt),
+        "samples": str(work.samples),
+        "steps": str(work.steps),
+        "loss": repr(work.loss),
+    }
+    name = layout.attempt_name("update", attempt, token)
+    return store.put_new(name, _checked(work.parameters, about)), state
+
+
+def find_updates(
+    store: DirectoryStore, attempts: Iterable[AttemptId]
+) -> Iterator[tuple[AttemptId, Update]]:
+    """Return the updates of these attempts that lie in a directory; seconds are not known: 0.
+
+    Raises:
+        SharedDirectoryError: the directory cannot be listed.
+    """
+    wanted = {(a.round, a.shard, a.attempt): a for a in attempts}
+    names = set(store.list())
+    for name in sorted(names):
+        parsed = layout.parse_name(name)
+        if not isinstance(parsed, layout.AttemptName) or parsed.kind != "update":
+            continue
+        attempt = wanted.get((parsed.round, parsed.shard, parsed.attempt))
+        if attempt is None:
+            continue
+        state = layout.attempt_name("optimizer", attempt, parsed.token)
+        try:
+            update = _described(store, attempt, name, state if state in names else None)
+        except StoreError as error:
+            log.warning("%s is left aside: %s", attempt, error)
+            continue
+        del wanted[parsed.round, parsed.shard, parsed.attempt]
+        yield attempt, update
+
+
+def _described(
+    store: DirectoryStore, attempt: AttemptId, name: str, state_name: str | None
+) -> Update:
+    file, held = _whole(store, attempt, name)
+    state = _whole(store, attempt, state_name)[0] if state_name is not None else None
+    return Update(
+        file=file,
+        samples=_number(int, held, name, "samples"),
+        steps=_number(int, held, name, "steps"),
+        loss=_number(float, held, name, "loss"),
+        load_seconds=0.0,
+        train_seconds=0.0,
+        publish_seconds=0.0,
+        optimizer_state=state,
+    )
+
+
+def _whole(
+    store: DirectoryStore, attempt: AttemptId, name: str
+) -> tuple[PublishedFile, ParameterFile]:
+    """Return a file that is of this attempt's task and unaltered; raises FileCorrupt else."""
+    file = store.describe(name)
+    held = decode(store.read(file), name)
+    if xxhash.xxh3_128_hexdigest(held.data.data) != held.metadata.get(_CHECKSUM):
+        raise FileCorrupt(name, "is not what was published")
+    if not _task(attempt).items() <= held.metadata.items():
+        raise FileCorrupt(name, "is of another task")
+    return file, held
+
+
+def _checked(tensors: Mapping[str, Array], about: Mapping[str, str]) -> list[Buffer]:
+    """Encode tensors, with a checksum of their bytes among what is said about them."""
+    digest = xxhash.xxh3_128()
+    for chunk in encode(tensors, {})[1:]:
+        digest.update(chunk)
+    return encode(tensors, {**about, _CHECKSUM: digest.hexdigest()})
+
+
+def _task(attempt: AttemptId) -> dict[str, str]:
+    return {"round": str(attempt.round), "shard": str(attempt.shard)}
+
+
+def _number(kind: type[_Number], held: ParameterFile, name: str, key: str) -> _Number:
+    try:
+        return kind(held.metadata[key])
+    except (KeyError, ValueError):
+        raise FileCorrupt(name, f"does not say its {key}") from None

@@ -1,0 +1,75 @@
+"""Updates that nobody reported are found, and known for what they are by their files alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from downpour.store import DirectoryStore, Work, attempt_name, find_updates, publish_work
+from downpour.values import AttemptId
+
+ATTEMPT = AttemptId(experiment="any", round=2, shard=1, attempt=3)
+WORK = Work(
+    parameters={"w": np.arange(6, dtype=np.float32)},
+    optimizer_state={"w/momentum": np.ones(6, dtype=np.float32)},
+    samples=100,
+    steps=7,
+    loss=0.1 + 0.2,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    """An empty directory."""
+    return DirectoryStore(tmp_path, patience_seconds=0)
+
+
+def test_what_was_published_is_found_as_it_was(store: DirectoryStore) -> None:
+    """Numbers and files are those of the report; only the seconds are not known."""
+    file, state = publish_work(store, ATTEMPT, WORK)
+    [(attempt, update)] = find_updates(store, [ATTEMPT, replace(ATTEMPT, shard=0)])
+    assert (attempt, update.file, update.optimizer_state) == (ATTEMPT, file, state)
+    assert (update.samples, update.steps, update.loss) == (100, 7, 0.1 + 0.2)
+
+
+def test_two_attempts_give_files_of_the_same_bytes(store: DirectoryStore) -> None:
+    """What a file says of itself follows from its task alone."""
+    one = publish_work(store, ATTEMPT, WORK)[0]
+    other = publish_work(store, replace(ATTEMPT, attempt=4), WORK)[0]
+    assert one.checksum == other.checksum
+
+
+def test_only_what_is_asked_for_is_found(store: DirectoryStore) -> None:
+    """Neither other attempts' updates, nor one of another kind, nor strange files."""
+    publish_work(store, replace(ATTEMPT, attempt=4), WORK)
+    store.put_new("model-000001-ab.safetensors", [b"a model"])
+    store.put_new(attempt_name("snapshot", ATTEMPT, "ab"), [b"a snapshot"])
+    assert list(find_updates(store, [ATTEMPT])) == []
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["update", "optimizer state"])
+@pytest.mark.parametrize("at", [-1, -8, 40])
+def test_what_was_altered_is_left_aside(store: DirectoryStore, part: int, at: int) -> None:
+    """No report says what its checksum was; the file itself does."""
+    file = publish_work(store, ATTEMPT, WORK)[part]
+    assert file is not None
+    path = store.path / file.name
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    assert list(find_updates(store, [ATTEMPT])) == []
+
+
+def test_what_was_cut_short_or_is_another_tasks_is_left_aside(store: DirectoryStore) -> None:
+    """A name alone proves nothing."""
+    whole = publish_work(store, replace(ATTEMPT, shard=9), WORK)[0]
+    content = (store.path / whole.name).read_bytes()
+    store.put_new(attempt_name("update", ATTEMPT, "aa"), [content])
+    store.put_new(attempt_name("update", ATTEMPT, "bb"), [content[:-4]])
+    assert list(find_updates(store, [ATTEMPT])) == []
+    good = publish_work(store, ATTEMPT, WORK)[0]
+    [(_, update)] = find_updates(store, [ATTEMPT])
+    assert update.file == good
