@@ -133,9 +133,38 @@ class Spec(BaseModel):
         description="How updates become the next model: average, weighted (by loss), "
         "samples (FedAvg) or first (shard 0's, as the ECE751 code did)",
     )
-    policy: Literal["wait"] = Field(default="wait", description="What is done about stragglers")
+    policy: Literal[
+        "wait",
+        "drop",
+        "backup",
+        "blacklist",
+        "late",
+        "clone",
+        "grass",
+        "mantri",
+        "wrangler",
+        "rebalance",
+        "replace",
+        "handoff",
+    ] = Field(
+        default="wait",
+        description="What is done about stragglers: wait, drop, backup, blacklist, late, clone, "
+        "grass, mantri, wrangler, rebalance, replace or handoff (docs/stragglers.md)",
+    )
+    policy_options: dict[str, Option] = Field(
+        default_factory=dict, description="Parameters of the policy"
+    )
+    standbys: int = Field(
+        default=0, ge=0, description="Workers kept free, to take over from those that fall behind"
+    )
     retries: int = Field(
         default=3, ge=0, le=1000, description="Failed attempts that a task survives"
+    )
+    snapshot_every: float = Field(
+        default=10.0,
+        ge=0,
+        description="Seconds between publications of a task's state, from which others can go on; "
+        "more where that takes long; 0: none",
     )
     evaluate_every: int = Field(
         default=1, ge=0, description="Rounds between evaluations; 0: none at all"

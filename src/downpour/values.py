@@ -61,6 +61,14 @@ class FailureKind(StrEnum):
     CANCELLED = "cancelled"
     SPEC = "spec"
     LOST = "lost"
+    HANDED_OVER = "handed_over"
+    WITHDRAWN = "withdrawn"
+
+
+BLAMELESS = frozenset(
+    {FailureKind.CANCELLED, FailureKind.HANDED_OVER, FailureKind.WITHDRAWN},
+)
+"""What is nobody's failure, and costs a task no retry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +90,36 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The published state of a task in training: whoever has it goes on after `steps_done` steps.
+
+    The bytes that come of going on are those of never having stopped.
+    """
+
+    file: PublishedFile
+    steps_done: int
+    steps_total: int
+
+    @property
+    def share(self) -> float:
+        """How much of the task it holds, in 0..1."""
+        return self.steps_done / self.steps_total if self.steps_total else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a running attempt has come."""
+    """How far a running attempt has come, and the newest snapshot of it, where there is one."""
 
     attempt: AttemptId
     steps_done: int
     steps_total: int
     elapsed_seconds: float
+    snapshot: Snapshot | None = None
+
+    @property
+    def share(self) -> float:
+        """How much of the task is done, in 0..1."""
+        return self.steps_done / self.steps_total if self.steps_total else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +130,37 @@ class SystemState:
     load_average: float
     memory_used: float
     io_wait: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """How long something takes, in seconds, as quantiles: of a hundred times, so many are shorter.
+
+    They never cross; `q98` is hardly ever exceeded.
+    """
+
+    q10: float
+    q50: float
+    q90: float
+    q98: float
+
+    def times(self, factor: float) -> Forecast:
+        """Return the forecast of so many times as much."""
+        return Forecast(
+            q10=self.q10 * factor,
+            q50=self.q50 * factor,
+            q90=self.q90 * factor,
+            q98=self.q98 * factor,
+        )
+
+    def later(self, seconds: float) -> Forecast:
+        """Return the forecast of what takes so many seconds more."""
+        return Forecast(
+            q10=self.q10 + seconds,
+            q50=self.q50 + seconds,
+            q90=self.q90 + seconds,
+            q98=self.q98 + seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

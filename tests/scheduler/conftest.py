@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from downpour.spec import Spec
-from downpour.values import AttemptId, Evaluation, Progress, PublishedFile, SystemState, Update
+from downpour.values import (
+    AttemptId,
+    Evaluation,
+    Progress,
+    PublishedFile,
+    Snapshot,
+    SystemState,
+    Update,
+)
 
 
 class Make:
@@ -38,9 +46,23 @@ class Make:
             optimizer_state=self.file(f"{name}.optimizer") if keeps_state else None,
         )
 
-    def progress(self, attempt: AttemptId) -> Progress:
-        """Make a report that an attempt is half done."""
-        return Progress(attempt=attempt, steps_done=1, steps_total=2, elapsed_seconds=1.0)
+    def progress(
+        self, attempt: AttemptId, steps_done: int = 1, saved: str | None = None
+    ) -> Progress:
+        """Make a report that an attempt has come so far; a snapshot's name ends with its step."""
+        step = int(saved.rpartition("s")[2]) if saved else 0
+        snapshot = (
+            Snapshot(file=self.file(saved), steps_done=step, steps_total=2 * step)
+            if saved
+            else None
+        )
+        return Progress(
+            attempt=attempt,
+            steps_done=steps_done,
+            steps_total=2 * steps_done,
+            elapsed_seconds=1.0,
+            snapshot=snapshot,
+        )
 
     def evaluation(self, accuracy: float = 0.5) -> Evaluation:
         """Make the measure of a model version."""

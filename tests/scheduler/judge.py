@@ -7,7 +7,7 @@ from collections import Counter
 from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.values import AttemptId, PublishedFile, Update
+from downpour.values import AttemptId, PublishedFile, Snapshot, Update
 
 
 class Judge:
@@ -17,6 +17,8 @@ class Judge:
         self.specs: dict[str, on.ExperimentSubmitted] = {}
         self.assigned: dict[AttemptId, do.Assign] = {}
         self.contributions: dict[tuple[str, int, int], Update] = {}
+        self.dropped: set[tuple[str, int, int]] = set()
+        self.saved: dict[tuple[str, int, int], Snapshot] = {}
         self.aggregated: Counter[tuple[str, int]] = Counter()
         self.newest: dict[str, PublishedFile] = {}
         self.evaluated: Counter[tuple[str, int]] = Counter()
@@ -39,7 +41,7 @@ class Judge:
         if isinstance(event, on.WorkerLeft | on.WorkerLost):
             assert event.worker not in self.here, "who says goodbye is gone"
 
-    def _see_command(  # noqa: C901 - one arm a command
+    def _see_command(  # noqa: C901, PLR0912 - one arm a command
         self, scheduler: Scheduler, event: on.Event, command: do.Command
     ) -> None:
         match command:
@@ -47,6 +49,12 @@ class Judge:
                 self._assign(command)
             case do.Accept():
                 self._accept(event, command)
+            case do.Save():
+                self._save(event, command)
+            case do.Contradict():
+                assert command.update.file.checksum != command.accepted.file.checksum
+            case do.Adopt():
+                assert all(self.assigned[attempt] for attempt, _ in command.attempts)
             case do.GiveUp():
                 self._give_up(event, command)
             case do.Aggregate():
@@ -62,8 +70,16 @@ class Judge:
                 self._conclude(command)
             case do.Dismiss():
                 self.here.remove(command.worker)
-            case do.Prepare() | do.Cancel():
+            case do.Drop():
+                assert any(
+                    (command.experiment, command.round, shard) in self.contributions
+                    for shard in range(self.specs[command.experiment].spec.shards or 0)
+                ), "something counts in every round"
+                self.dropped |= {(command.experiment, command.round, s) for s in command.shards}
+            case do.Prepare() | do.Cancel() | do.HandOver() | do.Resize() | do.RequestWorker():
                 pass
+            case do.Foresee():
+                assert command.attempt in self.assigned
 
     def _see_event(self, event: on.Event) -> None:
         if isinstance(event, on.ExperimentSubmitted):
@@ -92,6 +108,8 @@ class Judge:
         assert command.worker in self.here, "only who is here is asked"
         assert command.attempt not in self.assigned, "an attempt is made once"
         assert _task(command.attempt) not in self.contributions, "what counts is not done again"
+        newest = self.saved.get(_task(command.attempt))
+        assert command.snapshot == newest, "whoever is asked goes on from the newest snapshot"
         self.assigned[command.attempt] = command
 
     def _accept(self, event: on.Event, command: do.Accept) -> None:
@@ -102,6 +120,15 @@ class Judge:
         assert command.completion_seconds >= 0
         assert _task(command.attempt) not in self.contributions, "a task counts once"
         self.contributions[_task(command.attempt)] = command.update
+        self.saved.pop(_task(command.attempt), None)
+
+    def _save(self, event: on.Event, command: do.Save) -> None:
+        assert isinstance(event, on.HeartbeatReceived)
+        assert command.snapshot in [progress.snapshot for progress in event.running]
+        assert (command.attempt.experiment, command.snapshot.file.name) not in self.discarded
+        former = self.saved.get(_task(command.attempt))
+        assert former is None or former.steps_done < command.snapshot.steps_done
+        self.saved[_task(command.attempt)] = command.snapshot
 
     def _give_up(self, event: on.Event, command: do.GiveUp) -> None:
         if isinstance(event, on.UpdatesRefused):
@@ -112,7 +139,9 @@ class Judge:
     def _aggregate(self, command: do.Aggregate) -> None:
         name, number = command.experiment, command.round
         shards = range(self.specs[name].spec.shards or 0)
-        wanted = tuple(self.contributions[name, number, shard] for shard in shards)
+        there = [shard for shard in shards if (name, number, shard) not in self.dropped]
+        wanted = tuple(self.contributions[name, number, shard] for shard in there)
+        assert list(command.shards) == there
         assert command.updates == wanted, "one update a shard, in shard order"
         assert self.aggregated[name, number] == 0
         assert number == 0 or self.aggregated[name, number - 1] == 1
@@ -141,6 +170,7 @@ class Judge:
         needed |= {file.name for file in experiment.optimizer_states.values()}
         needed |= {update.file.name for update in updates}
         needed |= {u.optimizer_state.name for u in updates if u.optimizer_state is not None}
+        needed |= {t.snapshot.file.name for t in (current.tasks if current else ()) if t.snapshot}
         if command.experiment in self.asked_for:
             needed.add(self.asked_for[command.experiment].name)
         names = {file.name for file in command.files}
@@ -175,7 +205,17 @@ class Judge:
 def _experiment(command: do.Command) -> str | None:
     if isinstance(command, do.Dismiss):
         return None
-    if isinstance(command, do.Assign | do.Cancel | do.Accept | do.GiveUp):
+    if isinstance(
+        command,
+        do.Assign
+        | do.Foresee
+        | do.Cancel
+        | do.HandOver
+        | do.Accept
+        | do.Save
+        | do.Contradict
+        | do.GiveUp,
+    ):
         return command.attempt.experiment
     return command.experiment
 

@@ -93,8 +93,8 @@ def test_time_does_not_run_backwards(make: Make) -> None:
 
 
 def test_patience_is_an_option(make: Make) -> None:
-    """A worker is lost after as many silent seconds as the scheduler was told, and not at them."""
-    scheduler, _ = begin(make, SchedulerOptions(lost_after_seconds=100.0))
+    """Ten silent seconds are borne as often as the scheduler was told, and not at them."""
+    scheduler, _ = begin(make, SchedulerOptions(patience=10.0))
     assert scheduler.handle(on.Tick(at_seconds=100.0)) == []
     commands = scheduler.handle(on.Tick(at_seconds=101.0))
     assert [type(command) for command in commands] == [do.Dismiss, do.GiveUp, do.Conclude]

@@ -155,10 +155,31 @@ class Surroundings(RuleBasedStateMachine):
         kind = on.WorkerLeft if politely else on.WorkerLost
         self._happen(kind, worker=worker, reason="gone")
 
-    @rule(worker=st.sampled_from(WORKERS), mentions=st.booleans())
-    def beat(self, worker: str, mentions: bool) -> None:  # noqa: FBT001 - a strategy's
-        """A worker says that it lives, and perhaps what it is doing."""
-        self._beat(worker, mentions=mentions)
+    @rule(
+        worker=st.sampled_from(WORKERS),
+        mentions=st.booleans(),
+        step=st.integers(1, 3),
+        saved=st.sampled_from([None, 1, 2, 3]),
+    )
+    def beat(
+        self,
+        worker: str,
+        mentions: bool,  # noqa: FBT001 - a strategy's
+        step: int,
+        saved: int | None,
+    ) -> None:
+        """A worker says that it lives, and perhaps what it is doing and what it has saved."""
+        self._beat(worker, mentions=mentions, step=step, saved=saved)
+
+    @precondition(lambda self: self.judge.assigned)
+    @rule(data=st.data(), worker=st.sampled_from(WORKERS))
+    def return_astray(self, data: st.DataObject, worker: str) -> None:
+        """A worker registers that is at something which is not, or no longer, its own."""
+        attempt = data.draw(st.sampled_from(list(self.judge.assigned)[-6:]))
+        self._happen(on.WorkerJoined, worker=worker, running=attempt)
+        known = self.scheduler.workers.get(worker)
+        assert known is not None
+        assert known.running in {None, attempt}, "it gets nothing else before that has ended"
 
     @rule(seconds=st.sampled_from([1.0, 4.0, 11.0]))
     def tick(self, seconds: float) -> None:
@@ -273,10 +294,12 @@ class Surroundings(RuleBasedStateMachine):
         check_invariants(self.scheduler)
         return True
 
-    def _beat(self, worker: str, *, mentions: bool) -> None:
+    def _beat(self, worker: str, *, mentions: bool, step: int, saved: int | None) -> None:
         known = self.scheduler.workers.get(worker)
         held = known.running if known and mentions else None
-        running = (self.make.progress(held),) if held is not None else ()
+        # A file has one name: of this worker's life, this attempt and this step.
+        name = f"{held}-{worker}-{len(self.history)}-s{saved}" if saved and held else None
+        running = (self.make.progress(held, step, name),) if held is not None else ()
         assert self.scheduler.unwanted(worker, running) == []
         self._happen(
             on.HeartbeatReceived, worker=worker, running=running, system=self.make.system()

@@ -116,7 +116,7 @@ def result_without_an_end(scheduler: Scheduler) -> None:
 @pytest.mark.parametrize(
     ("falsify", "sentence"),
     [
-        (two_on_one_task, "bob is busy with a task that is ann's"),
+        (two_on_one_task, "bob is busy with a task that is held by"),
         (nobody_active, "should be the only open one, but open are one"),
         (wrong_count, "counts 1 published"),
         (lost_shard, r"offers the shards \[\]"),

@@ -66,7 +66,7 @@ def test_every_state_can_be_reached(table: Table, first: str) -> None:
 @pytest.mark.parametrize(
     ("table", "ends"),
     [
-        (TASK, {"applied"}),
+        (TASK, {"applied", "dropped"}),
         (WORKER, {"gone"}),
         (EXPERIMENT, {"finished", "failed", "cancelled"}),
     ],

@@ -45,8 +45,8 @@ def test_a_shard_that_came_back_is_offered_again() -> None:
     current = Round("one", 0, (10, 20, 30))
     for shard in range(3):
         current.assign(shard, f"w{shard}", 0.0)
-    current.give_up(2, counts=False)
-    current.give_up(0, counts=True)
+    current.give_up(2, "w2", counts=False)
+    current.give_up(0, "w0", counts=True)
     assert offered(current) == [0, 2]
     assert [offer.failed_on for offer in current.pending(2)] == [("w0",), ()]
     assert [task.failures for task in current.tasks] == [1, 0, 0]
@@ -56,7 +56,7 @@ def test_a_late_answer_takes_a_pending_shard_from_the_offer(make: Make) -> None:
     """An attempt that was given up may still publish, and then nobody need try again."""
     current = Round("one", 0, (10, 20))
     attempt = current.assign(0, "ann", 0.0)
-    current.give_up(0, counts=True)
+    current.give_up(0, "ann", counts=True)
     current.publish(attempt, "ann", make.update("late"), 9.0)
     assert offered(current) == [1]
     assert not current.tasks[0].welcomes(attempt)
@@ -84,11 +84,24 @@ def test_a_round_finds_only_the_attempts_that_were_made(make: Make) -> None:
     assert current.find(make.attempt("two", 3, 1, 0)) is None
 
 
-def test_a_shard_is_not_assigned_twice() -> None:
-    """A running task cannot be given to a second worker."""
-    current = Round("one", 0, (10,))
+def test_a_shard_may_have_several_workers(make: Make) -> None:
+    """It is pending again only when the last of them gave it up; the first update ends them all."""
+    current = Round("one", 0, (10, 20))
     current.assign(0, "ann", 0.0)
-    with pytest.raises(IllegalTransition, match="no step 'assign' from 'running'"):
+    second = current.assign(0, "bob", 1.0)
+    current.give_up(0, "ann", counts=True)
+    assert (offered(current), current.tasks[0].held_by) == ([1], {"bob": second})
+    third = current.assign(0, "cid", 2.0)
+    current.publish(third, "cid", make.update("first"), 3.0)
+    assert (current.tasks[0].held_by, current.holders()) == ({}, ())
+
+
+def test_an_applied_shard_is_not_assigned_again(make: Make) -> None:
+    """What is part of a model version is nobody's work any more."""
+    current = Round("one", 0, (10,))
+    current.publish(current.assign(0, "ann", 0.0), "ann", make.update("u"), 1.0)
+    current.apply()
+    with pytest.raises(IllegalTransition, match="no step 'assign' from 'applied'"):
         current.assign(0, "bob", 0.0)
 
 
@@ -97,7 +110,7 @@ def test_every_idle_worker_finds_a_shard_it_did_not_fail_on() -> None:
     current = Round("one", 0, (10,) * 10)
     for shard in (0, 1, 2):
         current.assign(shard, "bob", 0.0)
-        current.give_up(shard, counts=True)
+        current.give_up(shard, "bob", counts=True)
     assert current.enough_for(dict.fromkeys(["ann"]).keys()) == 1
     assert current.enough_for(dict.fromkeys(["ann", "bob"]).keys()) == 5
 
@@ -111,7 +124,7 @@ def test_the_offer_is_always_the_pending_tasks(steps: list[tuple[int, str]]) -> 
         if step == "assign" and state == "pending":
             current.assign(shard, "ann", 0.0)
         elif step == "back" and state == "running":
-            current.give_up(shard, counts=True)
+            current.give_up(shard, "ann", counts=True)
         plain = [task.shard for task in current.tasks if task.life.state == "pending"]
         assert offered(current) == plain
         assert offered(current, 2) == plain[:2]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -42,15 +43,17 @@ class Reader:
             r"effect of (\w+) fails: (.*)": lambda at, experiment, reason: on.EffectFailed(
                 at_seconds=at, experiment=experiment, reason=reason
             ),
-            r"(\w+) joins": lambda at, worker: on.WorkerJoined(at_seconds=at, worker=worker),
+            r"(\w+) joins(?: with (\S+))?": lambda at, worker, attempt: on.WorkerJoined(
+                at_seconds=at, worker=worker, running=self._attempt(attempt) if attempt else None
+            ),
             r"(\w+) leaves: (.*)": lambda at, worker, reason: on.WorkerLeft(
                 at_seconds=at, worker=worker, reason=reason
             ),
             r"(\w+) is lost: (.*)": lambda at, worker, reason: on.WorkerLost(
                 at_seconds=at, worker=worker, reason=reason
             ),
-            r"(\w+) beats ?(\S*)": self._beats,
-            r"(\w+) publishes (\S+)": self._publishes,
+            r"(\w+) beats ?(\S*)(?: at step (\d+))?(?: saved as (\S+))?": self._beats,
+            r"(\w+) publishes (\S+)( otherwise)?": self._publishes,
             r"(\w+) fails (\S+) (\w+): (.*)": lambda at, worker, attempt, failure, reason: (
                 on.AttemptFailed(
                     at_seconds=at,
@@ -113,23 +116,24 @@ class Reader:
             model=self._make.file("m0"),
         )
 
-    def _beats(self, at: float, worker: str, attempt: str) -> on.Event:
-        running = (self._make.progress(self._attempt(attempt)),) if attempt else ()
+    def _beats(
+        self, at: float, worker: str, attempt: str, step: str | None, saved: str | None
+    ) -> on.Event:
+        progress = self._make.progress
+        running = (progress(self._attempt(attempt), int(step or 1), saved),) if attempt else ()
         return on.HeartbeatReceived(
             at_seconds=at, worker=worker, running=running, system=self._make.system()
         )
 
-    def _publishes(self, at: float, worker: str, said: str) -> on.Event:
+    def _publishes(self, at: float, worker: str, said: str, otherwise: str | None) -> on.Event:
         attempt = self._attempt(said)
         known = self._specs.get(attempt.experiment)
         keeps = known is not None and known.spec.optimizer_state == "keep"
         name = said.partition("/")[2].replace("/", "")
-        return on.UpdatePublished(
-            at_seconds=at,
-            worker=worker,
-            attempt=attempt,
-            update=self._make.update(name, keeps_state=keeps),
-        )
+        update = self._make.update(name, keeps_state=keeps)
+        if otherwise:
+            update = replace(update, file=replace(update.file, checksum="1" * 32))
+        return on.UpdatePublished(at_seconds=at, worker=worker, attempt=attempt, update=update)
 
     def _attempt(self, said: str) -> AttemptId:
         match = re.fullmatch(r"(\w+)/r(-?\d+)/s(-?\d+)/a(-?\d+)", said)
@@ -137,7 +141,7 @@ class Reader:
         return self._make.attempt(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
-def tell(command: do.Command) -> str:  # noqa: C901, PLR0911 - one arm a command
+def tell(command: do.Command) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a command
     """Write a command as one line of a story."""
     match command:
         case do.Prepare():
@@ -145,12 +149,33 @@ def tell(command: do.Command) -> str:  # noqa: C901, PLR0911 - one arm a command
         case do.Assign():
             state = command.optimizer_state
             start = command.model.name + (f" and {state.name}" if state else "")
+            start += f", on from {command.snapshot.file.name}" if command.snapshot else ""
             return f"assign {command.worker} {_said(command)} from {start} ({command.reason})"
+        case do.Foresee():
+            share = f"{command.done:.0%}"
+            return f"foresee {_said(command)} at {share}"
         case do.Cancel():
             return f"cancel {command.worker} {_said(command)} ({command.reason})"
         case do.Accept():
             seconds = f"{command.completion_seconds:g} s"
             return f"accept {command.worker} {_said(command)} after {seconds}"
+        case do.HandOver():
+            return f"hand over {_said(command)} to {command.meant_for} ({command.reason})"
+        case do.Drop():
+            shards = " ".join(map(str, command.shards))
+            return f"drop {command.experiment} r{command.round} shards {shards} ({command.reason})"
+        case do.Resize():
+            sizes = " ".join(map(str, command.samples))
+            return f"cut {command.experiment} r{command.round} into {sizes} ({command.reason})"
+        case do.RequestWorker():
+            return f"request a worker for {command.experiment} ({command.reason})"
+        case do.Save():
+            return f"save {_said(command)} in {command.snapshot.file.name}"
+        case do.Contradict():
+            made = f"what {command.accepted_from} made"
+            return f"contradict {command.worker} {_said(command)}, not {made}"
+        case do.Adopt():
+            return f"adopt {command.experiment} {len(command.attempts)} attempts"
         case do.GiveUp():
             why = f"{command.failure}: {command.reason}"
             return f"give up {command.worker} {_said(command)} ({why})"
@@ -176,7 +201,16 @@ def tell(command: do.Command) -> str:  # noqa: C901, PLR0911 - one arm a command
             assert_never(command)
 
 
-def _said(command: do.Assign | do.Cancel | do.Accept | do.GiveUp) -> str:
+def _said(
+    command: do.Assign
+    | do.Foresee
+    | do.Cancel
+    | do.HandOver
+    | do.Accept
+    | do.Save
+    | do.Contradict
+    | do.GiveUp,
+) -> str:
     attempt = command.attempt
     return f"{attempt.experiment}/r{attempt.round}/s{attempt.shard}/a{attempt.attempt}"
 

@@ -64,13 +64,114 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """A worker was given a task, and why that worker."""
+    """A worker was given a task, and why that worker; `from_step` is where a snapshot ends.
+
+    The quantiles are what was predicted of the seconds from here to its update: of ten times, one
+    is shorter than `q10_seconds`, five are shorter than `q50_seconds` and nine than `q90_seconds`.
+    None where nothing was known.
+    """
 
     round: int
     shard: int
     attempt: int
     worker: str
     reason: str
+    from_step: int = 0
+    q10_seconds: float | None = None
+    q50_seconds: float | None = None
+    q90_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What was predicted of an attempt under way.
+
+    Recorded after each quarter of its work, and whenever somebody else is to do it: so few keep the
+    record small. `done` is the share of the shard, in 0..1, that was trained `elapsed_seconds`
+    after the assignment. The quantiles are those of all seconds from the assignment to the update,
+    as with `Assigned`.
+    """
+
+    round: int
+    shard: int
+    attempt: int
+    worker: str
+    done: float
+    elapsed_seconds: float
+    q10_seconds: float | None = None
+    q50_seconds: float | None = None
+    q90_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """An attempt published its state after so many steps; who is assigned next goes on there."""
+
+    round: int
+    shard: int
+    attempt: int
+    worker: str
+    step: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOverAsked:
+    """A worker was asked to hand an attempt over to another one, and why."""
+
+    round: int
+    shard: int
+    attempt: int
+    worker: str
+    meant_for: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """A round was closed without these shards, and why."""
+
+    round: int
+    shards: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resized:
+    """A round was cut into shards of these sizes, in samples, and why."""
+
+    round: int
+    samples: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRequested:
+    """One more worker was asked for, and why; nobody may be there who can start one."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradicted:
+    """Two attempts at one shard gave different bytes; what was accepted first counts.
+
+    These workers do not compute alike, so this experiment cannot be repeated to the byte.
+    """
+
+    round: int
+    shard: int
+    attempt: int
+    worker: str
+    accepted_from: str
+    checksum: str
+    accepted_checksum: str
+
+    def __str__(self) -> str:
+        return (
+            f"round {self.round + 1} shard {self.shard}: {self.worker} and {self.accepted_from} "
+            "made different updates of it, so they do not compute alike; the first counts"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +265,13 @@ Fact = (
     | WorkerLeft
     | Prepared
     | Assigned
+    | Foreseen
+    | Saved
+    | Contradicted
+    | HandOverAsked
+    | Dropped
+    | Resized
+    | WorkerRequested
     | Updated
     | AttemptFailed
     | Aggregated
@@ -179,6 +287,13 @@ KINDS: dict[str, type[Fact]] = {
     "worker-left": WorkerLeft,
     "prepared": Prepared,
     "assigned": Assigned,
+    "foreseen": Foreseen,
+    "saved": Saved,
+    "contradicted": Contradicted,
+    "hand-over-asked": HandOverAsked,
+    "dropped": Dropped,
+    "resized": Resized,
+    "worker-requested": WorkerRequested,
     "updated": Updated,
     "attempt-failed": AttemptFailed,
     "aggregated": Aggregated,

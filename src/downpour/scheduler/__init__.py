@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from downpour.scheduler.core import Scheduler, SchedulerOptions
+from downpour.scheduler.books import SchedulerOptions
+from downpour.scheduler.core import Scheduler
 from downpour.scheduler.replay import (
     Checkpoint,
     DurableExperiment,

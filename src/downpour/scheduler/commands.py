@@ -6,9 +6,9 @@ The driver's duties, in order:
 2. Carry the commands out in the order given; long ones may run beside each other.
 3. A file is durable and checksummed before any message names it.
 4. Report each effect back as an event: `Prepare` as `Prepared`, `Aggregate` as `Aggregated` or
-   `UpdatesRefused`, `Evaluate` as `Evaluated`, `Publish` as `ModelPublished`; what could not be
-   done comes back as `EffectFailed`, `WorkerLost` or `AttemptFailed`. The core waits for these and
-   asks only once.
+   `UpdatesRefused`, `Evaluate` as `Evaluated`, `Publish` as `ModelPublished`, and what `Adopt`
+   finds as `UpdatePublished`; what could not be done comes back as `EffectFailed`, `WorkerLost` or
+   `AttemptFailed`. The core waits for these and asks only once.
 
 `cause` is the number of the event that led to the command, counted from 1.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from downpour.spec import Spec
-from downpour.values import AttemptId, FailureKind, PublishedFile, Update
+from downpour.values import AttemptId, FailureKind, Forecast, PublishedFile, Snapshot, Update
 
 Ending = Literal["finished", "failed", "cancelled"]
 
@@ -39,7 +39,11 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Ask a worker to train a shard."""
+    """Ask a worker to train a shard; where there is a snapshot of it, from there on.
+
+    `portion` are the first and the last sample, exclusively, where the round was cut anew.
+    `forecast` are the seconds until its update, where they can be foreseen.
+    """
 
     cause: int
     worker: str
@@ -47,6 +51,25 @@ class Assign:
     model: PublishedFile
     optimizer_state: PublishedFile | None
     reason: str
+    snapshot: Snapshot | None = None
+    portion: tuple[int, int] | None = None
+    forecast: Forecast | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foresee:
+    """Put on record what is predicted of a running attempt.
+
+    `done` is the share of the shard by its last report, which came `elapsed_seconds` after the
+    assignment; `remaining` are the seconds from then until its update.
+    """
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    done: float
+    elapsed_seconds: float
+    remaining: Forecast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +79,51 @@ class Cancel:
     cause: int
     worker: str
     attempt: AttemptId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """Ask a worker to publish an attempt's state at its next step and stop; best effort.
+
+    Comes back as `HandedOver`, or not at all.
+    """
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    meant_for: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """Put on record that a round is over without these shards."""
+
+    cause: int
+    experiment: str
+    round: int
+    shards: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """Put on record that a round is cut into shards of these sizes, in samples."""
+
+    cause: int
+    experiment: str
+    round: int
+    samples: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestWorker:
+    """Ask whoever starts workers for one more; nobody may be there who can."""
+
+    cause: int
+    experiment: str
     reason: str
 
 
@@ -71,6 +139,31 @@ class Accept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """Put on record that whoever trains this shard next goes on from this snapshot."""
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradict:
+    """Put on record that two updates of one contribution differ; the first one counts.
+
+    They should be the same bytes, so these workers do not compute alike.
+    """
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    update: Update
+    accepted: Update
+    accepted_from: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
     """Put on record that an attempt has come to nothing."""
 
@@ -82,8 +175,20 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adopt:
+    """Look which of these attempts have published an update that nobody has reported.
+
+    Each one found comes back as `UpdatePublished`, from the worker named here.
+    """
+
+    cause: int
+    experiment: str
+    attempts: tuple[tuple[AttemptId, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """Make the next model version of a round's updates, given in shard order.
+    """Make the next model version of a round's updates, given in the order of their `shards`.
 
     `train_seconds` is the wall time from the round's first assignment to its last update.
     """
@@ -91,6 +196,7 @@ class Aggregate:
     cause: int
     experiment: str
     round: int
+    shards: tuple[int, ...]
     updates: tuple[Update, ...]
     train_seconds: float
 
@@ -147,9 +253,17 @@ class Conclude:
 Command = (
     Prepare
     | Assign
+    | Foresee
     | Cancel
+    | HandOver
+    | Drop
+    | Resize
+    | RequestWorker
     | Accept
+    | Save
+    | Contradict
     | GiveUp
+    | Adopt
     | Aggregate
     | Evaluate
     | Publish

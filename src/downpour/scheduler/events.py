@@ -13,8 +13,10 @@ from downpour.values import (
     AttemptId,
     Evaluation,
     FailureKind,
+    Forecast,
     Progress,
     PublishedFile,
+    Snapshot,
     SystemState,
     Update,
 )
@@ -109,6 +111,29 @@ class UpdatePublished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """A worker has published the state of an attempt, as it was asked to, and has stopped."""
+
+    at_seconds: float
+    worker: str
+    attempt: AttemptId
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecasts:
+    """What is predicted from what was last heard of workers.
+
+    `paces` are seconds a sample of whoever would begin a shard now; `remaining` are seconds until a
+    worker's update, from its last report on.
+    """
+
+    at_seconds: float
+    paces: tuple[tuple[str, Forecast], ...] = ()
+    remaining: tuple[tuple[AttemptId, Forecast], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed:
     """An attempt has come to nothing."""
 
@@ -182,6 +207,8 @@ Event = (
     | WorkerLost
     | HeartbeatReceived
     | UpdatePublished
+    | HandedOver
+    | Forecasts
     | AttemptFailed
     | Aggregated
     | UpdatesRefused

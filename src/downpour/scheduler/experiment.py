@@ -5,10 +5,11 @@ It knows which files are needed and which are spent. It never touches one, and h
 
 from __future__ import annotations
 
+from downpour.scheduler.deadlines import pause
 from downpour.scheduler.lifecycle import EXPERIMENT, Lifecycle
-from downpour.scheduler.round import Round
+from downpour.scheduler.round import Round, files_of
 from downpour.spec import Spec
-from downpour.values import AttemptId, Evaluation, PublishedFile, Update
+from downpour.values import AttemptId, Evaluation, PublishedFile
 
 EVALUATIONS_AHEAD = 1
 """Rounds that may be trained while the evaluation of an earlier one is still running."""
@@ -20,12 +21,13 @@ class Experiment:
     `models` are the versions not yet discarded, oldest first; `optimizer_states` holds what each
     shard continues from, `evaluating` the versions being measured, by round. While it is
     `publishing`, nothing but the result is outstanding. It is not `ready` while a manager that was
-    restarted fetches what it needs to go on.
+    restarted fetches what it needs to go on. `pause` is how long an attempt may make no step.
     """
 
-    def __init__(self, name: str, spec: Spec) -> None:
+    def __init__(self, name: str, spec: Spec, at_seconds: float = 0.0) -> None:
         self.name = name
         self.spec = spec
+        self.submitted_at_seconds = at_seconds
         self.life = Lifecycle(f"experiment {name}", EXPERIMENT, "waiting")
         self.shard_samples: tuple[int, ...] = ()
         self.round: Round | None = None
@@ -40,6 +42,7 @@ class Experiment:
         self.result: PublishedFile | None = None
         self.reason = ""
         self.asked_wrongly = False
+        self.pause = pause()
 
     @property
     def model(self) -> PublishedFile:
@@ -74,13 +77,13 @@ class Experiment:
 
     def close_round(self, current: Round, model: PublishedFile) -> tuple[PublishedFile, ...]:
         """End the round with the model version made of it; returns the files spent by that."""
-        updates = current.apply()
-        spent = (*(update.file for update in updates), *self.optimizer_states.values())
-        self.optimizer_states = {
-            shard: update.optimizer_state
-            for shard, update in enumerate(updates)
-            if update.optimizer_state is not None
-        }
+        shards, updates = current.shards(), current.apply()
+        snapshots = (t.snapshot.file for t in current.tasks if t.snapshot is not None)
+        states = {s: u.optimizer_state for s, u in zip(shards, updates, strict=True)}
+        replaced = (self.optimizer_states[s] for s in states if s in self.optimizer_states)
+        spent = (*(update.file for update in updates), *snapshots, *replaced)
+        kept = {s: f for s, f in self.optimizer_states.items() if s not in states}
+        self.optimizer_states = kept | {s: f for s, f in states.items() if f is not None}
         self.round = None
         self.rounds_done += 1
         self.models.append(model)
@@ -101,13 +104,20 @@ class Experiment:
 
     def close(self) -> tuple[PublishedFile, ...]:
         """End whatever is going on; returns every file that only going on needed."""
-        updates = self.round.updates() if self.round else ()
-        files = [file for update in updates for file in files_of(update)]
-        files.extend(self.optimizer_states.values())
+        files = self._files_in_flight()
         self.round = None
         self.optimizer_states = {}
         self.evaluating = {}
         return (*files, *self._spent_models())
+
+    def files(self) -> tuple[PublishedFile, ...]:
+        """Return every file that it rests on."""
+        return (*self._files_in_flight(), *self.models)
+
+    def _files_in_flight(self) -> tuple[PublishedFile, ...]:
+        tasks = self.round.tasks if self.round else ()
+        files = (file for task in tasks for file in task.files())
+        return (*files, *self.optimizer_states.values())
 
     def knows(self, attempt: AttemptId) -> bool:
         """Whether the attempt was made; of rounds that are over, only round and shard are known."""
@@ -136,9 +146,3 @@ class Experiment:
         older, newest = self.models[:-kept], self.models[-kept:]
         self.models = [file for file in older if file.name in needed] + newest
         return tuple(file for file in older if file.name not in needed)
-
-
-def files_of(update: Update) -> tuple[PublishedFile, ...]:
-    """Return the files that an update consists of."""
-    state = update.optimizer_state
-    return (update.file,) if state is None else (update.file, state)

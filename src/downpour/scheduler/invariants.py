@@ -62,8 +62,8 @@ def _workers(scheduler: Scheduler) -> Iterator[str]:
         task = current.find(worker.running) if current else None
         if task is None or task.life.state != "running":
             yield f"{worker.name} is busy with {worker.running}, which no round waits for"
-        elif (task.worker, task.attempt) != (worker.name, worker.running):
-            yield f"{worker.name} is busy with a task that is {task.worker}'s"
+        elif task.held_by.get(worker.name) != worker.running:
+            yield f"{worker.name} is busy with a task that is held by {list(task.held_by)}"
 
 
 def _experiment(experiment: Experiment) -> Iterator[str]:
@@ -116,15 +116,18 @@ def _round(experiment: Experiment, current: Round) -> Iterator[str]:
 
 def _task(scheduler: Scheduler, experiment: Experiment, task: Task) -> Iterator[str]:
     who, state = task.life.who, task.life.state
-    has = (task.worker is not None, task.attempt is not None, task.update is not None)
-    if has != (state != "pending", state != "pending", state == "published"):
+    has = {task.worker is not None, task.attempt is not None, task.update is not None}
+    if has != {state == "published"}:
         yield f"{who} is {state} with {task.worker}, {task.attempt}, {task.update}"
+    if bool(task.held_by) != (state == "running"):
+        yield f"{who} is {state}, held by {list(task.held_by)}"
+    if task.snapshot is not None and state == "published":
+        yield f"{who} is {state} and keeps a snapshot"
     if task.failures > experiment.spec.retries:
         yield f"{who} has failed {task.failures} times, and the experiment goes on"
     if len(task.offer.failed_on) != task.failures:
         yield f"{who} has failed {task.failures} times, but on {task.offer.failed_on}"
-    if state != "running" or task.worker is None:
-        return
-    worker = scheduler.workers.get(task.worker)
-    if worker is None or worker.running != task.attempt:
-        yield f"{who} is said to run on {task.worker}, which does not run it"
+    for name, attempt in task.held_by.items():
+        worker = scheduler.workers.get(name)
+        if worker is None or worker.running != attempt:
+            yield f"{who} is said to run on {name}, which does not run it"

@@ -1,14 +1,17 @@
 """The lives of tasks, workers and experiments, as tables.
 
-A *task* is pending until a worker is asked to train it; while it runs it can come back (the attempt
-failed, its worker went away) or be published. A published update may still be refused, when its
-file turns out to be unusable; then the task is pending again. An applied one is past recall. Late
+A *task* is pending until a worker is asked to train it. While it runs others may be asked as well,
+and may drop out again; it can come back (the last attempt failed, its worker went away) or be
+published. A published update may still be refused, when its
+file turns out to be unusable; then the task is pending again. An applied one is past recall, and so
+is one that was dropped, because the round was closed without it. Late
 answers are welcome: an attempt that was given up may still publish its task. One whose update was
 turned down may not, for its file is gone.
 
 A *worker* is idle or busy with exactly one attempt, until it is gone. It never comes back from
-there; who registers again begins a new life. Whatever ends an attempt, be it an answer, a failure,
-a doubt or a cancellation, makes its worker idle in the same step.
+there; who registers again begins a new life. Whatever ends an attempt, be it an answer, a failure
+or a cancellation, makes its worker idle in the same step. Only one that still works at something
+which it should not is stuck, until it works at nothing any more.
 
 An *experiment* waits for its turn, is prepared, runs and ends, once.
 
@@ -26,17 +29,25 @@ Table = Mapping[tuple[str, str], str]
 TASK: Table = {
     ("pending", "assign"): "running",
     ("pending", "publish"): "published",
+    ("running", "assign"): "running",
+    ("running", "lose"): "running",
     ("running", "publish"): "published",
     ("running", "give-up"): "pending",
     ("published", "refuse"): "pending",
     ("published", "apply"): "applied",
+    ("pending", "drop"): "dropped",
+    ("running", "drop"): "dropped",
 }
 
 WORKER: Table = {
     ("idle", "assign"): "busy",
     ("busy", "release"): "idle",
+    ("idle", "stick"): "stuck",
+    ("busy", "stick"): "stuck",
+    ("stuck", "release"): "idle",
     ("idle", "go"): "gone",
     ("busy", "go"): "gone",
+    ("stuck", "go"): "gone",
 }
 
 EXPERIMENT: Table = {

@@ -17,7 +17,14 @@ from downpour.scheduler import events as on
 from downpour.scheduler.core import Scheduler
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Round, Task
-from downpour.values import AttemptId, Evaluation, FailureKind, PublishedFile, Update
+from downpour.values import (
+    BLAMELESS,
+    AttemptId,
+    Evaluation,
+    PublishedFile,
+    Snapshot,
+    Update,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +51,16 @@ Entry = (
     | on.ModelPublished
     | do.Assign
     | do.Accept
+    | do.Save
+    | do.Drop
+    | do.Resize
     | do.GiveUp
     | do.Conclude
     | Checkpoint
 )
 
 _EVENTS = on.ExperimentSubmitted, on.Prepared, on.Aggregated, on.Evaluated, on.ModelPublished
-_COMMANDS = do.Assign, do.Accept, do.GiveUp, do.Conclude
+_COMMANDS = do.Assign, do.Accept, do.Save, do.Drop, do.Resize, do.GiveUp, do.Conclude
 
 
 def entries(event: on.Event, commands: Sequence[do.Command]) -> Iterator[Entry]:
@@ -90,7 +100,7 @@ def checkpoint(
 
 def experiment_of(entry: Entry) -> str:
     """Return the experiment that an entry is about."""
-    if isinstance(entry, do.Assign | do.Accept | do.GiveUp):
+    if isinstance(entry, do.Assign | do.Accept | do.Save | do.GiveUp):
         return entry.attempt.experiment
     return entry.experiment
 
@@ -105,11 +115,15 @@ def must_last(entry: Entry) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DurableTask:
-    """A task of the current round: how often it was tried, and whose update it has."""
+    """A task of the current round: how often it was tried, who is at it, whose update it has."""
 
+    state: str
+    samples: int
     attempts: int
     failed_on: tuple[str, ...]
-    held_by: tuple[str, AttemptId] | None
+    held_by: tuple[tuple[str, AttemptId], ...]
+    snapshot: Snapshot | None
+    published_by: tuple[str | None, AttemptId | None]
     update: Update | None
 
 
@@ -151,7 +165,15 @@ class Replay(Scheduler):
             case do.Accept():
                 found = self._round_of(entry.attempt)
                 found.publish(entry.attempt, entry.worker, entry.update, at_seconds)
-                self._aggregate_if_complete(found)
+                self.contributions.aggregate_if_complete(found)
+            case do.Save():
+                self._round_of(entry.attempt).save(entry.attempt.shard, entry.snapshot)
+            case do.Drop():
+                current = self._current(entry.experiment, entry.round)
+                current.drop(entry.shards)
+                self.contributions.aggregate_if_complete(current)
+            case do.Resize():
+                self._current(entry.experiment, entry.round).resize(entry.samples)
             case do.GiveUp():
                 self._replay_give_up(entry)
             case do.Conclude():
@@ -164,18 +186,17 @@ class Replay(Scheduler):
 
         Whoever was busy is counted as busy still. It registers anew and goes on, or it is lost.
         """
-        self._commands = []
+        self.commands = []
         experiment = self.active
         if experiment is None:
             return []
         if experiment.life.state == "running":
             experiment.ready = False
-            for task in experiment.round.tasks if experiment.round else ():
-                if task.life.state == "running" and task.worker and task.attempt:
-                    self.workers.join(task.worker, self.now_seconds)
-                    self.workers.assign(task.worker, task.attempt, self.now_seconds)
-        self._prepare(experiment)
-        return self._commands
+            for attempt, worker in experiment.round.holders() if experiment.round else ():
+                self.workers.join(worker, self.now_seconds)
+                self.workers.assign(worker, attempt, self.now_seconds)
+        self.turns.prepare(experiment)
+        return self.commands
 
     def _replay_give_up(self, entry: do.GiveUp) -> None:
         current = self._round_of(entry.attempt)
@@ -183,17 +204,18 @@ class Replay(Scheduler):
             current.aggregating = False
             current.refuse(entry.attempt.shard)
         else:
-            current.give_up(entry.attempt.shard, counts=entry.failure is not FailureKind.CANCELLED)
-        found = self._find(entry.attempt)
+            counts = entry.failure not in BLAMELESS
+            current.give_up(entry.attempt.shard, entry.worker, counts=counts)
+        found = self.find(entry.attempt)
         if found is not None:  # the conclusion that followed may not have been kept any more
-            self._fail_if_hopeless(found, entry.reason)
+            self.contributions.fail_if_hopeless(found, entry.reason)
 
     def _replay_conclude(self, entry: do.Conclude) -> None:
         experiment = self.experiments[entry.experiment]
         if experiment.life.may("cancel"):  # one that finished did so when its model was published
             experiment.asked_wrongly = entry.asked_wrongly
             experiment.life.step("cancel" if entry.ending == "cancelled" else "fail")
-            self._conclude(experiment, entry.ending, entry.reason)
+            self.turns.conclude(experiment, entry.ending, entry.reason)
 
     def _go_to(self, entry: Checkpoint) -> None:
         experiment = self.experiments[entry.experiment]
@@ -206,13 +228,13 @@ class Replay(Scheduler):
         experiment.start_round()
 
     def _round_of(self, attempt: AttemptId) -> Round:
-        """Return the round that an attempt belongs to; entries out of order raise ValueError."""
+        return self._current(attempt.experiment, attempt.round)
+
+    def _current(self, experiment: str, number: int) -> Round:
+        """Return the current round if it is that one; entries out of order raise ValueError."""
         current = self.active.round if self.active else None
-        if current is None or (attempt.experiment, attempt.round) != (
-            current.experiment,
-            current.number,
-        ):
-            raise ValueError(f"{attempt} of {attempt.experiment} is not of the current round")
+        if current is None or (experiment, number) != (current.experiment, current.number):
+            raise ValueError(f"round {number} of {experiment} is not the current one")
         return current
 
 
@@ -234,5 +256,13 @@ def _projected(experiment: Experiment) -> DurableExperiment:
 
 
 def _projected_task(task: Task) -> DurableTask:
-    held = (task.worker, task.attempt) if task.worker and task.attempt else None
-    return DurableTask(task.attempts, task.offer.failed_on, held, task.update)
+    return DurableTask(
+        state=task.life.state,
+        samples=task.offer.samples,
+        attempts=task.attempts,
+        failed_on=task.offer.failed_on,
+        held_by=tuple(sorted(task.held_by.items())),
+        snapshot=task.snapshot,
+        published_by=(task.worker, task.attempt),
+        update=task.update,
+    )

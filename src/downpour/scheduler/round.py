@@ -13,15 +13,18 @@ from dataclasses import replace
 from operator import neg
 
 from downpour.scheduler.lifecycle import TASK, Lifecycle
-from downpour.stragglers import PendingTask, RoundView
-from downpour.values import AttemptId, Update
+from downpour.stragglers import PendingTask
+from downpour.values import AttemptId, PublishedFile, Snapshot, Update
 
 
 class Task:
     """Train one shard in one round.
 
-    `worker` and `attempt` are who is training it, or whose update it has. `offer` is the task as a
-    policy sees it while it is pending. `turned_down` are attempts whose files have been removed.
+    `held_by` says which workers are training it, and as which attempt; `worker` and `attempt` whose
+    update it has. `offer` is the task as a policy sees it while it is pending. `turned_down` are
+    attempts whose files have been removed. Whoever is asked next goes on from the `snapshot`, which
+    holds the share `offer.saved` of the work; `began_at` are the shares from which attempts went
+    on. `leaving` says which holders are asked to hand it over, to whom, and since when.
     """
 
     def __init__(self, round_number: int, shard: int, samples: int) -> None:
@@ -31,6 +34,11 @@ class Task:
         self.assigned_at_seconds: list[float] = []
         self.failures = 0
         self.turned_down: set[AttemptId] = set()
+        self.held_by: dict[str, AttemptId] = {}
+        self.snapshot: Snapshot | None = None
+        self.began_at: list[float] = []
+        self.leaving: dict[str, tuple[str, float]] = {}
+        self.completion_seconds = 0.0
         self.worker: str | None = None
         self.attempt: AttemptId | None = None
         self.update: Update | None = None
@@ -44,6 +52,17 @@ class Task:
         """Whether an update of this attempt would count: the first usable one does."""
         return self.life.may("publish") and attempt not in self.turned_down
 
+    def files(self) -> tuple[PublishedFile, ...]:
+        """Return the files that hold what has been done of it."""
+        snapshot = (self.snapshot.file,) if self.snapshot is not None else ()
+        return snapshot + (files_of(self.update) if self.update is not None else ())
+
+
+def files_of(update: Update) -> tuple[PublishedFile, ...]:
+    """Return the files that an update consists of."""
+    state = update.optimizer_state
+    return (update.file,) if state is None else (update.file, state)
+
 
 class Round:
     """Every shard, trained once from the same model version."""
@@ -51,19 +70,35 @@ class Round:
     def __init__(self, experiment: str, number: int, shard_samples: Sequence[int]) -> None:
         self.experiment = experiment
         self.number = number
-        self.tasks = [Task(number, shard, samples) for shard, samples in enumerate(shard_samples)]
         self.published = 0
+        self.dropped = 0
         self.started_at_seconds: float | None = None
         self.last_update_at_seconds = 0.0
         self.aggregating = False
+        self.resized = False
         self._failed_on: Counter[str] = Counter()
+        self._cut(shard_samples)
+
+    def resize(self, shard_samples: Sequence[int]) -> None:
+        """Cut the round into shards of other sizes; nothing of it has been assigned."""
+        self.resized = True
+        self._cut(shard_samples)
+
+    def _cut(self, shard_samples: Sequence[int]) -> None:
+        sizes = enumerate(shard_samples)
+        self.tasks = [Task(self.number, shard, samples) for shard, samples in sizes]
         # The lowest shard last: it goes first, and a list gives its last entry away for nothing.
         self._pending = list(reversed(range(len(self.tasks))))
 
     @property
     def complete(self) -> bool:
-        """Whether every task has been published."""
-        return self.published == len(self.tasks)
+        """Whether every task has been published, but for those that were dropped."""
+        return self.published + self.dropped == len(self.tasks)
+
+    @property
+    def begun(self) -> bool:
+        """Whether something of it was assigned."""
+        return self.started_at_seconds is not None
 
     @property
     def any_pending(self) -> bool:
@@ -80,16 +115,6 @@ class Round:
         failed = self._failed_on.keys() & idle
         return len(idle) + max((self._failed_on[name] for name in failed), default=0)
 
-    def view(self, at_seconds: float, idle: KeysView[str], workers: KeysView[str]) -> RoundView:
-        """Show the round as a policy sees it."""
-        return RoundView(
-            round=self.number,
-            at_seconds=at_seconds,
-            pending=self.pending(self.enough_for(idle)),
-            idle=idle,
-            workers=workers,
-        )
-
     def find(self, attempt: AttemptId) -> Task | None:
         """Return the task that this attempt was made at, or None where none such was made here."""
         if (attempt.experiment, attempt.round) != (self.experiment, self.number):
@@ -100,21 +125,24 @@ class Round:
         return task if 0 <= attempt.attempt < task.attempts else None
 
     def assign(self, shard: int, worker: str, at_seconds: float) -> AttemptId:
-        """Give a pending task to a worker; returns the new attempt."""
+        """Give a task to a worker, perhaps beside others; returns the new attempt."""
         task = self.tasks[shard]
+        if task.life.state == "pending":
+            self._no_longer_pending(shard)
         task.life.step("assign")
-        self._no_longer_pending(shard)
-        task.worker = worker
-        task.attempt = AttemptId(
+        attempt = AttemptId(
             experiment=self.experiment, round=self.number, shard=shard, attempt=task.attempts
         )
+        task.held_by[worker] = attempt
+        task.began_at.append(task.offer.saved)
+        task.offer = replace(task.offer, meant_for=None)
         task.assigned_at_seconds.append(at_seconds)
         if self.started_at_seconds is None:
             self.started_at_seconds = at_seconds
-        return task.attempt
+        return attempt
 
     def publish(self, attempt: AttemptId, worker: str, update: Update, at_seconds: float) -> None:
-        """Take the update of a task that has none yet."""
+        """Take the update of a task that has none yet; nobody holds it any more."""
         task = self.tasks[attempt.shard]
         was_pending = task.life.state == "pending"
         task.life.step("publish")
@@ -123,44 +151,83 @@ class Round:
         task.update = update
         task.worker = worker
         task.attempt = attempt
+        task.snapshot = None
+        task.completion_seconds = at_seconds - task.assigned_at_seconds[attempt.attempt]
+        task.held_by.clear()
+        task.leaving.clear()
         self.published += 1
         self.last_update_at_seconds = at_seconds
 
-    def give_up(self, shard: int, *, counts: bool) -> None:
-        """Take a running task back; `counts` says whether that was the attempt's own failure."""
+    def give_up(self, shard: int, worker: str, *, counts: bool) -> None:
+        """Take a running task from a worker; `counts` says whether that was its attempt's failure.
+
+        Where nobody else holds it, it is pending again.
+        """
         task = self.tasks[shard]
-        task.life.step("give-up")
-        self._again(task, counts=counts)
+        task.life.step("lose" if len(task.held_by) > 1 else "give-up")
+        del task.held_by[worker]
+        task.leaving.pop(worker, None)
+        if counts:
+            self._blame(task, worker)
+        if not task.held_by:
+            insort(self._pending, shard, key=neg)
+
+    def save(self, shard: int, snapshot: Snapshot) -> None:
+        """Let whoever trains a shard next go on from there."""
+        task = self.tasks[shard]
+        task.snapshot = snapshot
+        task.offer = replace(task.offer, saved=snapshot.share)
+
+    def mean_for(self, shard: int, worker: str) -> None:
+        """Keep a pending task, which was handed over, for a worker."""
+        task = self.tasks[shard]
+        task.offer = replace(task.offer, meant_for=worker)
+
+    def drop(self, shards: Sequence[int]) -> None:
+        """Let the round be over without these shards; nobody holds them any more."""
+        for task in (self.tasks[shard] for shard in shards):
+            if task.life.state == "pending":
+                self._no_longer_pending(task.shard)
+            task.life.step("drop")
+            task.held_by.clear()
+            task.leaving.clear()
+            self.dropped += 1
 
     def refuse(self, shard: int) -> None:
         """Take a published task back, because its update cannot be used."""
         task = self.tasks[shard]
         task.life.step("refuse")
-        if task.attempt is not None:
+        if task.attempt is not None and task.worker is not None:
             task.turned_down.add(task.attempt)
-        task.update = None
+            self._blame(task, task.worker)
+        task.offer = replace(task.offer, saved=0.0)
+        task.worker = task.attempt = task.update = None
         self.published -= 1
-        self._again(task, counts=True)
+        insort(self._pending, shard, key=neg)
 
     def apply(self) -> tuple[Update, ...]:
         """Mark all updates as part of a model version; returns them in shard order."""
         for task in self.tasks:
-            task.life.step("apply")
+            if task.update is not None:
+                task.life.step("apply")
         return self.updates()
+
+    def holders(self) -> tuple[tuple[AttemptId, str], ...]:
+        """Return who is training, as which attempt, in shard order."""
+        return tuple((a, worker) for task in self.tasks for worker, a in task.held_by.items())
+
+    def shards(self) -> tuple[int, ...]:
+        """Return the shards that have an update, in order."""
+        return tuple(task.shard for task in self.tasks if task.update is not None)
 
     def updates(self) -> tuple[Update, ...]:
         """Return the published updates in shard order."""
         return tuple(task.update for task in self.tasks if task.update is not None)
 
-    def _again(self, task: Task, *, counts: bool) -> None:
-        if counts:
-            task.failures += 1
-            if task.worker is not None:
-                task.offer = replace(task.offer, failed_on=(*task.offer.failed_on, task.worker))
-                self._failed_on[task.worker] += 1
-        task.worker = None
-        task.attempt = None
-        insort(self._pending, task.shard, key=neg)
+    def _blame(self, task: Task, worker: str) -> None:
+        task.failures += 1
+        task.offer = replace(task.offer, failed_on=(*task.offer.failed_on, worker))
+        self._failed_on[worker] += 1
 
     def _no_longer_pending(self, shard: int) -> None:
         del self._pending[bisect_left(self._pending, -shard, key=neg)]

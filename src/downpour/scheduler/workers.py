@@ -6,28 +6,110 @@ worker is busy with is a task somebody wants is the scheduler's care.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, KeysView
 
+from downpour.scheduler.deadlines import silence
 from downpour.scheduler.lifecycle import WORKER, Lifecycle
-from downpour.values import AttemptId, Progress, SystemState
+from downpour.values import AttemptId, Forecast, Progress, SystemState
+
+_TO_BEGIN_SECONDS = 10.0
+_ROUNDS_REMEMBERED = 16
+_REPORTS_REMEMBERED = 4
 
 
 class Worker:
     """One registered worker.
 
     `mentioned_at_seconds` is when it last said that it is running its attempt, or when it was asked
-    to.
+    to; `advanced_at_seconds` when its attempt last came further, and `longest_pause_seconds` how
+    long that has taken at most. `silence` is how long it may not be heard of. `pace` forecasts the
+    seconds a sample of a shard that it would begin now, `remaining` those until its update from its
+    last report on, and `predicted` all those from its assignment to its update; `told` is what of
+    this is on record, where so many quarters of the attempt are (`quarters_foreseen`). `slowness`
+    are its paces in the last rounds, over each round's median. Where it is `lingering`, it may
+    finish an attempt that nobody waits for.
     """
 
     def __init__(self, name: str, at_seconds: float) -> None:
         self.name = name
         self.life = Lifecycle(f"worker {name}", WORKER, "idle")
         self.seen_at_seconds = at_seconds
+        self.beat_at_seconds = at_seconds
         self.running: AttemptId | None = None
+        self.assigned_at_seconds = at_seconds
         self.mentioned_at_seconds = at_seconds
+        self.advanced_at_seconds = at_seconds
+        self.longest_pause_seconds = 0.0
+        self.silence = silence()
         self.progress: Progress | None = None
         self.system: SystemState | None = None
         self.tasks_done = 0
+        self.pace: Forecast | None = None
+        self.remaining: Forecast | None = None
+        self.predicted: Forecast | None = None
+        self.told: Forecast | None = None
+        self.quarters_foreseen = 0
+        self.slowness: deque[float] = deque(maxlen=_ROUNDS_REMEMBERED)
+        self.lingering: AttemptId | None = None
+        self._samples = 0
+        self._reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS_REMEMBERED)
+        self._last_speed: float | None = None
+
+    @property
+    def mention_limit_seconds(self) -> float:
+        """How long it may say nothing of what it was asked to do, though it is heard of."""
+        return max(_TO_BEGIN_SECONDS, self.silence.seconds)
+
+    @property
+    def speed(self) -> float | None:
+        """Samples a second over its last few reports, or as it last was; None before two."""
+        if len(self._reports) > 1:
+            (began, first), (ended, last) = self._reports[0], self._reports[-1]
+            if ended > began:
+                return self._samples * (last - first) / (ended - began)
+        return self._last_speed
+
+    def measure(self, samples: int) -> None:
+        """Measure its speed anew, at a shard of so many samples."""
+        self._last_speed = self.speed
+        self._samples = samples
+        self._reports.clear()
+
+    def beat(self, at_seconds: float) -> None:
+        """Take note of a heartbeat, and learn how regular they are.
+
+        A gap that is too long, and was not judged, says that nobody was there to hear.
+        """
+        gap_seconds = at_seconds - self.beat_at_seconds
+        if gap_seconds <= self.silence.seconds:
+            self.silence.learn(gap_seconds)
+        self.beat_at_seconds = self.seen_at_seconds = at_seconds
+
+    def mention(self, progress: Progress, at_seconds: float) -> None:
+        """Take note of how far its attempt has come."""
+        self.mentioned_at_seconds = at_seconds
+        if progress.steps_total:  # while it loads, it does not know where it goes on
+            self._reports.append((at_seconds, progress.share))
+        if self.progress is None or progress.steps_done > self.progress.steps_done:
+            self.advance(at_seconds)
+        self.progress = progress
+
+    @property
+    def reported_after_seconds(self) -> float:
+        """How long after it was given its attempt it has last said how far it has come."""
+        return self.mentioned_at_seconds - self.assigned_at_seconds
+
+    def foresee(self, remaining: Forecast) -> None:
+        """Take note of when its update is to be expected."""
+        self.remaining = remaining
+        self.predicted = remaining.later(self.reported_after_seconds)
+
+    def advance(self, at_seconds: float) -> None:
+        """Take note that its attempt has come further."""
+        pause_seconds = at_seconds - self.advanced_at_seconds
+        self.longest_pause_seconds = max(self.longest_pause_seconds, pause_seconds)
+        self.advanced_at_seconds = at_seconds
 
 
 class Workers:
@@ -74,13 +156,30 @@ class Workers:
             worker.seen_at_seconds = at_seconds
         return worker
 
-    def assign(self, name: str, attempt: AttemptId, at_seconds: float) -> None:
-        """Make an idle worker busy with an attempt."""
+    def assign(
+        self,
+        name: str,
+        attempt: AttemptId,
+        at_seconds: float,
+        samples: int = 0,
+        predicted: Forecast | None = None,
+    ) -> None:
+        """Make an idle worker busy with an attempt at a shard of so many samples.
+
+        It is predicted to take so long, where that is known.
+        """
         worker = self._all[name]
         worker.life.step("assign")
         worker.running = attempt
+        worker.assigned_at_seconds = at_seconds
         worker.mentioned_at_seconds = at_seconds
-        worker.progress = None
+        worker.advanced_at_seconds = at_seconds
+        worker.longest_pause_seconds = 0.0
+        worker.progress = worker.remaining = None
+        worker.measure(samples)
+        worker.predicted = predicted
+        worker.told = None
+        worker.quarters_foreseen = 0
         del self._idle[name]
 
     def release(self, name: str, attempt: AttemptId) -> bool:
@@ -90,9 +189,35 @@ class Workers:
             return False
         worker.life.step("release")
         worker.running = None
-        worker.progress = None
+        worker.progress = worker.remaining = worker.predicted = None
         self._idle[name] = None
         return True
+
+    def let_go(self, name: str, attempt: AttemptId) -> bool:
+        """Take note that a worker is done with an attempt; says whether it was busy with it."""
+        self.unstick(name)
+        return self.release(name, attempt)
+
+    def stick(self, name: str) -> None:
+        """Take from a worker what it is at; it gets nothing else before it is at nothing."""
+        worker = self._all[name]
+        worker.life.step("stick")
+        worker.running = None
+        worker.progress = worker.remaining = worker.predicted = None
+        self._idle.pop(name, None)
+
+    def let_linger(self, name: str, attempt: AttemptId) -> None:
+        """Let a worker finish what nobody waits for any more; it gets nothing else before."""
+        self.stick(name)
+        self._all[name].lingering = attempt
+
+    def unstick(self, name: str) -> None:
+        """Let a worker that was stuck have work again."""
+        worker = self._all.get(name)
+        if worker is not None and worker.life.state == "stuck":
+            worker.life.step("release")
+            worker.lingering = None
+            self._idle[name] = None
 
     def remove(self, name: str) -> Worker | None:
         """Take a worker out; returns it as it was, or None where it is not here."""

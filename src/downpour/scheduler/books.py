@@ -1,0 +1,122 @@
+"""Everything that the scheduler knows, and the few steps that all its parts take.
+
+The parts of the scheduler (`turns`, `contributions`, `attendance`) share one of these: they read
+and change it, and put what must be done on its list of commands. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from downpour.scheduler import commands as do
+from downpour.scheduler.experiment import Experiment
+from downpour.scheduler.round import Round, Task
+from downpour.scheduler.workers import Worker, Workers
+from downpour.values import AttemptId, PublishedFile
+
+_DECISIONS_KEPT = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerOptions:
+    """What the scheduler is told about its surroundings.
+
+    `patience` scales every limit (`deadlines.py`): at 1, a worker of which nothing is known yet
+    counts as lost after 10 s without a heartbeat, and an assignment that its worker does not
+    mention for as long has not arrived.
+    """
+
+    patience: float = 1.0
+
+
+class Found(NamedTuple):
+    """Where an attempt belongs."""
+
+    experiment: Experiment
+    round: Round
+    task: Task
+
+
+class Decision(NamedTuple):
+    """What was decided for an experiment, in words, and when; plain assignments are not kept."""
+
+    at_seconds: float
+    experiment: str
+    said: str
+
+
+class Books:
+    """Keyed by experiment; one is active at a time, the others wait in order of submission.
+
+    `decisions` are the last few, for people to read: nothing follows from them.
+    """
+
+    def __init__(self, options: SchedulerOptions | None = None) -> None:
+        self.options = options or SchedulerOptions()
+        self.workers = Workers()
+        self.experiments: dict[str, Experiment] = {}
+        self.active: Experiment | None = None
+        self.events_handled = 0
+        self.now_seconds = 0.0
+        self.wanted_workers = 0
+        self.joined_since = 0
+        self.commands: list[do.Command] = []
+        self.decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
+
+    @property
+    def cause(self) -> int:
+        """The number of the event that is being handled."""
+        return self.events_handled
+
+    def do(self, command: do.Command) -> None:
+        """Ask the driver for something."""
+        self.commands.append(command)
+
+    def active_as(self, name: str) -> Experiment | None:
+        """Return the experiment of that name if it is the active one."""
+        return self.active if self.active is not None and self.active.name == name else None
+
+    def find(self, attempt: AttemptId) -> Found | None:
+        """Return where an attempt belongs, if it was made in the current round."""
+        experiment = self.active_as(attempt.experiment)
+        current = experiment.round if experiment else None
+        task = current.find(attempt) if current else None
+        if experiment is None or current is None or task is None:
+            return None
+        return Found(experiment, current, task)
+
+    def discard(self, experiment: str, files: tuple[PublishedFile, ...]) -> None:
+        """Ask for files to be removed, if there are any."""
+        if files:
+            self.do(do.Discard(cause=self.cause, experiment=experiment, files=files))
+
+    def cancel(self, worker: Worker, reason: str) -> None:
+        """Ask a worker to stop what it is doing, if anything."""
+        attempt = worker.running
+        if attempt is not None and self.workers.release(worker.name, attempt):
+            self.cancel_call(worker, attempt, reason)
+
+    def foresee(self, worker: Worker) -> None:
+        """Put on record when a worker's update is to be expected, where it is known and new."""
+        found = self.find(worker.running) if worker.running is not None else None
+        if worker.remaining is None or worker.predicted == worker.told:
+            return
+        if found is not None and worker.running is not None:
+            worker.told = worker.predicted
+            began = found.task.began_at[worker.running.attempt]
+            self.do(
+                do.Foresee(
+                    cause=self.cause,
+                    worker=worker.name,
+                    attempt=worker.running,
+                    done=worker.progress.share if worker.progress is not None else began,
+                    elapsed_seconds=worker.reported_after_seconds,
+                    remaining=worker.remaining,
+                )
+            )
+
+    def cancel_call(self, worker: Worker, attempt: AttemptId, reason: str) -> None:
+        """Ask a worker to stop an attempt; the books are not changed."""
+        self.do(do.Cancel(cause=self.cause, worker=worker.name, attempt=attempt, reason=reason))

@@ -1,0 +1,162 @@
+"""What counts, what has come to nothing, and whether a round is complete.
+
+An update counts once, whichever attempt it is of; the first usable one does. What fails is tried
+again, on another worker where there is one, until its `retries` are used up.
+"""
+
+from __future__ import annotations
+
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.scheduler.books import Books, Found
+from downpour.scheduler.round import Round, files_of
+from downpour.scheduler.turns import Turns
+from downpour.scheduler.workers import Worker
+from downpour.values import BLAMELESS, AttemptId, FailureKind, Progress, Snapshot, Update
+
+
+class Contributions:
+    """The tasks of the active experiment's round."""
+
+    def __init__(self, books: Books, turns: Turns) -> None:
+        self._books = books
+        self._turns = turns
+
+    def published(self, event: on.UpdatePublished) -> None:
+        """Take an update in: it counts if it is the first usable one of its shard."""
+        attempt, update = event.attempt, event.update
+        reporter = self._books.workers.hear(event.worker, self._books.now_seconds)
+        if reporter is not None and reporter.running == attempt:
+            reporter.advance(self._books.now_seconds)
+        self._books.workers.let_go(event.worker, attempt)
+        found = self._books.find(attempt)
+        if found is None or not found.task.welcomes(attempt):
+            self._turn_down(found, event)
+            return
+        for holder in filter(None, map(self._books.workers.get, found.task.held_by)):
+            self._books.cancel(holder, "another attempt at the shard was first")
+        spent = found.task.files()
+        found.round.publish(attempt, event.worker, update, self._books.now_seconds)
+        if reporter is not None:
+            reporter.tasks_done += 1
+            found.experiment.pause.learn(reporter.longest_pause_seconds)
+        began = found.task.assigned_at_seconds[attempt.attempt]
+        self._books.do(
+            do.Accept(
+                cause=self._books.cause,
+                worker=event.worker,
+                attempt=attempt,
+                update=update,
+                completion_seconds=self._books.now_seconds - began,
+            )
+        )
+        self._books.discard(found.experiment.name, spent)
+        self.aggregate_if_complete(found.round)
+
+    def _turn_down(self, found: Found | None, event: on.UpdatePublished) -> None:
+        """Remove an update that comes too late; it should be the same as the one that counts."""
+        attempt, task = event.attempt, found.task if found is not None else None
+        if task is not None and attempt != task.attempt:
+            task.turned_down.add(attempt)  # its files go, so it may not count later
+            if task.update is not None and task.update.file.checksum != event.update.file.checksum:
+                self._books.do(
+                    do.Contradict(
+                        cause=self._books.cause,
+                        worker=event.worker,
+                        attempt=attempt,
+                        update=event.update,
+                        accepted=task.update,
+                        accepted_from=task.worker or "",
+                    )
+                )
+        self._discard_needless(attempt, event.update)
+
+    def save(self, worker: Worker, progress: Progress) -> None:
+        """Keep the snapshot that a worker mentions, if it is a new one."""
+        new, seen = progress.snapshot, worker.progress.snapshot if worker.progress else None
+        if new is None or new == seen:
+            return
+        self.keep(worker.name, progress.attempt, new)
+
+    def keep(self, worker: str, attempt: AttemptId, new: Snapshot) -> None:
+        """Keep a snapshot where it is the newest of its task; whichever is older may go."""
+        found = self._books.find(attempt)
+        if found is None:
+            return
+        former = found.task.snapshot
+        if former is not None and former.file.name == new.file.name:
+            return
+        if former is not None and former.steps_done >= new.steps_done:
+            self._books.discard(found.experiment.name, (new.file,))
+            return
+        found.round.save(found.task.shard, new)
+        self._books.do(
+            do.Save(cause=self._books.cause, worker=worker, attempt=attempt, snapshot=new)
+        )
+        self._books.discard(found.experiment.name, (former.file,) if former is not None else ())
+
+    def attempt_failed(self, event: on.AttemptFailed) -> None:
+        """Take an attempt back that came to nothing."""
+        self._books.workers.hear(event.worker, self._books.now_seconds)
+        held = self._books.workers.let_go(event.worker, event.attempt)
+        found = self._books.find(event.attempt)
+        if found is None or not found.task.life.may("publish"):
+            return
+        if event.failure is FailureKind.SPEC:
+            self._turns.fail(found.experiment, event.reason, asked_wrongly=True)
+        elif held:
+            self.give_up(event.worker, event.attempt, event.failure, event.reason)
+
+    def give_up(self, worker: str, attempt: AttemptId, failure: FailureKind, reason: str) -> None:
+        """Make the task of an attempt pending again, now that its worker holds it no longer.
+
+        Somebody who leaves or is told to stop has not failed: that costs the task no retry.
+        """
+        found = self._books.find(attempt)
+        if found is None:
+            return
+        self._books.do(
+            do.GiveUp(
+                cause=self._books.cause,
+                worker=worker,
+                attempt=attempt,
+                failure=failure,
+                reason=reason,
+            )
+        )
+        found.round.give_up(attempt.shard, worker, counts=failure not in BLAMELESS)
+        self.fail_if_hopeless(found, reason)
+
+    def fail_if_hopeless(self, found: Found, reason: str) -> None:
+        """End the experiment where a task has failed too often."""
+        failures = found.task.failures
+        if failures > found.experiment.spec.retries:
+            workers = ", ".join(dict.fromkeys(found.task.offer.failed_on))
+            times = f"{failures} times" if failures > 1 else "once"
+            story = f"shard {found.task.shard} of round {found.round.number + 1} failed {times}"
+            self._turns.fail(found.experiment, f"{story} (on {workers}), last: {reason}")
+
+    def aggregate_if_complete(self, current: Round) -> None:
+        """Ask for the next model version once every shard that is wanted has its update."""
+        active = self._books.active
+        if not current.complete or active is None or not active.ready:
+            return
+        current.aggregating = True
+        began = current.started_at_seconds or 0.0
+        self._books.do(
+            do.Aggregate(
+                cause=self._books.cause,
+                experiment=current.experiment,
+                round=current.number,
+                shards=current.shards(),
+                updates=current.updates(),
+                train_seconds=current.last_update_at_seconds - began,
+            )
+        )
+
+    def _discard_needless(self, attempt: AttemptId, update: Update) -> None:
+        """Remove an update that comes too late, but never what a repeated report names again."""
+        experiment = self._books.experiments.get(attempt.experiment)
+        if experiment is not None and experiment.knows(attempt):
+            files = (f for f in files_of(update) if not experiment.needs(attempt.shard, f))
+            self._books.discard(experiment.name, tuple(files))

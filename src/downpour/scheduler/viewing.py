@@ -1,0 +1,77 @@
+"""Shows a round to a policy: the books, turned into what a decision may rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from downpour.scheduler.books import Books
+from downpour.scheduler.experiment import Experiment
+from downpour.scheduler.round import Round, Task
+from downpour.scheduler.workers import Worker
+from downpour.stragglers import Policy, RoundView, RunningTask, WorkerHistory
+from downpour.values import AttemptId
+
+
+def view_of(books: Books, experiment: Experiment, current: Round, policy: Policy) -> RoundView:
+    """Show the current round; what only watching policies look at is left out for the others."""
+    workers, spec = books.workers, experiment.spec
+    basic = RoundView(
+        round=current.number,
+        at_seconds=books.now_seconds,
+        pending=current.pending(current.enough_for(workers.idle)),
+        idle=workers.idle,
+        workers=workers.names,
+        shards=len(current.tasks),
+        begun=current.begun,
+        standbys=spec.standbys,
+    )
+    if not policy.watches:
+        return basic
+    return replace(
+        basic,
+        running=tuple(_running(books, current)),
+        published=tuple(_published(current)),
+        paces={worker.name: worker.pace for worker in workers if worker.pace is not None},
+        speeds={w.name: w.speed for w in workers if w.speed is not None},
+        elapsed_seconds=books.now_seconds - (current.started_at_seconds or books.now_seconds),
+        requested=max(0, books.wanted_workers - books.joined_since),
+        history={w.name: WorkerHistory(slowness=tuple(w.slowness)) for w in workers if w.slowness},
+        options={**policy.options, **spec.policy_options},
+    )
+
+
+def _running(books: Books, current: Round) -> Iterator[RunningTask]:
+    for task in current.tasks:
+        for name, attempt in task.held_by.items():
+            worker = books.workers.get(name)
+            if worker is not None:
+                yield _as_running(books, task, worker, attempt)
+
+
+def _as_running(books: Books, task: Task, worker: Worker, attempt: AttemptId) -> RunningTask:
+    began = task.began_at[attempt.attempt]
+    progress, now = worker.progress, books.now_seconds
+    meant_for, since = task.leaving.get(worker.name, (None, now))
+    return RunningTask(
+        shard=task.shard,
+        samples=task.offer.samples,
+        worker=worker.name,
+        elapsed_seconds=now - task.assigned_at_seconds[attempt.attempt],
+        began_at=began,
+        done=max(began, progress.share) if progress is not None else began,  # 0 while it loads
+        reported_seconds=now - worker.mentioned_at_seconds,
+        remaining=worker.remaining,
+        saved=task.offer.saved,
+        copies=len(task.held_by),
+        attempt=attempt.attempt,
+        still_seconds=now - worker.advanced_at_seconds,
+        meant_for=meant_for,
+        leaving_seconds=now - since,
+    )
+
+
+def _published(current: Round) -> Iterator[tuple[int, float]]:
+    for task in current.tasks:
+        if task.update is not None:
+            yield task.offer.samples, task.completion_seconds

@@ -1,0 +1,375 @@
+"""What becomes of a policy's wishes, told with a policy that does what the test says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downpour.scheduler import Replay, durable, entries
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.scheduler.invariants import check_invariants
+from downpour.stragglers import (
+    POLICIES,
+    Action,
+    Assignment,
+    Close,
+    HandOver,
+    Policy,
+    Request,
+    Resize,
+    RoundView,
+    Withdrawal,
+)
+from downpour.stragglers.pairing import pair
+from downpour.values import AttemptId, Forecast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.scheduler.conftest import Make
+
+WHY = "the test says so"
+
+
+class Stage:
+    """A scheduler of three shards whose policy pairs, and does what it is told at the next event.
+
+    A replica takes in only what must be kept, and must come to the same books.
+    """
+
+    def __init__(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.make = make
+        self.wishes: list[Action] = []
+        self.views: list[RoundView] = []
+        policy = Policy(decide=self._decide, watches=True)
+        monkeypatch.setitem(POLICIES, "wait", policy)
+        self.core, self.replica = Replay(), Replay()
+        self.now = 0.0
+        for worker in ("ann", "bob", "cid", "dot"):
+            self.happen(on.WorkerJoined, worker=worker)
+        self.happen(on.ExperimentSubmitted, experiment="one", spec=make.spec(epochs=2))
+        self.happen(
+            on.Prepared, experiment="one", shard_samples=(10, 10, 10), model=make.file("m0")
+        )
+
+    def _decide(self, view: RoundView) -> list[Action]:
+        self.views.append(view)
+        wishes, self.wishes = self.wishes, []
+        return [*wishes, *pair(view)]
+
+    def happen(self, kind: type[on.Event], **facts: Any) -> list[do.Command]:
+        """Let something happen, a second after what was before."""
+        self.now += 1.0
+        event = kind(at_seconds=self.now, **facts)
+        commands = self.core.handle(event)
+        check_invariants(self.core)
+        for entry in entries(event, commands):
+            self.replica.replay(self.now, entry)
+        assert durable(self.replica) == durable(self.core)
+        return commands
+
+    def wish(self, *actions: Action) -> list[do.Command]:
+        """Have the policy ask for something; returns what comes of it."""
+        self.wishes = list(actions)
+        return self.happen(on.Tick)
+
+    def publish(self, worker: str, shard: int, attempt: int = 0) -> list[do.Command]:
+        """Let a worker publish its update."""
+        return self.happen(
+            on.UpdatePublished,
+            worker=worker,
+            attempt=self.make.attempt("one", 0, shard, attempt),
+            update=self.make.update(f"u{shard}-{worker}"),
+        )
+
+    def hand_over(self, worker: str, shard: int, saved: str) -> list[do.Command]:
+        """Let a worker hand its attempt over."""
+        attempt = self.make.attempt("one", 0, shard, 0)
+        snapshot = self.make.progress(attempt, saved=saved).snapshot
+        return self.happen(on.HandedOver, worker=worker, attempt=attempt, snapshot=snapshot)
+
+    def report(self, worker: str, attempt: AttemptId, percent: int) -> None:
+        """Let a worker say how far it has come."""
+        progress = replace(self.make.progress(attempt), steps_done=percent, steps_total=100)
+        self.happen(
+            on.HeartbeatReceived, worker=worker, running=(progress,), system=self.make.system()
+        )
+
+
+@pytest.fixture
+def stage(make: Make, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """Ann, bob and cid are training shards 0, 1 and 2; dot is idle."""
+    return Stage(make, monkeypatch)
+
+
+def of(commands: list[do.Command], kind: Callable[..., Any]) -> list[Any]:
+    """Pick the commands of a kind."""
+    return [command for command in commands if isinstance(command, kind)]  # type: ignore[arg-type]
+
+
+def test_a_shard_that_is_handed_over_goes_on_with_whom_it_is_meant_for(stage: Stage) -> None:
+    """The owner is asked to publish and stop; the other one is told where to go on."""
+    [asked] = of(
+        stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY)), do.HandOver
+    )
+    assert (asked.worker, asked.meant_for) == ("ann", "dot")
+    stage.happen(on.Tick)
+    leaving = [task for task in stage.views[-1].running if task.meant_for]
+    assert [(task.worker, task.leaving_seconds) for task in leaving] == [("ann", 1.0)]
+    commands = stage.hand_over("ann", 0, "s5")
+    [given] = of(commands, do.Assign)
+    assert (given.worker, given.snapshot.file.name) == ("dot", "s5")
+    assert stage.core.experiments["one"].round.tasks[0].failures == 0  # type: ignore[union-attr]
+
+
+def test_two_workers_exchange_their_shards(stage: Stage) -> None:
+    """Each waits for the other's; whoever comes first takes nothing else meanwhile."""
+    stage.wish(
+        HandOver(shard=0, worker="ann", meant_for="bob", reason=WHY),
+        HandOver(shard=1, worker="bob", meant_for="ann", reason=WHY),
+    )
+    assert of(stage.hand_over("ann", 0, "s5"), do.Assign) == []
+    given = of(stage.hand_over("bob", 1, "s2"), do.Assign)
+    assert sorted((a.worker, a.attempt.shard) for a in given) == [("ann", 1), ("bob", 0)]
+
+
+def test_what_is_meant_for_somebody_who_goes_is_anybodys(stage: Stage) -> None:
+    """Nothing waits for a worker that is not here."""
+    stage.wish(HandOver(shard=0, worker="ann", meant_for="bob", reason=WHY))
+    stage.happen(on.WorkerLeft, worker="bob", reason="gone")
+    given = of(stage.hand_over("ann", 0, "s5"), do.Assign)
+    assert given[0].snapshot is None or given[0].attempt.shard == 0
+    assert {task.life.state for task in stage.core.active.round.tasks} == {"running"}  # type: ignore[union-attr]
+
+
+def test_a_hand_over_that_comes_too_late_changes_nothing(stage: Stage) -> None:
+    """Its snapshot is removed, and a repeated one is not."""
+    stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.happen(on.WorkerLost, worker="ann", reason="nobody answers")
+    [removed] = of(stage.hand_over("ann", 0, "s5"), do.Discard)
+    assert [file.name for file in removed.files] == ["s5"]
+
+
+def test_the_first_of_several_attempts_counts(stage: Stage) -> None:
+    """A copy begins on an idle worker; when one has published, the other is told to stop."""
+    [given] = of(stage.wish(Assignment(shard=0, worker="dot", reason=WHY)), do.Assign)
+    assert (given.worker, given.attempt.attempt) == ("dot", 1)
+    commands = stage.publish("dot", 0, attempt=1)
+    [cancelled] = of(commands, do.Cancel)
+    assert (cancelled.worker, cancelled.attempt.attempt) == ("ann", 0)
+    assert len(of(commands, do.Accept)) == 1
+
+
+def test_an_attempt_that_is_withdrawn_is_nobodys_failure(stage: Stage) -> None:
+    """Its worker stops and its shard goes to somebody else, from its beginning."""
+    commands = stage.wish(
+        Withdrawal(shard=0, worker="ann", reason=WHY),
+        Assignment(shard=0, worker="dot", reason=WHY),
+    )
+    assert [(c.worker, c.attempt.shard) for c in of(commands, do.Assign)] == [("dot", 0)]
+    assert stage.core.active.round.tasks[0].failures == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("leave_running", [False, True])
+def test_a_round_can_be_closed_without_the_last(stage: Stage, *, leave_running: bool) -> None:
+    """It is aggregated of what is there; whoever is late stops, or finishes for nothing."""
+    stage.publish("ann", 0)
+    stage.publish("bob", 1)
+    commands = stage.wish(Close(reason=WHY, leave_running=leave_running))
+    [folded] = of(commands, do.Aggregate)
+    assert folded.shards == (0, 1)
+    assert len(of(commands, do.Cancel)) == (0 if leave_running else 1)
+    late = stage.make.attempt("one", 0, 2, 0)
+    running = (stage.make.progress(late),)
+    assert stage.core.unwanted("cid", running) == ([] if leave_running else [late])
+    stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
+    stage.publish("cid", 2)
+    assert {w.life.state for w in stage.core.workers} == {"busy", "idle"}
+    assert "cid" in stage.core.workers.idle
+
+
+def test_a_round_without_any_update_is_not_closed(stage: Stage) -> None:
+    """There would be nothing to go on from."""
+    assert stage.wish(Close(reason=WHY)) == []
+
+
+def test_a_round_is_cut_anew_only_before_it_begins(stage: Stage) -> None:
+    """Sizes of other sums, of none, or too late, are not heard."""
+    assert of(stage.wish(Resize(samples=(20, 5, 5), reason=WHY)), do.Resize) == []
+    for worker, shard in (("ann", 0), ("bob", 1), ("cid", 2)):
+        stage.publish(worker, shard)
+    stage.wishes = [
+        Resize(samples=(20, 5, 6), reason=WHY),
+        Resize(samples=(30, 0, 0), reason=WHY),
+        Resize(samples=(20, 4, 6), reason=WHY),
+    ]
+    commands = stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
+    assert [command.samples for command in of(commands, do.Resize)] == [(20, 4, 6)]
+    assert [a.portion for a in of(commands, do.Assign)] == [(0, 20), (20, 24), (24, 30)]
+
+
+def test_a_worker_is_asked_for_once_in_a_while(stage: Stage) -> None:
+    """It takes time to start one."""
+    assert len(of(stage.wish(Request(reason=WHY)), do.RequestWorker)) == 1
+    assert of(stage.wish(Request(reason=WHY)), do.RequestWorker) == []
+    stage.now += 30.0
+    assert len(of(stage.wish(Request(reason=WHY)), do.RequestWorker)) == 1
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Assignment(shard=9, worker="dot", reason=WHY),
+        Assignment(shard=0, worker="ann", reason=WHY),
+        Assignment(shard=0, worker="nobody", reason=WHY),
+        Withdrawal(shard=1, worker="ann", reason=WHY),
+        HandOver(shard=1, worker="ann", meant_for="dot", reason=WHY),
+        HandOver(shard=0, worker="ann", meant_for="nobody", reason=WHY),
+        HandOver(shard=0, worker="ann", meant_for="ann", reason=WHY),
+    ],
+)
+def test_what_cannot_be_is_not_heard(stage: Stage, wish: Action) -> None:
+    """A policy's mistake costs nothing else."""
+    assert stage.wish(wish) == []
+
+
+def test_a_policy_sees_how_far_everybody_is(stage: Stage) -> None:
+    """Progress, forecasts, snapshots and what is finished, each with its age."""
+    attempt = stage.make.attempt("one", 0, 0, 0)
+    soon = Forecast(q10=1.0, q50=2.0, q90=3.0, q98=4.0)
+    stage.publish("bob", 1)
+    stage.happen(
+        on.HeartbeatReceived,
+        worker="ann",
+        running=(stage.make.progress(attempt, steps_done=4, saved="s3"),),
+        system=stage.make.system(),
+    )
+    stage.happen(on.Forecasts, paces=(("dot", soon),), remaining=((attempt, soon),))
+    asked = len(stage.views)
+    stage.happen(on.Tick)
+    view = stage.views[asked]
+    [ann] = [task for task in view.running if task.worker == "ann"]
+    assert (ann.done, ann.saved, ann.reported_seconds, ann.remaining) == (0.5, 0.5, 2.0, soon)
+    assert ann.elapsed_seconds == 4.0
+    assert ann.rate == pytest.approx(0.5 / 2.0)
+    assert (view.published, dict(view.paces)) == (((10, 1.0),), {"dot": soon})
+
+
+SOON = Forecast(q10=1.0, q50=2.0, q90=3.0, q98=4.0)
+
+
+def test_an_assignment_says_how_long_it_is_predicted_to_take(stage: Stage) -> None:
+    """The worker's pace, so many samples, and of these what no snapshot holds."""
+    stage.happen(on.Forecasts, paces=(("dot", SOON),))
+    stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    [given] = of(stage.hand_over("ann", 0, "s5"), do.Assign)
+    assert given.snapshot.share == 0.5
+    assert given.forecast == SOON.times(5)
+    assert stage.core.workers.get("dot").predicted == SOON.times(5)  # type: ignore[union-attr]
+
+
+def test_nothing_is_predicted_of_whom_nothing_is_known(stage: Stage) -> None:
+    """No forecast is better than a guess."""
+    [given] = of(stage.wish(Assignment(shard=0, worker="dot", reason=WHY)), do.Assign)
+    assert given.forecast is None
+
+
+def test_predictions_are_put_on_record_once_a_quarter(stage: Stage) -> None:
+    """However often they come, there is one after each quarter of the work; none at its end."""
+    attempt = stage.make.attempt("one", 0, 0, 0)
+    told = []
+    for percent in (10, 26, 30, 40, 80, 90, 100, 100):
+        stage.report("ann", attempt, percent)
+        told += of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), do.Foresee)
+    assert [foreseen.done for foreseen in told] == [0.26, 0.8]
+    assert [foreseen.elapsed_seconds for foreseen in told] == [3.0, 9.0]
+    assert all(foreseen.remaining == SOON for foreseen in told)
+    ann = stage.core.workers.get("ann")
+    assert ann is not None
+    assert ann.predicted == SOON.later(15.0)
+
+
+def test_quarters_are_those_of_what_an_attempt_has_left_to_do(stage: Stage) -> None:
+    """Whoever goes on from the middle is foreseen as often as the one that begins."""
+    stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.hand_over("ann", 0, "s5")
+    attempt = stage.make.attempt("one", 0, 0, 1)
+    told = []
+    for percent in (50, 62, 63, 76, 88):
+        stage.report("dot", attempt, percent)
+        told += of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), do.Foresee)
+    assert [foreseen.done for foreseen in told] == [0.63, 0.76, 0.88]
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY),
+        Withdrawal(shard=0, worker="ann", reason=WHY),
+        Assignment(shard=0, worker="dot", reason=WHY),
+        Close(reason=WHY),
+    ],
+)
+def test_what_was_predicted_is_told_with_each_decision(stage: Stage, wish: Action) -> None:
+    """So that the record says what waiting would have taken."""
+    attempt = stage.make.attempt("one", 0, 0, 0)
+    stage.publish("bob", 1)
+    stage.report("ann", attempt, 10)
+    assert of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), do.Foresee) == []
+    [foreseen] = of(stage.wish(wish), do.Foresee)
+    assert (foreseen.worker, foreseen.done, foreseen.remaining) == ("ann", 0.1, SOON)
+
+
+def test_a_prediction_is_told_once(stage: Stage) -> None:
+    """Neither a decision nor another one after it repeats what is on record."""
+    attempt = stage.make.attempt("one", 0, 0, 0)
+    stage.report("ann", attempt, 30)
+    assert len(of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), do.Foresee)) == 1
+    wish = Assignment(shard=0, worker="dot", reason=WHY)
+    assert of(stage.wish(wish), do.Foresee) == []
+
+
+def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:
+    """What was done and why, but not who was simply given work; the oldest are forgotten."""
+    assert list(stage.core.decisions) == []
+    stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.wish(Assignment(shard=1, worker="dot", reason=WHY))
+    stage.publish("dot", 1, attempt=1)
+    stage.wish(Withdrawal(shard=2, worker="cid", reason=WHY), Request(reason=WHY))
+    stage.wish(Close(reason=WHY))
+    assert [decision.said for decision in stage.core.decisions] == [
+        f"epoch 1: shard 0 from ann to dot: {WHY}",
+        f"epoch 1: shard 1 to dot, too: {WHY}",
+        f"epoch 1: shard 2 taken from cid: {WHY}",
+        f"epoch 1: one more worker is asked for: {WHY}",
+        f"epoch 1: closed without shards 0, 2: {WHY}",
+    ]
+    stage.wishes = [Resize(samples=(20, 4, 6), reason=WHY)]
+    stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
+    last = stage.core.decisions[-1]
+    assert last == (stage.now, "one", f"epoch 2: cut anew, 4 to 20 samples a shard: {WHY}")
+    for _ in range(100):
+        stage.now += 30.0
+        stage.wish(Request(reason=WHY))
+    assert len(stage.core.decisions) < 100
+
+
+def test_whoever_loads_a_snapshot_has_lost_nothing(stage: Stage) -> None:
+    """Its progress does not say yet where it goes on; that is no step back, and no speed either."""
+    stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.hand_over("ann", 0, "s5")
+    again = stage.make.attempt("one", 0, 0, 1)
+    loading = replace(stage.make.progress(again), steps_done=0, steps_total=0)
+    beats = [loading, stage.make.progress(again, 6), stage.make.progress(again, 7)]
+    for progress in (replace(one, steps_total=one.steps_total and 10) for one in beats):
+        stage.happen(
+            on.HeartbeatReceived, worker="dot", running=(progress,), system=stage.make.system()
+        )
+        asked = len(stage.views)
+        stage.happen(on.Tick)
+        [dot] = [task for task in stage.views[asked].running if task.worker == "dot"]
+        assert dot.done >= dot.began_at == 0.5
+    assert stage.views[asked].speeds["dot"] == pytest.approx(0.1 * 10 / 2.0)
