@@ -11,7 +11,7 @@
 namespace py downpour.rpc.generated
 
 /** Raised when either side changes in a way the other cannot understand. */
-const i32 PROTOCOL = 2
+const i32 PROTOCOL = 3
 
 /** A durable file in an experiment's directory. `name` is bare: no slash, no `..`. */
 struct PublishedFile {
@@ -40,6 +40,13 @@ struct AttemptId {
   4: required i32 attempt
 }
 
+/** The published state of a task in training; whoever has it goes on after `steps_done` steps. */
+struct Snapshot {
+  1: required PublishedFile file
+  2: required i64 steps_done
+  3: required i64 steps_total
+}
+
 /** Train one shard in one round, starting from a model version. */
 struct Task {
   1: required AttemptId id
@@ -53,6 +60,8 @@ struct Task {
   6: optional PublishedFile optimizer_state
   /** Of the manager that asks; a worker that knows a later one refuses. */
   7: required i64 term
+  /** Where to go on from, if the shard was begun before. */
+  8: optional Snapshot snapshot
 }
 
 /** What a task published. Seconds are the worker's own clock. */
@@ -88,6 +97,8 @@ struct Progress {
   2: required i64 steps_done
   3: required i64 steps_total
   4: required double elapsed_seconds
+  /** The newest; mentioned until the next one. */
+  5: optional Snapshot snapshot
 }
 
 /** The state of a worker's machine; shares are 0..1, `cpu_others` leaves out the worker itself. */
@@ -113,6 +124,8 @@ struct ManagerInfo {
   4: required double heartbeat_seconds
   /** Of the manager in office; each that takes over has a higher one. Protocol 1 had none. */
   5: i64 term = 0
+  /** Scales how long a worker looks for what is missing. */
+  6: double patience = 1.0
 }
 
 struct Registration {
@@ -172,6 +185,14 @@ struct ExperimentSummary {
   8: optional bool asked_wrongly
 }
 
+/** How long something takes, in seconds: of a hundred times, so many are shorter. */
+struct Forecast {
+  1: required double q10
+  2: required double q50
+  3: required double q90
+  4: required double q98
+}
+
 struct TaskStatus {
   1: required i32 shard
   2: required string state
@@ -179,6 +200,10 @@ struct TaskStatus {
   4: required i64 steps_done
   5: required i64 steps_total
   6: required double elapsed_seconds
+  /** From its assignment to its update. */
+  7: optional Forecast predicted
+  /** Its predicted pace, over the median pace of the round. */
+  8: optional double slowness
 }
 
 struct WorkerStatus {
@@ -188,6 +213,8 @@ struct WorkerStatus {
   4: optional AttemptId running
   5: optional SystemState system
   6: required i64 tasks_done
+  /** The median of its paces in the last rounds, each over its round's median. */
+  7: optional double slowness
 }
 
 struct Status {
@@ -198,6 +225,10 @@ struct Status {
   3: optional ExperimentSummary experiment
   /** Of its current round, at most 10,000. */
   4: required list<TaskStatus> tasks
+  /** How many more workers a policy has asked for so far; whoever can start some may. */
+  5: i32 wanted_workers = 0
+  /** The last few, oldest first: when, in seconds after the submission, what was done, and why. */
+  6: optional list<string> decisions
 }
 
 /** Part of an experiment's record: JSON lines, as they stand in its folder. */
@@ -240,6 +271,9 @@ service Manager {
   void reportUpdate(1: string worker, 2: AttemptId id, 3: Update update) throws (1: Refusal refusal)
   void reportFailure(1: string worker, 2: AttemptId id, 3: FailureKind kind, 4: string reason)
     throws (1: Refusal refusal)
+  /** The worker has stopped where it was asked to; whoever has the snapshot goes on. */
+  void reportHandOver(1: string worker, 2: AttemptId id, 3: Snapshot snapshot)
+    throws (1: Refusal refusal)
   void leave(1: string worker, 2: string reason)
 
   /**
@@ -270,6 +304,8 @@ service Worker {
   void train(1: Task task) throws (1: Refusal refusal)
   /** Stops the attempt at its next step; says nothing where it is not running. */
   void cancel(1: AttemptId id)
+  /** Publish the attempt's state at its next step and stop; says nothing where it is not running. */
+  void handOver(1: AttemptId id)
   /** Finish what is running, then leave. */
   void drain()
 }

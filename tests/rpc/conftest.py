@@ -26,7 +26,15 @@ from downpour.rpc import (
     Status,
     serve_manager,
 )
-from downpour.values import AttemptId, FailureKind, Progress, PublishedFile, SystemState, Update
+from downpour.values import (
+    AttemptId,
+    FailureKind,
+    Progress,
+    PublishedFile,
+    Snapshot,
+    SystemState,
+    Update,
+)
 
 
 def nothing(_method: str) -> None:
@@ -42,6 +50,7 @@ class FakeManager:
     specs: dict[str, str] = field(default_factory=dict)
     updates: dict[AttemptId, Update] = field(default_factory=dict)
     failures: dict[AttemptId, tuple[FailureKind, str]] = field(default_factory=dict)
+    snapshots: dict[AttemptId, Snapshot] = field(default_factory=dict)
     cancelled: set[str] = field(default_factory=set)
 
     def describe(self) -> ManagerInfo:
@@ -76,6 +85,13 @@ class FakeManager:
         """Keep it, too."""
         self.before("report_failure")
         self.failures[attempt] = (kind, f"{worker}: {reason}")
+
+    def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
+        """Keep it, if its worker is known."""
+        self.before("report_hand_over")
+        if worker not in self.workers:
+            raise Refused("worker", f"no worker is called {worker}")
+        self.snapshots[attempt] = snapshot
 
     def leave(self, worker: str, reason: str) -> None:
         """Forget a worker."""
@@ -164,6 +180,12 @@ def serve() -> Iterator[Serve]:
     yield start
     for server in servers:
         server.stop()
+
+
+@pytest.fixture
+def fake() -> FakeManager:
+    """A manager that nobody serves yet."""
+    return FakeManager()
 
 
 @pytest.fixture

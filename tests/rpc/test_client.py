@@ -102,6 +102,10 @@ class FakeWorker:
         """Note it."""
         self.heard.append(attempt)
 
+    def hand_over(self, attempt: AttemptId) -> None:
+        """Hand nothing over."""
+        del attempt
+
     def drain(self) -> None:
         """Note it."""
         self.heard.append("drain")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from queue import SimpleQueue
 from random import Random
-from threading import Event
+from threading import Event, Thread, current_thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +20,7 @@ from downpour.rpc import Address, Limits, ManagerClient, Trust, serve_manager
 from downpour.rpc.frames import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
-    from tests.rpc.conftest import Serve, Served
+    from tests.rpc.conftest import FakeManager, Serve, Served
 
 BOMB = 2**31 - 1
 
@@ -199,6 +200,40 @@ def test_a_call_may_stop_the_server_that_serves_it(manager: Served) -> None:
         with pytest.raises(Unreachable):
             client.describe()
     manager.server.stop()
+
+
+def test_the_end_of_a_connection_is_told_in_its_own_thread(fake: FakeManager) -> None:
+    """So whoever carried out the calls over it knows whose it was; the server's own end is none."""
+    callers, ended = SimpleQueue[Thread](), SimpleQueue[Thread]()
+    fake.before = lambda _: callers.put(current_thread())
+    server = serve_manager(fake, "127.0.0.1", 0, on_end=lambda: ended.put(current_thread()))
+    with server, ManagerClient(server.address) as staying:
+        staying.describe()
+        with ManagerClient(server.address) as leaving:
+            leaving.describe()
+        stays, leaves = callers.get(), callers.get()
+        assert ended.get(timeout=20) is leaves
+        server.stop()
+        stays.join(20)
+        assert ended.empty()
+
+
+def test_what_fails_at_the_end_of_a_connection_fails_alone(
+    fake: FakeManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, and the server serves on."""
+    failing = SimpleQueue[Thread]()
+
+    def fail() -> None:
+        failing.put(current_thread())
+        raise RuntimeError("no such luck")
+
+    with serve_manager(fake, "127.0.0.1", 0, on_end=fail) as server:
+        for _ in range(2):
+            with ManagerClient(server.address) as client:
+                client.describe()
+            failing.get(timeout=20).join(20)
+    assert "no such luck" in caplog.text
 
 
 def test_a_port_in_use_is_told_in_one_line(manager: Served) -> None:

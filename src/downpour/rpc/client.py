@@ -30,7 +30,7 @@ from downpour.rpc.messages import (
 from downpour.rpc.misfit import Misfit
 from downpour.rpc.trust import OPEN, Trust
 from downpour.rpc.wire import from_wire, to_wire
-from downpour.values import AttemptId, FailureKind, Update
+from downpour.values import AttemptId, FailureKind, Snapshot, Update
 
 _Answer = TypeVar("_Answer")
 
@@ -127,6 +127,10 @@ class ManagerClient(_Client):
         """Report an attempt that failed, with one line that says why."""
         self._call(NoneType, "reportFailure", worker, attempt, kind, reason)
 
+    def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
+        """Report where an attempt has stopped, for another one to go on."""
+        self._call(NoneType, "reportHandOver", worker, attempt, snapshot)
+
     def leave(self, worker: str, reason: str) -> None:
         """Say that a worker goes away on purpose."""
         self._call(NoneType, "leave", worker, reason)
@@ -179,6 +183,10 @@ class WorkerClient(_Client):
     def cancel(self, attempt: AttemptId) -> None:
         """Stop an attempt at its next step, if it runs there."""
         self._call(NoneType, "cancel", attempt)
+
+    def hand_over(self, attempt: AttemptId) -> None:
+        """Have an attempt's state published at its next step, and stop it, if it runs there."""
+        self._call(NoneType, "handOver", attempt)
 
     def drain(self) -> None:
         """Let the worker finish what it runs, then leave."""

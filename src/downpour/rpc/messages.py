@@ -14,7 +14,15 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from downpour.values import AttemptId, NumericClass, Progress, PublishedFile, SystemState
+from downpour.values import (
+    AttemptId,
+    Forecast,
+    NumericClass,
+    Progress,
+    PublishedFile,
+    Snapshot,
+    SystemState,
+)
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -53,7 +61,7 @@ class Task:
 
     `spec` is the resolved spec as TOML; `dataset` is the bare name of the prepared dataset's
     folder; `indices` has shape (n,); `optimizer_state` is the shard's of the round before, where
-    the spec keeps it.
+    the spec keeps it; `snapshot` is where to go on from, if the shard was begun before.
     """
 
     id: AttemptId
@@ -63,6 +71,7 @@ class Task:
     indices: IndexArray | IndicesFile
     optimizer_state: PublishedFile | None = None
     term: int = 0
+    snapshot: Snapshot | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +79,7 @@ class ManagerInfo:
     """What a worker must know before it registers.
 
     `presence_file` is a bare name in the shared directory's `presence/`; who registers tells its
-    content back, which shows that both see the same directory.
+    content back, which shows that both see the same directory. `patience` scales every limit.
     """
 
     protocol: int
@@ -78,6 +87,7 @@ class ManagerInfo:
     presence_file: str
     heartbeat_seconds: float
     term: int = 0
+    patience: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +149,11 @@ class ExperimentSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
-    """One task of the current round, and how far its furthest attempt has come."""
+    """One task of the current round, and how far its furthest attempt has come.
+
+    `predicted` is how long this attempt takes from its assignment to its update; `slowness` is the
+    pace that follows, over the median of the round.
+    """
 
     shard: int
     state: str
@@ -147,6 +161,8 @@ class TaskStatus:
     steps_done: int
     steps_total: int
     elapsed_seconds: float
+    predicted: Forecast | None = None
+    slowness: float | None = None
 
     @property
     def has_update(self) -> bool:
@@ -156,7 +172,10 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """One worker, as the manager sees it."""
+    """One worker, as the manager sees it.
+
+    `slowness` is the median of its paces in the last rounds, each over its round's median.
+    """
 
     worker: str
     address: str
@@ -164,6 +183,7 @@ class WorkerStatus:
     running: AttemptId | None = None
     system: SystemState | None = None
     tasks_done: int
+    slowness: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,13 +191,17 @@ class Status:
     """What goes on: the workers, and the experiment that was asked for (or the active one).
 
     `change` grows with every change; hand it back to wait for the next one. `tasks` are those of
-    the current round, 10,000 at most.
+    the current round, 10,000 at most. `wanted_workers` are those that were asked for so far,
+    besides whoever came by himself. `decisions` are the last few for the experiment, oldest first,
+    each a sentence that begins with the seconds since its submission.
     """
 
     change: int
     workers: tuple[WorkerStatus, ...] = ()
     experiment: ExperimentSummary | None = None
     tasks: tuple[TaskStatus, ...] = ()
+    wanted_workers: int = 0
+    decisions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,8 @@ class Server:
         port: 0 picks a free one.
         limits: what one peer may take.
         trust: what is asked of peers.
+        on_end: called when a connection has ended, in the thread that carried out its calls; not
+            once the server stops.
 
     Raises:
         SpecError: the port is in use or not allowed, the host is not of this machine, or others
@@ -74,10 +76,12 @@ class Server:
         port: int,
         limits: Limits | None = None,
         trust: Trust = OPEN,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._processor = processor
         self._limits = limits or Limits()
         self._trust = trust
+        self._on_end = on_end
         self._listener = _bound(host, port, trust)
         self.address = Address(*self._listener.getsockname()[:2])
         self._changed = Condition()
@@ -172,6 +176,15 @@ class Server:
         finally:
             self._forget(current_thread())
             channel.close()
+        self._tell_of_the_end(peer)
+
+    def _tell_of_the_end(self, peer: str) -> None:
+        if self._stopping.is_set():
+            return
+        try:
+            self._on_end()
+        except Exception:  # noqa: BLE001 - nobody waits for this thread any more
+            _LOG.exception("the end of the connection from %s leads to nothing", peer)
 
     def _exchange(self, channel: frames.Channel) -> bool:
         """Wait for one call and answer it; false where the server is stopping."""

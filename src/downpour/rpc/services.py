@@ -33,7 +33,7 @@ from downpour.rpc.misfit import Misfit, Shown, shown
 from downpour.rpc.server import Limits, Server
 from downpour.rpc.trust import OPEN, Trust
 from downpour.rpc.wire import reader, writer
-from downpour.values import AttemptId, FailureKind, Update
+from downpour.values import AttemptId, FailureKind, Snapshot, Update
 
 
 class ManagerService(Protocol):
@@ -59,6 +59,9 @@ class ManagerService(Protocol):
         self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
     ) -> None:
         """Note that an attempt failed."""
+
+    def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
+        """Keep where an attempt has stopped for another one to go on."""
 
     def leave(self, worker: str, reason: str) -> None:
         """Let a worker go."""
@@ -91,6 +94,9 @@ class WorkerService(Protocol):
     def cancel(self, attempt: AttemptId) -> None:
         """Stop an attempt at its next step; say nothing where it is not running."""
 
+    def hand_over(self, attempt: AttemptId) -> None:
+        """Publish an attempt's state at its next step and stop; say nothing if it does not run."""
+
     def drain(self) -> None:
         """Finish what is running, then leave."""
 
@@ -101,14 +107,17 @@ def serve_manager(
     port: int,
     limits: Limits | None = None,
     trust: Trust = OPEN,
+    on_end: Callable[[], None] = lambda: None,
 ) -> Server:
     """A server of a manager, bound to its port; it answers once it is started.
+
+    `on_end` is called when a connection has ended, in the thread that carried out its calls.
 
     Raises:
         SpecError: the port is in use or not allowed, the host is not of this machine, or others
             could reach it and nothing would be asked of them.
     """
-    return _server(service, ManagerService, Manager, (host, port, limits, trust))
+    return _server(service, ManagerService, Manager, (host, port, limits, trust, on_end))
 
 
 def serve_worker(
@@ -131,7 +140,7 @@ def _server(
     service: object,
     interface: type,
     module: ModuleType,
-    where: tuple[str, int, Limits | None, Trust],
+    settings: tuple[Any, ...],
 ) -> Server:
     """Serve the methods that the interface declares, under Thrift's names for them."""
     calls = {}
@@ -141,7 +150,7 @@ def _server(
             refuses = hasattr(getattr(module, f"{method}_result"), "refusal")
             calls[method] = _adapted(getattr(service, name), declared, refuses=refuses)
     processor = module.Processor(SimpleNamespace(**calls))
-    return Server(processor, frozenset(calls), *where)
+    return Server(processor, frozenset(calls), *settings)
 
 
 def _adapted(

@@ -63,6 +63,18 @@ class Iface(object):
         """
         pass
 
+    def reportHandOver(self, worker: str, id: AttemptId, snapshot: Snapshot) -> None:
+        """
+        The worker has stopped where it was asked to; whoever has the snapshot goes on.
+
+        Parameters:
+         - worker
+         - id
+         - snapshot
+
+        """
+        pass
+
     def leave(self, worker: str, reason: str) -> None:
         """
         Parameters:
@@ -293,6 +305,44 @@ class Client(Iface):
             raise result.refusal
         return
 
+    def reportHandOver(self, worker: str, id: AttemptId, snapshot: Snapshot) -> None:
+        """
+        The worker has stopped where it was asked to; whoever has the snapshot goes on.
+
+        Parameters:
+         - worker
+         - id
+         - snapshot
+
+        """
+        self.send_reportHandOver(worker, id, snapshot)
+        self.recv_reportHandOver()
+
+    def send_reportHandOver(self, worker: str, id: AttemptId, snapshot: Snapshot):
+        self._oprot.writeMessageBegin('reportHandOver', TMessageType.CALL, self._seqid)
+        args = reportHandOver_args()
+        args.worker = worker
+        args.id = id
+        args.snapshot = snapshot
+        args.write(self._oprot)
+        self._oprot.writeMessageEnd()
+        self._oprot.trans.flush()
+
+    def recv_reportHandOver(self) -> None:
+        iprot = self._iprot
+        (fname, mtype, rseqid) = iprot.readMessageBegin()
+        if mtype == TMessageType.EXCEPTION:
+            x = TApplicationException()
+            x.read(iprot)
+            iprot.readMessageEnd()
+            raise x
+        result = reportHandOver_result()
+        result.read(iprot)
+        iprot.readMessageEnd()
+        if result.refusal is not None:
+            raise result.refusal
+        return
+
     def leave(self, worker: str, reason: str) -> None:
         """
         Parameters:
@@ -512,6 +562,7 @@ class Processor(Iface, TProcessor):
         self._processMap["heartbeat"] = Processor.process_heartbeat
         self._processMap["reportUpdate"] = Processor.process_reportUpdate
         self._processMap["reportFailure"] = Processor.process_reportFailure
+        self._processMap["reportHandOver"] = Processor.process_reportHandOver
         self._processMap["leave"] = Processor.process_leave
         self._processMap["submit"] = Processor.process_submit
         self._processMap["status"] = Processor.process_status
@@ -660,6 +711,32 @@ class Processor(Iface, TProcessor):
             msg_type = TMessageType.EXCEPTION
             result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
         oprot.writeMessageBegin("reportFailure", msg_type, seqid)
+        result.write(oprot)
+        oprot.writeMessageEnd()
+        oprot.trans.flush()
+
+    def process_reportHandOver(self, seqid, iprot, oprot):
+        args = reportHandOver_args()
+        args.read(iprot)
+        iprot.readMessageEnd()
+        result = reportHandOver_result()
+        try:
+            self._handler.reportHandOver(args.worker, args.id, args.snapshot)
+            msg_type = TMessageType.REPLY
+        except TTransport.TTransportException:
+            raise
+        except Refusal as refusal:
+            msg_type = TMessageType.REPLY
+            result.refusal = refusal
+        except TApplicationException as ex:
+            logging.exception('TApplication exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = ex
+        except Exception:
+            logging.exception('Unexpected exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
+        oprot.writeMessageBegin("reportHandOver", msg_type, seqid)
         result.write(oprot)
         oprot.writeMessageEnd()
         oprot.trans.flush()
@@ -1720,6 +1797,201 @@ reportFailure_result.thrift_spec = (
 )
 
 
+class reportHandOver_args(object):
+    """
+    Attributes:
+     - worker
+     - id
+     - snapshot
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'worker',
+        'id',
+        'snapshot',
+    )
+
+
+    def __init__(self, worker: typing.Optional[str] = None, id: typing.Optional[AttemptId] = None, snapshot: typing.Optional[Snapshot] = None,):
+        self.worker: typing.Optional[str] = worker
+        self.id: typing.Optional[AttemptId] = id
+        self.snapshot: typing.Optional[Snapshot] = snapshot
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 1:
+                    if ftype == TType.STRING:
+                        self.worker = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 2:
+                    if ftype == TType.STRUCT:
+                        self.id = AttemptId()
+                        self.id.read(iprot)
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 3:
+                    if ftype == TType.STRUCT:
+                        self.snapshot = Snapshot()
+                        self.snapshot.read(iprot)
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('reportHandOver_args')
+            if self.worker is not None:
+                oprot.writeFieldBegin('worker', TType.STRING, 1)
+                oprot.writeString(self.worker.encode('utf-8') if sys.version_info[0] == 2 else self.worker)
+                oprot.writeFieldEnd()
+            if self.id is not None:
+                oprot.writeFieldBegin('id', TType.STRUCT, 2)
+                self.id.write(oprot)
+                oprot.writeFieldEnd()
+            if self.snapshot is not None:
+                oprot.writeFieldBegin('snapshot', TType.STRUCT, 3)
+                self.snapshot.write(oprot)
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(reportHandOver_args)
+reportHandOver_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'worker', 'UTF8', None, ),  # 1
+    (2, TType.STRUCT, 'id', [AttemptId, None], None, ),  # 2
+    (3, TType.STRUCT, 'snapshot', [Snapshot, None], None, ),  # 3
+)
+
+
+class reportHandOver_result(object):
+    """
+    Attributes:
+     - refusal
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'refusal',
+    )
+
+
+    def __init__(self, refusal: typing.Optional[Refusal] = None,):
+        self.refusal: typing.Optional[Refusal] = refusal
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 1:
+                    if ftype == TType.STRUCT:
+                        self.refusal = Refusal()
+                        self.refusal.read(iprot)
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('reportHandOver_result')
+            if self.refusal is not None:
+                oprot.writeFieldBegin('refusal', TType.STRUCT, 1)
+                self.refusal.write(oprot)
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(reportHandOver_result)
+reportHandOver_result.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'refusal', [Refusal, None], None, ),  # 1
+)
+
+
 class leave_args(object):
     """
     Attributes:
@@ -2370,11 +2642,11 @@ class listExperiments_result(object):
                 if fid == 0:
                     if ftype == TType.LIST:
                         self.success = []
-                        (_etype38, _size35) = iprot.readListBegin()
-                        for _i39 in range(_size35):
-                            _elem40 = ExperimentSummary()
-                            _elem40.read(iprot)
-                            self.success.append(_elem40)
+                        (_etype45, _size42) = iprot.readListBegin()
+                        for _i46 in range(_size42):
+                            _elem47 = ExperimentSummary()
+                            _elem47.read(iprot)
+                            self.success.append(_elem47)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2396,8 +2668,8 @@ class listExperiments_result(object):
             if self.success is not None:
                 oprot.writeFieldBegin('success', TType.LIST, 0)
                 oprot.writeListBegin(TType.STRUCT, len(self.success))
-                for iter41 in self.success:
-                    iter41.write(oprot)
+                for iter48 in self.success:
+                    iter48.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()

@@ -46,6 +46,16 @@ class Iface(object):
         """
         pass
 
+    def handOver(self, id: AttemptId) -> None:
+        """
+        Publish the attempt's state at its next step and stop; says nothing where it is not running.
+
+        Parameters:
+         - id
+
+        """
+        pass
+
     def drain(self) -> None:
         """
         Finish what is running, then leave.
@@ -153,6 +163,38 @@ class Client(Iface):
         iprot.readMessageEnd()
         return
 
+    def handOver(self, id: AttemptId) -> None:
+        """
+        Publish the attempt's state at its next step and stop; says nothing where it is not running.
+
+        Parameters:
+         - id
+
+        """
+        self.send_handOver(id)
+        self.recv_handOver()
+
+    def send_handOver(self, id: AttemptId):
+        self._oprot.writeMessageBegin('handOver', TMessageType.CALL, self._seqid)
+        args = handOver_args()
+        args.id = id
+        args.write(self._oprot)
+        self._oprot.writeMessageEnd()
+        self._oprot.trans.flush()
+
+    def recv_handOver(self) -> None:
+        iprot = self._iprot
+        (fname, mtype, rseqid) = iprot.readMessageBegin()
+        if mtype == TMessageType.EXCEPTION:
+            x = TApplicationException()
+            x.read(iprot)
+            iprot.readMessageEnd()
+            raise x
+        result = handOver_result()
+        result.read(iprot)
+        iprot.readMessageEnd()
+        return
+
     def drain(self) -> None:
         """
         Finish what is running, then leave.
@@ -189,6 +231,7 @@ class Processor(Iface, TProcessor):
         self._processMap["ping"] = Processor.process_ping
         self._processMap["train"] = Processor.process_train
         self._processMap["cancel"] = Processor.process_cancel
+        self._processMap["handOver"] = Processor.process_handOver
         self._processMap["drain"] = Processor.process_drain
         self._on_message_begin = None
 
@@ -280,6 +323,29 @@ class Processor(Iface, TProcessor):
             msg_type = TMessageType.EXCEPTION
             result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
         oprot.writeMessageBegin("cancel", msg_type, seqid)
+        result.write(oprot)
+        oprot.writeMessageEnd()
+        oprot.trans.flush()
+
+    def process_handOver(self, seqid, iprot, oprot):
+        args = handOver_args()
+        args.read(iprot)
+        iprot.readMessageEnd()
+        result = handOver_result()
+        try:
+            self._handler.handOver(args.id)
+            msg_type = TMessageType.REPLY
+        except TTransport.TTransportException:
+            raise
+        except TApplicationException as ex:
+            logging.exception('TApplication exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = ex
+        except Exception:
+            logging.exception('Unexpected exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
+        oprot.writeMessageBegin("handOver", msg_type, seqid)
         result.write(oprot)
         oprot.writeMessageEnd()
         oprot.trans.flush()
@@ -768,6 +834,153 @@ class cancel_result(object):
         return not (self == other)
 all_structs.append(cancel_result)
 cancel_result.thrift_spec = (
+)
+
+
+class handOver_args(object):
+    """
+    Attributes:
+     - id
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'id',
+    )
+
+
+    def __init__(self, id: typing.Optional[AttemptId] = None,):
+        self.id: typing.Optional[AttemptId] = id
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 1:
+                    if ftype == TType.STRUCT:
+                        self.id = AttemptId()
+                        self.id.read(iprot)
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('handOver_args')
+            if self.id is not None:
+                oprot.writeFieldBegin('id', TType.STRUCT, 1)
+                self.id.write(oprot)
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(handOver_args)
+handOver_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'id', [AttemptId, None], None, ),  # 1
+)
+
+
+class handOver_result(object):
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+    )
+
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('handOver_result')
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(handOver_result)
+handOver_result.thrift_spec = (
 )
 
 

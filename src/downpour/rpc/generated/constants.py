@@ -16,4 +16,4 @@ from enum import IntEnum
 
 import sys
 from .ttypes import *
-PROTOCOL = 2
+PROTOCOL = 3

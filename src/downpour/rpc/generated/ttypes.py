@@ -405,6 +405,117 @@ class AttemptId(object):
         return not (self == other)
 
 
+class Snapshot(object):
+    """
+    The published state of a task in training; whoever has it goes on after `steps_done` steps.
+
+    Attributes:
+     - file
+     - steps_done
+     - steps_total
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'file',
+        'steps_done',
+        'steps_total',
+    )
+
+
+    def __init__(self, file: PublishedFile = None, steps_done: int = None, steps_total: int = None,):
+        self.file: PublishedFile = file
+        self.steps_done: int = steps_done
+        self.steps_total: int = steps_total
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 1:
+                    if ftype == TType.STRUCT:
+                        self.file = PublishedFile()
+                        self.file.read(iprot)
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 2:
+                    if ftype == TType.I64:
+                        self.steps_done = iprot.readI64()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 3:
+                    if ftype == TType.I64:
+                        self.steps_total = iprot.readI64()
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('Snapshot')
+            if self.file is not None:
+                oprot.writeFieldBegin('file', TType.STRUCT, 1)
+                self.file.write(oprot)
+                oprot.writeFieldEnd()
+            if self.steps_done is not None:
+                oprot.writeFieldBegin('steps_done', TType.I64, 2)
+                oprot.writeI64(self.steps_done)
+                oprot.writeFieldEnd()
+            if self.steps_total is not None:
+                oprot.writeFieldBegin('steps_total', TType.I64, 3)
+                oprot.writeI64(self.steps_total)
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        if self.file is None:
+            raise TProtocolException(message='Required field file is unset!')
+        if self.steps_done is None:
+            raise TProtocolException(message='Required field steps_done is unset!')
+        if self.steps_total is None:
+            raise TProtocolException(message='Required field steps_total is unset!')
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class Task(object):
     """
     Train one shard in one round, starting from a model version.
@@ -417,6 +528,7 @@ class Task(object):
      - indices
      - optimizer_state: The shard's optimizer state of the round before, where the spec keeps it.
      - term: Of the manager that asks; a worker that knows a later one refuses.
+     - snapshot: Where to go on from, if the shard was begun before.
 
     """
     thrift_spec: typing.Any = None
@@ -429,10 +541,11 @@ class Task(object):
         'indices',
         'optimizer_state',
         'term',
+        'snapshot',
     )
 
 
-    def __init__(self, id: AttemptId = None, spec: PublishedFile = None, dataset: str = None, model: PublishedFile = None, indices: Indices = None, optimizer_state: typing.Optional[PublishedFile] = None, term: int = None,):
+    def __init__(self, id: AttemptId = None, spec: PublishedFile = None, dataset: str = None, model: PublishedFile = None, indices: Indices = None, optimizer_state: typing.Optional[PublishedFile] = None, term: int = None, snapshot: typing.Optional[Snapshot] = None,):
         self.id: AttemptId = id
         self.spec: PublishedFile = spec
         self.dataset: str = dataset
@@ -440,6 +553,7 @@ class Task(object):
         self.indices: Indices = indices
         self.optimizer_state: typing.Optional[PublishedFile] = optimizer_state
         self.term: int = term
+        self.snapshot: typing.Optional[Snapshot] = snapshot
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -492,6 +606,12 @@ class Task(object):
                         self.term = iprot.readI64()
                     else:
                         iprot.skip(ftype)
+                elif fid == 8:
+                    if ftype == TType.STRUCT:
+                        self.snapshot = Snapshot()
+                        self.snapshot.read(iprot)
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -534,6 +654,10 @@ class Task(object):
             if self.term is not None:
                 oprot.writeFieldBegin('term', TType.I64, 7)
                 oprot.writeI64(self.term)
+                oprot.writeFieldEnd()
+            if self.snapshot is not None:
+                oprot.writeFieldBegin('snapshot', TType.STRUCT, 8)
+                self.snapshot.write(oprot)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -763,6 +887,7 @@ class Progress(object):
      - steps_done
      - steps_total
      - elapsed_seconds
+     - snapshot: The newest; mentioned until the next one.
 
     """
     thrift_spec: typing.Any = None
@@ -772,14 +897,16 @@ class Progress(object):
         'steps_done',
         'steps_total',
         'elapsed_seconds',
+        'snapshot',
     )
 
 
-    def __init__(self, attempt: AttemptId = None, steps_done: int = None, steps_total: int = None, elapsed_seconds: float = None,):
+    def __init__(self, attempt: AttemptId = None, steps_done: int = None, steps_total: int = None, elapsed_seconds: float = None, snapshot: typing.Optional[Snapshot] = None,):
         self.attempt: AttemptId = attempt
         self.steps_done: int = steps_done
         self.steps_total: int = steps_total
         self.elapsed_seconds: float = elapsed_seconds
+        self.snapshot: typing.Optional[Snapshot] = snapshot
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -813,6 +940,12 @@ class Progress(object):
                         self.elapsed_seconds = iprot.readDouble()
                     else:
                         iprot.skip(ftype)
+                elif fid == 5:
+                    if ftype == TType.STRUCT:
+                        self.snapshot = Snapshot()
+                        self.snapshot.read(iprot)
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -843,6 +976,10 @@ class Progress(object):
             if self.elapsed_seconds is not None:
                 oprot.writeFieldBegin('elapsed_seconds', TType.DOUBLE, 4)
                 oprot.writeDouble(self.elapsed_seconds)
+                oprot.writeFieldEnd()
+            if self.snapshot is not None:
+                oprot.writeFieldBegin('snapshot', TType.STRUCT, 5)
+                self.snapshot.write(oprot)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -1121,6 +1258,7 @@ class ManagerInfo(object):
      - presence_file: A file in the shared directory's `presence/`, and what its reader must tell back.
      - heartbeat_seconds
      - term: Of the manager in office; each that takes over has a higher one. Protocol 1 had none.
+     - patience: Scales how long a worker looks for what is missing.
 
     """
     thrift_spec: typing.Any = None
@@ -1131,15 +1269,17 @@ class ManagerInfo(object):
         'presence_file',
         'heartbeat_seconds',
         'term',
+        'patience',
     )
 
 
-    def __init__(self, protocol: int = None, version: str = None, presence_file: str = None, heartbeat_seconds: float = None, term: typing.Optional[int] = 0,):
+    def __init__(self, protocol: int = None, version: str = None, presence_file: str = None, heartbeat_seconds: float = None, term: typing.Optional[int] = 0, patience: typing.Optional[float] = 1.0000000000000000,):
         self.protocol: int = protocol
         self.version: str = version
         self.presence_file: str = presence_file
         self.heartbeat_seconds: float = heartbeat_seconds
         self.term: typing.Optional[int] = term
+        self.patience: typing.Optional[float] = patience
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1177,6 +1317,11 @@ class ManagerInfo(object):
                         self.term = iprot.readI64()
                     else:
                         iprot.skip(ftype)
+                elif fid == 6:
+                    if ftype == TType.DOUBLE:
+                        self.patience = iprot.readDouble()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -1211,6 +1356,10 @@ class ManagerInfo(object):
             if self.term is not None:
                 oprot.writeFieldBegin('term', TType.I64, 5)
                 oprot.writeI64(self.term)
+                oprot.writeFieldEnd()
+            if self.patience is not None:
+                oprot.writeFieldBegin('patience', TType.DOUBLE, 6)
+                oprot.writeDouble(self.patience)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -1933,6 +2082,130 @@ class ExperimentSummary(object):
         return not (self == other)
 
 
+class Forecast(object):
+    """
+    How long something takes, in seconds: of a hundred times, so many are shorter.
+
+    Attributes:
+     - q10
+     - q50
+     - q90
+     - q98
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'q10',
+        'q50',
+        'q90',
+        'q98',
+    )
+
+
+    def __init__(self, q10: float = None, q50: float = None, q90: float = None, q98: float = None,):
+        self.q10: float = q10
+        self.q50: float = q50
+        self.q90: float = q90
+        self.q98: float = q98
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 1:
+                    if ftype == TType.DOUBLE:
+                        self.q10 = iprot.readDouble()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 2:
+                    if ftype == TType.DOUBLE:
+                        self.q50 = iprot.readDouble()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 3:
+                    if ftype == TType.DOUBLE:
+                        self.q90 = iprot.readDouble()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 4:
+                    if ftype == TType.DOUBLE:
+                        self.q98 = iprot.readDouble()
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('Forecast')
+            if self.q10 is not None:
+                oprot.writeFieldBegin('q10', TType.DOUBLE, 1)
+                oprot.writeDouble(self.q10)
+                oprot.writeFieldEnd()
+            if self.q50 is not None:
+                oprot.writeFieldBegin('q50', TType.DOUBLE, 2)
+                oprot.writeDouble(self.q50)
+                oprot.writeFieldEnd()
+            if self.q90 is not None:
+                oprot.writeFieldBegin('q90', TType.DOUBLE, 3)
+                oprot.writeDouble(self.q90)
+                oprot.writeFieldEnd()
+            if self.q98 is not None:
+                oprot.writeFieldBegin('q98', TType.DOUBLE, 4)
+                oprot.writeDouble(self.q98)
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        if self.q10 is None:
+            raise TProtocolException(message='Required field q10 is unset!')
+        if self.q50 is None:
+            raise TProtocolException(message='Required field q50 is unset!')
+        if self.q90 is None:
+            raise TProtocolException(message='Required field q90 is unset!')
+        if self.q98 is None:
+            raise TProtocolException(message='Required field q98 is unset!')
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class TaskStatus(object):
     """
     Attributes:
@@ -1942,6 +2215,8 @@ class TaskStatus(object):
      - steps_done
      - steps_total
      - elapsed_seconds
+     - predicted: From its assignment to its update.
+     - slowness: Its predicted pace, over the median pace of the round.
 
     """
     thrift_spec: typing.Any = None
@@ -1953,16 +2228,20 @@ class TaskStatus(object):
         'steps_done',
         'steps_total',
         'elapsed_seconds',
+        'predicted',
+        'slowness',
     )
 
 
-    def __init__(self, shard: int = None, state: str = None, worker: typing.Optional[str] = None, steps_done: int = None, steps_total: int = None, elapsed_seconds: float = None,):
+    def __init__(self, shard: int = None, state: str = None, worker: typing.Optional[str] = None, steps_done: int = None, steps_total: int = None, elapsed_seconds: float = None, predicted: typing.Optional[Forecast] = None, slowness: typing.Optional[float] = None,):
         self.shard: int = shard
         self.state: str = state
         self.worker: typing.Optional[str] = worker
         self.steps_done: int = steps_done
         self.steps_total: int = steps_total
         self.elapsed_seconds: float = elapsed_seconds
+        self.predicted: typing.Optional[Forecast] = predicted
+        self.slowness: typing.Optional[float] = slowness
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2005,6 +2284,17 @@ class TaskStatus(object):
                         self.elapsed_seconds = iprot.readDouble()
                     else:
                         iprot.skip(ftype)
+                elif fid == 7:
+                    if ftype == TType.STRUCT:
+                        self.predicted = Forecast()
+                        self.predicted.read(iprot)
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 8:
+                    if ftype == TType.DOUBLE:
+                        self.slowness = iprot.readDouble()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2043,6 +2333,14 @@ class TaskStatus(object):
             if self.elapsed_seconds is not None:
                 oprot.writeFieldBegin('elapsed_seconds', TType.DOUBLE, 6)
                 oprot.writeDouble(self.elapsed_seconds)
+                oprot.writeFieldEnd()
+            if self.predicted is not None:
+                oprot.writeFieldBegin('predicted', TType.STRUCT, 7)
+                self.predicted.write(oprot)
+                oprot.writeFieldEnd()
+            if self.slowness is not None:
+                oprot.writeFieldBegin('slowness', TType.DOUBLE, 8)
+                oprot.writeDouble(self.slowness)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -2090,6 +2388,7 @@ class WorkerStatus(object):
      - running
      - system
      - tasks_done
+     - slowness: The median of its paces in the last rounds, each over its round's median.
 
     """
     thrift_spec: typing.Any = None
@@ -2101,16 +2400,18 @@ class WorkerStatus(object):
         'running',
         'system',
         'tasks_done',
+        'slowness',
     )
 
 
-    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None,):
+    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None,):
         self.worker: str = worker
         self.address: str = address
         self.state: str = state
         self.running: typing.Optional[AttemptId] = running
         self.system: typing.Optional[SystemState] = system
         self.tasks_done: int = tasks_done
+        self.slowness: typing.Optional[float] = slowness
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2155,6 +2456,11 @@ class WorkerStatus(object):
                         self.tasks_done = iprot.readI64()
                     else:
                         iprot.skip(ftype)
+                elif fid == 7:
+                    if ftype == TType.DOUBLE:
+                        self.slowness = iprot.readDouble()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2193,6 +2499,10 @@ class WorkerStatus(object):
             if self.tasks_done is not None:
                 oprot.writeFieldBegin('tasks_done', TType.I64, 6)
                 oprot.writeI64(self.tasks_done)
+                oprot.writeFieldEnd()
+            if self.slowness is not None:
+                oprot.writeFieldBegin('slowness', TType.DOUBLE, 7)
+                oprot.writeDouble(self.slowness)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -2236,6 +2546,8 @@ class Status(object):
      - workers
      - experiment: Of the experiment that was asked for, or of the active one.
      - tasks: Of its current round, at most 10,000.
+     - wanted_workers: How many more workers a policy has asked for so far; whoever can start some may.
+     - decisions: The last few, oldest first: when, in seconds after the submission, what was done, and why.
 
     """
     thrift_spec: typing.Any = None
@@ -2245,14 +2557,18 @@ class Status(object):
         'workers',
         'experiment',
         'tasks',
+        'wanted_workers',
+        'decisions',
     )
 
 
-    def __init__(self, change: int = None, workers: list[WorkerStatus] = None, experiment: typing.Optional[ExperimentSummary] = None, tasks: list[TaskStatus] = None,):
+    def __init__(self, change: int = None, workers: list[WorkerStatus] = None, experiment: typing.Optional[ExperimentSummary] = None, tasks: list[TaskStatus] = None, wanted_workers: typing.Optional[int] = 0, decisions: typing.Optional[list[str]] = None,):
         self.change: int = change
         self.workers: list[WorkerStatus] = workers
         self.experiment: typing.Optional[ExperimentSummary] = experiment
         self.tasks: list[TaskStatus] = tasks
+        self.wanted_workers: typing.Optional[int] = wanted_workers
+        self.decisions: typing.Optional[list[str]] = decisions
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2298,6 +2614,21 @@ class Status(object):
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
+                elif fid == 5:
+                    if ftype == TType.I32:
+                        self.wanted_workers = iprot.readI32()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 6:
+                    if ftype == TType.LIST:
+                        self.decisions = []
+                        (_etype29, _size26) = iprot.readListBegin()
+                        for _i30 in range(_size26):
+                            _elem31 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.decisions.append(_elem31)
+                        iprot.readListEnd()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2320,8 +2651,8 @@ class Status(object):
             if self.workers is not None:
                 oprot.writeFieldBegin('workers', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.workers))
-                for iter26 in self.workers:
-                    iter26.write(oprot)
+                for iter32 in self.workers:
+                    iter32.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.experiment is not None:
@@ -2331,8 +2662,19 @@ class Status(object):
             if self.tasks is not None:
                 oprot.writeFieldBegin('tasks', TType.LIST, 4)
                 oprot.writeListBegin(TType.STRUCT, len(self.tasks))
-                for iter27 in self.tasks:
-                    iter27.write(oprot)
+                for iter33 in self.tasks:
+                    iter33.write(oprot)
+                oprot.writeListEnd()
+                oprot.writeFieldEnd()
+            if self.wanted_workers is not None:
+                oprot.writeFieldBegin('wanted_workers', TType.I32, 5)
+                oprot.writeI32(self.wanted_workers)
+                oprot.writeFieldEnd()
+            if self.decisions is not None:
+                oprot.writeFieldBegin('decisions', TType.LIST, 6)
+                oprot.writeListBegin(TType.STRING, len(self.decisions))
+                for iter34 in self.decisions:
+                    oprot.writeString(iter34.encode('utf-8') if sys.version_info[0] == 2 else iter34)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
@@ -2406,10 +2748,10 @@ class RecordPage(object):
                 if fid == 1:
                     if ftype == TType.LIST:
                         self.lines = []
-                        (_etype31, _size28) = iprot.readListBegin()
-                        for _i32 in range(_size28):
-                            _elem33 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.lines.append(_elem33)
+                        (_etype38, _size35) = iprot.readListBegin()
+                        for _i39 in range(_size35):
+                            _elem40 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.lines.append(_elem40)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2442,8 +2784,8 @@ class RecordPage(object):
             if self.lines is not None:
                 oprot.writeFieldBegin('lines', TType.LIST, 1)
                 oprot.writeListBegin(TType.STRING, len(self.lines))
-                for iter34 in self.lines:
-                    oprot.writeString(iter34.encode('utf-8') if sys.version_info[0] == 2 else iter34)
+                for iter41 in self.lines:
+                    oprot.writeString(iter41.encode('utf-8') if sys.version_info[0] == 2 else iter41)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.next_line is not None:
@@ -2764,6 +3106,13 @@ AttemptId.thrift_spec = (
     (3, TType.I32, 'shard', None, None, ),  # 3
     (4, TType.I32, 'attempt', None, None, ),  # 4
 )
+all_structs.append(Snapshot)
+Snapshot.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'file', [PublishedFile, None], None, ),  # 1
+    (2, TType.I64, 'steps_done', None, None, ),  # 2
+    (3, TType.I64, 'steps_total', None, None, ),  # 3
+)
 all_structs.append(Task)
 Task.thrift_spec = (
     None,  # 0
@@ -2774,6 +3123,7 @@ Task.thrift_spec = (
     (5, TType.STRUCT, 'indices', [Indices, None], None, ),  # 5
     (6, TType.STRUCT, 'optimizer_state', [PublishedFile, None], None, ),  # 6
     (7, TType.I64, 'term', None, None, ),  # 7
+    (8, TType.STRUCT, 'snapshot', [Snapshot, None], None, ),  # 8
 )
 all_structs.append(Update)
 Update.thrift_spec = (
@@ -2794,6 +3144,7 @@ Progress.thrift_spec = (
     (2, TType.I64, 'steps_done', None, None, ),  # 2
     (3, TType.I64, 'steps_total', None, None, ),  # 3
     (4, TType.DOUBLE, 'elapsed_seconds', None, None, ),  # 4
+    (5, TType.STRUCT, 'snapshot', [Snapshot, None], None, ),  # 5
 )
 all_structs.append(SystemState)
 SystemState.thrift_spec = (
@@ -2818,6 +3169,7 @@ ManagerInfo.thrift_spec = (
     (3, TType.STRING, 'presence_file', 'UTF8', None, ),  # 3
     (4, TType.DOUBLE, 'heartbeat_seconds', None, None, ),  # 4
     (5, TType.I64, 'term', None, 0, ),  # 5
+    (6, TType.DOUBLE, 'patience', None, 1.0000000000000000, ),  # 6
 )
 all_structs.append(Registration)
 Registration.thrift_spec = (
@@ -2863,6 +3215,14 @@ ExperimentSummary.thrift_spec = (
     (7, TType.STRING, 'reason', 'UTF8', None, ),  # 7
     (8, TType.BOOL, 'asked_wrongly', None, None, ),  # 8
 )
+all_structs.append(Forecast)
+Forecast.thrift_spec = (
+    None,  # 0
+    (1, TType.DOUBLE, 'q10', None, None, ),  # 1
+    (2, TType.DOUBLE, 'q50', None, None, ),  # 2
+    (3, TType.DOUBLE, 'q90', None, None, ),  # 3
+    (4, TType.DOUBLE, 'q98', None, None, ),  # 4
+)
 all_structs.append(TaskStatus)
 TaskStatus.thrift_spec = (
     None,  # 0
@@ -2872,6 +3232,8 @@ TaskStatus.thrift_spec = (
     (4, TType.I64, 'steps_done', None, None, ),  # 4
     (5, TType.I64, 'steps_total', None, None, ),  # 5
     (6, TType.DOUBLE, 'elapsed_seconds', None, None, ),  # 6
+    (7, TType.STRUCT, 'predicted', [Forecast, None], None, ),  # 7
+    (8, TType.DOUBLE, 'slowness', None, None, ),  # 8
 )
 all_structs.append(WorkerStatus)
 WorkerStatus.thrift_spec = (
@@ -2882,6 +3244,7 @@ WorkerStatus.thrift_spec = (
     (4, TType.STRUCT, 'running', [AttemptId, None], None, ),  # 4
     (5, TType.STRUCT, 'system', [SystemState, None], None, ),  # 5
     (6, TType.I64, 'tasks_done', None, None, ),  # 6
+    (7, TType.DOUBLE, 'slowness', None, None, ),  # 7
 )
 all_structs.append(Status)
 Status.thrift_spec = (
@@ -2890,6 +3253,8 @@ Status.thrift_spec = (
     (2, TType.LIST, 'workers', (TType.STRUCT, [WorkerStatus, None], False), None, ),  # 2
     (3, TType.STRUCT, 'experiment', [ExperimentSummary, None], None, ),  # 3
     (4, TType.LIST, 'tasks', (TType.STRUCT, [TaskStatus, None], False), None, ),  # 4
+    (5, TType.I32, 'wanted_workers', None, 0, ),  # 5
+    (6, TType.LIST, 'decisions', (TType.STRING, 'UTF8', False), None, ),  # 6
 )
 all_structs.append(RecordPage)
 RecordPage.thrift_spec = (
