@@ -19,7 +19,7 @@ from downpour.manager.process import Manager
 from downpour.rpc import PROTOCOL, ManagerClient, parse_address, serve_worker
 from downpour.rpc.messages import Registration, Status, Task, WorkerInfo
 from downpour.spec import Spec
-from downpour.store import SharedDirectory, decode, encode, update_name
+from downpour.store import SharedDirectory, attempt_name, decode, encode
 from downpour.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
 from downpour.version import VERSION
 
@@ -75,6 +75,10 @@ class FakeWorker:
         """Remember that an attempt is no longer wanted."""
         self.cancelled.put(attempt)
 
+    def hand_over(self, attempt: AttemptId) -> None:
+        """Hand nothing over."""
+        del attempt
+
     def drain(self) -> None:
         """Do nothing; a fake does not leave by itself."""
 
@@ -86,7 +90,7 @@ class FakeWorker:
     def publish(self, task: Task, arrays: Arrays) -> PublishedFile:
         """Publish an update's file."""
         number = task.id
-        name = update_name(number.round, number.shard, number.attempt, secrets.token_hex(3))
+        name = attempt_name("update", number, secrets.token_hex(3))
         return self.shared.store(number.experiment).put_new(name, encode(arrays, {}))
 
     def report(self, task: Task, file: PublishedFile, loss: float = 1.0) -> None:

@@ -13,7 +13,7 @@ from downpour.errors import Refused, SharedDirectoryError, StoreError
 from downpour.manager.driver import HELD_UP_SECONDS, TICK_SECONDS, Driver
 from downpour.scheduler import Scheduler
 from downpour.scheduler.commands import Command
-from downpour.scheduler.events import Event, Tick, WorkerJoined, WorkerLeft
+from downpour.scheduler.events import Event, Forecasts, Tick, WorkerJoined, WorkerLeft
 
 PATIENCE_SECONDS = 10
 JOINED = WorkerJoined(at_seconds=0.0, worker="anna")
@@ -25,7 +25,12 @@ class Sink:
     def __init__(self, at_each: Callable[[Event], None] = lambda _: None) -> None:
         self.seen: SimpleQueue[Event] = SimpleQueue()
         self.carried_out: list[Command] = []
+        self.foreseen: dict[type[Event], Event] = {}
         self._at_each = at_each
+
+    def foresee(self, event: Event) -> Event | None:
+        """Foresee nothing, or what the test has put there."""
+        return self.foreseen.pop(type(event), None)
 
     def keep(self, core: Scheduler, event: Event, commands: list[Command]) -> None:
         """Remember the event."""
@@ -75,6 +80,18 @@ def test_after_the_end_events_and_questions_are_refused_instead_of_waiting() -> 
         driver.post(JOINED).result(PATIENCE_SECONDS)
     with pytest.raises(Refused, match="stopping"):
         driver.ask(lambda core: len(core.workers))
+
+
+def test_what_is_foreseen_of_an_event_comes_before_it() -> None:
+    """So a decision never rests on older forecasts than there are."""
+    sink = Sink()
+    forecasts = Forecasts(at_seconds=0.0)
+    sink.foreseen[WorkerJoined] = forecasts
+    driver = Driver(Scheduler(), sink)
+    driver.start()
+    driver.post(JOINED).result(PATIENCE_SECONDS)
+    assert [sink.seen.get(timeout=PATIENCE_SECONDS) for _ in range(2)] == [forecasts, JOINED]
+    driver.stop()
 
 
 def test_what_still_waits_in_the_queue_at_the_end_is_refused() -> None:

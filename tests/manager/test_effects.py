@@ -16,8 +16,10 @@ from downpour.manager.effects import Effects
 from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import Prepared, Workspace, open_workspace, prepare
+from downpour.predictor import pretrained
 from downpour.rpc.messages import Registration, Task
 from downpour.runtime.facts import Fact
+from downpour.runtime.forecasting import Forecaster
 from downpour.runtime.record import RecordWriter
 from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
@@ -109,7 +111,9 @@ def office(tmp_path: Path) -> Iterator[Office]:
     shared = replace(SharedDirectory.open(tmp_path, create=True), patience_seconds=0.1)
     roster, events = Roster(), SimpleQueue[on.Event]()
     deaths = SimpleQueue[StoreError]()
-    effects = Effects(roster, None, on_death=deaths.put, patience_seconds=0.5)
+    effects = Effects(
+        roster, Forecaster(pretrained()), None, on_death=deaths.put, patience_seconds=0.5
+    )
     effects.attach(events.put, lambda: 0.0)
     space = open_workspace(shared, "any", SPEC)
     effects.open(space)
@@ -256,7 +260,9 @@ def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(
     """The recorder forgets what it knew of an experiment when that is concluded."""
     recorder = Recorder({"any": office.space}, office.roster)
     submitted = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC)
-    aggregate = do.Aggregate(cause=1, experiment="any", round=0, updates=(), train_seconds=1.0)
+    aggregate = do.Aggregate(
+        cause=1, experiment="any", round=0, shards=(), updates=(), train_seconds=1.0
+    )
     recorder.note(submitted, [aggregate])
     recorder.note(TICK, [CONCLUDE])
     assert not recorder._aggregating

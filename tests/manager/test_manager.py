@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,18 @@ from downpour.errors import IncompatiblePeer, Refused, SharedDirectoryError, Spe
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc.messages import ExperimentState, Heartbeat, Task
+from downpour.scheduler import events as on
 from downpour.store import decode
-from downpour.values import AttemptId, FailureKind, PublishedFile, SystemState, Update
+from downpour.values import (
+    AttemptId,
+    FailureKind,
+    Forecast,
+    Progress,
+    PublishedFile,
+    SystemState,
+    Update,
+)
+from tests.manager.conftest import CALM
 
 
 def test_two_rounds_average_what_the_workers_published(cluster: Any) -> None:
@@ -76,6 +87,35 @@ def test_the_record_tells_the_whole_story_in_order(cluster: Any) -> None:
     assert kinds.count("updated") == 4
     assert kinds.count("aggregated") == kinds.count("evaluated") == 2
     assert kinds.index("prepared") < kinds.index("assigned") < kinds.index("updated")
+
+
+def test_what_is_predicted_is_on_record_and_on_screen(cluster: Any) -> None:
+    """With the assignment, after each quarter of the work, and in the status all the while."""
+    pace = Forecast(q10=0.1, q50=0.2, q90=0.3, q98=0.4)
+    left = Forecast(q10=30.0, q50=40.0, q90=60.0, q98=80.0)
+    driver = cluster.manager._driver
+    given: SimpleQueue[Any] = SimpleQueue()
+    one = cluster.join("one", lambda _, task: given.put(task))
+    foreseen = on.Forecasts(at_seconds=driver.now_seconds, paces=((one.name, pace),))
+    driver.post(foreseen).result()
+    experiment = cluster.submit(shards=1, epochs=1, evaluate_every=0)
+    task = given.get(timeout=60)
+    samples = len(task.indices)
+    begun = cluster.client.status(experiment, 0, 0.0)
+    assert begun.tasks[0].predicted == pace.times(samples)
+    assert begun.tasks[0].slowness == pytest.approx(1.0)
+    attempt = task.id
+    half = Progress(attempt=attempt, steps_done=5, steps_total=10, elapsed_seconds=1.0)
+    cluster.client.heartbeat(Heartbeat(worker=one.name, running=(half,), system=CALM))
+    now = driver.now_seconds
+    driver.post(on.Forecasts(at_seconds=now, remaining=((attempt, left),))).result()
+    shown = cluster.client.status(experiment, 0, 0.0).tasks[0].predicted
+    facts = [json.loads(line) for line in cluster.record(experiment)]
+    [assigned] = [fact for fact in facts if fact["kind"] == "assigned"]
+    [told] = [fact for fact in facts if fact["kind"] == "foreseen"]
+    assert assigned["q50_seconds"] == pytest.approx(0.2 * samples)
+    assert (told["worker"], told["done"]) == (one.name, 0.5)
+    assert told["q90_seconds"] == shown.q90 == told["elapsed_seconds"] + 60.0
 
 
 def test_updates_are_gone_when_all_is_done_and_the_last_models_are_kept(cluster: Any) -> None:

@@ -10,17 +10,19 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from downpour.errors import Refused, SharedDirectoryError, SpecError
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import ManagerClient
-from downpour.rpc.messages import ExperimentState, Task
+from downpour.rpc.messages import ExperimentState, Heartbeat, Task
 from downpour.runtime.journal import read_journal, segments
-from downpour.store import SharedDirectory, layout
+from downpour.store import SharedDirectory, Work, layout, publish_work
 from downpour.store.lease import Lease
-from tests.manager.conftest import SMALL, Cluster, diligent
+from downpour.values import AttemptId, Progress, Snapshot
+from tests.manager.conftest import CALM, SMALL, Cluster, diligent
 
 if TYPE_CHECKING:
     from tests.manager.conftest import FakeWorker
@@ -77,6 +79,76 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     model = final_model(cluster, cluster.submit())
     gone(cluster)
     return model
+
+
+def publishes_and_dies(told: Event) -> Callable[[FakeWorker, Task], None]:
+    """Publish the update of shard 1 and say nothing of it; do the other tasks."""
+
+    def behave(worker: FakeWorker, task: Task) -> None:
+        if task.id.shard == 0:
+            diligent(worker, task)
+            return
+        arrays = {
+            name: array + np.asarray(task.id.shard + 1, dtype=array.dtype)
+            for name, array in worker.parameters(task).items()
+        }
+        work = Work(parameters=arrays, optimizer_state={}, samples=10, steps=1, loss=1.0)
+        publish_work(worker.shared.store(task.id.experiment), task.id, work)
+        told.set()
+
+    return behave
+
+
+def test_an_update_that_nobody_reports_is_taken_in(tmp_path: Path, undisturbed: bytes) -> None:
+    """Its worker died between publishing and reporting, and the manager with it."""
+    published = Event()
+    first = manager_of(tmp_path)
+    first.join("one", publishes_and_dies(published))
+    experiment = first.submit()
+    assert published.wait(PATIENCE_SECONDS)
+    gone(first)
+
+    second = manager_of(tmp_path)
+    second.status_when(
+        lambda status: bool(status.tasks) and all(task.has_update for task in status.tasks)
+    )
+    worker = second.join("two")
+    assert final_model(second, experiment) == undisturbed
+    assert {task.id.round for task in worker.tasks} == {1}, "nothing of round 0 was trained again"
+    gone(second)
+
+
+def test_a_snapshot_outlives_manager_and_worker(tmp_path: Path) -> None:
+    """Whoever is asked next, by whichever manager, is told where to go on."""
+    waits = Event()
+    first = manager_of(tmp_path)
+    worker = first.join("one", lambda *_: waits.set())
+    experiment = first.submit(shards=1)
+    assert waits.wait(PATIENCE_SECONDS)
+    task = worker.tasks[0]
+    store = first.shared.store(experiment)
+    file = store.put_new(layout.attempt_name("snapshot", task.id, "ab"), [b"a state"])
+    progress = Progress(
+        attempt=task.id,
+        steps_done=7,
+        steps_total=9,
+        elapsed_seconds=1.0,
+        snapshot=Snapshot(file=file, steps_done=5, steps_total=9),
+    )
+    first.client.heartbeat(Heartbeat(worker=worker.name, running=(progress,), system=CALM))
+    [saved] = [line for line in first.record(experiment) if '"saved"' in line]
+    assert json.loads(saved)["step"] == 5
+    gone(first)
+
+    second = manager_of(tmp_path)
+    other = second.join("one", diligent)
+    final_model(second, experiment)
+    assert [t.snapshot for t in other.tasks][:2] == [progress.snapshot, None]
+    assert [json.loads(x)["from_step"] for x in second.record(experiment) if '"assigned"' in x][
+        :2
+    ] == [0, 5]
+    assert file.name not in store.list()
+    gone(second)
 
 
 @pytest.mark.parametrize("tasks", range(TASKS + 1))
@@ -137,7 +209,8 @@ def test_what_has_ended_stays_known(tmp_path: Path) -> None:
     gone(first)
     stores = [first.shared.store(name) for name in (finished, cancelled)]
     for store in stores:  # as a manager leaves them that died when it had journaled the end
-        store.put_new(layout.update_name(0, 0, 0, "aa"), [b"left over"])
+        attempt = AttemptId(experiment="any", round=0, shard=0, attempt=0)
+        store.put_new(layout.attempt_name("update", attempt, "aa"), [b"left over"])
 
     second = manager_of(tmp_path)
     assert [layout.is_in_flight(name) for store in stores for name in store.list()].count(True) == 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 
+import numpy as np
 import pytest
 
+from downpour import datasets, models
 from downpour.errors import Refused
 from downpour.rpc import PROTOCOL, ManagerClient, Server, parse_address, serve_manager
 from downpour.rpc.messages import (
@@ -20,12 +22,15 @@ from downpour.rpc.messages import (
     Registered,
     Registration,
     Status,
+    Task,
 )
-from downpour.store import SharedDirectory
-from downpour.values import AttemptId, FailureKind, Update
+from downpour.spec import Spec
+from downpour.store import SharedDirectory, encode
+from downpour.training import parameters_of
+from downpour.values import AttemptId, FailureKind, Snapshot, Update
 from downpour.version import VERSION
 
-Report = tuple[AttemptId, Update | tuple[FailureKind, str]]
+Report = tuple[AttemptId, Update | Snapshot | tuple[FailureKind, str]]
 
 
 @dataclass
@@ -37,6 +42,7 @@ class FakeManager:
     known: bool = True
     term: int = 0
     unwanted: tuple[AttemptId, ...] = ()
+    refusals: int = 0
     registrations: SimpleQueue[Registration] = field(default_factory=SimpleQueue)
     reports: SimpleQueue[Report] = field(default_factory=SimpleQueue)
     beats: SimpleQueue[Heartbeat] = field(default_factory=SimpleQueue)
@@ -64,8 +70,11 @@ class FakeManager:
         return HeartbeatReply(known=self.known, unwanted=self.unwanted)
 
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
-        """Remember an update."""
+        """Remember an update, or refuse it as often as the test has set."""
         del worker
+        if self.refusals:
+            self.refusals -= 1
+            raise Refused("manager", "is stopping", busy=True)
         self.reports.put((attempt, update))
 
     def report_failure(
@@ -74,6 +83,11 @@ class FakeManager:
         """Remember a failure."""
         del worker
         self.reports.put((attempt, (kind, reason)))
+
+    def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
+        """Remember what was handed over."""
+        del worker
+        self.reports.put((attempt, snapshot))
 
     def leave(self, worker: str, reason: str) -> None:
         """Remember a goodbye."""
@@ -121,3 +135,30 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     yield Desk(manager, server, client, shared)
     client.close()
     server.stop()
+
+
+@dataclass(frozen=True)
+class Trainable:
+    """A task that can be run, in a shared directory as a manager leaves it."""
+
+    shared: SharedDirectory
+    task: Task
+
+
+@pytest.fixture(scope="module")
+def trainable(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
+    """The first task of shard 0, of which every step is saved."""
+    root = tmp_path_factory.mktemp("shared")
+    shared = replace(SharedDirectory.open(root, create=True), patience_seconds=0.1)
+    spec = Spec(shards=2, epochs=2, batch_size=16, optimizer_state="keep", snapshot_every=1e-9)
+    key = datasets.prepare(spec, shared.datasets)
+    facts = datasets.open_prepared(shared.datasets, key).facts
+    store = shared.create_experiment("any")
+    task = Task(
+        id=AttemptId(experiment="any", round=0, shard=0, attempt=0),
+        spec=store.put_new("spec.toml", [spec.to_toml().encode()]),
+        dataset=key,
+        model=store.put_new("model-0", encode(parameters_of(models.build(spec, facts)), {})),
+        indices=np.arange(100),
+    )
+    return Trainable(shared, task)

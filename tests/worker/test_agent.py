@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from threading import Event, Thread
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,27 @@ from downpour.errors import (
 from downpour.rpc import Server, WorkerClient, serve_manager, serve_worker
 from downpour.rpc.messages import Task
 from downpour.store import SharedDirectory
-from downpour.values import AttemptId, FailureKind, NumericClass, PublishedFile, SystemState, Update
+from downpour.values import (
+    AttemptId,
+    FailureKind,
+    NumericClass,
+    PublishedFile,
+    Snapshot,
+    SystemState,
+    Update,
+)
 from downpour.worker.agent import WorkerAgent
-from downpour.worker.control import TaskControl
+from downpour.worker.control import HandedOver, TaskControl
 from downpour.worker.system import SystemSampler
 
 PATIENCE_SECONDS = 10
 NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
 FILE = PublishedFile(name="some-file", size_bytes=1, checksum="0" * 32)
+SNAPSHOT = Snapshot(
+    file=PublishedFile(name="snapshot", size_bytes=1, checksum="0" * 32),
+    steps_done=1,
+    steps_total=2,
+)
 UPDATE = Update(
     file=FILE,
     samples=3,
@@ -147,6 +161,36 @@ def test_a_task_ends_in_a_report(desk: Any, office: Office) -> None:
     assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task().id, UPDATE)
 
 
+def test_an_update_that_a_stopping_manager_refuses_is_reported_again(
+    desk: Any, office: Office
+) -> None:
+    """Whoever is in office next takes it; nothing is trained twice."""
+    desk.manager.refusals = 2
+    office.client.train(task())
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task().id, UPDATE)
+    assert desk.manager.refusals == 0
+
+
+def test_a_snapshot_is_known_once_a_heartbeat_was_answered(desk: Any, office: Office) -> None:
+    """Only by a manager that wants the attempt; until then it is mentioned again and again."""
+    office.work.act = until_cancelled
+    desk.manager.unwanted = ()
+    office.client.train(task())
+    office.work.began.get(timeout=PATIENCE_SECONDS)
+    control = office.agent._running
+    assert control is not None
+    desk.manager.known = False  # who does not know the worker has not heard of the snapshot either
+    control.snapshot = SNAPSHOT
+    while not (beat := desk.manager.beats.get(timeout=PATIENCE_SECONDS)).running[0].snapshot:
+        pass
+    assert beat.running[0].snapshot == SNAPSHOT
+    deadline = monotonic() + PATIENCE_SECONDS
+    while not control.snapshot_is_known and monotonic() < deadline:
+        desk.manager.beats.get(timeout=PATIENCE_SECONDS)
+    assert control.known_snapshot == SNAPSHOT
+    office.client.cancel(task().id)
+
+
 def test_a_call_that_is_repeated_starts_nothing_twice(desk: Any, office: Office) -> None:
     """The manager may call again when an answer was lost; the task runs once."""
     office.work.act = until_cancelled
@@ -190,6 +234,25 @@ def test_a_cancelled_attempt_ends_and_the_next_task_is_taken(desk: Any, office: 
     office.work.began.get(timeout=PATIENCE_SECONDS)
     office.client.cancel(task(0).id)
     assert desk.manager.reports.get(timeout=PATIENCE_SECONDS)[1][0] is FailureKind.CANCELLED
+    office.work.act = lambda _: UPDATE
+    office.client.train(task(1))
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(1).id, UPDATE)
+
+
+def hands_over(control: TaskControl) -> Update:
+    """Run until somebody asks for the state."""
+    assert control.leaving.wait(PATIENCE_SECONDS)
+    raise HandedOver(SNAPSHOT)
+
+
+def test_an_attempt_is_handed_over_on_demand(desk: Any, office: Office) -> None:
+    """Its snapshot is reported, and the worker takes the next task."""
+    office.work.act = hands_over
+    office.client.train(task(0))
+    office.work.began.get(timeout=PATIENCE_SECONDS)
+    office.client.hand_over(task(1).id)
+    office.client.hand_over(task(0).id)
+    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(0).id, SNAPSHOT)
     office.work.act = lambda _: UPDATE
     office.client.train(task(1))
     assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(1).id, UPDATE)
@@ -250,6 +313,22 @@ def test_heartbeats_tell_how_far_the_attempt_has_come(desk: Any, office: Office)
     while not (progress := beat.running[0]).steps_done:
         beat = desk.manager.beats.get(timeout=PATIENCE_SECONDS)
     assert (progress.attempt, progress.steps_done, progress.steps_total) == (task().id, 5, 10)
+
+
+def test_a_worker_that_prepares_for_long_is_heard_meanwhile(desk: Any) -> None:
+    """On a busy machine its imports take longer than silence is borne."""
+    agent = WorkerAgent(
+        desk.client, desk.shared, "slow", NUMERICS, Work(SimpleQueue(), until_cancelled)
+    )
+    agent.register("127.0.0.1", 1)
+    heard = SimpleQueue[str]()
+
+    def prepare() -> None:
+        heard.put(desk.manager.beats.get(timeout=PATIENCE_SECONDS).worker)
+        agent.drain()
+
+    agent.run(prepare)
+    assert heard.get_nowait() == agent.name
 
 
 def test_an_unwanted_attempt_stops_when_a_heartbeat_says_so(desk: Any, office: Office) -> None:

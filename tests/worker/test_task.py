@@ -4,45 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 from threading import Timer
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from downpour import datasets, models
 from downpour.errors import FileCorrupt, TrainingError
 from downpour.rpc.indices import pack_indices
 from downpour.rpc.messages import IndicesFile, Task
 from downpour.spec import Spec
-from downpour.store import SharedDirectory, decode, encode
-from downpour.training import parameters_of
-from downpour.values import AttemptId, PublishedFile
+from downpour.store import SharedDirectory, decode
+from downpour.values import PublishedFile
 from downpour.worker.control import TaskCancelled, TaskControl
 from downpour.worker.task import TaskRunner
 
-SPEC = Spec(shards=2, epochs=2, batch_size=16, optimizer_state="keep")
-INDICES = np.arange(100)
+if TYPE_CHECKING:
+    from tests.worker.conftest import Trainable
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> SharedDirectory:
-    """A shared directory with an experiment in it, as a manager leaves it."""
-    root = tmp_path_factory.mktemp("shared")
-    return replace(SharedDirectory.open(root, create=True), patience_seconds=0.1)
+def shared(trainable: Trainable) -> SharedDirectory:
+    """The shared directory of the task."""
+    return trainable.shared
 
 
 @pytest.fixture(scope="module")
-def task(shared: SharedDirectory) -> Task:
+def task(trainable: Trainable) -> Task:
     """The first task of shard 0."""
-    key = datasets.prepare(SPEC, shared.datasets)
-    facts = datasets.open_prepared(shared.datasets, key).facts
-    store = shared.create_experiment("any")
-    return Task(
-        id=AttemptId(experiment="any", round=0, shard=0, attempt=0),
-        spec=store.put_new("spec.toml", [SPEC.to_toml().encode()]),
-        dataset=key,
-        model=store.put_new("model-0", encode(parameters_of(models.build(SPEC, facts)), {})),
-        indices=INDICES,
-    )
+    return trainable.task
 
 
 def content(shared: SharedDirectory, file: PublishedFile) -> bytes:
@@ -85,7 +74,7 @@ def test_a_kept_optimizer_state_is_continued(shared: SharedDirectory, task: Task
 
 def test_indices_may_come_as_a_file(shared: SharedDirectory, task: Task) -> None:
     """A list too large for a message is read from the experiment's folder."""
-    packed = pack_indices(INDICES)
+    packed = pack_indices(np.arange(100))
     file = IndicesFile(
         width_bytes=packed.width_bytes,
         count=packed.count,
@@ -139,7 +128,7 @@ def test_an_altered_model_is_noticed(shared: SharedDirectory, task: Task) -> Non
 def test_a_worker_without_cuda_says_so(shared: SharedDirectory, task: Task) -> None:
     """A task for CUDA on a worker for the CPU fails; the manager will try another one."""
     store = shared.create_experiment("accelerated")
-    spec = store.put_new("spec.toml", [SPEC.replace(device="cuda").to_toml().encode()])
+    spec = store.put_new("spec.toml", [Spec(device="cuda").to_toml().encode()])
     other = replace(task, id=replace(task.id, experiment="accelerated"), spec=spec)
     with pytest.raises(TrainingError, match="--device cuda"):
         TaskRunner(shared, "cpu").run(other, TaskControl(other.id))

@@ -44,6 +44,7 @@ class LocalCluster:
         self._workers = workers
         self._threads = threads
         self._device = device
+        self._provided = 0
         self._news: dict[str, dict[str, Any]] = {}
         self._news_ended = False
         self._changed = Condition()
@@ -86,6 +87,12 @@ class LocalCluster:
         self._server.wait()
         self._listener.join()
 
+    def provide(self, wanted: int) -> None:
+        """Start workers besides the first ones, up to so many in all, but no crowd."""
+        while self._provided < min(wanted, self._workers):
+            self._provided += 1
+            self._start_worker(f"worker-{self._workers + self._provided}")
+
     def check(self) -> None:
         """Raise LaunchError if the manager, or the last of the workers, has ended."""
         with self._changed:
@@ -94,7 +101,7 @@ class LocalCluster:
                 raise self._end_of(MANAGER)
             if self._is_over():
                 raise LaunchError(f"the processes of this run have ended; see {self.log}")
-            if ended and len(ended) >= self._workers:
+            if ended and len(ended) >= self._workers + self._provided:
                 raise self._end_of(min(ended))
 
     def _start_worker(self, name: str) -> None:

@@ -40,6 +40,10 @@ HELD_UP_SECONDS = 2.0
 class CommandSink(Protocol):
     """Whoever keeps what happened and carries the commands out; long effects run elsewhere."""
 
+    def foresee(self, event: Event) -> Event | None:
+        """Return what the core should know before it takes an event in."""
+        ...
+
     def keep(self, core: Scheduler, event: Event, commands: list[Command]) -> None:
         """Gather what must be kept of an event and of what follows from it."""
         ...
@@ -216,6 +220,7 @@ class Driver:
         What is wrong with one item goes to whoever waits for it. Raises StoreError where nothing
         can be made durable any more, or is not for us to do; then nobody has been answered.
         """
+        items = [one for item in items for one in self._with_foresight(item)]
         handled = [(item, result) for item in items if (result := self._handle(item)) is not None]
         try:
             self._commit()
@@ -227,6 +232,10 @@ class Driver:
             raise
         for item, (result,) in handled:
             self._act(item, result)
+
+    def _with_foresight(self, item: _Item) -> list[_Item]:
+        before = self._sink.foresee(item.event) if isinstance(item, _Posted) else None
+        return [item] if before is None else [_Posted(before, Future()), item]
 
     def _handle(self, item: _Item) -> tuple[Any] | None:
         try:

@@ -32,9 +32,11 @@ from downpour.manager.recovery import Legacy
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import Workspace
 from downpour.rpc.messages import Task
+from downpour.runtime.forecasting import Forecaster
 from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
+from downpour.store import find_updates
 from downpour.store.patience import Patience, is_of_the_directory
 from downpour.values import FailureKind
 
@@ -52,6 +54,7 @@ class Effects:
 
     Args:
         roster: the workers that can be called.
+        forecaster: says how long they will take.
         data_dir: a folder with datasets, if there is one.
         on_death: is told why nothing can be done any more.
         patience_seconds: how long the shared directory may be gone or full.
@@ -60,6 +63,7 @@ class Effects:
     def __init__(
         self,
         roster: Roster,
+        forecaster: Forecaster,
         data_dir: Path | None,
         *,
         on_death: OnDeath = lambda _: None,
@@ -70,6 +74,7 @@ class Effects:
         self._closing = Event()
         self._patience = Patience(seconds=patience_seconds, sleep=self._closing.wait)
         self._roster = roster
+        self._forecaster = forecaster
         self._data_dir = data_dir
         self._calls = OrderedCalls(CALLS_AT_ONCE)
         self._works = ThreadPoolExecutor(1, thread_name_prefix="work")
@@ -107,8 +112,15 @@ class Effects:
             with suppress(SharedDirectoryError):
                 space.close()
 
+    def foresee(self, event: on.Event) -> on.Event | None:
+        """Forecast before time passes for the core, and before a round begins."""
+        if isinstance(event, on.Tick | on.Aggregated):
+            return self._forecaster.forecasts(event.at_seconds)
+        return None
+
     def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> None:
-        """Gather what must be kept; see `Keeper`."""
+        """Gather what must be kept, see `Keeper`; the forecaster learns from it."""
+        self._forecaster.follow(core, event, commands)
         self._keeper.keep(core, event, commands)
 
     def commit(self) -> None:
@@ -120,7 +132,7 @@ class Effects:
         for command in commands:
             self._start(command)
 
-    def _start(self, command: do.Command) -> None:  # noqa: C901 - one arm a command
+    def _start(self, command: do.Command) -> None:  # noqa: C901, PLR0912 - one arm a command
         match command:
             case do.Prepare():
                 self._work(self._works, command.experiment, lambda: self._prepare(command))
@@ -128,6 +140,8 @@ class Effects:
                 self._calls.submit(command.worker, lambda: self._assign(command))
             case do.Cancel():
                 self._calls.submit(command.worker, lambda: self._cancel(command))
+            case do.HandOver():
+                self._calls.submit(command.worker, lambda: self._hand_over(command))
             case do.Aggregate():
                 self._work(self._works, command.experiment, lambda: self._aggregate(command))
             case do.Evaluate():
@@ -140,7 +154,11 @@ class Effects:
                 self._clean(command.experiment, lambda: self._conclude(command))
             case do.Dismiss():
                 self._roster.strike(command.worker)
-            case do.Accept() | do.GiveUp():
+            case do.Adopt():
+                self._work(self._works, command.experiment, lambda: self._adopt(command))
+            case do.Accept() | do.Save() | do.Contradict() | do.GiveUp() | do.Foresee():
+                pass
+            case do.Drop() | do.Resize() | do.RequestWorker():
                 pass
             case _:
                 assert_never(command)
@@ -219,6 +237,13 @@ class Effects:
         except ProtocolError as error:
             log.info("%s: could not be told to stop: %s", command.worker, error)
 
+    def _hand_over(self, command: do.HandOver) -> None:
+        """Best effort: the policy sees that nothing came of it."""
+        try:
+            self._roster.client(command.worker).hand_over(command.attempt)
+        except ProtocolError as error:
+            log.info("%s: could not be asked to hand over: %s", command.worker, error)
+
     def _task(self, command: do.Assign) -> Task:
         space = self._spaces[command.attempt.experiment]
         return Task(
@@ -226,8 +251,9 @@ class Effects:
             spec=space.spec_file,
             dataset=workspace.ready(space).dataset_key,
             model=command.model,
-            indices=workspace.shard_indices(space, command.attempt.shard),
+            indices=workspace.indices_of(space, command.attempt.shard, command.portion),
             optimizer_state=command.optimizer_state,
+            snapshot=command.snapshot,
             term=self._term,
         )
 
@@ -246,10 +272,23 @@ class Effects:
             )
         )
 
+    def _adopt(self, command: do.Adopt) -> None:
+        workers = dict(command.attempts)
+        for attempt, update in find_updates(self._spaces[command.experiment].store, workers):
+            log.info("%s was published by %s, and is taken in", attempt, workers[attempt])
+            self._post(
+                on.UpdatePublished(
+                    at_seconds=self._clock(),
+                    worker=workers[attempt],
+                    attempt=attempt,
+                    update=update,
+                )
+            )
+
     def _aggregate(self, command: do.Aggregate) -> None:
         space = self._spaces[command.experiment]
         try:
-            model = workspace.aggregate(space, command.round, command.updates)
+            model = workspace.aggregate(space, command.round, command.shards, command.updates)
         except UpdatesRefused as refused:
             self._post(
                 on.UpdatesRefused(

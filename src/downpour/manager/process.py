@@ -22,7 +22,9 @@ from downpour.manager.options import ManagerOptions
 from downpour.manager.recovery import Legacy, recover
 from downpour.manager.roster import Roster
 from downpour.manager.service import ManagerService
+from downpour.predictor import pretrained
 from downpour.rpc import Address, Trust, serve_manager
+from downpour.runtime.forecasting import Forecaster
 from downpour.scheduler import Replay, SchedulerOptions
 from downpour.store import SharedDirectory
 from downpour.store.lease import Lease, Office
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 
 _FILES = 65536
 _OFFICE_SECONDS = 1.0
+_AWAY_SECONDS = 60.0
+"""How long the shared directory may be gone or full, at a patience of 1."""
 
 
 class Manager:
@@ -47,32 +51,47 @@ class Manager:
 
         Raises:
             SharedDirectoryError: the folder cannot serve, or another manager serves there.
-            SpecError: the port is in use, a credential is wrong, or others could reach the port
-                and nothing would be asked of them.
+            SpecError: the port is in use, a credential is wrong, others could reach the port and
+                nothing would be asked of them, or the predictor's file is none.
         """
         trust = Trust.load(options.credentials)
+        predictor = pretrained(Path(options.predictor) if options.predictor else None)
         shared = replace(
             SharedDirectory.open(Path(options.shared), create=True),
-            patience_seconds=options.patience_seconds,
+            patience_seconds=options.patience_seconds * options.patience,
         )
         self._embedded = options.embedded
         self._on_death = on_death
         self._lease = Lease(shared)
         if not options.embedded:
             self._lease.acquire(wait=options.successor, while_waiting=_say_who_serves)
-        core = Replay(SchedulerOptions(lost_after_seconds=options.lost_after_seconds))
+        core = Replay(SchedulerOptions(patience=options.patience))
+        away_seconds = _AWAY_SECONDS * options.patience
         data_dir = Path(options.data_dir) if options.data_dir else None
         self._roster = Roster()
-        self._effects = Effects(self._roster, data_dir, on_death=on_death)
+        forecaster = Forecaster(predictor, always=True)
+        self._effects = Effects(
+            self._roster, forecaster, data_dir, on_death=on_death, patience_seconds=away_seconds
+        )
         self._driver = Driver(
-            core, self._effects, on_death=on_death, check_office=self._raise_if_replaced
+            core,
+            self._effects,
+            patience_seconds=away_seconds,
+            on_death=on_death,
+            check_office=self._raise_if_replaced,
         )
         self._effects.attach(self._driver.post, lambda: self._driver.now_seconds)
         self._service = ManagerService(
             options, trust, shared, self._driver, self._effects, self._roster
         )
         try:
-            self._server = serve_manager(self._service, options.host, options.port, trust=trust)
+            self._server = serve_manager(
+                self._service,
+                options.host,
+                options.port,
+                trust=trust,
+                on_end=self._service.connection_ended,
+            )
             self._begin(shared, core)
         except BaseException:
             self._lease.release()

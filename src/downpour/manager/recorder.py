@@ -7,6 +7,7 @@ is written here: that is the keeper's doing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from downpour.manager.roster import Roster
@@ -17,6 +18,8 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.values import AttemptId
 from downpour.version import VERSION
+
+log = logging.getLogger(__name__)
 
 
 class Recorder:
@@ -65,12 +68,24 @@ class Recorder:
             case _:
                 pass
 
-    def _note_command(self, command: do.Command, now: float) -> None:
+    def _note_command(self, command: do.Command, now: float) -> None:  # noqa: C901 - arms
         match command:
             case do.Assign():
                 attempt = _of(command.attempt)
-                fact = facts.Assigned(**attempt, worker=command.worker, reason=command.reason)
+                begun = command.snapshot.steps_done if command.snapshot else 0
+                forecast = command.forecast
+                fact = facts.Assigned(
+                    **attempt,
+                    worker=command.worker,
+                    reason=command.reason,
+                    from_step=begun,
+                    q10_seconds=forecast.q10 if forecast else None,
+                    q50_seconds=forecast.q50 if forecast else None,
+                    q90_seconds=forecast.q90 if forecast else None,
+                )
                 self._write(command.attempt.experiment, now, fact)
+            case do.Foresee():
+                self._foreseen(command, now)
             case do.Accept():
                 self._accepted(command, now)
             case do.GiveUp():
@@ -81,6 +96,18 @@ class Recorder:
                     reason=command.reason,
                 )
                 self._write(command.attempt.experiment, now, failed)
+            case do.Save():
+                saved = facts.Saved(
+                    **_of(command.attempt),
+                    worker=command.worker,
+                    step=command.snapshot.steps_done,
+                    bytes=command.snapshot.file.size_bytes,
+                )
+                self._write(command.attempt.experiment, now, saved)
+            case do.Contradict():
+                self._contradicted(command, now)
+            case do.HandOver() | do.Drop() | do.Resize() | do.RequestWorker():
+                self._directed(command, now)
             case do.Aggregate():
                 self._aggregating[command.experiment] = (now, command)
             case do.Dismiss():
@@ -134,6 +161,19 @@ class Recorder:
         )
         self._write(event.experiment, now, fact)
 
+    def _foreseen(self, command: do.Foresee, now: float) -> None:
+        predicted = command.remaining.later(command.elapsed_seconds)
+        fact = facts.Foreseen(
+            **_of(command.attempt),
+            worker=command.worker,
+            done=command.done,
+            elapsed_seconds=command.elapsed_seconds,
+            q10_seconds=predicted.q10,
+            q50_seconds=predicted.q50,
+            q90_seconds=predicted.q90,
+        )
+        self._write(command.attempt.experiment, now, fact)
+
     def _accepted(self, command: do.Accept, now: float) -> None:
         update = command.update
         fact = facts.Updated(
@@ -149,6 +189,42 @@ class Recorder:
             bytes=update.file.size_bytes,
         )
         self._write(command.attempt.experiment, now, fact)
+
+    def _directed(
+        self, command: do.HandOver | do.Drop | do.Resize | do.RequestWorker, now: float
+    ) -> None:
+        """Put on record what a policy has asked for, besides assignments."""
+        fact: Fact
+        match command:
+            case do.HandOver():
+                fact = facts.HandOverAsked(
+                    **_of(command.attempt),
+                    worker=command.worker,
+                    meant_for=command.meant_for,
+                    reason=command.reason,
+                )
+                experiment = command.attempt.experiment
+            case do.Drop():
+                experiment, shards = command.experiment, command.shards
+                fact = facts.Dropped(round=command.round, shards=shards, reason=command.reason)
+            case do.Resize():
+                experiment, samples = command.experiment, command.samples
+                fact = facts.Resized(round=command.round, samples=samples, reason=command.reason)
+            case do.RequestWorker():
+                experiment = command.experiment
+                fact = facts.WorkerRequested(reason=command.reason)
+        self._write(experiment, now, fact)
+
+    def _contradicted(self, command: do.Contradict, now: float) -> None:
+        differs = facts.Contradicted(
+            **_of(command.attempt),
+            worker=command.worker,
+            accepted_from=command.accepted_from,
+            checksum=command.update.file.checksum,
+            accepted_checksum=command.accepted.file.checksum,
+        )
+        log.warning("%s", differs)
+        self._write(command.attempt.experiment, now, differs)
 
     def _aggregated(self, event: on.Aggregated, now: float) -> None:
         began, asked = self._aggregating.pop(event.experiment, (now, None))

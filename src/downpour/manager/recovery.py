@@ -43,14 +43,20 @@ class Legacy:
         }
 
     def workspaces(self, shared: SharedDirectory, term: int) -> list[Workspace]:
-        """Open every experiment's folder again, to go on under a term of one's own."""
+        """Open every experiment's folder again, to go on under a term of one's own.
+
+        Raises:
+            SharedDirectoryError: it cannot be written to, or another manager has taken over.
+        """
         spaces = [_opened(shared, name, term, story) for name, story in self.stories.items()]
         for space in spaces:
             space.concluded = self._has_ended(space.experiment)
             if space.concluded:
                 self._finish_concluding(space)
             else:
-                self._remove_unknown_models(space)
+                # First: else what an earlier manager still writes might name what is removed.
+                space.journal.commit()
+                self._remove_unknown(space)
         return spaces
 
     def _finish_concluding(self, space: Workspace) -> None:
@@ -62,11 +68,12 @@ class Legacy:
     def _has_ended(self, experiment: str) -> bool:
         return self.core.experiments[experiment].life.state in _ENDED
 
-    def _remove_unknown_models(self, space: Workspace) -> None:
-        """Remove model versions that were published, but not journaled before the end."""
-        known = {file.name for file in self.core.experiments[space.experiment].models}
-        for name in space.store.list():
-            if isinstance(layout.parse_name(name), layout.ModelName) and name not in known:
+    def _remove_unknown(self, space: Workspace) -> None:
+        """Remove what was published and not journaled before the end, if nobody will name it."""
+        experiment = self.core.experiments[space.experiment]
+        known = {file.name for file in experiment.files()}
+        for name in set(space.store.list()) - known:
+            if layout.is_spent(name, experiment.rounds_done):
                 space.store.delete(name)
 
 

@@ -24,6 +24,7 @@ from downpour.errors import (
 from downpour.manager import status as views
 from downpour.manager.driver import Driver
 from downpour.manager.effects import Effects
+from downpour.manager.lookout import Lookout
 from downpour.manager.options import ManagerOptions
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import open_workspace
@@ -42,7 +43,8 @@ from downpour.runtime.record import RecordWriter
 from downpour.scheduler import events as on
 from downpour.spec import Spec
 from downpour.store import SharedDirectory
-from downpour.values import AttemptId, FailureKind, Update
+from downpour.stragglers import POLICIES, check_policy
+from downpour.values import AttemptId, FailureKind, Snapshot, Update
 from downpour.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,7 @@ class ManagerService:
         self._driver = driver
         self._effects = effects
         self._roster = roster
+        self._lookout = Lookout(roster, trust, self._lose)
         self._presence = secrets.token_hex(16)
         self._presence_file = ""
 
@@ -93,6 +96,7 @@ class ManagerService:
             version=VERSION,
             presence_file=self._presence_file,
             heartbeat_seconds=self._options.heartbeat_seconds,
+            patience=self._options.patience,
             term=self._term,
         )
 
@@ -110,11 +114,13 @@ class ManagerService:
         self._warn_of_mixture(worker, registration)
         joined = on.WorkerJoined(at_seconds=self._now, worker=worker, running=registration.running)
         self._driver.post(joined).result()
+        self._lookout.heard(worker)
         log.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
         return Registered(worker=worker)
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Take note that a worker lives; tell it what it should not be running."""
+        self._lookout.heard(heartbeat.worker)
         event = on.HeartbeatReceived(
             at_seconds=self._now,
             worker=heartbeat.worker,
@@ -146,11 +152,26 @@ class ManagerService:
         )
         self._driver.post(event).result()
 
+    def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
+        """Take in where an attempt has stopped; when this returns, another one can go on there."""
+        event = on.HandedOver(
+            at_seconds=self._now, worker=worker, attempt=attempt, snapshot=snapshot
+        )
+        self._driver.post(event).result()
+
     def leave(self, worker: str, reason: str) -> None:
         """Let a worker go."""
         self._driver.post(
             on.WorkerLeft(at_seconds=self._now, worker=worker, reason=reason)
         ).result()
+
+    def connection_ended(self) -> None:
+        """Notice where the connection that this thread served was that of a worker now dead."""
+        self._lookout.connection_ended()
+
+    def _lose(self, worker: str, reason: str) -> None:
+        log.info("%s is lost: %s", worker, reason)
+        self._driver.post(on.WorkerLost(at_seconds=self._now, worker=worker, reason=reason))
 
     # Clients
 
@@ -176,13 +197,23 @@ class ManagerService:
         data_dir = Path(self._options.data_dir) if self._options.data_dir else None
         datasets.check_source(asked, data_dir)
         models.check_model(asked)
-        resolved = asked if asked.shards is not None else asked.replace(shards=self._live_workers())
+        resolved = self._resolved(asked)
         experiment = _new_name(resolved.name, request)
         self._effects.open(open_workspace(self._shared, experiment, resolved, self._term))
         event = on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=resolved)
         self._driver.post(event).result()
         log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.epochs)
         return experiment
+
+    def _resolved(self, asked: Spec) -> Spec:
+        """Fix the number of shards: one for each worker that is here, but for the standbys."""
+        live = self._driver.ask(lambda core: len(core.workers))
+        check_policy(asked, POLICIES[asked.policy], live or asked.standbys + 1)
+        if asked.shards is not None:
+            return asked
+        if live == 0:
+            raise SpecError("shards", None, "no worker is there to count; name a number of shards")
+        return asked.replace(shards=live - asked.standbys)
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
         """Say what goes on, waiting for a change where the caller has seen all there is."""
@@ -252,12 +283,6 @@ class ManagerService:
                 theirs, its = other.registration.numeric_class, registration.numeric_class
                 log.warning("%s computes with %s, others with %s", worker, its, theirs)
                 return
-
-    def _live_workers(self) -> int:
-        live: int = self._driver.ask(lambda core: len(core.workers))
-        if live == 0:
-            raise SpecError("shards", None, "no worker is there to count; name a number of shards")
-        return live
 
     def _known(self, experiment: str) -> RecordWriter:
         space = self._effects.space(experiment)

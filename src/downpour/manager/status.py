@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+
 from downpour.manager.roster import Roster
 from downpour.rpc.messages import (
     ExperimentState,
@@ -14,6 +18,7 @@ from downpour.scheduler import Scheduler
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Task
 from downpour.scheduler.workers import Worker
+from downpour.values import Forecast, Progress
 
 TASKS_SHOWN = 10_000
 
@@ -22,12 +27,21 @@ def status(core: Scheduler, roster: Roster, experiment: str, change: int) -> Sta
     """Show the workers, and the experiment asked for (or the active one) with its round's tasks."""
     shown = core.experiments.get(experiment) if experiment else core.active
     tasks = shown.round.tasks[:TASKS_SHOWN] if shown and shown.round else []
+    usual = _usual_pace(core, tasks)
     return Status(
         change=change,
         workers=tuple(_worker(worker, roster) for worker in core.workers),
         experiment=summary(shown) if shown else None,
-        tasks=tuple(_task(core, task) for task in tasks),
+        tasks=tuple(_task(core, task, usual) for task in tasks),
+        wanted_workers=core.wanted_workers,
+        decisions=tuple(_decisions(core, shown)) if shown else (),
     )
+
+
+def _decisions(core: Scheduler, shown: Experiment) -> Iterator[str]:
+    for decision in core.decisions:
+        if decision.experiment == shown.name:
+            yield f"{decision.at_seconds - shown.submitted_at_seconds:.1f} s, {decision.said}"
 
 
 def summary(experiment: Experiment) -> ExperimentSummary:
@@ -55,18 +69,58 @@ def _worker(worker: Worker, roster: Roster) -> WorkerStatus:
         running=worker.running,
         system=worker.system,
         tasks_done=worker.tasks_done,
+        slowness=median(worker.slowness) if worker.slowness else None,
     )
 
 
-def _task(core: Scheduler, task: Task) -> TaskStatus:
-    worker = core.workers.get(task.worker) if task.worker else None
-    progress = worker.progress if worker and worker.running == task.attempt else None
+def _task(core: Scheduler, task: Task, usual_pace: float) -> TaskStatus:
+    progress = _furthest(core, task)
     done = task.update.steps if task.update else 0
+    holder = next((w for w, a in task.held_by.items() if progress and a == progress.attempt), None)
+    name = holder or task.worker or next(iter(task.held_by), None)
+    worker = core.workers.get(name) if name in task.held_by else None
+    pace = _predicted_pace(task, worker) if worker else None
     return TaskStatus(
         shard=task.shard,
         state=task.life.state,
-        worker=task.worker,
+        worker=name,
         steps_done=progress.steps_done if progress else done,
         steps_total=progress.steps_total if progress else done,
         elapsed_seconds=progress.elapsed_seconds if progress else 0.0,
+        predicted=_sendable(worker.predicted) if worker else None,
+        slowness=pace / usual_pace if pace and usual_pace else None,
     )
+
+
+def _usual_pace(core: Scheduler, tasks: Sequence[Task]) -> float:
+    """Return the median of the round's paces, measured or predicted, in seconds a sample."""
+    paces = [
+        task.completion_seconds / task.offer.samples
+        for task in tasks
+        if task.attempt and task.offer.samples and not task.began_at[task.attempt.attempt]
+    ]
+    holders = ((task, core.workers.get(name)) for task in tasks for name in task.held_by)
+    predicted = (_predicted_pace(task, worker) for task, worker in holders if worker)
+    paces += [pace for pace in predicted if pace]
+    return median(paces) if paces else 0.0
+
+
+def _predicted_pace(task: Task, worker: Worker) -> float | None:
+    """Return the seconds a sample that a worker is predicted to take for its part of a task."""
+    forecast, attempt = _sendable(worker.predicted), task.held_by.get(worker.name)
+    if forecast is None or attempt is None:
+        return None
+    own = task.offer.samples * (1 - task.began_at[attempt.attempt])
+    return forecast.q50 / own if own > 0 else None
+
+
+def _sendable(forecast: Forecast | None) -> Forecast | None:
+    """Leave out what is no number of seconds: messages hold none such."""
+    return forecast if forecast is not None and math.isfinite(forecast.q98) else None
+
+
+def _furthest(core: Scheduler, task: Task) -> Progress | None:
+    """Return the progress of the attempt that has come furthest."""
+    workers = (core.workers.get(name) for name in task.held_by)
+    reports = [worker.progress for worker in workers if worker and worker.progress]
+    return max(reports, key=lambda progress: progress.share, default=None)

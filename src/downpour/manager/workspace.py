@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from downpour import datasets, models
@@ -62,7 +63,7 @@ class Workspace:
     journal: Journal
     concluded: bool = False
     prepared: Prepared | None = None
-    index_files: dict[int, IndicesFile] = field(default_factory=dict)
+    index_files: dict[tuple[int, int], IndicesFile] = field(default_factory=dict)
 
     def close(self) -> None:
         """Let go of record and journal; both can still be read."""
@@ -154,24 +155,34 @@ def prepare(
     )
 
 
-def shard_indices(space: Workspace, shard: int) -> IndexArray | IndicesFile:
-    """Return a shard's indices as they travel: in the message, or as a file where too many."""
-    indices = ready(space).shards[shard]
+def indices_of(
+    space: Workspace, shard: int, portion: tuple[int, int] | None
+) -> IndexArray | IndicesFile:
+    """Return a shard's indices as they travel: in the message, or as a file where too many.
+
+    A `portion` counts through all shards, one after the other, where the round was cut anew.
+    """
+    shards = ready(space).shards
+    key = portion or (shard, -1)
+    if key in space.index_files:
+        return space.index_files[key]
+    indices = shards[shard] if portion is None else np.concatenate(shards)[slice(*portion)]
     if indices.nbytes <= PACKED_BYTES_MAX:
         return indices
-    if shard not in space.index_files:
-        packed = pack_indices(indices)
-        name = layout.indices_name(shard, secrets.token_hex(3))
-        space.index_files[shard] = IndicesFile(
-            width_bytes=packed.width_bytes,
-            count=packed.count,
-            file=space.store.put_new(name, [packed.data]),
-        )
-    return space.index_files[shard]
+    packed = pack_indices(indices)
+    name = layout.indices_name(shard, secrets.token_hex(3))
+    space.index_files[key] = IndicesFile(
+        width_bytes=packed.width_bytes,
+        count=packed.count,
+        file=space.store.put_new(name, [packed.data]),
+    )
+    return space.index_files[key]
 
 
-def aggregate(space: Workspace, round_number: int, updates: Sequence[Update]) -> PublishedFile:
-    """Fold a round's updates, given in shard order, into the next model version.
+def aggregate(
+    space: Workspace, round_number: int, shards: Sequence[int], updates: Sequence[Update]
+) -> PublishedFile:
+    """Fold a round's updates, given in the order of their shards, into the next model version.
 
     Raises:
         UpdatesRefused: names the shards whose updates cannot be used.
@@ -179,7 +190,7 @@ def aggregate(space: Workspace, round_number: int, updates: Sequence[Update]) ->
     """
     contributions = [
         Contribution(shard=shard, samples=update.samples, loss=update.loss, file=update.file)
-        for shard, update in enumerate(updates)
+        for shard, update in zip(shards, updates, strict=True)
     ]
     weights = AGGREGATORS[space.spec.aggregate](contributions)
     arrays = fold(space.store, contributions, weights, reference=ready(space).layout)

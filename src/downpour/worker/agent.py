@@ -15,7 +15,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
 
-from tenacity import Retrying, retry_if_exception_type, stop_when_event_set, wait_random_exponential
+from tenacity import Retrying, retry_if_exception, stop_when_event_set, wait_random_exponential
 
 from downpour.errors import (
     DeadlineExceeded,
@@ -38,7 +38,7 @@ from downpour.rpc.messages import (
 from downpour.store import SharedDirectory
 from downpour.values import AttemptId, FailureKind, NumericClass, Update
 from downpour.version import VERSION
-from downpour.worker.control import TaskCancelled, TaskControl
+from downpour.worker.control import HandedOver, TaskCancelled, TaskControl
 from downpour.worker.system import SystemSampler
 
 log = logging.getLogger(__name__)
@@ -75,6 +75,8 @@ class WorkerAgent:
         self._where = ("", 0)
         self._heartbeat_seconds = 1.0
         self._term = 0
+        self._patience = 1.0
+        self._to_hand_over: AttemptId | None = None
         self.name = name
 
     # The Worker service, called on the server's threads
@@ -112,6 +114,13 @@ class WorkerAgent:
                 self._wanted = None
             if self._running is not None and self._running.attempt == attempt:
                 self._running.cancelled.set()
+
+    def hand_over(self, attempt: AttemptId) -> None:
+        """Let an attempt stop at its next step, for another worker to go on with it."""
+        with self._lock:
+            self._to_hand_over = attempt
+            if self._running is not None and self._running.attempt == attempt:
+                self._running.leaving.set()
 
     def drain(self) -> None:
         """Finish what is running, then leave."""
@@ -151,6 +160,7 @@ class WorkerAgent:
             )
         self._heartbeat_seconds = info.heartbeat_seconds
         self._term = max(self._term, info.term)
+        self._patience = info.patience
         running = self._running
         address = Address(host or self._manager.local_host, port)
         registered = self._manager.register(
@@ -170,10 +180,14 @@ class WorkerAgent:
         self.name = registered.worker
         return address
 
-    def run(self) -> None:
-        """Work until told to leave, then say goodbye."""
+    def run(self, prepare: Callable[[], None] = lambda: None) -> None:
+        """Work until told to leave, then say goodbye.
+
+        `prepare` is called before the first task, and may take long: the worker is heard already.
+        """
         sampler = SystemSampler()
         Thread(target=self._beat, args=(sampler,), name="heartbeat", daemon=True).start()
+        prepare()
         while (taken := self._next_task()) is not None:
             self._carry_out(*taken)
         self._leaving.set()
@@ -187,7 +201,9 @@ class WorkerAgent:
         while (task := self._inbox.get()) is not None and not self._leaving.is_set():
             with self._lock:
                 if self._wanted == task.id:
-                    self._running = TaskControl(task.id)
+                    self._running = TaskControl(task.id, self._patience)
+                    if self._to_hand_over == task.id:
+                        self._running.leaving.set()
                     return task, self._running
         return None
 
@@ -199,6 +215,9 @@ class WorkerAgent:
             # the worker something else meanwhile.
             if not self._leaving.is_set():
                 self._report_failure(task.id, FailureKind.CANCELLED, f"{self.name} handed it back")
+        except HandedOver as stopped:
+            left = stopped.snapshot
+            self._insist(lambda: self._manager.report_hand_over(self.name, task.id, left))
         except Exception as error:
             known = isinstance(error, DownpourError)
             log.warning("%s: %s failed: %s", self.name, task.id, error, exc_info=not known)
@@ -214,7 +233,7 @@ class WorkerAgent:
     def _insist(self, call: Callable[[], None]) -> None:
         """Repeat a report until the manager has acknowledged it, or nobody is interested."""
         attempts = Retrying(
-            retry=retry_if_exception_type((Unreachable, DeadlineExceeded)),
+            retry=retry_if_exception(_may_be_heard_later),
             wait=wait_random_exponential(multiplier=0.2, max=5),
             stop=stop_when_event_set(self._leaving),
             reraise=True,
@@ -257,6 +276,10 @@ class WorkerAgent:
         reply = self._manager.heartbeat(beat)
         if not reply.known:
             self.register(*self._where)
+        elif running is not None and beat.running:
+            progress = beat.running[0]
+            if progress.attempt not in reply.unwanted:
+                running.known_snapshot = progress.snapshot
         for attempt in reply.unwanted:
             self.cancel(attempt)
 
@@ -268,6 +291,12 @@ _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (StoreError, FailureKind.STORE),
     (SpecError, FailureKind.SPEC),
 )
+
+
+def _may_be_heard_later(error: BaseException) -> bool:
+    """Whether a report that ended so is worth repeating: somebody else may be in office soon."""
+    busy = isinstance(error, Refused) and error.busy
+    return busy or isinstance(error, Unreachable | DeadlineExceeded)
 
 
 def _failure_kind(error: Exception) -> FailureKind:

@@ -59,8 +59,7 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
                 here = agent.register(*where)
         log.info("%s serves at %s for the manager at %s", agent.name, here, address)
         ready(here)
-        _import_the_rest()
-        agent.run()
+        agent.run(_import_the_rest)
     finally:
         server.stop()
         managers.close()

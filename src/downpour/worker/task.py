@@ -7,7 +7,7 @@ still wanted.
 
 from __future__ import annotations
 
-import secrets
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,26 +19,33 @@ import numpy.typing as npt
 import torch
 
 from downpour.datasets import PreparedDataset, open_prepared
-from downpour.errors import TrainingError
+from downpour.errors import StoreError, TrainingError
 from downpour.models import build
 from downpour.rpc.indices import unpack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile, Task
 from downpour.spec import Spec
-from downpour.store import DirectoryStore, SharedDirectory, decode, encode, layout
+from downpour.store import DirectoryStore, SharedDirectory, Work, decode, publish_work
 from downpour.training import LocalTask, ShardTraining, load_parameters
-from downpour.values import AttemptId, PublishedFile, Update
+from downpour.values import PublishedFile, Update
 from downpour.worker.control import TaskControl
+from downpour.worker.snapshots import Snapshots
+
+log = logging.getLogger(__name__)
+
+_SNAPSHOT_PATIENCE_SECONDS = 5.0
+"""A task can do without one; to wait longer would cost what it saves."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Workbench:
-    """What the tasks of one experiment share."""
+    """What the tasks of one experiment share; `snapshots` is the same store with less patience."""
 
     experiment: str
     spec: Spec
     store: DirectoryStore
+    snapshots: DirectoryStore
     dataset: PreparedDataset
     model: torch.nn.Module
 
@@ -58,17 +65,22 @@ class TaskRunner:
 
         Raises:
             TaskCancelled: the attempt is no longer wanted.
+            HandedOver: it is to go on elsewhere; has its snapshot.
             DownpourError: the spec, a file or the training was wrong.
         """
         began = time.perf_counter()
         self._control = control
-        bench = self._workbench(task)
+        bench = self._workbench(task, control.patience)
         training = _begin(bench, task)
-        control.steps_total = training.steps_total
+        control.steps_done, control.steps_total = training.steps_done, training.steps_total
         loaded = time.perf_counter()
-        _train(training, control)
+        snapshots = Snapshots(bench.snapshots, control, bench.spec.snapshot_every)
+        try:
+            _train(training, control, snapshots)
+        finally:
+            snapshots.withdraw_unknown()
         trained = time.perf_counter()
-        file = _publish(bench.store, task.id, training)
+        file, optimizer_state = publish_work(bench.store, task.id, _work(bench.spec, training))
         return Update(
             file=file,
             samples=training.samples,
@@ -76,7 +88,7 @@ class TaskRunner:
             loss=training.mean_loss,
             load_seconds=loaded - began,
             train_seconds=trained - loaded,
-            optimizer_state=_publish_optimizer(bench, task.id, training),
+            optimizer_state=optimizer_state,
             publish_seconds=time.perf_counter() - trained,
         )
 
@@ -86,21 +98,26 @@ class TaskRunner:
             self._control.raise_if_cancelled()
         self._sleep(seconds)
 
-    def _workbench(self, task: Task) -> _Workbench:
+    def _workbench(self, task: Task, patience: float) -> _Workbench:
         if self._bench is not None and self._bench.experiment == task.id.experiment:
             return self._bench
         self._bench = None
-        store = self._shared.store(task.id.experiment)
+        seconds = self._shared.patience_seconds * patience
+        shared = replace(self._shared, patience_seconds=seconds)
+        store = shared.store(task.id.experiment)
         spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
         if spec.device == "cuda" and self._device != "cuda":
             raise TrainingError("this worker trains on the cpu; start it with --device cuda")
         torch.set_num_threads(spec.threads)
-        open_dataset = partial(open_prepared, self._shared.datasets, task.dataset)
-        dataset = self._shared.patience.repeat(open_dataset)
+        open_dataset = partial(open_prepared, shared.datasets, task.dataset)
+        dataset = shared.patience.repeat(open_dataset)
         self._bench = _Workbench(
             experiment=task.id.experiment,
             spec=spec,
             store=store,
+            snapshots=replace(
+                shared, patience_seconds=min(seconds, _SNAPSHOT_PATIENCE_SECONDS)
+            ).store(task.id.experiment),
             dataset=dataset,
             model=build(spec, dataset.facts),
         )
@@ -108,6 +125,19 @@ class TaskRunner:
 
 
 def _begin(bench: _Workbench, task: Task) -> ShardTraining:
+    """Begin a task where an earlier attempt's snapshot ends, or at its beginning."""
+    training = _afresh(bench, task)
+    if task.snapshot is None:
+        return training
+    try:
+        training.restore(_tensors(bench.snapshots, task.snapshot.file))
+    except StoreError as error:
+        log.warning("%s begins at its beginning: %s", task.id, error)
+        return _afresh(bench, task)
+    return training
+
+
+def _afresh(bench: _Workbench, task: Task) -> ShardTraining:
     load_parameters(bench.model, _tensors(bench.store, task.model))
     state = task.optimizer_state
     return ShardTraining(
@@ -121,33 +151,24 @@ def _begin(bench: _Workbench, task: Task) -> ShardTraining:
     )
 
 
-def _train(training: ShardTraining, control: TaskControl) -> None:
+def _train(training: ShardTraining, control: TaskControl, snapshots: Snapshots) -> None:
     """Advance a step at a time, so that a cancelled attempt ends soon."""
     while training.steps_done < training.steps_total:
         control.raise_if_cancelled()
+        snapshots.hand_over_if_asked(training)
         training.advance(1)
         control.steps_done = training.steps_done
+        snapshots.publish_if_due(training)
 
 
-def _publish(store: DirectoryStore, attempt: AttemptId, training: ShardTraining) -> PublishedFile:
-    name = layout.update_name(attempt.round, attempt.shard, attempt.attempt, secrets.token_hex(3))
-    about = {
-        "round": str(attempt.round),
-        "shard": str(attempt.shard),
-        "samples": str(training.samples),
-        "loss": repr(training.mean_loss),
-    }
-    return store.put_new(name, encode(training.parameters(copy=False), about))
-
-
-def _publish_optimizer(
-    bench: _Workbench, attempt: AttemptId, training: ShardTraining
-) -> PublishedFile | None:
-    if bench.spec.optimizer_state == "reset" or not (state := training.optimizer_state()):
-        return None
-    token = secrets.token_hex(3)
-    name = layout.optimizer_name(attempt.round, attempt.shard, attempt.attempt, token)
-    return bench.store.put_new(name, encode(state, {}))
+def _work(spec: Spec, training: ShardTraining) -> Work:
+    return Work(
+        parameters=training.parameters(copy=False),
+        optimizer_state=training.optimizer_state() if spec.optimizer_state == "keep" else {},
+        samples=training.samples,
+        steps=training.steps_done,
+        loss=training.mean_loss,
+    )
 
 
 def _tensors(store: DirectoryStore, file: PublishedFile) -> Mapping[str, npt.NDArray[Any]]:

@@ -1,0 +1,74 @@
+"""The core's state as clients see it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from downpour.manager.roster import Roster
+from downpour.manager.status import status
+from downpour.rpc.messages import Status
+from downpour.scheduler import Scheduler
+from downpour.scheduler import events as on
+from downpour.scheduler.books import Decision
+from downpour.spec import Spec
+from downpour.values import AttemptId, Forecast, PublishedFile
+
+SECOND = Forecast(q10=0.5, q50=1.0, q90=2.0, q98=3.0)
+
+
+@pytest.fixture
+def core() -> Scheduler:
+    """Return a scheduler that was handed an experiment at second 2; ann, bob and cid train it."""
+    core = Scheduler()
+    for name in ("ann", "bob", "cid"):
+        core.handle(on.WorkerJoined(at_seconds=1.0, worker=name))
+    spec = Spec.make({"shards": 3, "epochs": 2})
+    core.handle(on.ExperimentSubmitted(at_seconds=2.0, experiment="one", spec=spec))
+    model = PublishedFile(name="m0", size_bytes=8, checksum="0" * 32)
+    core.handle(
+        on.Prepared(at_seconds=3.0, experiment="one", shard_samples=(10, 10, 20), model=model)
+    )
+    return core
+
+
+def foresee(core: Scheduler, *forecasts: Forecast) -> Status:
+    """Predict what is left of the first shards, and show what comes of it."""
+    remaining = tuple(
+        (AttemptId(experiment="one", round=0, shard=shard, attempt=0), forecast)
+        for shard, forecast in enumerate(forecasts)
+    )
+    core.handle(on.Forecasts(at_seconds=4.0, remaining=remaining))
+    return status(core, Roster(), "", 1)
+
+
+def test_decisions_say_when_they_were_made(core: Scheduler) -> None:
+    """In seconds after the submission; those of other experiments are not shown."""
+    core.decisions.append(Decision(4.5, "one", "epoch 1: shard 0 to bob, too: he is idle"))
+    core.decisions.append(Decision(5.0, "other", "epoch 9: something else"))
+    told = status(core, Roster(), "", 1).decisions
+    assert told == ("2.5 s, epoch 1: shard 0 to bob, too: he is idle",)
+
+
+def test_slow_is_who_takes_longer_for_a_sample_than_the_middle_one(core: Scheduler) -> None:
+    """Shards differ in size, so the time for a whole one says nothing."""
+    shown = foresee(core, SECOND.times(10), SECOND.times(30), SECOND.times(20))
+    assert [task.slowness for task in shown.tasks] == [1.0, 3.0, 1.0]
+    assert [task.predicted.q50 for task in shown.tasks if task.predicted] == [10.0, 30.0, 20.0]
+
+
+def test_what_is_no_number_of_seconds_is_not_sent(core: Scheduler) -> None:
+    """A message holds finite numbers only: that it may take for ever is not known, then."""
+    shown = foresee(core, Forecast(q10=1.0, q50=2.0, q90=math.inf, q98=math.inf), SECOND)
+    assert [task.predicted for task in shown.tasks] == [None, SECOND, None]
+    assert [task.slowness for task in shown.tasks] == [None, 1.0, None]
+
+
+def test_a_workers_slowness_is_that_of_its_last_rounds(core: Scheduler) -> None:
+    """The middle one of them; None where it took part in none."""
+    bob = core.workers.get("bob")
+    assert bob is not None
+    bob.slowness.extend([1.0, 3.0, 9.0])
+    shown = {worker.worker: worker.slowness for worker in status(core, Roster(), "", 1).workers}
+    assert shown == {"ann": None, "bob": 3.0, "cid": None}

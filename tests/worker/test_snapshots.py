@@ -1,0 +1,198 @@
+"""A task's state, published now and then: whoever has it goes on with the same bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downpour.errors import StoreError
+from downpour.training import ShardTraining
+from downpour.values import PublishedFile, Snapshot
+from downpour.worker.control import HandedOver, TaskCancelled, TaskControl
+from downpour.worker.snapshots import Snapshots
+from downpour.worker.task import TaskRunner
+
+if TYPE_CHECKING:
+    from downpour.rpc.messages import Task
+    from downpour.store import SharedDirectory
+    from tests.worker.conftest import Trainable
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+class Halfway(TaskControl):
+    """Is cancelled as soon as there is a snapshot, which somebody has heard of."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set what is asked for, and stop the attempt where that is the snapshot."""
+        super().__setattr__(name, value)
+        if name == "snapshot" and value is not None:
+            super().__setattr__("known_snapshot", value)
+            self.cancelled.set()
+
+
+def interrupted(shared: SharedDirectory, task: Task) -> Snapshot:
+    """Train a task up to its first snapshot."""
+    control = Halfway(task.id)
+    with pytest.raises(TaskCancelled):
+        TaskRunner(shared, "cpu").run(task, control)
+    assert control.snapshot is not None
+    return control.snapshot
+
+
+def test_another_worker_goes_on_with_the_same_bytes(trainable: Trainable) -> None:
+    """What one began and another finished is what one alone would have made, loss and all."""
+    shared, task = trainable.shared, trainable.task
+    whole = TaskRunner(shared, "cpu").run(task, TaskControl(task.id))
+    snapshot = interrupted(shared, task)
+    assert 0 < snapshot.steps_done < whole.steps
+    again = replace(task, id=replace(task.id, attempt=1), snapshot=snapshot)
+    control = TaskControl(again.id)
+    rest = TaskRunner(shared, "cpu").run(again, control)
+    assert (rest.file.checksum, rest.loss) == (whole.file.checksum, whole.loss)
+    assert (rest.samples, rest.steps) == (whole.samples, whole.steps)
+    assert rest.optimizer_state is not None
+    assert whole.optimizer_state is not None
+    assert rest.optimizer_state.checksum == whole.optimizer_state.checksum
+
+
+@pytest.mark.parametrize("damage", ["gone", "altered", "another task's"])
+def test_a_snapshot_that_cannot_be_used_costs_only_time(trainable: Trainable, damage: str) -> None:
+    """The task begins at its beginning, and comes out the same."""
+    shared, task = trainable.shared, trainable.task
+    whole = TaskRunner(shared, "cpu").run(task, TaskControl(task.id))
+    of = task if damage != "another task's" else replace(task, id=replace(task.id, shard=1))
+    snapshot = interrupted(shared, of)
+    if damage == "gone":
+        shared.store("any").delete(snapshot.file.name)
+    elif damage == "altered":
+        snapshot = replace(snapshot, file=replace(snapshot.file, checksum="0" * 32))
+    again = replace(task, snapshot=snapshot)
+    update = TaskRunner(shared, "cpu").run(again, TaskControl(again.id))
+    assert update.file.checksum == whole.file.checksum
+
+
+def test_a_snapshot_that_nobody_heard_of_is_withdrawn(trainable: Trainable) -> None:
+    """Nobody would remove it; one that was heard of is the manager's to remove."""
+    store = trainable.shared.store("any")
+    kept = interrupted(trainable.shared, trainable.task)
+    control = TaskControl(trainable.task.id)
+    control.snapshot = kept
+    snapshots = Snapshots(store, control, 1.0)
+    control.known_snapshot = kept
+    snapshots.withdraw_unknown()
+    assert kept.file.name in store.list()
+    control.known_snapshot = None
+    snapshots.withdraw_unknown()
+    assert kept.file.name not in store.list()
+
+
+class Leaving(TaskControl):
+    """Is asked to hand over after its first step."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set what is asked for."""
+        super().__setattr__(name, value)
+        if name == "steps_done" and value == 1:
+            self.leaving.set()
+
+
+def test_a_task_is_handed_over_where_it_is(trainable: Trainable) -> None:
+    """Its worker stops at its next step; another one ends it with the same bytes."""
+    shared, task = trainable.shared, trainable.task
+    whole = TaskRunner(shared, "cpu").run(task, TaskControl(task.id))
+    with pytest.raises(HandedOver) as stopped:
+        TaskRunner(shared, "cpu").run(task, Leaving(task.id))
+    snapshot = stopped.value.snapshot
+    assert (snapshot.steps_done, snapshot.steps_total) == (1, whole.steps)
+    rest = replace(task, snapshot=snapshot)
+    update = TaskRunner(shared, "cpu").run(rest, TaskControl(task.id))
+    assert update.file.checksum == whole.file.checksum
+
+
+class Costly:
+    """A store that takes its time, and may be full."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock = clock
+        self.seconds = seconds
+        self.full = False
+        self.names: list[str] = []
+
+    def put_new(self, name: str, chunks: object) -> PublishedFile:
+        """Take a file, or refuse it."""
+        del chunks
+        self.clock.now += self.seconds
+        if self.full:
+            raise StoreError("no space left on device")
+        self.names.append(name)
+        return PublishedFile(name=name, size_bytes=1, checksum="0" * 32)
+
+
+class Training:
+    """Is halfway, and never ends."""
+
+    steps_done, steps_total = 5, 10
+
+    def snapshot(self) -> dict[str, object]:
+        """Hold nothing."""
+        return {}
+
+
+def published_over(store: Costly, clock: Clock, control: TaskControl, seconds: int) -> int:
+    """Count the snapshots of a time, of which each is heard."""
+    before = len(store.names)
+    snapshots = Snapshots(store, control, 10.0, clock)  # type: ignore[arg-type]
+    end = clock.now + seconds
+    training: ShardTraining = Training()  # type: ignore[assignment]
+    while clock.now < end:
+        clock.now += 1.0
+        snapshots.publish_if_due(training)
+        control.known_snapshot = control.snapshot
+    return len(store.names) - before
+
+
+@pytest.mark.parametrize(("cost_seconds", "count"), [(0.001, 100), (0.05, 100), (1.0, 5)])
+def test_snapshots_cost_a_small_share_of_the_time(
+    trainable: Trainable, cost_seconds: float, count: int
+) -> None:
+    """They come at their interval, unless they take so long that this would be felt."""
+    clock = Clock()
+    store = Costly(clock, cost_seconds)
+    found = published_over(store, clock, TaskControl(trainable.task.id), 1000)
+    assert count - 10 <= found <= count
+    assert found * cost_seconds <= 0.0055 * 1000
+
+
+def test_a_full_directory_costs_the_snapshot_only(trainable: Trainable) -> None:
+    """Training goes on without, and the next one is tried in its time."""
+    clock = Clock()
+    store = Costly(clock, 0.001)
+    store.full = True
+    control = TaskControl(trainable.task.id)
+    assert published_over(store, clock, control, 100) == 0
+    store.full = False
+    assert published_over(store, clock, control, 100) > 0
+
+
+def test_no_second_snapshot_before_the_first_is_known(trainable: Trainable) -> None:
+    """While the manager is away they would pile up."""
+    clock = Clock()
+    store = Costly(clock, 0.001)
+    control = TaskControl(trainable.task.id)
+    snapshots = Snapshots(store, control, 10.0, clock)  # type: ignore[arg-type]
+    for _ in range(1000):
+        clock.now += 1.0
+        snapshots.publish_if_due(Training())  # type: ignore[arg-type]
+    assert len(store.names) == 1
