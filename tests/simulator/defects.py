@@ -8,6 +8,7 @@ from dataclasses import replace
 from downpour.scheduler import Entry, Replay
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
+from downpour.scheduler.attendance import Attendance
 from downpour.simulator.effects import Effects
 from downpour.simulator.manager import Manager
 from downpour.simulator.site import Site, Stories
@@ -38,8 +39,8 @@ class BuildsOnSand(Manager):
         """Read, and leave it at that."""
         return self.site.disk.stories()
 
-    def _serve(self, stories: Stories) -> None:
-        super()._serve(stories)
+    def begin_journals(self) -> None:
+        """Write nothing."""
         for journal in self.keeper._journals.values():
             journal._anew = []
 
@@ -53,47 +54,56 @@ class NeverResigns(Manager):
 
 
 class _TakesASecondUpdate(Replay):
-    def _published(self, event: on.UpdatePublished) -> None:
-        found = self._find(event.attempt)
-        before = found.task.update if found else None
-        super()._published(event)
-        if found is not None and before is not None:
+    def handle(self, event: on.Event) -> list[do.Command]:
+        before = None
+        if isinstance(event, on.UpdatePublished):
+            found = self.find(event.attempt)
+            before = found.task.update if found else None
+        commands = super().handle(event)
+        if isinstance(event, on.UpdatePublished) and before is not None:
             accept = do.Accept(
-                cause=self.events_handled,
+                cause=self.cause,
                 worker=event.worker,
                 attempt=event.attempt,
                 update=event.update,
                 completion_seconds=0.0,
             )
-            self._do(accept)
+            commands.append(accept)
+        return commands
 
 
 class _FoldsInAnotherOrder(Replay):
-    def _do(self, command: do.Command) -> None:
+    def do(self, command: do.Command) -> None:
         if isinstance(command, do.Aggregate):
             command = replace(command, updates=tuple(reversed(command.updates)))
-        super()._do(command)
+        super().do(command)
 
 
 class _TrainsFromAnOldModel(Replay):
-    def _do(self, command: do.Command) -> None:
+    def do(self, command: do.Command) -> None:
         if isinstance(command, do.Assign):
             models = self.experiments[command.attempt.experiment].models
             command = replace(command, model=models[0])
-        super()._do(command)
+        super().do(command)
 
 
 class _NeverPublishes(Replay):
-    def _do(self, command: do.Command) -> None:
+    def do(self, command: do.Command) -> None:
         if not isinstance(command, do.Publish):
-            super()._do(command)
+            super().do(command)
+
+
+class _Forgetful(Attendance):
+    def gone(self, name: str, failure: FailureKind, reason: str) -> None:
+        del failure
+        if self._books.workers.remove(name) is not None:
+            self._books.do(do.Dismiss(cause=self._books.cause, worker=name, reason=reason))
 
 
 class _ForgetsTheBusy(Replay):
-    def _gone(self, name: str, failure: FailureKind, reason: str) -> None:
-        del failure
-        if self.workers.remove(name) is not None:
-            self._do(do.Dismiss(cause=self.events_handled, worker=name, reason=reason))
+    def __init__(self) -> None:
+        super().__init__()
+        self.attendance = _Forgetful(self, self.contributions)
 
 
 class TakesASecondUpdate(Manager):

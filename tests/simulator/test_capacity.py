@@ -7,7 +7,7 @@ import pytest
 from downpour.simulator.capacity import Forecast, Load, forecast
 from downpour.simulator.site import Figures
 
-EVEN = Figures(task_seconds=60.0, spread=0.0, worker_spread=0.0, lost_after_seconds=10.0)
+EVEN = Figures(task_seconds=60.0, spread=0.0, worker_spread=0.0, patience=1.0)
 
 
 def round_seconds(workers: int, shards: int) -> float:
@@ -23,7 +23,7 @@ def test_even_workers_take_as_long_as_a_task_and_what_the_manager_adds() -> None
 
 def test_uneven_tasks_make_a_round_as_slow_as_its_slowest() -> None:
     """That is what straggler policies are about; the quantile is that of rounds."""
-    uneven = Figures(task_seconds=60.0, spread=0.3, worker_spread=0.0, lost_after_seconds=10.0)
+    uneven = Figures(task_seconds=60.0, spread=0.3, worker_spread=0.0, patience=1.0)
     found = forecast(Load(workers=50, shards=50, rounds=20, figures=uneven))
     assert found.mean_seconds > 90
     assert max(found.round_seconds) == found.quantile(0.99) >= found.mean_seconds
@@ -34,7 +34,7 @@ def test_uneven_tasks_make_a_round_as_slow_as_its_slowest() -> None:
 
 def test_a_manager_with_too_much_to_do_is_told_by_its_share() -> None:
     """Two hundred heartbeats a second, four milliseconds each, keep it busy."""
-    figures = Figures(task_seconds=20.0, event_seconds=0.004, lost_after_seconds=10.0)
+    figures = Figures(task_seconds=20.0, event_seconds=0.004, patience=1.0)
     found = forecast(Load(workers=200, shards=200, rounds=1, figures=figures))
     assert 0.4 < found.busy(0.004) <= 1.0
 
@@ -57,7 +57,7 @@ def test_figures_of_rounds() -> None:
 @pytest.mark.timeout(600)
 def test_ten_thousand_workers_do_a_round() -> None:
     """Their heartbeats are more than one manager can take in at once, and nobody is lost."""
-    figures = Figures(task_seconds=60.0, spread=0.2, event_seconds=0.0002, lost_after_seconds=10.0)
+    figures = Figures(task_seconds=60.0, spread=0.2, event_seconds=0.0002, patience=1.0)
     found = forecast(Load(workers=10_000, shards=10_000, rounds=1, figures=figures))
     assert found.lost == 0
     assert found.mean_seconds > 60

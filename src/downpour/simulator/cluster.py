@@ -6,10 +6,12 @@ from collections.abc import Callable
 from random import Random
 from typing import cast
 
+from downpour.predictor import Predictor
 from downpour.simulator.client import Client
 from downpour.simulator.clock import Clock
 from downpour.simulator.disk import Disk
 from downpour.simulator.faults import Fault, FaultKind
+from downpour.simulator.machines import Machines, RandomMachines
 from downpour.simulator.manager import DeathPoint, Manager
 from downpour.simulator.network import Network
 from downpour.simulator.plan import Plan
@@ -32,6 +34,8 @@ class Cluster:
         watch: looks on.
         tell: takes lines of the story.
         manager_class: what to manage with.
+        machines: what workers are on; absent: machines drawn at random, as the figures say.
+        predictor: makes what managers forecast with; absent: nothing is forecast.
     """
 
     def __init__(
@@ -40,6 +44,8 @@ class Cluster:
         watch: Callable[[Disk], Onlooker],
         tell: Callable[[str], None],
         manager_class: ManagerClass = Manager,
+        machines: Machines | None = None,
+        predictor: Callable[[], Predictor] | None = None,
     ) -> None:
         self.clock = Clock()
         random = Random(plan.seed)
@@ -47,22 +53,24 @@ class Cluster:
         self.network.weather.delay_seconds = plan.figures.network_seconds
         self.disk = Disk(self.clock, random, plan.figures.disk)
         self.watch = watch(self.disk)
+        figures = plan.figures
+        if machines is None:
+            spreads = figures.worker_spread, figures.spread
+            machines = RandomMachines(plan.workers, figures.task_seconds, *spreads, random)
         self.site = Site(
             clock=self.clock,
             random=random,
             network=self.network,
             disk=self.disk,
-            figures=plan.figures,
+            figures=figures,
+            machines=machines,
             watch=self.watch,
             tell=tell,
+            predictor=predictor,
         )
         self._plan = plan
         self._manager_class = manager_class
         self._away: dict[str, float] = {}
-        self._paces = {
-            name: self.site.varied(plan.figures.task_seconds, plan.figures.worker_spread)
-            for name in plan.workers
-        }
         self.managers: dict[str, Manager] = {}
         self.workers: dict[str, Worker] = {}
         self.client = Client(self.site, list(plan.managers))
@@ -71,8 +79,11 @@ class Cluster:
         """Start everybody, and let the plan's faults come."""
         for host in self._plan.managers:
             self._start_manager(host)
-        for host in self._plan.workers:
-            self.clock.after(self.site.random.random(), self._start_worker, host, host)
+        arrivals = [self.site.random.random() for _ in self._plan.workers]
+        if self._plan.in_order:
+            arrivals.sort()
+        for host, arrival in zip(self._plan.workers, arrivals, strict=True):
+            self.clock.after(arrival, self._start_worker, host, host)
         for n, (experiment, spec) in enumerate(self._plan.specs):
             self.client.after(_CLIENT_AT_SECONDS * (n + 1), self.client.submit, experiment, spec)
         for fault in self._plan.faults:
@@ -88,14 +99,11 @@ class Cluster:
 
     def _start_worker(self, name: str, host: str) -> None:
         told = self._plan.managers[0]
-        seconds = self._paces[name]
-        worker = self.workers[host] = Worker(
-            self.site, name, host, told, seconds, self._worker_died
-        )
+        worker = self.workers[host] = Worker(self.site, name, host, told, self._worker_died)
         worker.start()
 
     def _worker_died(self, worker: Worker) -> None:
-        if worker.host in self._paces:
+        if worker.host in self._plan.workers:
             seconds = self._away.pop(worker.host, self.site.figures.restart_seconds)
             self.clock.after(seconds, self._start_worker, worker.host, worker.host)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import xxhash
 
 from downpour.spec import Spec
+from downpour.values import PublishedFile, Update
 
 
 def first_model(spec: Spec) -> bytes:
@@ -27,9 +28,37 @@ def state_after(update: bytes) -> bytes:
     return _digest("state", update.hex())
 
 
+def paused(round_number: int, shard: int, model: bytes, state: bytes, percent: int) -> bytes:
+    """Return the snapshot of a shard's training: what it depends on, and how far it has come."""
+    return f"{round_number} {shard} {model.hex()} {state.hex() or '-'} {percent}".encode()
+
+
+def gone_on(snapshot: bytes) -> tuple[bytes, int]:
+    """Return what training makes of a snapshot, and how much of it is done already, in percent."""
+    number, shard, model, state, percent = snapshot.decode().split()
+    kept = bytes.fromhex(state) if state != "-" else b""
+    return trained(int(number), int(shard), bytes.fromhex(model), kept), int(percent)
+
+
 def folded(updates: list[bytes]) -> bytes:
     """Return the model version that updates in shard order are folded into."""
     return _digest("model", *(update.hex() for update in updates))
+
+
+def update_of(
+    file: PublishedFile, state: PublishedFile | None, samples: int, seconds: float
+) -> Update:
+    """Return what is said of an update."""
+    return Update(
+        file=file,
+        samples=samples,
+        steps=1,
+        loss=0.5,
+        load_seconds=0.0,
+        train_seconds=seconds,
+        publish_seconds=0.0,
+        optimizer_state=state,
+    )
 
 
 class FaultFree:

@@ -109,14 +109,16 @@ class Disk:
         file: PublishedFile,
         done: Callable[[bytes], None],
         failed: Callable[[str], None],
+        patience_seconds: float | None = None,
     ) -> None:
-        """Read a file, looking again until patience ends."""
+        """Read a file, looking again until patience ends; how much there is may be said."""
+        patience = patience_seconds or self.figures.patience_seconds
 
         def look(waited: float) -> None:
             try:
                 content = self.look(reader, experiment, file)
             except (FileMissing, FileCorrupt) as error:
-                if waited >= self.figures.patience_seconds:
+                if waited >= patience:
                     failed(str(error))
                 else:
                     reader.after(LOOK_AGAIN_SECONDS, look, waited + LOOK_AGAIN_SECONDS)

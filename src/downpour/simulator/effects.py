@@ -15,17 +15,15 @@ from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.simulator import contents
+from downpour.simulator.contents import update_of
 from downpour.simulator.disk import LOOK_AGAIN_SECONDS
 from downpour.simulator.messages import Task
 from downpour.simulator.site import Site
 from downpour.store import layout
-from downpour.values import Evaluation, PublishedFile
+from downpour.values import AttemptId, Evaluation, PublishedFile, Update
 
 if TYPE_CHECKING:
     from downpour.simulator.manager import Manager
-
-SAMPLES = 10
-"""Examples in a shard."""
 
 ENDED = frozenset({"finished", "failed", "cancelled"})
 
@@ -71,16 +69,15 @@ class Effects:
         self._keeping: set[str] = set()
 
     def take_up(self, core: Scheduler) -> None:
-        """Remove model versions that nobody knows of, and what has ended needs no more."""
+        """Remove what nobody knows of and nobody will name, and what has ended needs no more."""
         for name, experiment in core.experiments.items():
             state = experiment.life.state
             if state in ENDED:
                 self._sweep(name, finished=state == "finished")
                 continue
-            known = {file.name for file in experiment.models}
             store = self._site.disk.store(name)
-            for found in store.list():
-                if isinstance(layout.parse_name(found), layout.ModelName) and found not in known:
+            for found in set(store.list()) - {file.name for file in experiment.files()}:
+                if layout.is_spent(found, experiment.rounds_done):
                     store.delete(found)
 
     def enter(self, name: str, address: str, identity: int) -> str:
@@ -92,7 +89,7 @@ class Effects:
         self._roster[chosen] = _Registered(address, identity)
         return chosen
 
-    def start(self, command: do.Command) -> None:  # noqa: C901 - one arm a command
+    def start(self, command: do.Command) -> None:  # noqa: C901, PLR0912 - one arm a command
         """Begin what is asked for."""
         match command:
             case do.Prepare():
@@ -101,6 +98,8 @@ class Effects:
                 self._lane(command.worker).submit(lambda done: self._assign(command, done))
             case do.Cancel():
                 self._lane(command.worker).submit(lambda done: self._cancel(command, done))
+            case do.HandOver():
+                self._lane(command.worker).submit(lambda done: self._hand_over(command, done))
             case do.Aggregate():
                 self._works.submit(lambda done: self._aggregate(command, done))
             case do.Evaluate():
@@ -113,7 +112,11 @@ class Effects:
                 self._works.submit(lambda done: self._conclude(command, done))
             case do.Dismiss():
                 self._roster.pop(command.worker, None)
-            case do.Accept() | do.GiveUp():
+            case do.Adopt():
+                self._works.submit(lambda done: self._adopt(command, done))
+            case do.Accept() | do.Save() | do.Contradict() | do.GiveUp() | do.Foresee():
+                pass
+            case do.Drop() | do.Resize() | do.RequestWorker():
                 pass
             case _:
                 assert_never(command)
@@ -139,7 +142,10 @@ class Effects:
             return
         keeps = command.attempt.experiment in self._keeping
         files = command.model, command.optimizer_state
-        task = Task(command.attempt, *files, keeps, self._manager.term)
+        snapshot = command.snapshot.file if command.snapshot is not None else None
+        first, last = command.portion or (0, self._site.figures.shard_samples)
+        term = self._manager.term
+        task = Task(command.attempt, *files, keeps, term, snapshot, last - first)
         self._call(entry, "train", (task,), done, failed)
 
     def _cancel(self, command: do.Cancel, done: Done) -> None:
@@ -148,6 +154,13 @@ class Effects:
             done()
         else:
             self._call(entry, "cancel", (command.attempt,), done, lambda _: done())
+
+    def _hand_over(self, command: do.HandOver, done: Done) -> None:
+        entry = self._roster.get(command.worker)
+        if entry is None:
+            done()
+        else:
+            self._call(entry, "hand_over", (command.attempt,), done, lambda _: done())
 
     def _call(
         self,
@@ -174,7 +187,7 @@ class Effects:
             self._keeping.add(name)
 
         def ready(model: PublishedFile) -> None:
-            samples = (SAMPLES,) * (spec.shards or 0)
+            samples = (self._site.figures.shard_samples,) * (spec.shards or 0)
             self._post(on.Prepared, experiment=name, shard_samples=samples, model=model)
             done()
 
@@ -186,6 +199,27 @@ class Effects:
             self._put(name, file, contents.first_model(spec), ready, done)
 
         self._manager.after(self._takes(self._site.figures.prepare_seconds), publish)
+
+    def _adopt(self, command: do.Adopt, done: Done) -> None:
+        """Find the updates of attempts that nobody reported."""
+        for attempt, worker in command.attempts:
+            update = self._find_update(attempt)
+            if update is not None:
+                self._post(on.UpdatePublished, worker=worker, attempt=attempt, update=update)
+        done()
+
+    def _find_update(self, attempt: AttemptId) -> Update | None:
+        store = self._site.disk.store(attempt.experiment)
+        whole = set(store.list()) - self._site.disk.damaged
+        for name in sorted(whole):
+            found = layout.parse_name(name)
+            token = found.token if found is not None else ""
+            if name == layout.attempt_name("update", attempt, token):
+                state = layout.attempt_name("optimizer", attempt, token)
+                kept = store.describe(state) if state in whole else None
+                samples = self._site.figures.shard_samples
+                return update_of(store.describe(name), kept, samples, 0.0)
+        return None
 
     def _aggregate(self, command: do.Aggregate, done: Done) -> None:
         figures = self._site.figures
@@ -272,6 +306,11 @@ class Effects:
 
     # The shared directory
 
+    def _give_out(self, done: Done) -> None:
+        """End with the directory, as nothing can be done without it; the next manager goes on."""
+        self._manager.crash("because the shared directory stays away")
+        done()
+
     def _takes(self, seconds: float) -> float:
         return self._site.disk.takes(seconds)
 
@@ -283,9 +322,8 @@ class Effects:
         then: Callable[[PublishedFile], None],
         done: Done,
     ) -> None:
-        def failed(reason: str) -> None:
-            self._post(on.EffectFailed, experiment=experiment, reason=reason)
-            done()
+        def failed(_: str) -> None:
+            self._give_out(done)
 
         self._site.disk.publish(self._manager, experiment, name, content, then, failed)
 
@@ -293,6 +331,9 @@ class Effects:
         self, experiment: str, file: PublishedFile, then: Callable[[bytes], None], done: Done
     ) -> None:
         def failed(reason: str) -> None:
+            if self._site.disk.weather.away:
+                self._give_out(done)
+                return
             self._post(on.EffectFailed, experiment=experiment, reason=reason)
             done()
 

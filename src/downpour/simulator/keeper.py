@@ -67,10 +67,7 @@ class _Journal:
         self.next_number += 1
 
     def commit(self, *, durably: bool) -> None:
-        if self._anew:
-            self._next_segment()
-            self._disk.begin_anew(self._writer, self._experiment, self._segment, self._anew)
-            self._anew = []
+        self.publish_anew()
         try:
             self._write(self._unwritten, durably=durably)
         except SharedDirectoryError:
@@ -81,11 +78,15 @@ class _Journal:
         self._unconfirmed = [] if durably else self._unconfirmed + self._unwritten
         self._unwritten = []
 
+    def publish_anew(self) -> None:
+        if self._anew:
+            self._next_segment()
+            self._disk.begin_anew(self._writer, self._experiment, self._segment, self._anew)
+            self._anew = []
+
     def tear(self, lines: int) -> None:
-        if self._anew:  # published as a whole, and then not yet
-            return
-        """Write only so many lines; nobody will ever write the others."""
-        self._write(self._unwritten[:lines], durably=False)
+        if not self._anew:  # which is published as a whole, and then not yet
+            self._write(self._unwritten[:lines], durably=False)
 
     @property
     def waiting(self) -> int:
@@ -117,6 +118,16 @@ class Keeper:
     def take_up(self, experiment: str, story: list[Line], *, ended: bool) -> None:
         """Go on with a journal; one whose experiment has ended takes nothing more."""
         self._journal(experiment).take_up(story, ended=ended)
+
+    def begin(self) -> None:
+        """Write what was read, so that nothing an earlier manager still writes counts.
+
+        Raises:
+            SharedDirectoryError: that cannot be done now, or another manager has taken over.
+        """
+        for journal in self._journals.values():
+            if not journal.closed:
+                journal.publish_anew()
 
     def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> list[Entry]:
         """Gather what must be kept; returns it."""

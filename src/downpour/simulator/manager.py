@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from downpour.errors import SharedDirectoryError
+from downpour.runtime.forecasting import Forecaster
 from downpour.runtime.recovery import next_order, replay
 from downpour.scheduler import Entry, Replay, Scheduler, SchedulerOptions
 from downpour.scheduler import commands as do
@@ -19,10 +20,10 @@ from downpour.simulator.clock import Process
 from downpour.simulator.effects import ENDED, Effects
 from downpour.simulator.keeper import Keeper
 from downpour.simulator.messages import Registered
-from downpour.simulator.network import Answer, Refusal
+from downpour.simulator.network import STOPPING, Answer, Refusal
 from downpour.simulator.site import Site, Step, Stories
 from downpour.spec import Spec
-from downpour.values import AttemptId, FailureKind, Progress, SystemState, Update
+from downpour.values import AttemptId, FailureKind, Progress, Snapshot, SystemState, Update
 
 DeathPoint = Literal["", "before it keeps", "while it keeps", "before it acts", "while it acts"]
 DEATH_POINTS: tuple[DeathPoint, ...] = (
@@ -37,7 +38,6 @@ _HELD_UP_SECONDS = 2.0
 _OFFICE_SECONDS = 1.0
 _LOOK_SECONDS = 0.5
 _INSIST_SECONDS = 1.0
-_IDLE = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
 
 Ask = Callable[[Scheduler], Any]
 
@@ -64,6 +64,7 @@ class Manager(Process):
         self.die_at: DeathPoint = ""
         self.core = self.make_core()
         self.effects = Effects(site, self)
+        self.forecaster = Forecaster(site.predictor()) if site.predictor is not None else None
         self._on_death = on_death
         self._began_at = 0.0
         self._queue: deque[_Item] = deque()
@@ -74,8 +75,7 @@ class Manager(Process):
 
     def make_core(self) -> Replay:
         """Make an empty core."""
-        seconds = self.site.figures.lost_after_seconds
-        return Replay(SchedulerOptions(lost_after_seconds=seconds))
+        return Replay(SchedulerOptions(patience=self.site.figures.patience))
 
     @property
     def now_seconds(self) -> float:
@@ -121,6 +121,11 @@ class Manager(Process):
         for experiment, story in stories.items():
             ended = self.core.experiments[experiment].life.state in ENDED
             self.keeper.take_up(experiment, story, ended=ended)
+        try:
+            self.begin_journals()
+        except SharedDirectoryError:
+            self.crash("because it cannot begin")
+            return
         self.effects.take_up(self.core)
         self._began_at = self.clock.now_seconds - self.core.now_seconds
         lines = sum(map(len, stories.values()))
@@ -131,6 +136,10 @@ class Manager(Process):
         self._tick_at = self.now_seconds + self.site.figures.tick_seconds
         self.after(self.site.figures.tick_seconds, self._tick)
         self.after(_OFFICE_SECONDS, self._check_office)
+
+    def begin_journals(self) -> None:
+        """Write what was read, before anything is removed."""
+        self.keeper.begin()
 
     def crash(self, why: str, *, machine_for_seconds: float = 0.0) -> None:
         """Die at once; where the machine dies with it, what was not synced may be lost."""
@@ -157,7 +166,7 @@ class Manager(Process):
         while self._queue:
             item = self._queue.popleft()
             if item.answer is not None:
-                item.answer(Refusal("is stopping"))
+                item.answer(Refusal(STOPPING))
         self.die()
         self.site.tell(f"{self.host} stops")
         self._on_death(self.host)
@@ -188,7 +197,7 @@ class Manager(Process):
         """Hand over an event and a question; answered when what it led to is kept."""
         if self._stopping:
             if answer is not None:
-                answer(Refusal("is stopping"))
+                answer(Refusal(STOPPING))
             return
         self._queue.append(_Item(event, answer, ask))
         if not self._working:
@@ -200,7 +209,11 @@ class Manager(Process):
         self.after(self.site.figures.event_seconds * together, self._take, together)
 
     def _take(self, together: int) -> None:
-        items = [self._queue.popleft() for _ in range(together)]
+        items = [
+            item
+            for posted in [self._queue.popleft() for _ in range(together)]
+            for item in (*self._foresee(posted.event), posted)
+        ]
         kept = False
         for item in items:
             step = item.step = self._handle(item.event)
@@ -212,8 +225,17 @@ class Manager(Process):
             return
         self.commit(lambda: self._act(items, kept=kept))
 
+    def _foresee(self, event: on.Event) -> list[_Item]:
+        """Return what is to be forecast before that happens."""
+        if self.forecaster is None or not isinstance(event, on.Tick | on.Aggregated):
+            return []
+        forecasts = self.forecaster.forecasts(event.at_seconds)
+        return [] if forecasts is None else [_Item(forecasts, None, None)]
+
     def _handle(self, event: on.Event) -> Step:
         commands = self.core.handle(event)
+        if self.forecaster is not None:
+            self.forecaster.follow(self.core, event, commands)
         kept = self.keep(event, commands)
         step = Step(self.core, self.term, event, commands, kept)
         self.site.watch.handled(step)
@@ -294,10 +316,12 @@ class Manager(Process):
             failed=lambda reason: answer(Refusal(f"cannot be called back: {reason}")),
         )
 
-    def heartbeat(self, answer: Answer, worker: str, running: tuple[Progress, ...]) -> None:
+    def heartbeat(
+        self, answer: Answer, worker: str, running: tuple[Progress, ...], system: SystemState
+    ) -> None:
         """Note that a worker lives; answer whether it is known, and what it should not run."""
         event = on.HeartbeatReceived(
-            at_seconds=self.now_seconds, worker=worker, running=running, system=_IDLE
+            at_seconds=self.now_seconds, worker=worker, running=running, system=system
         )
         self.post(
             event,
@@ -330,6 +354,15 @@ class Manager(Process):
             ),
             answer,
         )
+
+    def report_hand_over(
+        self, answer: Answer, worker: str, attempt: AttemptId, snapshot: Snapshot
+    ) -> None:
+        """Take in where an attempt has stopped."""
+        event = on.HandedOver(
+            at_seconds=self.now_seconds, worker=worker, attempt=attempt, snapshot=snapshot
+        )
+        self.post(event, answer)
 
     def leave(self, answer: Answer, worker: str) -> None:
         """Let a worker go."""

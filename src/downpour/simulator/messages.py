@@ -8,13 +8,15 @@ from downpour.values import AttemptId, PublishedFile
 
 
 class Task(NamedTuple):
-    """Train a shard; `term` is that of the manager who asks."""
+    """Train a shard of so many `samples`; `term` is that of the manager who asks."""
 
     attempt: AttemptId
     model: PublishedFile
     optimizer_state: PublishedFile | None
     keeps_state: bool
     term: int
+    snapshot: PublishedFile | None = None
+    samples: int = 0
 
 
 class Registered(NamedTuple):

@@ -27,6 +27,10 @@ class Refusal:
     reason: str
 
 
+STOPPING = "is stopping"
+"""Why a manager that is told to stop refuses; whoever reports goes on trying."""
+
+
 @dataclass(slots=True)
 class Weather:
     """How the network is at the moment; shares of messages, and seconds."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
+from downpour.simulator.disk import DiskFigures
 from downpour.simulator.faults import Fault, FaultKind
 from downpour.simulator.manager import DEATH_POINTS
 from downpour.simulator.site import Figures
 from downpour.spec import Spec
+from downpour.stragglers import POLICIES
 
 RETRIES_ENOUGH = 1000
 _FAULTS_MAX = 8
+_DISK_PATIENCE_SECONDS = 12.0
 _LARGE_SHARE = 0.05
 _WORKERS_MAX = 12
 _SHARDS_MAX = 24
@@ -48,12 +51,17 @@ _OFTEN = {
     FaultKind.WORKER_DIES_AT: 2,
 }
 _KINDS = [kind for kind in FaultKind if kind not in _SELDOM for _ in range(_OFTEN.get(kind, 1))]
-_PHASES = ("reading", "training", "publishing", "reporting")
+# Those under which every shard counts once, so that the last model is known beforehand.
+_POLICIES = ["wait", *(name for name, policy in POLICIES.items() if policy.preserves_bytes)]
+_PHASES = ("reading", "training", "saving", "publishing", "reporting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything that decides a run; equal plans have equal stories."""
+    """Everything that decides a run; equal plans have equal stories.
+
+    Where workers come `in_order`, the first is the first to be there.
+    """
 
     seed: int
     specs: tuple[tuple[str, Spec], ...]
@@ -61,6 +69,7 @@ class Plan:
     workers: tuple[str, ...]
     figures: Figures
     faults: tuple[Fault, ...]
+    in_order: bool = False
 
     def with_faults(self, numbers: set[int]) -> Plan:
         """Return the same plan with only some of its faults."""
@@ -107,7 +116,12 @@ def plan_of(seed: int) -> Plan:
         specs=specs,
         managers=managers,
         workers=workers,
-        figures=Figures(task_seconds=task_seconds, checkpoint_rounds=random.choice((1, 1, 2, 50))),
+        figures=Figures(
+            task_seconds=task_seconds,
+            checkpoint_rounds=random.choice((1, 1, 2, 50)),
+            disk=DiskFigures(patience_seconds=_DISK_PATIENCE_SECONDS),
+            snapshot_seconds=random.choice((0.0, 0.3, 1.0)),
+        ),
         faults=numbered,
     )
 
@@ -117,7 +131,7 @@ def _when(fault: Fault) -> float:
 
 
 def _spec(random: Random, *, large: bool) -> Spec:
-    return Spec(
+    spec = Spec(
         seed=random.randint(0, 999),
         shards=random.randint(1, _SHARDS_MAX if large else 5),
         epochs=random.randint(1, 3),
@@ -126,6 +140,8 @@ def _spec(random: Random, *, large: bool) -> Spec:
         evaluate_every=random.randint(0, 2),
         keep_models=random.randint(1, 2),
     )
+    policy = random.choice(_POLICIES)
+    return spec.replace(policy=policy, standbys=0 if policy == "wait" else random.randint(0, 1))
 
 
 def _fault(

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from downpour.predictor import Predictor
 from downpour.runtime.journal import Line
 from downpour.scheduler import Entry, Replay
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.simulator.clock import Clock
 from downpour.simulator.disk import Disk, DiskFigures
+from downpour.simulator.machines import Machines
 from downpour.simulator.network import Network
 
 Stories = dict[str, list[Line]]
@@ -23,7 +25,10 @@ class Figures:
     """How long things take; seconds, but for `spread`, which is relative to `task_seconds`.
 
     `event_seconds` is what an event costs the manager; `update_seconds` what each update adds to an
-    aggregation. Workers differ by `worker_spread`, tasks of one worker by `spread`.
+    aggregation. Workers differ by `worker_spread`, tasks of one worker by `spread`. Every so many
+    `snapshot_seconds` a worker publishes the state of its task; 0: never. It does not train for
+    `saving_seconds` then, nor for `resuming_seconds` where it goes on from one. `shard_samples` are
+    examples.
     """
 
     task_seconds: float = 2.0
@@ -39,7 +44,11 @@ class Figures:
     recover_seconds: float = 0.2
     restart_seconds: float = 1.0
     heartbeat_seconds: float = 1.0
-    lost_after_seconds: float = 4.0
+    snapshot_seconds: float = 0.0
+    saving_seconds: float = 0.0
+    resuming_seconds: float = 0.0
+    shard_samples: int = 10
+    patience: float = 0.4
     tick_seconds: float = 0.5
     checkpoint_rounds: int = 50
     disk: DiskFigures = field(default_factory=DiskFigures)
@@ -71,20 +80,21 @@ class Onlooker:
 
 @dataclass(slots=True)
 class Site:
-    """The world as a process sees it; `tell` adds a line to the story."""
+    """The world as a process sees it; `tell` adds a line to the story.
+
+    Managers forecast with a `predictor` of their own, where there is one.
+    """
 
     clock: Clock
     random: Random
     network: Network
     disk: Disk
     figures: Figures
+    machines: Machines
     watch: Onlooker
     tell: Callable[[str], None]
+    predictor: Callable[[], Predictor] | None = None
 
     def token(self) -> str:
         """Return what makes a name unique."""
-        return f"{self.random.getrandbits(24):06x}"
-
-    def varied(self, seconds: float, spread: float) -> float:
-        """Return about so many seconds: log-normal, with that median."""
-        return seconds * self.random.lognormvariate(0.0, spread) if spread else seconds
+        return f"{self.random.getrandbits(48):012x}"

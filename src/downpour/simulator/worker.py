@@ -8,38 +8,57 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 from downpour.simulator import contents
 from downpour.simulator.clock import Process
-from downpour.simulator.effects import SAMPLES
+from downpour.simulator.machines import Course
 from downpour.simulator.messages import Registered, Task
-from downpour.simulator.network import OVERDUE, UNREACHABLE, Answer, Refusal
+from downpour.simulator.network import OVERDUE, STOPPING, UNREACHABLE, Answer, Refusal
 from downpour.simulator.site import Site
 from downpour.store import layout
-from downpour.values import AttemptId, FailureKind, Progress, PublishedFile, Update
+from downpour.values import AttemptId, FailureKind, Progress, PublishedFile, Snapshot, Update
 
-Phase = Literal["reading", "training", "publishing", "reporting"]
+Phase = Literal["reading", "training", "saving", "publishing", "reporting"]
 
+_PERCENT = 100
+_SNAPSHOT_PATIENCE_SECONDS = 2.0
 _STEP_SECONDS = 0.05
+_ROUNDING = 1e-9
 _REGISTER_SECONDS = 1.0
 _INSIST_FIRST_SECONDS = 0.2
 _INSIST_LONGEST_SECONDS = 5.0
 
 
 class _Running:
-    """The attempt that a worker is at."""
+    """The attempt that a worker is at; on its `course` since it `began_at` a `share` of it."""
 
-    __slots__ = ("attempt", "cancelled", "phase", "progress", "state", "task")
+    __slots__ = (
+        "attempt",
+        "began_at",
+        "cancelled",
+        "course",
+        "known",
+        "phase",
+        "progress",
+        "set_out_at",
+        "share",
+        "start",
+        "task",
+    )
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.attempt = task.attempt
         self.phase: Phase = "reading"
         self.cancelled = False
-        self.state = b""
+        self.known: Snapshot | None = None
+        self.start = b""
+        self.course: Course | None = None
+        self.set_out_at = self.began_at = self.share = 0.0
         self.progress = Progress(
-            attempt=task.attempt, steps_done=0, steps_total=1, elapsed_seconds=0.0
+            attempt=task.attempt, steps_done=0, steps_total=0, elapsed_seconds=0.0
         )
 
 
@@ -48,7 +67,7 @@ class Worker(Process):
 
     Args:
         site: the world.
-        name: what it calls itself; the manager may have it called otherwise.
+        name: what it calls itself, after its machine; the manager may have it called otherwise.
         host: its machine, which is its address.
         manager: the address it was told.
         on_death: told when it has left or crashed.
@@ -60,7 +79,6 @@ class Worker(Process):
         name: str,
         host: str,
         manager: str,
-        task_seconds: float,
         on_death: Callable[[Worker], None],
     ) -> None:
         super().__init__(site.clock, host)
@@ -72,7 +90,7 @@ class Worker(Process):
         self._identity = site.random.getrandbits(48)
         self._told = manager
         self._manager = manager
-        self._task_seconds = task_seconds
+        self._machine = name
         self._on_death = on_death
         self._inbox: deque[Task] = deque()
         self._wanted: AttemptId | None = None
@@ -104,6 +122,57 @@ class Worker(Process):
         """Stop an attempt, or forget it where it has not begun."""
         answer(None)
         self._forget(attempt)
+
+    def hand_over(self, answer: Answer, attempt: AttemptId) -> None:
+        """Publish the state of an attempt at its next step, and stop; before that it goes on."""
+        answer(None)
+        running = self._running
+        if running is not None and running.attempt == attempt and running.phase == "training":
+            if running.course is None:
+                self.after(_STEP_SECONDS, self.hand_over, _nobody, attempt)
+                return
+            steps = self._percent(running) + 1
+            share = (steps / _PERCENT - running.share) / (1.0 - running.share)
+            spent = self.clock.now_seconds - running.began_at
+            wait = max(0.0, running.course.when(share) - spent)
+            self.after(wait, self._leave_it, running, running.course, steps)
+
+    def _leave_it(self, running: _Running, course: Course, percent: int) -> None:
+        if running.phase != "training" or running.cancelled or self._leaving:
+            return
+        if running.course is not course:
+            self.hand_over(_nobody, running.attempt)
+            return
+        running.phase = "publishing"
+        content = b" ".join([*running.start.split()[:-1], str(percent).encode()])
+        name = layout.attempt_name("snapshot", running.attempt, self.site.token())
+
+        def published(file: PublishedFile) -> None:
+            snapshot = Snapshot(file=file, steps_done=percent, steps_total=_PERCENT)
+            self._insist(running, "report_hand_over", running.attempt, snapshot)
+
+        def failed(reason: str) -> None:
+            self._fail(running, FailureKind.STORE, reason)
+
+        experiment, publish = running.attempt.experiment, self.site.disk.publish
+        saving = self.site.figures.saving_seconds
+        self.after(saving, publish, self, experiment, name, content, published, failed)
+
+    def _so_far(self, running: _Running) -> Progress:
+        if running.phase == "training":
+            done = self._percent(running)
+            running.progress = replace(running.progress, steps_done=done, steps_total=_PERCENT)
+        return running.progress
+
+    def _percent(self, running: _Running) -> int:
+        """Say how far a training has come."""
+        return min(_PERCENT - 1, int(_PERCENT * self._share(running) + _ROUNDING))
+
+    def _share(self, running: _Running) -> float:
+        if running.course is None:
+            return running.share
+        done = running.course.share(self.clock.now_seconds - running.began_at)
+        return running.share + (1.0 - running.share) * done
 
     def _forget(self, attempt: AttemptId) -> None:
         if self._wanted == attempt:
@@ -168,8 +237,16 @@ class Worker(Process):
     def _beat(self) -> None:
         if self._leaving:
             return
-        running = (self._running.progress,) if self._running is not None else ()
-        self._call("heartbeat", self.name, running, answered=self._heard, failed=self._unheard)
+        running = (self._so_far(self._running),) if self._running is not None else ()
+
+        def heard(reply: tuple[bool, list[AttemptId]]) -> None:
+            for progress in running if reply[0] else ():
+                if self._running is not None and progress.attempt not in reply[1]:
+                    self._running.known = progress.snapshot
+            self._heard(reply)
+
+        state = self.site.machines.state(self._machine, self.clock.now_seconds)
+        self._call("heartbeat", self.name, running, state, answered=heard, failed=self._unheard)
 
     def _heard(self, reply: tuple[bool, list[AttemptId]]) -> None:
         known, unwanted = reply
@@ -212,14 +289,24 @@ class Worker(Process):
 
         def with_model(model: bytes) -> None:
             if task.optimizer_state is None:
-                self._train(running, model, b"")
+                with_state(model, b"")
+            else:
+                state = task.optimizer_state
+                read(self, experiment, state, lambda found: with_state(model, found), failed)
+
+        def with_state(model: bytes, state: bytes) -> None:
+            attempt = running.attempt
+            afresh = contents.paused(attempt.round, attempt.shard, model, state, 0)
+            if task.snapshot is None:
+                self._train(running, afresh)
             else:
                 read(
                     self,
                     experiment,
-                    task.optimizer_state,
-                    lambda state: self._train(running, model, state),
-                    failed,
+                    task.snapshot,
+                    lambda snapshot: self._train(running, snapshot),
+                    lambda _: self._train(running, afresh),
+                    _SNAPSHOT_PATIENCE_SECONDS,
                 )
 
         def failed(reason: str) -> None:
@@ -228,24 +315,69 @@ class Worker(Process):
         if self._enter(running, "reading"):
             read(self, experiment, task.model, with_model, failed)
 
-    def _train(self, running: _Running, model: bytes, state: bytes) -> None:
+    def _train(self, running: _Running, start: bytes) -> None:
         if not self._enter(running, "training"):
             return
         if running.cancelled:
             self._stop_training(running)
             return
-        attempt = running.attempt
-        update = contents.trained(attempt.round, attempt.shard, model, state)
-        seconds = self.site.varied(self._task_seconds, self.site.figures.spread)
-        self.after(seconds, self._trained, running, update, seconds)
+        running.share = contents.gone_on(start)[1] / _PERCENT
+        running.start, running.set_out_at = start, self.clock.now_seconds
+        if running.share and self.site.figures.resuming_seconds:
+            self.after(self.site.figures.resuming_seconds, self._go_on, running)
+        else:
+            self._go_on(running)
+        if every := self.site.figures.snapshot_seconds:
+            self.after(every, self._snapshot, running)
+
+    def _go_on(self, running: _Running) -> None:
+        """Train from where it is, until it is done or has to pause."""
+        if running.phase != "training" or self._leaving:
+            return
+        work = (1.0 - running.share) * running.task.samples / self.site.figures.shard_samples
+        now, machines = self.clock.now_seconds, self.site.machines
+        running.began_at = now
+        running.course = machines.course(self._machine, running.attempt, now, work)
+        self.after(running.course.seconds, self._trained, running, running.course)
+
+    def _pause(self, running: _Running, seconds: float) -> None:
+        running.share, running.course = self._share(running), None
+        self.after(seconds, self._go_on, running)
+
+    def _snapshot(self, running: _Running) -> None:
+        """Publish how far a task has come, unless the manager has not heard of the last time."""
+        if running.phase != "training" or self._leaving:
+            return
+        self.after(self.site.figures.snapshot_seconds, self._snapshot, running)
+        percent = self._so_far(running).steps_done
+        if running.known != running.progress.snapshot or running.course is None:
+            return
+        if saving := self.site.figures.saving_seconds:
+            self._pause(running, saving)
+        content = b" ".join([*running.start.split()[:-1], str(percent).encode()])
+        name = layout.attempt_name("snapshot", running.attempt, self.site.token())
+
+        def published(file: PublishedFile) -> None:
+            if running.phase != "training" or running.cancelled:
+                disk.store(experiment).delete(file.name)
+                return
+            snapshot = Snapshot(file=file, steps_done=percent, steps_total=_PERCENT)
+            running.progress = replace(running.progress, snapshot=snapshot)
+            if self.dies_at == "saving":
+                self.after(0.0, self.crash, "when it has saved")
+
+        disk, experiment = self.site.disk, running.attempt.experiment
+        disk.publish(self, experiment, name, content, published, lambda _: None)
 
     def _stop_training(self, running: _Running) -> None:
         if running.phase == "training" and not self._leaving:
             self._fail(running, FailureKind.CANCELLED, "handed back")
 
-    def _trained(self, running: _Running, update: bytes, seconds: float) -> None:
-        if running.phase != "training" or self._leaving:
+    def _trained(self, running: _Running, course: Course) -> None:
+        if running.phase != "training" or running.course is not course or self._leaving:
             return
+        update = contents.gone_on(running.start)[0]
+        seconds = self.clock.now_seconds - running.set_out_at
         if self.fails_next:
             self.fails_next -= 1
             self._fail(running, FailureKind.NON_FINITE, "the loss is not finite")
@@ -253,31 +385,31 @@ class Worker(Process):
             self._publish(running, update, seconds)
 
     def _publish(self, running: _Running, content: bytes, seconds: float) -> None:
-        attempt, disk = running.attempt, self.site.disk
-        numbers = attempt.round, attempt.shard, attempt.attempt
-        name = layout.update_name(*numbers, self.site.token())
+        """Publish the state first: an update that is there is complete."""
+        attempt, disk, token = running.attempt, self.site.disk, self.site.token()
+        experiment = attempt.experiment
 
         def failed(reason: str) -> None:
             self._fail(running, FailureKind.STORE, reason)
 
-        def published(file: PublishedFile) -> None:
+        def publish_update(state: PublishedFile | None) -> None:
+            name = layout.attempt_name("update", attempt, token)
+            disk.publish(
+                self, experiment, name, content, lambda file: published(file, state), failed
+            )
+
+        def published(file: PublishedFile, state: PublishedFile | None) -> None:
             if self.damages_next:
                 self.damages_next -= 1
                 disk.damaged.add(file.name)
-            if not running.task.keeps_state:
-                self._report(running, _update(file, None, seconds))
-                return
-            state = layout.optimizer_name(*numbers, self.site.token())
-            disk.publish(
-                self,
-                attempt.experiment,
-                state,
-                contents.state_after(content),
-                lambda kept: self._report(running, _update(file, kept, seconds)),
-                failed,
-            )
+            self._report(running, contents.update_of(file, state, running.task.samples, seconds))
 
-        disk.publish(self, attempt.experiment, name, content, published, failed)
+        if running.task.keeps_state:
+            state = layout.attempt_name("optimizer", attempt, token)
+            after = contents.state_after(content)
+            disk.publish(self, experiment, state, after, publish_update, failed)
+        else:
+            publish_update(None)
 
     # Reports
 
@@ -288,6 +420,7 @@ class Worker(Process):
         self._insist(running, "report_failure", running.attempt, kind, reason)
 
     def _insist(self, running: _Running, method: str, *args: Any) -> None:
+        self._withdraw_unknown_snapshot(running)
         if self._enter(running, "reporting"):
             self._try_to_report(method, args, _INSIST_FIRST_SECONDS)
 
@@ -295,7 +428,7 @@ class Worker(Process):
         def failed(reason: str) -> None:
             if self._leaving:
                 return
-            if reason not in {UNREACHABLE, OVERDUE}:
+            if reason not in {UNREACHABLE, OVERDUE, STOPPING}:
                 self._free(reason)
                 return
             longer = min(at_most_seconds * 2, _INSIST_LONGEST_SECONDS)
@@ -305,19 +438,15 @@ class Worker(Process):
         if not self._leaving:
             self._call(method, self.name, *args, answered=self._free, failed=failed)
 
+    def _withdraw_unknown_snapshot(self, running: _Running) -> None:
+        snapshot = running.progress.snapshot
+        if snapshot is not None and snapshot != running.known:
+            self.site.disk.store(running.attempt.experiment).delete(snapshot.file.name)
+
     def _free(self, _: Any) -> None:
         self._running = None
         self._next_task()
 
 
-def _update(file: PublishedFile, state: PublishedFile | None, seconds: float) -> Update:
-    return Update(
-        file=file,
-        samples=SAMPLES,
-        steps=1,
-        loss=0.5,
-        load_seconds=0.0,
-        train_seconds=seconds,
-        publish_seconds=0.0,
-        optimizer_state=state,
-    )
+def _nobody(_: Any) -> None:
+    """Answer a call that nobody made."""

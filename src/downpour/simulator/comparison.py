@@ -1,0 +1,264 @@
+"""Runs every policy in the same conditions, on the scheduler, manager and workers as they are.
+
+What the network, the directory and the aggregation take is left out, so that only the conditions
+and the policies make a difference; with `wait` a round takes exactly what its slowest task takes.
+Publishing a state and going on from it take a share of a task each.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from downpour.predictor import Predictor
+from downpour.simulator.cluster import Cluster
+from downpour.simulator.coding import CODES
+from downpour.simulator.conditions import Conditions
+from downpour.simulator.disk import DiskFigures
+from downpour.simulator.ledger import Ledger, RoundFigures
+from downpour.simulator.machines import GivenMachines
+from downpour.simulator.plan import RETRIES_ENOUGH, Plan
+from downpour.simulator.reference import Reference, reference
+from downpour.simulator.site import Figures
+from downpour.spec import Option, Spec
+from downpour.stragglers import POLICIES
+
+ORACLES: dict[str, Callable[[Reference], float]] = {
+    "oracle-best-hosts": lambda found: found.best_hosts,
+    "oracle-whole-shards": lambda found: found.whole_shards,
+    "oracle-divided": lambda found: found.divided,
+}
+"""What is known of each round beforehand would allow so much."""
+
+BASELINE = "wait"
+GOES_ON = frozenset({"handoff"})
+"""Policies that rest on going on from snapshots."""
+
+_STEPS_BETWEEN_LOOKS = 5_000
+_PREPARE_SECONDS = 5.0
+_STUCK_FACTOR = 1000.0
+_NO_DISK = DiskFigures(read_seconds=0.0, write_seconds=0.0, sync_seconds=0.0)
+
+Show = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A policy, a code or an oracle, with so many standbys and other options than its own.
+
+    Where it has `snapshots`, whoever is given a shard that others have begun goes on from the last
+    one; without, from the beginning, as in the papers that most policies come from.
+    """
+
+    name: str
+    standbys: int
+    snapshots: bool = False
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What moving costs, as shares of the median task, and how often workers are heard of.
+
+    `saving` is what a worker that publishes its state loses, `moving` all that handing over takes.
+    Where there are snapshots, each worker publishes one every `snapshot_every` of a task.
+    """
+
+    saving: float = 0.002
+    moving: float = 0.01
+    snapshot_every: float = 0.25
+    heartbeat_seconds: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a contender came to in one job."""
+
+    contender: Contender
+    job: str
+    scenario: str
+    hosts: int
+    rounds: tuple[RoundFigures, ...]
+    references: tuple[Reference, ...]
+
+    @property
+    def nodes(self) -> int:
+        """Machines that are paid for."""
+        return self.hosts + self.contender.standbys
+
+    @cached_property
+    def seconds(self) -> float:
+        """What all rounds took."""
+        return sum(one.seconds for one in self.rounds)
+
+    @property
+    def mitigation(self) -> float:
+        """How much of the time that stragglers cost was saved; 1 is as if all were the median."""
+        return self._saved([found.ideal for found in self.references])
+
+    @property
+    def kind_mitigation(self) -> float:
+        """The same, 1 being the slowest task that is no straggler."""
+        return self._saved([found.kind_ideal for found in self.references])
+
+    def _saved(self, ideals: list[float]) -> float:
+        wait = sum(found.wait for found in self.references)
+        lost = wait - sum(ideals)
+        return (wait - self.seconds) / lost if lost > 0 else 0.0
+
+    @cached_property
+    def over_ideal(self) -> tuple[float, ...]:
+        """How many times the ideal the rounds took, in rising order."""
+        pairs = zip(self.rounds, self.references, strict=True)
+        return tuple(sorted(one.seconds / found.ideal for one, found in pairs))
+
+    @property
+    def mean_over_ideal(self) -> float:
+        """How many times the ideal a round took."""
+        return sum(self.over_ideal) / len(self.over_ideal)
+
+    @property
+    def p99_over_ideal(self) -> float:
+        """How many times the ideal all but one in a hundred rounds took at most."""
+        return self.over_ideal[-1 - len(self.over_ideal) // 100]
+
+    @property
+    def extra_work(self) -> float:
+        """Time of workers spent on what did not count, over that on what did."""
+        useful = sum(one.useful_seconds for one in self.rounds)
+        return sum(one.busy_seconds for one in self.rounds) / useful - 1.0 if useful else 0.0
+
+    @property
+    def lost(self) -> float:
+        """The share of all samples that was left out."""
+        return sum(one.lost for one in self.rounds) / len(self.rounds)
+
+    @property
+    def moves(self) -> float:
+        """How often a shard changed hands in a round."""
+        return sum(one.moves for one in self.rounds) / len(self.rounds)
+
+    def published(self, per_snapshot: float) -> float:
+        """Return how many models' worth of files a round writes."""
+        written = sum(one.updates + per_snapshot * one.snapshots for one in self.rounds)
+        return written / len(self.rounds)
+
+
+def contenders() -> list[str]:
+    """Return the names of all who can be compared."""
+    return [*POLICIES, *CODES, *ORACLES]
+
+
+def run_trial(
+    contender: Contender,
+    conditions: Conditions,
+    settings: Settings,
+    predictor: Callable[[], Predictor] | None = None,
+    show: Show = lambda _: None,
+) -> Trial:
+    """Let one contender do one job.
+
+    Args:
+        contender: who; `contenders` lists the names, and no more may stand by than there are.
+        conditions: the job.
+        settings: what moving costs, and so on.
+        predictor: makes a fresh one; absent: nothing is forecast.
+        show: is told how many rounds are done, now and then.
+
+    Raises:
+        AssertionError: the policy lets everybody wait for ever, or the experiment fails.
+    """
+    numbers = range(conditions.rounds)
+    references = tuple(reference(conditions, n, contender.standbys) for n in numbers)
+    if contender.name in ORACLES:
+        seconds = map(ORACLES[contender.name], references)
+        rounds = tuple(RoundFigures(seconds=one) for one in seconds)
+    elif contender.name in CODES:
+        rounds = tuple(CODES[contender.name](conditions, number) for number in numbers)
+    else:
+        rounds = _simulated(contender, conditions, settings, predictor, show)
+    show(conditions.rounds)
+    return Trial(
+        contender, conditions.name, conditions.scenario, conditions.hosts, rounds, references
+    )
+
+
+def _simulated(
+    contender: Contender,
+    conditions: Conditions,
+    settings: Settings,
+    predictor: Callable[[], Predictor] | None,
+    show: Show,
+) -> tuple[RoundFigures, ...]:
+    names = tuple(f"host-{n}" for n in range(conditions.hosts + contender.standbys))
+    plan = _plan(contender, conditions, settings, names)
+    ledger = Ledger(plan.figures, conditions.hosts)
+    watches = POLICIES[contender.name].watches
+    cluster = Cluster(
+        plan,
+        lambda _: ledger,
+        lambda _: None,
+        machines=GivenMachines(conditions, names),
+        predictor=predictor if watches else None,
+    )
+    cluster.begin()
+    stuck_at = conditions.rounds * conditions.task_seconds * _STUCK_FACTOR
+    gc.disable()  # many messages are under way, and all of them end by themselves
+    try:
+        while not ledger.ended:
+            for _ in range(_STEPS_BETWEEN_LOOKS):
+                if ledger.ended or not cluster.clock.step():
+                    break
+            if cluster.clock.now_seconds > stuck_at:
+                raise AssertionError(f"{contender.name} comes to no end")
+            show(ledger.done)
+    finally:
+        gc.enable()
+    if ledger.failure:
+        raise AssertionError(f"{contender.name}: {ledger.failure}")
+    return ledger.rounds()
+
+
+def _plan(
+    contender: Contender, conditions: Conditions, settings: Settings, names: tuple[str, ...]
+) -> Plan:
+    task = conditions.task_seconds
+    figures = Figures(
+        patience=1.0,
+        network_seconds=0.0,
+        deadline_seconds=None,
+        event_seconds=0.0,
+        prepare_seconds=_PREPARE_SECONDS,
+        aggregate_seconds=0.0,
+        update_seconds=0.0,
+        recover_seconds=0.0,
+        heartbeat_seconds=settings.heartbeat_seconds,
+        snapshot_seconds=settings.snapshot_every * task * contender.snapshots,
+        saving_seconds=settings.saving * task,
+        resuming_seconds=max(0.0, settings.moving - settings.saving) * task,
+        shard_samples=conditions.samples,
+        disk=_NO_DISK,
+    )
+    spec = Spec.make(
+        {
+            "policy": contender.name,
+            "policy_options": dict(contender.options),
+            "shards": conditions.hosts,
+            "epochs": conditions.rounds,
+            "standbys": contender.standbys,
+            "retries": RETRIES_ENOUGH,
+            "evaluate_every": 0,
+        }
+    )
+    return Plan(
+        seed=settings.seed,
+        specs=(("compared", spec),),
+        managers=("manager",),
+        workers=names,
+        figures=figures,
+        faults=(),
+        in_order=True,
+    )

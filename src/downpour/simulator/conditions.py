@@ -1,0 +1,145 @@
+"""The conditions in which policies are compared: how fast each host is in each round, by itself.
+
+A job has hosts that train, and after them those that stand by. Here are conditions that are made
+up; `traced.py` takes them from jobs that were run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from downpour.simulator.curves import Curve
+from downpour.values import SystemState
+
+SAMPLES = 3200
+"""In a shard of the usual size."""
+
+_NOISE = 0.05
+_SLOWER = 4.0
+_SPELL_ROUNDS = 10
+_FLOOR = 0.75
+_SHARDS_DRAWN = 6
+_CALM = SystemState(cpu_others=0.1, load_average=0.2, memory_used=0.4, io_wait=0.02)
+_BUSY = SystemState(cpu_others=0.9, load_average=4.0, memory_used=0.4, io_wait=0.02)
+
+
+class Conditions(Protocol):
+    """A job's hosts, as they are in each of its rounds; the same whatever is done in them.
+
+    `hosts` of them train, `standbys` more are there; `task_seconds` is what a shard takes, at the
+    median, and `samples` how many are in it.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - named by its class
+    @property
+    def scenario(self) -> str: ...  # noqa: D102
+    @property
+    def rounds(self) -> int: ...  # noqa: D102
+    @property
+    def hosts(self) -> int: ...  # noqa: D102
+    @property
+    def standbys(self) -> int: ...  # noqa: D102
+    @property
+    def samples(self) -> int: ...  # noqa: D102
+    @property
+    def task_seconds(self) -> float: ...  # noqa: D102
+
+    def curve(self, number: int, host: int) -> Curve:
+        """Return what a host would do in a round, if it did nothing but train."""
+        ...
+
+    def state(self, number: int, host: int, seconds: float) -> SystemState:
+        """Return how a host is, so long after the beginning of a round."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneStraggler:
+    """One host at a quarter of its speed, from a share of the round on; another after ten rounds.
+
+    Where `from_share` is 0 it is the same one in the whole job. The others vary by five percent.
+    """
+
+    from_share: float
+    called: str = "one-straggler"
+    seed: int = 0
+    rounds: int = 100
+    hosts: int = 16
+    standbys: int = 1
+    samples: int = SAMPLES
+    task_seconds: float = 10.0
+
+    @property
+    def name(self) -> str:
+        """What to call the job."""
+        return f"{self.scenario}, seed {self.seed}"
+
+    @property
+    def scenario(self) -> str:
+        """The kind of conditions."""
+        return self.called
+
+    def straggler(self, number: int) -> int:
+        """Return who is slow in a round."""
+        spell = number // _SPELL_ROUNDS if self.from_share else 0
+        return Random(f"straggler {self.seed} {spell}").randrange(self.hosts)
+
+    def curve(self, number: int, host: int) -> Curve:
+        """Return what a host would do in a round."""
+        noise = Random(f"{self.seed} {number} {host}").lognormvariate(0.0, _NOISE)
+        usual = self.task_seconds * noise
+        if host != self.straggler(number):
+            return Curve((0.0, usual), (0.0, 1.0))
+        slow_at = self.from_share * usual
+        slowly = slow_at + usual * _SLOWER, self.from_share + 1.0
+        if not slow_at:
+            return Curve((0.0, slowly[0]), (0.0, slowly[1]))
+        return Curve((0.0, slow_at, slowly[0]), (0.0, self.from_share, slowly[1]))
+
+    def state(self, number: int, host: int, seconds: float) -> SystemState:
+        """Return how a host is: busy with something else where it is slow."""
+        slow_at = self.from_share * self.task_seconds
+        return _BUSY if host == self.straggler(number) and seconds >= slow_at else _CALM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memoryless:
+    """Hosts whose next shard takes as long as chance will have it, whoever they are.
+
+    So it is where every task runs on a machine of its own, as functions in a cloud do: three
+    quarters of the usual time, and an exponential tail whose mean is the last quarter.
+    """
+
+    seed: int = 0
+    rounds: int = 100
+    hosts: int = 16
+    standbys: int = 1
+    samples: int = SAMPLES
+    task_seconds: float = 10.0
+
+    @property
+    def name(self) -> str:
+        """What to call the job."""
+        return f"{self.scenario}, seed {self.seed}"
+
+    @property
+    def scenario(self) -> str:
+        """The kind of conditions."""
+        return "memoryless"
+
+    def curve(self, number: int, host: int) -> Curve:
+        """Return what a host would do in a round: shard after shard, each drawn anew."""
+        draw = Random(f"memoryless {self.seed} {number} {host}")
+        seconds, done = [0.0], [0.0]
+        for shard in range(_SHARDS_DRAWN):
+            tail = draw.expovariate(1.0 / (1.0 - _FLOOR))
+            seconds.append(seconds[-1] + self.task_seconds * (_FLOOR + tail))
+            done.append(shard + 1.0)
+        return Curve(seconds, done)
+
+    def state(self, number: int, host: int, seconds: float) -> SystemState:  # noqa: ARG002
+        """Return how a host is: nothing can be seen of what is to come."""
+        return _CALM

@@ -1,0 +1,144 @@
+"""Keeps a ledger of what a simulated run spends: looks on, and never interferes.
+
+A worker's time is useful where what it trained in it has counted in the end, whoever ended it;
+what is left is extra: copies, what was begun again, what was dropped, and the time that moves take.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.simulator.site import Figures, Onlooker, Step
+from downpour.values import AttemptId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFigures:
+    """What became of a round: its seconds, and the share of samples that were `lost`.
+
+    `busy_seconds` of all workers at its attempts, `useful_seconds` of those that counted; how often
+    a shard changed hands; and how many updates and snapshots were published.
+    """
+
+    seconds: float
+    lost: float = 0.0
+    busy_seconds: float = 0.0
+    useful_seconds: float = 0.0
+    moves: int = 0
+    updates: int = 0
+    snapshots: int = 0
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """From when to when, from which snapshot on, and when it published its own."""
+
+    begun_at: float
+    snapshot: str | None
+    ended_at: float | None = None
+    saved_at: list[float] | None = None
+
+
+@dataclass(slots=True)
+class _Round:
+    seconds: float = 0.0
+    lost: float = 0.0
+    useful: float = 0.0
+    moves: int = 0
+    updates: int = 0
+    snapshots: int = 0
+
+
+class Ledger(Onlooker):
+    """What each round of the one experiment has come to."""
+
+    def __init__(self, figures: Figures, shards: int) -> None:
+        self.done = 0
+        self.ended = False
+        self.failure = ""
+        self._figures = figures
+        self._shards = shards
+        self._attempts: dict[AttemptId, _Attempt] = {}
+        self._rounds: defaultdict[int, _Round] = defaultdict(_Round)
+        self._savers: dict[str, tuple[AttemptId, float]] = {}
+        self._now = 0.0
+
+    def acting(self, step: Step) -> None:
+        """Enter an event and what was decided."""
+        event = step.event
+        self._now = step.core.now_seconds
+        if isinstance(event, on.UpdatePublished):
+            self._rounds[event.attempt.round].updates += 1
+            self._end(event.attempt)
+        elif isinstance(event, on.HandedOver):
+            self._rounds[event.attempt.round].moves += 1
+            self._end(event.attempt)
+        for command in step.commands:
+            self._enter(command)
+
+    def rounds(self) -> tuple[RoundFigures, ...]:
+        """Return what the rounds came to; attempts under way count until now."""
+        busy: defaultdict[int, float] = defaultdict(float)
+        for attempt, entry in self._attempts.items():
+            busy[attempt.round] += (entry.ended_at or self._now) - entry.begun_at
+        return tuple(
+            RoundFigures(
+                seconds=found.seconds,
+                lost=found.lost,
+                busy_seconds=busy[number],
+                useful_seconds=found.useful,
+                moves=found.moves,
+                updates=found.updates,
+                snapshots=found.snapshots,
+            )
+            for number, found in sorted(self._rounds.items())
+        )
+
+    def _enter(self, command: do.Command) -> None:
+        match command:
+            case do.Assign():
+                name = command.snapshot.file.name if command.snapshot is not None else None
+                self._attempts[command.attempt] = _Attempt(self._now, name)
+            case do.Save():
+                self._save(command)
+            case do.Accept():
+                self._accept(command.attempt)
+            case do.GiveUp() | do.Cancel():
+                self._end(command.attempt)
+            case do.Drop():
+                self._rounds[command.round].lost = len(command.shards) / self._shards
+            case do.Aggregate():
+                self._rounds[command.round].seconds = command.train_seconds
+                self.done = command.round + 1
+            case do.Conclude():
+                self.ended = True
+                self.failure = command.reason if command.ending != "finished" else ""
+            case _:
+                pass
+
+    def _end(self, attempt: AttemptId) -> None:
+        entry = self._attempts.get(attempt)
+        if entry is not None and entry.ended_at is None:
+            entry.ended_at = self._now
+
+    def _save(self, command: do.Save) -> None:
+        self._rounds[command.attempt.round].snapshots += 1
+        self._savers[command.snapshot.file.name] = command.attempt, self._now
+        entry = self._attempts[command.attempt]
+        entry.saved_at = [*(entry.saved_at or []), self._now]
+
+    def _accept(self, attempt: AttemptId) -> None:
+        """Count what has led to an update: its own attempt, and what it went on from."""
+        until, found = self._now, self._attempts.get(attempt)
+        while found is not None:
+            saving = sum(at <= until for at in found.saved_at or []) * self._figures.saving_seconds
+            resuming = self._figures.resuming_seconds if found.snapshot is not None else 0.0
+            self._rounds[attempt.round].useful += until - found.begun_at - saving - resuming
+            former = self._savers.get(found.snapshot or "")
+            if former is None:
+                return
+            attempt, until = former
+            found = self._attempts[attempt]

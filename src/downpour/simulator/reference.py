@@ -1,0 +1,68 @@
+"""What a round takes by itself, at best, and with perfect knowledge: computed, not simulated.
+
+Everything is measured against these. The oracles know every host's curve beforehand: one gives each
+shard to one host and lets nobody stop, one may also give second shards to hosts that are done, and
+one divides the work as finely as it likes, which no training that goes step by step can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import nsmallest
+from statistics import median
+
+from downpour.simulator.conditions import Conditions
+
+STRAGGLER = 1.5
+"""A straggler takes longer than so many times the round's median."""
+
+_HALVINGS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """One round's seconds, by itself and with the oracles' knowledge of it.
+
+    `wait` for its slowest task; `ideal` is its median one, `kind_ideal` its slowest one that is no
+    straggler.
+    """
+
+    wait: float
+    ideal: float
+    kind_ideal: float
+    best_hosts: float
+    whole_shards: float
+    divided: float
+
+
+def reference(conditions: Conditions, number: int, standbys: int) -> Reference:
+    """Compute what a round takes."""
+    hosts = conditions.hosts
+    curves = [conditions.curve(number, host) for host in range(hosts + standbys)]
+    alone = [curve.when(1.0) for curve in curves]
+    usual = median(alone[:hosts])
+    longest = max(alone)
+    in_turn = (
+        curve.when(float(shards))
+        for curve in curves
+        for shards in range(1, hosts + 1)
+        if curve.when(float(shards)) <= longest
+    )
+    return Reference(
+        wait=max(alone[:hosts]),
+        ideal=usual,
+        kind_ideal=max(seconds for seconds in alone[:hosts] if seconds <= STRAGGLER * usual),
+        best_hosts=nsmallest(hosts, alone)[-1],
+        whole_shards=nsmallest(hosts, in_turn)[-1],
+        divided=_divided(conditions, number, standbys, longest),
+    )
+
+
+def _divided(conditions: Conditions, number: int, standbys: int, longest: float) -> float:
+    curves = [conditions.curve(number, host) for host in range(conditions.hosts + standbys)]
+    low, high = 0.0, longest
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        enough = sum(curve.done(middle) for curve in curves) >= conditions.hosts
+        low, high = (low, middle) if enough else (middle, high)
+    return high

@@ -1,0 +1,84 @@
+"""The conditions that policies are compared in, by scenario: of a trace, and made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from downpour.errors import SpecError
+from downpour.simulator.conditions import Conditions, Memoryless, OneStraggler
+from downpour.simulator.traced import Recording, TracedJob
+
+Make = Callable[..., Conditions]
+
+WHEN = {"straggler-early": 0.1, "straggler-middle": 0.5, "straggler-late": 0.8}
+"""From which share of a round on one host is slow."""
+
+MADE_UP: dict[str, Make] = {
+    "one-straggler": partial(OneStraggler, from_share=0.0),
+    **{name: partial(OneStraggler, from_share=share, called=name) for name, share in WHEN.items()},
+    "memoryless": Memoryless,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which jobs of each scenario are taken, how many rounds of them, and who is there."""
+
+    jobs: int
+    rounds: int
+    standbys: int
+    seed: int = 0
+
+
+def scenarios_of(recordings: Sequence[Recording]) -> list[str]:
+    """Return the names of all scenarios, those of the trace first."""
+    return [*dict.fromkeys(recording.scenario for recording in recordings), *MADE_UP]
+
+
+def conditions_of(
+    recordings: Sequence[Recording], scenario: str, choice: Choice
+) -> list[Conditions]:
+    """Return the jobs of a scenario; of more than are wanted, some from begin to end.
+
+    Raises:
+        SpecError: there is no such scenario, or more standbys than workers.
+    """
+    hosts = min(recording.workers for recording in recordings)
+    if not 0 <= choice.standbys <= hosts:
+        raise SpecError(
+            "standbys", choice.standbys, f"must be from 0 to {hosts}, the workers of the trace"
+        )
+    if scenario in MADE_UP:
+        return [
+            MADE_UP[scenario](
+                seed=choice.seed + number,
+                rounds=choice.rounds,
+                hosts=hosts,
+                standbys=choice.standbys,
+            )
+            for number in range(choice.jobs)
+        ]
+    found = [recording for recording in recordings if recording.scenario == scenario]
+    if not found:
+        accepted = ", ".join(scenarios_of(recordings))
+        raise SpecError("scenario", scenario, f"must be of {accepted}")
+    return [
+        TracedJob(
+            recording,
+            [other for other in found if other is not recording],
+            standbys=choice.standbys,
+            seed=choice.seed,
+            rounds=choice.rounds,
+        )
+        for recording in _spread(found, choice.jobs)
+    ]
+
+
+def _spread(found: Sequence[Recording], count: int) -> list[Recording]:
+    """Return so many, the first and the last among them where there are two at least."""
+    if count >= len(found):
+        return list(found)
+    step = (len(found) - 1) / max(1, count - 1)
+    return [found[round(step * place)] for place in range(count)]

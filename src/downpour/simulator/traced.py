@@ -1,0 +1,171 @@
+"""Conditions taken from jobs that were run: the progress of each worker in each round of a trace.
+
+A worker's curve goes through what it had done by its reports and by its end. Sizes of tasks differ
+in some jobs; here every shard has the usual one, and a worker goes on at its last rate where its
+own task was smaller. Who stands by was a worker of another job of the same scenario.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from downpour.errors import SpecError
+from downpour.predictor.features import ELAPSED, STATE
+from downpour.predictor.traces import REQUIRED, TARGET, Traces, read_traces
+from downpour.simulator.conditions import SAMPLES
+from downpour.simulator.curves import Curve
+from downpour.values import SystemState
+
+_REPORTS = (10, 25, 50)
+_SHARES = (*(percent / 100 for percent in _REPORTS), 1.0)
+_NEEDED = (
+    *STATE,
+    *(f"p{percent}_{name}" for percent in _REPORTS for name in (ELAPSED, *STATE)),
+)
+_UNKNOWN = "traced"
+_CACHED = 4096
+
+Table = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a job's workers did: arrays of [round, worker, ...].
+
+    `seconds` of the reports and the end, the `shares` of a usual shard done by then, and the
+    `states` at the beginning and at the reports.
+    """
+
+    number: int
+    scenario: str
+    seconds: Table
+    shares: Table
+    states: Table
+
+    @property
+    def rounds(self) -> int:
+        """How many there were."""
+        return len(self.seconds)
+
+    @property
+    def workers(self) -> int:
+        """How many there were."""
+        return int(self.seconds.shape[1])
+
+
+class TracedJob:
+    """One job's conditions.
+
+    Args:
+        job: what its workers did.
+        others: those that stand by are taken from these.
+        standbys: how many stand by.
+        seed: says which workers of the others these are.
+        rounds: how many of its rounds are taken; absent: all of them.
+    """
+
+    samples = SAMPLES
+
+    def __init__(
+        self,
+        job: Recording,
+        others: Sequence[Recording],
+        *,
+        standbys: int = 1,
+        seed: int = 0,
+        rounds: int | None = None,
+    ) -> None:
+        self.scenario = job.scenario
+        self.name = f"job {job.number}"
+        self.rounds = min(job.rounds, rounds or job.rounds)
+        self.hosts = job.workers
+        self.standbys = standbys
+        self.task_seconds = float(np.median(job.seconds[..., -1] / job.shares[..., -1]))
+        draw = Random(f"standby {seed} {job.number}")
+        self._places = [(job, worker, 0) for worker in range(job.workers)]
+        for _ in range(standbys):
+            other = draw.choice(others or [job])
+            shift = 0 if others else job.rounds // 2
+            self._places.append((other, draw.randrange(other.workers), shift))
+        self.curve = lru_cache(_CACHED)(self._curve)
+
+    def _curve(self, number: int, host: int) -> Curve:
+        job, at = self._find(number, host)
+        seconds, shares = job.seconds[at].tolist(), job.shares[at].tolist()
+        return Curve((0.0, *seconds), (0.0, *shares))
+
+    def state(self, number: int, host: int, seconds: float) -> SystemState:
+        """Return how a host is by its last report; after its own end, as at the next beginning."""
+        job, at = self._find(number, host)
+        place = int(np.searchsorted(job.seconds[at], seconds, side="right"))
+        if place < len(_SHARES):
+            return _state(job.states[at][place])
+        job, at = self._find(number + 1, host)
+        return _state(job.states[at][0])
+
+    def _find(self, number: int, host: int) -> tuple[Recording, tuple[int, int]]:
+        job, worker, shift = self._places[host]
+        return job, ((number + shift) % job.rounds, worker)
+
+
+def _state(found: Table) -> SystemState:
+    cpu, load, memory, io_wait = found.tolist()
+    return SystemState(cpu_others=cpu, load_average=load, memory_used=memory, io_wait=io_wait)
+
+
+def read_recordings(path: Path) -> list[Recording]:
+    """Read the jobs of a trace; `jobs.json` beside it tells their scenarios.
+
+    Raises:
+        SpecError: a file cannot be read, a column is missing or holds what cannot be, or a round
+            lacks workers.
+    """
+    traces = read_traces(path)
+    for name in _NEEDED:
+        if name not in traces.columns:
+            needed = ", ".join([*REQUIRED, *STATE])
+            accepted = f"needed are {needed}, and p10_, p25_ and p50_{ELAPSED} and the states then"
+            raise SpecError("traces", str(path), f"has no column {name}; {accepted}")
+    scenarios = _scenarios(path)
+    return [
+        _recording(path, traces, job.number, list(job.rounds), scenarios.get(job.number, _UNKNOWN))
+        for job in traces.jobs
+    ]
+
+
+def _recording(
+    path: Path, traces: Traces, number: int, rounds: list[Table], scenario: str
+) -> Recording:
+    if len({len(rows) for rows in rounds}) > 1:
+        raise SpecError("traces", str(path), f"job {number}: a round lacks workers")
+    columns = traces.columns
+    order = np.stack(rounds)
+    order = np.take_along_axis(order, np.argsort(columns["worker"][order], axis=1), axis=1)
+    times = [columns[f"p{percent}_{ELAPSED}"][order] for percent in _REPORTS]
+    seconds = np.stack([*times, columns[TARGET][order]], axis=-1)
+    if not (np.diff(seconds, axis=-1, prepend=0.0) > 0).all():
+        raise SpecError("traces", str(path), f"job {number}: times of reports must rise, from 0 on")
+    shares = columns["n_samples"][order][..., None] / SAMPLES * np.array(_SHARES)
+    places = ["", *(f"p{percent}_" for percent in _REPORTS)]
+    states = [np.stack([columns[at + name][order] for name in STATE], -1) for at in places]
+    return Recording(number, scenario, seconds, shares, np.nan_to_num(np.stack(states, axis=-2)))
+
+
+def _scenarios(path: Path) -> Mapping[int, str]:
+    """Read which scenario each job is of; without the file, none is known."""
+    beside = path.with_name("jobs.json")
+    if not beside.is_file():
+        return {}
+    try:
+        told = json.loads(beside.read_text(encoding="utf-8"))
+        return {int(entry["job"]): str(entry["scenario"]) for entry in told}
+    except (ValueError, KeyError, TypeError) as error:
+        raise SpecError("jobs", str(beside), f"cannot be read ({error!r})") from None
