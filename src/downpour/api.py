@@ -18,12 +18,18 @@ from downpour import datasets
 from downpour.credentials import Credentials
 from downpour.errors import DeadlineExceeded, ExperimentFailed, SpecError, Unreachable
 from downpour.launchers import LocalCluster
-from downpour.manager.options import DEFAULT_MANAGER, DEFAULT_SHARED, ManagerOptions
+from downpour.manager.options import (
+    DEFAULT_MANAGER,
+    DEFAULT_SHARED,
+    ManagerOptions,
+    checked_patience,
+)
 from downpour.reports import Result
 from downpour.rpc import ManagerClient, Trust, parse_address
 from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status
 from downpour.spec import Spec
 from downpour.store import SharedDirectory
+from downpour.stragglers import POLICIES, check_policy
 
 OnStatus = Callable[[Status], None]
 _Answer = TypeVar("_Answer")
@@ -40,6 +46,7 @@ def run(
     workers: int | None = None,
     shared: str | os.PathLike[str] = DEFAULT_SHARED,
     data_dir: str | os.PathLike[str] | None = None,
+    patience: float = 1.0,
     on_status: OnStatus | None = None,
 ) -> Result:
     """Train on this machine: a manager and worker processes that end with the call.
@@ -49,6 +56,7 @@ def run(
         workers: Worker processes; as many as shards where absent, but no crowd on few cores.
         shared: The shared directory, made where it is missing; results stay there.
         data_dir: A folder with datasets, laid out as torchvision does; else DOWNPOUR_DATA.
+        patience: Scales how long silence, standstill and missing files are borne.
         on_status: Called with what goes on, several times a second at most.
 
     Raises:
@@ -60,25 +68,41 @@ def run(
     data_dir = data_dir or os.environ.get("DOWNPOUR_DATA")
     datasets.check_source(resolved, Path(data_dir) if data_dir else None)
     root = SharedDirectory.open(Path(shared), create=True).root
-    options = ManagerOptions(shared=str(root), port=0, data_dir=str(data_dir or ""), embedded=True)
+    options = ManagerOptions(
+        shared=str(root),
+        port=0,
+        data_dir=str(data_dir or ""),
+        patience=checked_patience(patience),
+        embedded=True,
+    )
     cluster = LocalCluster(options, workers, threads=resolved.threads, device=resolved.device)
     nothing = Credentials()  # on loopback nothing is asked, whatever the environment has
     with cluster, Client(cluster.address, shared=root, credentials=nothing) as client:
         experiment = client.submit(resolved)
-        return client.wait(experiment, on_status=on_status, check=cluster.check)
+
+        def look(status: Status) -> None:
+            cluster.provide(status.wanted_workers)
+            if on_status is not None:
+                on_status(status)
+
+        return client.wait(experiment, on_status=look, check=cluster.check)
 
 
 def resolve(spec: Spec, workers: int | None = None) -> tuple[Spec, int]:
     """Work out what `run` will run: the spec with its number of shards, and how many workers.
 
+    Where the spec names no shards, every worker has one, but for those that stand by.
+
     Raises:
-        SpecError: there is no such number of workers.
+        SpecError: there is no such number of workers, or the policy cannot do with it.
     """
     if workers is None:
         workers = _sensible_workers(spec)
     if workers < 1:
         raise SpecError("workers", workers, "must be a whole number, at least 1")
-    return (spec if spec.shards is not None else spec.replace(shards=workers)), workers
+    check_policy(spec, POLICIES[spec.policy], workers)
+    shards = spec.shards or workers - spec.standbys
+    return spec.replace(shards=shards), workers
 
 
 class Client:
@@ -174,14 +198,15 @@ class Client:
 
     def results(self, experiment: str) -> Result:
         """Return what is known of an experiment so far."""
-        lines: list[str] = []
-        while True:
-            page = self._ask(self._manager.results, experiment, len(lines), 0.0)
-            lines += page.lines
-            if not page.lines:
-                break
         folder = SharedDirectory(self._shared).experiment_path(experiment) if self._shared else None
-        return Result.from_lines(lines, folder=folder)
+        return Result.from_lines(self.record(experiment), folder=folder)
+
+    def record(self, experiment: str) -> list[str]:
+        """Return the lines of an experiment's record so far, as the manager wrote them."""
+        lines: list[str] = []
+        while page := self._ask(self._manager.results, experiment, len(lines), 0.0).lines:
+            lines += page
+        return lines
 
     def cancel(self, experiment: str) -> None:
         """Stop an experiment; one that has ended stays as it is."""
@@ -213,6 +238,7 @@ class Client:
 
 
 def _sensible_workers(spec: Spec) -> int:
-    """As many as shards, but at most four, or one a core where there are more."""
+    """As many as shards and standbys, but at most four, or one a core where there are more."""
     most = max(4, os.cpu_count() or 1)
-    return min(spec.shards, most) if spec.shards is not None else most
+    busy = min(spec.shards, most) if spec.shards is not None else most
+    return busy + spec.standbys

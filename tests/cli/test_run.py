@@ -62,11 +62,21 @@ def test_a_file_and_options_make_a_run(downpour: Callable[..., Any], tmp_path: P
     assert json.loads(again.out) == result
 
 
+def _hear_ctrl_c() -> None:
+    """Undo what a shell does to its background jobs, of which this test may be part."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
     """Status 130, one word after the spec, and no process left behind."""
     words = ["--epochs", "10000", "--workers", "2", "--shared", str(tmp_path)]
-    with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*COMMAND, *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_hear_ctrl_c,  # noqa: PLW1509 - no threads here yet
+    ) as process:
         own = psutil.Process(process.pid)
         while len(own.children(recursive=True)) < 4:  # fork server, manager, two workers
             assert process.poll() is None

@@ -17,9 +17,10 @@ from downpour.rpc.messages import (
     TaskStatus,
     WorkerStatus,
 )
-from downpour.values import AttemptId, SystemState
+from downpour.values import AttemptId, Forecast, SystemState
 
 RECORDED = Path(__file__).parent / "recorded"
+WHY = "it would take 48.7 s longer than all of the others"
 BUSY = SystemState(cpu_others=0.25, load_average=1.0, memory_used=0.5, io_wait=0.0)
 RUNNING = ExperimentSummary(
     experiment="digits-20260102-030405-ab12",
@@ -60,6 +61,30 @@ STATUS = Status(
 )
 
 
+def foreseen(one: TaskStatus, seconds: float, slowness: float) -> TaskStatus:
+    """Predict that a task takes about so long."""
+    band = Forecast(q10=0.9 * seconds, q50=seconds, q90=1.25 * seconds, q98=2 * seconds)
+    return dataclasses.replace(one, predicted=band, slowness=slowness)
+
+
+STRAGGLING = Status(
+    change=9,
+    workers=(
+        worker("4f1c9a7be210-ab12", 1),
+        worker("second", 2, slowness=1.1),
+        worker("third", 3, slowness=2.4),
+        worker("fourth", slowness=1.4),
+    ),
+    experiment=RUNNING,
+    tasks=(
+        foreseen(task(1, "running", "4f1c9a7be210-ab12", 30), 4.5, 1.0),
+        foreseen(task(2, "running", "second", 3), 61.2, 4.9),
+        task(3, "running", "third"),
+    ),
+    decisions=tuple(f"{n}.5 s, epoch {n}: shard 2 from second to fourth: {WHY}" for n in range(9)),
+)
+
+
 def rendered(part: RenderableType, width: int = 80) -> str:
     """Render without color; spaces at the ends of lines do not count."""
     console = Console(file=io.StringIO(), width=width, color_system=None)
@@ -71,6 +96,23 @@ def rendered(part: RenderableType, width: int = 80) -> str:
 def test_a_status_looks_as_agreed() -> None:
     """The experiment in two lines, each worker in one; a name is text, never markup."""
     assert rendered(status_view(STATUS)) == (RECORDED / "status.txt").read_text(encoding="utf-8")
+
+
+def test_stragglers_look_as_agreed() -> None:
+    """Who is slow, now or else of late, what is predicted, and what was done, in 80 columns."""
+    shown = rendered(status_view(STRAGGLING))
+    assert shown == (RECORDED / "stragglers.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [46, 60, 80, 100, 200])
+def test_who_is_slow_is_said_in_any_width(width: int) -> None:
+    """In a word, not in colour alone; whatever else gives way, nothing is cut but the decisions."""
+    lines = rendered(status_view(STRAGGLING), width).splitlines()
+    assert max(map(len, lines)) <= width
+    table = [line for line in lines if line.startswith(("4f1c", "second", "third", "fourth"))]
+    assert ["slow" in line for line in table] == [False, True, True, False]
+    assert not any("…" in line for line in table)
+    assert sum("epoch" in line and "from second" in line for line in lines) == 5
 
 
 def test_experiments_look_as_agreed() -> None:

@@ -50,7 +50,7 @@ def shown(*steps: Status, terminal: bool = True) -> str:
         for step in steps:
             display.show(step)
         paper = Console(file=io.StringIO(), width=80, color_system=None)
-        paper.print(display._bars.get_renderable())
+        paper.print(display.bars.get_renderable())
     used = paper if terminal else console
     assert isinstance(used.file, io.StringIO)
     return used.file.getvalue()

@@ -140,11 +140,23 @@ def test_csv_has_a_row_an_epoch(result: Result) -> None:
     """What was not measured is empty, and every class has a column."""
     header, first, second, _ = result.to_csv().splitlines()
     assert header == (
-        "epoch,accuracy,train_loss,test_loss,train_seconds,aggregate_seconds,evaluate_seconds,"
-        "bytes,accuracy_class_0,accuracy_class_1,accuracy_class_2"
+        "epoch,accuracy,train_loss,test_loss,train_seconds,aggregate_seconds,evaluate_seconds,bytes,"
+        "round_seconds,ideal_seconds,wait_seconds,mitigation,extra_work,gradient_lost,moves,"
+        "accuracy_class_0,accuracy_class_1,accuracy_class_2"
     )
-    assert first == "1,0.45,1.3,1.1,2.0,0.004,0.08,12000,0.5,0.4,"
-    assert second == "2,,,,3.0,0.005,0.0,12000,,,"
+    assert first == "1,0.45,1.3,1.1,2.0,0.004,0.08,12000,2.0,1.5,2.0,,0.0,0.0,0,0.5,0.4,"
+    assert second.startswith("2,,,,3.0,0.005,0.0,12000,3.0")
+
+
+def test_a_plain_run_tells_nothing_of_stragglers() -> None:
+    """Where nobody did anything about them, and no work was lost, there is nothing to tell."""
+    plain = Result.from_lines(LINES[:10], FOLDER)
+    assert plain.stragglers is None
+    assert "stragglers" not in plain.to_json()
+    assert plain.to_csv().splitlines()[0] == (
+        "epoch,accuracy,train_loss,test_loss,train_seconds,aggregate_seconds,evaluate_seconds,bytes,"
+        "accuracy_class_0,accuracy_class_1,accuracy_class_2"
+    )
 
 
 def test_csv_of_tasks_has_a_row_a_task(result: Result) -> None:

@@ -10,7 +10,14 @@ import pytest
 from rich.console import Console, RenderableType
 
 from downpour.reports import Result
-from downpour.reports.tables import classes_table, result_table, seconds, workers_table
+from downpour.reports.tables import (
+    classes_table,
+    result_table,
+    seconds,
+    study_table,
+    workers_table,
+)
+from tests.reports.conftest import Make
 
 RECORDED = Path(__file__).parent / "recorded"
 LINES = (RECORDED / "gestures" / "record.jsonl").read_text(encoding="utf-8").splitlines()
@@ -29,6 +36,26 @@ def test_the_tables_look_as_agreed() -> None:
     result = Result.from_lines(LINES, Path("experiments/gestures-7f3a"))
     tables = result_table(result), workers_table(result), classes_table(result)
     assert rendered(*tables) == (RECORDED / "gestures" / "tables.txt").read_text(encoding="utf-8")
+
+
+def test_a_group_of_a_study_is_told_in_a_line_a_setting(make: Make) -> None:
+    """Its axes, accuracy and seconds of training; an interval is never broken in two."""
+    said = rendered(study_table(make.splits()))
+    lines = [line.split() for line in said.splitlines()]
+    assert ["random", "average", "3", "62.00", "±", "2.48", "6.00", "±", "4.97"] in lines
+    assert ["class", "first", "1", "91.00", "4.00"] in lines
+    assert "2.48 " in rendered(study_table(make.splits()), width=60)
+
+
+def test_what_was_done_about_stragglers_looks_as_agreed() -> None:
+    """A table by epoch, estimates that are called so, and each class where shards were dropped."""
+    lines = (RECORDED / "handoff" / "record.jsonl").read_text(encoding="utf-8").splitlines()
+    said = rendered(result_table(Result.from_lines(lines, Path("experiments/uneven-51c0"))))
+    assert said == (RECORDED / "handoff" / "tables.txt").read_text(encoding="utf-8")
+    even = [line.replace('"split": "class"', '"split": "random"') for line in lines]
+    assert "class:" not in rendered(result_table(Result.from_lines(even)))
+    kept = [line for line in lines if '"dropped"' not in line and '"round": 2' not in line]
+    assert "class:" not in rendered(result_table(Result.from_lines(kept)))
 
 
 def test_columns_without_a_measurement_are_left_out() -> None:

@@ -13,7 +13,18 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import TyperException
 
-from downpour.cli import certs, clients, cluster, doctor, ping, run, simulate
+from downpour.cli import (
+    certs,
+    clients,
+    cluster,
+    compare_policies,
+    doctor,
+    experiment,
+    ping,
+    predictor,
+    run,
+    simulate,
+)
 from downpour.cli.help import Command
 from downpour.errors import DownpourError
 
@@ -25,6 +36,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run", cls=Command)(run.run)
+app.command("experiment", cls=Command)(experiment.experiment)
+app.command("report", cls=Command)(experiment.report)
 app.command("manager", cls=Command)(cluster.manager)
 app.command("worker", cls=Command)(cluster.worker)
 app.command("submit", cls=Command)(clients.submit)
@@ -37,6 +50,8 @@ app.command("ping", cls=Command)(ping.ping)
 app.command("certs", cls=Command)(certs.certs)
 app.command("doctor", cls=Command)(doctor.doctor)
 app.command("simulate", cls=Command)(simulate.simulate)
+app.command("compare-policies", cls=Command)(compare_policies.compare_policies)
+app.add_typer(predictor.app, name="predictor")
 
 _INTERRUPTED = 130
 

@@ -50,7 +50,7 @@ def submit(
     ] = False,
     credentials: Credentials,
 ) -> None:
-    """Hand an experiment to a manager and print its identifier.
+    """Hand an experiment to a manager; prints its ID.
 
     Without --shards it has as many as the manager has workers now. The spec that was made is
     printed, too.

@@ -11,12 +11,12 @@ from typing import Annotated
 
 import typer
 
-from downpour.cli.options import MANAGER, SHARED, DataDir, Manager, Shared, whole_number
+from downpour.cli.options import MANAGER, SHARED, DataDir, Manager, Patience, Shared, whole_number
 from downpour.cli.printing import note
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
 from downpour.errors import SpecError
-from downpour.manager.options import DEFAULT_PORT, ManagerOptions
+from downpour.manager.options import DEFAULT_PORT, ManagerOptions, checked_patience
 from downpour.worker.options import WorkerOptions
 
 DEVICES = ("cpu", "cuda")
@@ -54,6 +54,15 @@ def manager(
         bool,
         typer.Option("--successor", help="Wait until the manager in office is gone, then go on."),
     ] = False,
+    patience: Patience = 1.0,
+    predictor: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Of completion times, as `downpour predictor train` makes it.",
+            show_default="the one that is shipped",
+        ),
+    ] = "",
     verbose: Verbose = False,
     credentials: Credentials,
 ) -> None:
@@ -74,6 +83,8 @@ def manager(
         port=port,
         data_dir=str(data_dir or ""),
         successor=successor,
+        patience=checked_patience(patience),
+        predictor=predictor,
         credentials=credentials,
     )
     run_manager(options, lambda address: note(f"manager at {address}, shared directory {shared}"))

@@ -22,6 +22,18 @@ def whole_number(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is no whole number") from None
 
 
+def number(text: str) -> float:
+    """Read a number.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no number") from None
+
+
 Manager = Annotated[
     str,
     typer.Option(
@@ -50,6 +62,15 @@ DataDir = Annotated[
         help="A folder that has datasets, laid out as torchvision does (MNIST/raw/...).",
         exists=True,
         file_okay=False,
+    ),
+]
+Patience = Annotated[
+    float,
+    typer.Option(
+        "--patience",
+        metavar="FACTOR",
+        parser=number,
+        help="Scales how long silence, standstill and missing files are borne.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]

@@ -41,8 +41,13 @@ def page() -> str:
 
 
 def _chapter(command: Any, ctx: Context) -> Iterator[str]:
+    if isinstance(command, TyperGroup):
+        for name in command.list_commands(ctx):
+            part = command.get_command(ctx, name)
+            yield from _chapter(part, Context(command, info_name=name, parent=ctx))
+        return
     usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
-    yield f"## {command.name}\n"
+    yield f"## {ctx.command_path.partition(' ')[2]}\n"
     yield f"    {usage}\n"
     yield f"{command.help}\n"
     for title, params in groups(command, ctx):

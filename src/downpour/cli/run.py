@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from downpour.cli.options import SHARED, AsCsv, AsJson, DataDir, Shared, whole_number
+from downpour.cli.options import SHARED, AsCsv, AsJson, DataDir, Patience, Shared, whole_number
 from downpour.cli.printing import check_format, err, print_result, with_spec_shown
 from downpour.cli.spec_options import with_spec
 from downpour.spec import Spec
@@ -29,11 +29,12 @@ def run(
     workers: Workers = None,
     shared: Shared = SHARED,
     data_dir: DataDir = None,
+    patience: Patience = 1.0,
     *,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Train on this machine, with workers that end with the command.
+    """Train on this machine, with workers of its own.
 
     The spec comes from FILE, from options, or both; without any, the digits set is trained. It is
     printed when training begins.
@@ -50,6 +51,7 @@ def run(
             workers=workers,
             shared=shared,
             data_dir=data_dir,
+            patience=patience,
             on_status=with_spec_shown(spec, display.show) if for_people else display.show,
         )
     print_result(result, as_json=as_json, as_csv=as_csv)

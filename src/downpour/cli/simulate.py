@@ -26,7 +26,6 @@ _FAILED = 1
 _CAPACITY = "Capacity"
 _STORY_LINES = 30
 _SHARDS_MAX = 100_000
-_LOST_AFTER_SECONDS = 10.0
 
 
 def _number(help_text: str, panel: str | None = None) -> Any:
@@ -226,7 +225,7 @@ def _figures(seconds: Mapping[str, Any], sync_seconds: float) -> Figures:
             accepted = "must be a number above 0" if none else "must be a number, 0 or above"
             raise SpecError(field.replace("_", "-"), value, accepted)
     disk = DiskFigures(sync_seconds=sync_seconds)
-    return replace(Figures(lost_after_seconds=_LOST_AFTER_SECONDS, disk=disk), **seconds)
+    return replace(Figures(patience=1.0, disk=disk), **seconds)
 
 
 def _load(workers: int, shards: int | None, rounds: int, figures: Figures, seed: int) -> Load:

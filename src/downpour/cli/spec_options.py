@@ -34,6 +34,7 @@ _METAVARS = {
     "dataset": "NAME",
     "data_path": "PATH",
     "model": "NAME",
+    "policy": "NAME",
     "split": "random|class|equal|dirichlet(ALPHA)",
     "betas": "X,X",
 }

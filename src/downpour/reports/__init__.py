@@ -5,6 +5,7 @@ Nothing here asks a manager or changes an experiment; a record is all it needs.
 
 from __future__ import annotations
 
+from downpour.reports.mitigation import Stragglers
 from downpour.reports.result import FailureResult, Result, RoundResult, TaskResult
 
-__all__ = ["Result", "RoundResult", "TaskResult", "FailureResult"]
+__all__ = ["Result", "RoundResult", "TaskResult", "FailureResult", "Stragglers"]

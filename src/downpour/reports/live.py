@@ -1,14 +1,23 @@
 """What goes on right now, for people: the workers, the experiment, and a list of experiments.
 
-Renderables of `rich` only, made for 80 columns: where a terminal is narrower, addresses give way
-first. Nothing here asks a manager or prints.
+Renderables of `rich` only, made for 80 columns: where not everything fits, addresses give way first
+and whole. Nothing here asks a manager or prints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    Group,
+    JustifyMethod,
+    RenderableType,
+    RenderResult,
+)
+from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -21,17 +30,25 @@ from downpour.rpc.messages import (
 )
 
 _ROWS_MAX = 40
+_DECISIONS_MAX = 5
+_SLOW = 1.5
+"""Who takes so many times as long for a sample as the middle one is marked as slow."""
 _BAR_WIDTH = 12
+_UNBOUNDED = 10_000
 _STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
 
 
 def status_view(status: Status) -> RenderableType:
-    """Draw the experiment in two lines, and each worker in one."""
+    """Draw the experiment in two lines, and each worker and each of the last decisions in one."""
     parts: list[RenderableType] = [_headline(status), Text("")]
-    parts.append(_workers(status) if status.workers else Text("no workers yet", style="dim"))
+    parts.append(_Workers(status) if status.workers else Text("no workers yet", style="dim"))
     rest = len(status.workers) - _ROWS_MAX
     if rest > 0:
         parts.append(Text(f"… and {rest} more", style="dim"))
+    if status.decisions:
+        parts += [Text(""), Text("last decisions", style="bold")]
+        for said in status.decisions[-_DECISIONS_MAX:]:
+            parts.append(Text(said, no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
 
 
@@ -78,32 +95,99 @@ def _headline(status: Status) -> RenderableType:
     return line
 
 
-def _workers(status: Status) -> Table:
-    tasks = {task.worker: task for task in status.tasks if task.state == "running"}
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("worker", no_wrap=True)
-    table.add_column("at")  # the only one that may shrink
-    table.add_column("doing", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for header in ("since\ns", "cpu by\nothers", "tasks\ndone"):
-        table.add_column(header, justify="right", no_wrap=True)
-    for worker in status.workers[:_ROWS_MAX]:
-        table.add_row(*_worker_cells(worker, tasks.get(worker.worker)))
-    return table
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A worker, and the task that it is at."""
+
+    worker: WorkerStatus
+    task: TaskStatus | None
+
+    @property
+    def slowness(self) -> float | None:
+        """By what is predicted of its task or, where nothing is, by its past."""
+        predicted = self.task.slowness if self.task else None
+        return self.worker.slowness if predicted is None else predicted
 
 
-def _worker_cells(worker: WorkerStatus, task: TaskStatus | None) -> list[RenderableType]:
-    system = worker.system
-    running = worker.running
-    return [
-        Text(worker.worker),
-        Text(worker.address, style="dim", no_wrap=True, overflow="ellipsis"),
-        Text(f"shard {running.shard}" if running else worker.state),
-        ProgressBar(task.steps_total or 1, task.steps_done, width=_BAR_WIDTH) if task else "",
-        f"{task.elapsed_seconds:.1f}" if task else "",
-        f"{system.cpu_others:.0%}" if system else "",
-        str(worker.tasks_done),
-    ]
+class _Workers:
+    """The workers' table, without what does not fit."""
+
+    def __init__(self, status: Status) -> None:
+        tasks = {task.worker: task for task in status.tasks if task.state == "running"}
+        shown = status.workers[:_ROWS_MAX]
+        self._rows = [_Row(worker, tasks.get(worker.worker)) for worker in shown]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Give up one column after the other until the rest fits."""
+        unbounded = options.update_width(_UNBOUNDED)
+        for count in range(len(_DISPENSABLE) + 1):
+            table = self._table(without=_DISPENSABLE[:count])
+            if Measurement.get(console, unbounded, table).maximum <= options.max_width:
+                break
+        yield table
+
+    def _table(self, without: Sequence[str]) -> Table:
+        """Lay out the columns, but for those in which no worker has anything."""
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        rows: list[list[RenderableType]] = [[] for _ in self._rows]
+        for header, (justify, cell) in _COLUMNS.items():
+            cells = [cell(row) for row in self._rows]
+            if header in without or (header in _FORESEEN and not any(cells)):
+                continue
+            table.add_column(header, justify=justify, no_wrap=True)
+            for row, found in zip(rows, cells, strict=True):
+                row.append(found)
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+
+def _doing(row: _Row) -> RenderableType:
+    running = row.worker.running
+    return Text(f"shard {running.shard}" if running else row.worker.state)
+
+
+def _bar(row: _Row) -> RenderableType:
+    task = row.task
+    return ProgressBar(task.steps_total or 1, task.steps_done, width=_BAR_WIDTH) if task else ""
+
+
+def _predicted(row: _Row) -> RenderableType:
+    """Write what is likely, and between what it lies in eight cases of ten."""
+    forecast = row.task.predicted if row.task else None
+    if forecast is None:
+        return ""
+    decimals = 0 if forecast.q90 >= 10 else 1
+    band = f"({forecast.q10:.{decimals}f}–{forecast.q90:.{decimals}f})"
+    return f"{forecast.q50:.1f} {band}"
+
+
+def _pace(row: _Row) -> RenderableType:
+    if row.slowness is None:
+        return ""
+    if row.slowness < _SLOW:
+        return f"{row.slowness:.1f}"
+    return Text(f"slow {row.slowness:.1f}", style="bold red")
+
+
+def _others(row: _Row) -> RenderableType:
+    return f"{row.worker.system.cpu_others:.0%}" if row.worker.system else ""
+
+
+_COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
+    "worker": ("left", lambda row: Text(row.worker.worker)),
+    "at": ("left", lambda row: Text(row.worker.address, style="dim")),
+    "doing": ("left", _doing),
+    "": ("left", _bar),
+    "since\ns": ("right", lambda row: f"{row.task.elapsed_seconds:.1f}" if row.task else ""),
+    "predicted\n(10–90 %) s": ("right", _predicted),
+    "pace\n× usual": ("right", _pace),
+    "cpu by\nothers": ("right", _others),
+    "tasks\ndone": ("right", lambda row: str(row.worker.tasks_done)),
+}
+_FORESEEN = {"predicted\n(10–90 %) s", "pace\n× usual"}
+_DISPENSABLE = ("at", "cpu by\nothers", "tasks\ndone", "", "predicted\n(10–90 %) s")
+"""What a narrow terminal does without, in this order."""
 
 
 def _percent(share: float | None) -> str:

@@ -12,30 +12,40 @@ from rich.progress import (
     BarColumn,
     Progress,
     ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status, TaskStatus
 
 
 class ProgressDisplay:
-    """A context manager that draws what `show` is given; silent where nobody looks."""
+    """A context manager that draws what `show` is given; silent where nobody looks.
+
+    `bars` may be given more bars, whose field `left` then says how long they take, in words.
+    """
 
     def __init__(self, console: Console) -> None:
-        self._bars = Progress(
+        self.bars = Progress(
             *_columns(), console=console, disable=not console.is_terminal, transient=True
         )
-        self._epochs = self._bars.add_task("starting workers", total=None, count="")
-        self._shards = self._bars.add_task("", total=None, visible=False, count="")
+        self._epochs = self.bars.add_task("starting workers", total=None, count="")
+        self._shards = self.bars.add_task("", total=None, visible=False, count="")
 
     def __enter__(self) -> Self:
-        self._bars.start()
+        self.bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bars.stop()
+        self.bars.stop()
+
+    def again(self, description: str) -> None:
+        """Begin from the start, with another experiment."""
+        self.bars.reset(self._epochs, description=description, total=None, count="")
+        self.bars.reset(self._shards, visible=False, total=None)
 
     def show(self, status: Status) -> None:
         """Draw the experiment as it is now."""
@@ -45,14 +55,14 @@ class ProgressDisplay:
         running = experiment.state is ExperimentState.RUNNING
         total = experiment.rounds_total
         done = experiment.rounds_done + (_part_done(status.tasks) if running else 0.0)
-        self._bars.update(
+        self.bars.update(
             self._epochs,
             description=_headline(experiment, workers=len(status.workers)),
             total=total if running or experiment.state.ended else None,
             completed=min(done, total),
             count=f"{experiment.rounds_done}/{total}",
         )
-        self._bars.update(
+        self.bars.update(
             self._shards,
             description=f"shards of epoch {min(experiment.rounds_done + 1, total)}",
             total=len(status.tasks) or None,
@@ -62,6 +72,14 @@ class ProgressDisplay:
         )
 
 
+class _TimeLeft(TimeRemainingColumn):
+    """What a bar itself says is left, where it does, else what its speed promises."""
+
+    def render(self, task: Task) -> Text:
+        said = task.fields.get("left")
+        return super().render(task) if said is None else Text(said, style="progress.remaining")
+
+
 def _columns() -> tuple[ProgressColumn, ...]:
     return (
         TextColumn("{task.description:<24}", markup=False),
@@ -69,7 +87,7 @@ def _columns() -> tuple[ProgressColumn, ...]:
         TextColumn("{task.fields[count]:>9}", markup=False),
         TimeElapsedColumn(),
         TextColumn("left"),
-        TimeRemainingColumn(),
+        _TimeLeft(),
     )
 
 

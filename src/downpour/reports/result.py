@@ -14,12 +14,13 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from downpour.errors import FileCorrupt, MissingPackage
+from downpour.reports.mitigation import Cost, Stragglers, costs_of, stragglers_of
 from downpour.runtime.facts import (
     Aggregated,
     AttemptFailed,
@@ -37,6 +38,8 @@ from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
 if TYPE_CHECKING:
     import pandas as pd
 
+_LAID_FLAT = {"class_accuracy", "stragglers"}
+
 State = Literal["preparing", "running", "finished", "failed", "cancelled"]
 
 
@@ -46,7 +49,8 @@ class RoundResult:
 
     Accuracies are shares in 0..1, None where the model was not evaluated. `train_seconds` run from
     the first assignment to the last update and leave out evaluation; `bytes` are those of the
-    updates and of the model they became.
+    updates and of the model they became. `stragglers` is there where a policy was used, or work was
+    lost.
     """
 
     epoch: int
@@ -58,6 +62,7 @@ class RoundResult:
     aggregate_seconds: float
     evaluate_seconds: float
     bytes: int
+    stragglers: Stragglers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +106,7 @@ class Result:
     `reason` says why it failed or was cancelled; `asked_wrongly` that the user can mend it by
     changing the spec. `model_file` is the final model, where the
     experiment is finished and its folder known. Seconds of what has not happened yet are 0.
+    `stragglers` sums the epochs up, where another policy than waiting was used or work was lost.
     """
 
     experiment: str
@@ -121,6 +127,7 @@ class Result:
     split_seconds: float
     total_seconds: float
     model_file: Path | None
+    stragglers: Stragglers | None = None
 
     @classmethod
     def read(cls, folder: Path) -> Result:
@@ -140,6 +147,17 @@ class Result:
             FileCorrupt: where a line is not a fact, or none tells of a submission.
         """
         return _folded(parse_lines(lines), folder)
+
+    @classmethod
+    def from_record(
+        cls, record: Sequence[tuple[float, Fact]], folder: Path | None = None
+    ) -> Result:
+        """Make a result from a record that was read.
+
+        Raises:
+            FileCorrupt: where it tells of no submission.
+        """
+        return _folded(record, folder)
 
     @property
     def accuracy(self) -> float | None:
@@ -165,7 +183,11 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Turn the whole result into values that JSON can hold."""
         file = None if self.model_file is None else str(self.model_file)
-        return {**dataclasses.asdict(self), "model_file": file}
+        fields = {**dataclasses.asdict(self), "model_file": file}
+        for part in (fields, *fields["rounds"]):
+            if part["stragglers"] is None:
+                del part["stragglers"]
+        return fields
 
     def to_json(self) -> str:
         """Write the whole result as indented JSON."""
@@ -200,11 +222,13 @@ class Result:
         return _frame(rows, _columns(TaskResult, rows))
 
     def _rounds_rows(self) -> list[dict[str, Any]]:
-        """Lay each epoch flat, with a key of its own for the accuracy of each class."""
+        """Lay each epoch flat: stragglers, where they are told, and the accuracy of each class."""
         rows = []
         for row in (dataclasses.asdict(r) for r in self.rounds):
             by_class = enumerate(row.pop("class_accuracy"))
-            rows.append({**row, **{f"accuracy_class_{label}": a for label, a in by_class}})
+            stragglers = row.pop("stragglers") or {}
+            classes = {f"accuracy_class_{label}": a for label, a in by_class}
+            rows.append({**row, **stragglers, **classes})
         return rows
 
     def _tasks_rows(self) -> list[dict[str, Any]]:
@@ -218,6 +242,10 @@ def _folded(record: Sequence[tuple[float, Fact]], folder: Path | None) -> Result
     if told.submitted is None:
         raise FileCorrupt(str(folder or "record"), "the record tells of no submission")
     prepared, end = told.prepared or _NOT_PREPARED, told.end
+    costs = costs_of(record)
+    lossless = all(cost.lossless for cost in costs.values())
+    if lossless and told.submitted.spec.get("policy", "wait") == "wait":
+        costs = {}
     finished = end if isinstance(end, Finished) else None
     return Result(
         experiment=told.submitted.experiment,
@@ -231,13 +259,14 @@ def _folded(record: Sequence[tuple[float, Fact]], folder: Path | None) -> Result
         test_samples=prepared.test_samples,
         classes=prepared.classes,
         parameters=prepared.parameters,
-        rounds=told.rounds(),
+        rounds=told.rounds(costs),
         tasks=tuple(_task(told.updated[key]) for key in sorted(told.updated)),
         failures=tuple(_failure(fact) for fact in told.failed),
         prepare_seconds=prepared.prepare_seconds,
         split_seconds=prepared.split_seconds,
         total_seconds=finished.total_seconds if finished else record[-1][0] - record[0][0],
         model_file=folder / finished.file if folder and finished else None,
+        stragglers=stragglers_of(costs.values()) if costs else None,
     )
 
 
@@ -282,12 +311,17 @@ class _Told:
             case Finished() | Failed() | Cancelled():
                 self.end = fact
 
-    def rounds(self) -> tuple[RoundResult, ...]:
+    def rounds(self, costs: Mapping[int, Cost]) -> tuple[RoundResult, ...]:
         sent_bytes: Counter[int] = Counter()
         for update in self.updated.values():
             sent_bytes[update.round] += update.bytes
         return tuple(
-            _round(self.aggregated[number], self.evaluated.get(number), sent_bytes[number])
+            _round(
+                self.aggregated[number],
+                self.evaluated.get(number),
+                sent_bytes[number],
+                costs.get(number),
+            )
             for number in sorted(self.aggregated)
         )
 
@@ -304,7 +338,9 @@ def _state(told: _Told) -> State:
             return "running" if told.prepared else "preparing"
 
 
-def _round(aggregated: Aggregated, evaluated: Evaluated | None, sent_bytes: int) -> RoundResult:
+def _round(
+    aggregated: Aggregated, evaluated: Evaluated | None, sent_bytes: int, cost: Cost | None
+) -> RoundResult:
     return RoundResult(
         epoch=aggregated.round + 1,
         accuracy=_measured(evaluated.accuracy) if evaluated else None,
@@ -315,6 +351,7 @@ def _round(aggregated: Aggregated, evaluated: Evaluated | None, sent_bytes: int)
         aggregate_seconds=aggregated.seconds,
         evaluate_seconds=evaluated.seconds if evaluated else 0.0,
         bytes=sent_bytes + aggregated.bytes,
+        stragglers=stragglers_of([cost]) if cost else None,
     )
 
 
@@ -334,7 +371,7 @@ def _measured(value: float) -> float | None:
 
 def _columns(row_type: type[RoundResult | TaskResult], rows: list[dict[str, Any]]) -> list[str]:
     """Name the columns, also of a table without rows."""
-    named = [f.name for f in dataclasses.fields(row_type) if f.name != "class_accuracy"]
+    named = [f.name for f in dataclasses.fields(row_type) if f.name not in _LAID_FLAT]
     return list(dict.fromkeys([*named, *(key for row in rows for key in row)]))
 
 

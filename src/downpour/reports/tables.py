@@ -16,6 +16,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from downpour.reports import study, summary
+from downpour.reports.mitigation import Stragglers
 from downpour.reports.result import Result
 
 NOTHING = "-"
@@ -40,6 +42,11 @@ def result_table(result: Result) -> RenderableType:
     parts: list[RenderableType] = [_heading(result)]
     if rounds:
         parts.append(_table(columns))
+    if _policy(result) != "wait" and result.stragglers:
+        parts.append(stragglers_table(result))
+    if _classes_were_lost(result):
+        why = "\nThe dropped shards differ in their classes from the others. Accuracy by class:"
+        parts += [Text(why), classes_table(result)]
     parts.append(_closing(result))
     if result.model_file:
         # Whole, even where it is wider than the terminal.
@@ -81,6 +88,53 @@ def classes_table(result: Result) -> RenderableType:
             ),
         ]
     )
+
+
+def study_table(group: study.Group) -> RenderableType:
+    """Show what each setting of a group came to: accuracy and seconds of training."""
+    table = summary.outcomes(group)
+    wanted = {*group.axes, "trials", "accuracy_percent", "train_seconds"}
+    texts = table.texts()
+    columns: list[Column] = [
+        (column.header, [row[place] for row in texts])
+        for place, column in enumerate(table.columns)
+        if column.key in wanted
+    ]
+    return Group(Text(group.name, style="bold"), _table(columns))
+
+
+def stragglers_table(result: Result) -> RenderableType:
+    """Show what each epoch took, might have taken, and what was done about its stragglers."""
+    told = [(r.epoch, r.stragglers) for r in result.rounds]
+    known = [(epoch, each) for epoch, each in told if each is not None]
+    table = _table(
+        [
+            ("epoch", [str(epoch) for epoch, _ in known]),
+            ("took\ns", seconds([each.round_seconds for _, each in known])),
+            ("ideal\ns", seconds([each.ideal_seconds for _, each in known])),
+            ("waiting\ns, est.", seconds([each.wait_seconds for _, each in known])),
+            ("mitigated\n%, est.", _tenths([each.mitigation for _, each in known])),
+            ("extra\nwork %", _tenths([each.extra_work or None for _, each in known])),
+            ("gradient\nlost %", _tenths([each.gradient_lost or None for _, each in known])),
+            ("moves", [str(each.moves) if each.moves else None for _, each in known]),
+        ]
+    )
+    return Group(table, Text("est.: estimated from what was predicted at the time", style="dim"))
+
+
+def _policy(result: Result) -> str:
+    return str(result.spec.get("policy", "wait"))
+
+
+def _classes_were_lost(result: Result) -> bool:
+    """Whether what was left out differs from what was not, and it is known what that did."""
+    uneven = str(result.spec.get("split")).startswith(("class", "dirichlet"))
+    dropped = result.stragglers is not None and result.stragglers.gradient_lost > 0
+    return uneven and dropped and any(r.class_accuracy for r in result.rounds)
+
+
+def _tenths(shares: Sequence[float | None]) -> list[str | None]:
+    return [None if share is None else f"{100 * share:.1f}" for share in shares]
 
 
 def percents(shares: Sequence[float | None]) -> list[str | None]:
@@ -128,7 +182,22 @@ def _closing(result: Result) -> Text:
     if any(spent.values()):
         told = " · ".join(f"{name} {part} s" for name, part in parts if part)
         line.append(f"\n{told}", style="dim")
+    if result.stragglers:
+        line.append(f"\n{_mitigated(result, result.stragglers)}", style="dim")
     return line
+
+
+def _mitigated(result: Result, found: Stragglers) -> str:
+    """Sum up in two lines what was done about stragglers, and what it cost."""
+    done = [f"policy {_policy(result)}"] if _policy(result) != "wait" else []
+    if found.mitigation is not None:
+        done.append(f"{found.mitigation:.1%} of waiting mitigated (estimated)")
+    if found.moves:
+        done.append(f"{found.moves} move{'' if found.moves == 1 else 's'}")
+    paid = [] if found.extra_work is None else [f"extra work {found.extra_work:.1%}"]
+    if found.gradient_lost:
+        paid.append(f"gradient lost {found.gradient_lost:.1%}")
+    return "\n".join(" · ".join(line) for line in (done, paid) if line)
 
 
 def _table(columns: Sequence[Column]) -> Table:
@@ -137,7 +206,8 @@ def _table(columns: Sequence[Column]) -> Table:
     shown = [(header, cells) for header, cells in columns if any(c is not None for c in cells)]
     for place, (header, cells) in enumerate(shown):
         is_name = place == 0 and not all(cell and cell.isdigit() for cell in cells)
-        table.add_column(header, justify="left" if is_name else "right")
+        whole = any(cell and "±" in cell for cell in cells)
+        table.add_column(header, justify="left" if is_name else "right", no_wrap=whole)
     for row in zip(*(cells for _, cells in shown), strict=True):
         table.add_row(*(Text(NOTHING if cell is None else cell) for cell in row))
     return table

@@ -1,0 +1,278 @@
+"""`downpour compare-policies`: every straggler policy in the same conditions, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from downpour.cli.options import AsJson, number, whole_number
+from downpour.cli.printing import check_format, err, note, out, print_json
+from downpour.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from downpour.reports.policies import Prices
+    from downpour.simulator.comparison import Contender, Settings, Trial
+    from downpour.simulator.conditions import Conditions
+    from downpour.simulator.scenarios import Choice
+
+_COSTS = "What moving and nodes cost"
+_FIGURES = (".png", ".svg")
+_DPI = 200
+_MANY = 1_000_000
+
+Show = Callable[[int], None]
+
+
+def _count(help_text: str) -> Any:
+    return typer.Option(metavar="N", parser=whole_number, help=help_text)
+
+
+def _amount(help_text: str) -> Any:
+    return typer.Option(metavar="X", parser=number, help=help_text, rich_help_panel=_COSTS)
+
+
+TracesFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACES",
+        parser=Path,
+        help="A trace as an .npz file, a row a task; traces/README.md describes the columns.",
+    ),
+]
+Policies = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,NAME",
+        help="Compare only these; NAME:2 with two standbys.",
+        show_default="all of them",
+    ),
+]
+Scenarios = Annotated[
+    str,
+    typer.Option(
+        "--scenario",
+        metavar="NAME,NAME",
+        help="Only these: of the trace, one-straggler, straggler-early, straggler-middle, "
+        "straggler-late, memoryless.",
+        show_default="all of them",
+    ),
+]
+Jobs = Annotated[int, _count("Jobs in each scenario, spread over those that there are.")]
+Rounds = Annotated[int, _count("Rounds of each job.")]
+Standbys = Annotated[int, _count("Workers that stand by, but for `wait` and codes.")]
+Seed = Annotated[int, _count("What every random choice follows from.")]
+Heartbeat = Annotated[
+    float,
+    typer.Option(metavar="X", parser=number, help="Seconds between a worker's heartbeats."),
+]
+Snapshots = Annotated[
+    bool,
+    typer.Option(
+        "--snapshots", help="Let every policy go on from snapshots, not only those that rest on it."
+    ),
+]
+Blind = Annotated[bool, typer.Option("--blind", help="Forecast nothing: policies see no future.")]
+Moving = Annotated[float, _amount("Handing a shard over, as a share of the median task.")]
+Saving = Annotated[float, _amount("Publishing a snapshot, as a share of the median task.")]
+Price = Annotated[float, _amount("A node, for an hour.")]
+ModelMb = Annotated[float, _amount("The model's size in MB.")]
+FigureFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--figure",
+        metavar="FILE",
+        parser=Path,
+        help="Draw mitigation, gradient lost and extra work into this .png or .svg file.",
+    ),
+]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row a policy and job.")]
+
+
+def compare_policies(
+    traces: TracesFile,
+    policies: Policies = "",
+    scenarios: Scenarios = "",
+    jobs: Jobs = 3,
+    rounds: Rounds = 50,
+    standbys: Standbys = 1,
+    seed: Seed = 0,
+    heartbeat_seconds: Heartbeat = 1.0,
+    *,
+    snapshots: Snapshots = False,
+    blind: Blind = False,
+    figure: FigureFile = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    moving: Moving = 0.01,
+    saving: Saving = 0.002,
+    price: Price = 1.0,
+    model_mb: ModelMb = 5.0,
+) -> None:
+    """Compare straggler policies in the same conditions.
+
+    The scheduler, the manager and the workers are those of `downpour simulate`, in virtual time;
+    how fast each worker is comes from a trace, or is made up. Mitigation is the share of the time
+    lost to stragglers that a policy saves: 0 % is `wait`, at 100 % a round takes what its median
+    task takes. Means are over jobs, with 95 % intervals.
+    """
+    from downpour.reports.policies import Prices
+    from downpour.simulator.comparison import Settings
+    from downpour.simulator.scenarios import Choice
+
+    check_format(as_json=as_json, as_csv=as_csv)
+    _check_figure(figure)
+    _check_counts(jobs=jobs, rounds=rounds)
+    _check_amounts(0.0, 1.0, moving=moving, saving=saving)
+    _check_amounts(0.0, inf, price=price, model_mb=model_mb)
+    _check_amounts(0.01, inf, heartbeat_seconds=heartbeat_seconds)
+    settings = Settings(
+        saving=saving, moving=moving, heartbeat_seconds=heartbeat_seconds, seed=seed
+    )
+    contenders = _contenders(policies, standbys, snapshots=snapshots)
+    wished = [standbys, *(contender.standbys for contender in contenders)]
+    choice = Choice(
+        jobs=jobs, rounds=rounds, standbys=min(wished) if standbys < 0 else max(wished), seed=seed
+    )
+    work = _work(traces, scenarios, contenders, choice)
+    trials = _run(work, settings, blind=blind)
+    _print(trials, Prices(node_hour=price, model_mb=model_mb), as_json=as_json, as_csv=as_csv)
+    if figure is not None:
+        _draw(trials, figure)
+
+
+Work = list[tuple["Contender", "Conditions"]]
+
+
+def _contenders(policies: str, standbys: int, *, snapshots: bool) -> list[Contender]:
+    """Read who is to be compared; who cannot use standbys has none, unless told otherwise."""
+    from downpour.simulator.coding import CODES
+    from downpour.simulator.comparison import BASELINE, GOES_ON, Contender, contenders
+
+    known, found = contenders(), []
+    for word in policies.split(",") if policies else known:
+        name, colon, count = word.strip().partition(":")
+        if name not in known or (colon and not count.isdecimal()):
+            accepted = f"must be of {', '.join(known)}, each with :N for N standbys if need be"
+            raise SpecError("policies", word, accepted)
+        alone = name == BASELINE or name in CODES
+        own = int(count) if colon else 0 if alone else standbys
+        goes_on = snapshots or name in GOES_ON
+        found.append(Contender(name=name, standbys=own, snapshots=goes_on))
+    return found
+
+
+def _work(traces: Path, words: str, contenders: Sequence[Contender], choice: Choice) -> Work:
+    """Return who does which jobs, scenario by scenario."""
+    from downpour.simulator.scenarios import conditions_of, scenarios_of
+    from downpour.simulator.traced import read_recordings
+
+    recordings = read_recordings(traces)
+    names = words.split(",") if words else scenarios_of(recordings)
+    conditions = [one for name in names for one in conditions_of(recordings, name.strip(), choice)]
+    return [(contender, one) for one in conditions for contender in contenders]
+
+
+def _run(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
+    from downpour.predictor import make, read_trained
+    from downpour.simulator.comparison import run_trial
+
+    trained = read_trained()
+    predictor = None if blind else lambda: make("gate", trained)
+    trials = []
+    with _progress(sum(conditions.rounds for _, conditions in work)) as told:
+        for contender, conditions in work:
+            show = told(contender.name, conditions.name)
+            trials.append(run_trial(contender, conditions, settings, predictor, show))
+    return trials
+
+
+def _progress(total: int) -> AbstractContextManager[Callable[[str, str], Show]]:
+    """Show how many rounds are done, of all; each run tells how many of its own are."""
+    from rich.progress import Progress
+
+    @contextmanager
+    def shown() -> Iterator[Callable[[str, str], Show]]:
+        before = 0
+        latest = 0
+        with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
+            bar = bars.add_task("rounds", total=total)
+
+            def begin(policy: str, job: str) -> Show:
+                nonlocal before, latest
+                before += latest
+                latest = 0
+                bars.update(bar, description=f"{policy}, {job}")
+
+                def show(rounds: int) -> None:
+                    nonlocal latest
+                    latest = rounds
+                    bars.update(bar, completed=before + rounds)
+
+                return show
+
+            yield begin
+
+    return shown()
+
+
+def _print(trials: list[Trial], prices: Prices, *, as_json: bool, as_csv: bool) -> None:
+    from downpour.reports.policies import csv_of, price_table, rows_of, scenario_table
+
+    if as_json:
+        print_json(rows_of(trials, prices))
+    elif as_csv:
+        print(csv_of(trials, prices), end="")  # noqa: T201 - for programs: no wrapping, no color
+    else:
+        for title, here in _sections(trials):
+            out().print(scenario_table(title, here))
+        out().print(price_table(trials, prices))
+
+
+def _sections(trials: list[Trial]) -> Iterator[tuple[str, list[Trial]]]:
+    """Return what is shown together: each scenario, and those of the trace at once."""
+    from downpour.simulator.scenarios import MADE_UP
+
+    names = list(dict.fromkeys(trial.scenario for trial in trials))
+    for name in names:
+        yield name, [trial for trial in trials if trial.scenario == name]
+    traced = [name for name in names if name not in MADE_UP]
+    if len(traced) > 1:
+        yield ", ".join(traced), [trial for trial in trials if trial.scenario in traced]
+
+
+def _draw(trials: list[Trial], path: Path) -> None:
+    from downpour.reports.policy_figure import policy_figure
+    from downpour.reports.style import styled
+
+    try:
+        with styled("policies"):
+            policy_figure(trials).savefig(path, dpi=_DPI)
+    except OSError as error:
+        raise SpecError("figure", str(path), f"cannot be written ({error.strerror})") from None
+    note(f"drawn: {path}")
+
+
+def _check_figure(path: Path | None) -> None:
+    if path is not None and (path.suffix not in _FIGURES or not path.parent.is_dir()):
+        accepted = f"must end with {' or '.join(_FIGURES)}, in a folder that exists"
+        raise SpecError("figure", str(path), accepted)
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if not 1 <= count <= _MANY:
+            raise SpecError(name, count, f"must be from 1 to {_MANY}")
+
+
+def _check_amounts(least: float, most: float, **amounts: float) -> None:
+    for name, amount in amounts.items():
+        if not least <= amount <= most or amount == inf:
+            limit = f"from {least:g} to {most:g}" if most < inf else f"{least:g} or above"
+            raise SpecError(name.replace("_", "-"), amount, f"must be a number, {limit}")

@@ -1,0 +1,191 @@
+"""`downpour experiment` and `downpour report`: a grid of runs, and what came of it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from downpour.cli.options import SHARED, AsJson, DataDir, Shared
+from downpour.cli.printing import err, note, out, print_json
+from downpour.cli.trust_options import with_credentials
+from downpour.credentials import FILES, Credentials
+from downpour.errors import FileCorrupt, FileMissing, SpecError
+
+if TYPE_CHECKING:
+    from downpour.experiments import Folder
+    from downpour.reports.study import Study
+
+_FAILED = 1
+_RESULTS = Path("results")
+
+
+@with_credentials
+def experiment(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A TOML file that says what to run.")
+    ],
+    out_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Where results go.", show_default="./results/NAME"
+        ),
+    ] = None,
+    shared: Shared = SHARED,
+    data_dir: DataDir = None,
+    manager: Annotated[
+        str,
+        typer.Option(
+            "--manager",
+            metavar="HOST:PORT",
+            help="Let this manager run it, with the workers that it has.",
+            show_default="processes of its own, on this machine",
+        ),
+    ] = "",
+    *,
+    detach: Annotated[
+        bool,
+        typer.Option("--detach", help="Go on without this terminal; DIR/log.txt tells how far."),
+    ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Only say how far it is; starts nothing.")
+    ] = False,
+    as_json: AsJson = False,
+    credentials: Credentials,
+) -> None:
+    """Run a grid of experiments, or what is missing of one.
+
+    FILE holds a name, fields of the spec, `workers`, and `trials`: how often each is run, with
+    seed, seed + 1 and so on. A list is an axis of the grid. Where a value is itself a list (betas)
+    a list of lists is the axis; model_options and dataset_options take a list of tables, and a list
+    inside one is a value. Each `[[experiment]]` is a grid of its own, with a name, that inherits
+    what stands above it. Where `shards` is absent there are as many as workers.
+
+    Every setting is tried once before any is tried twice. What has finished is never run again: the
+    command may be stopped at any time and given again, also when the file has grown by trials or
+    values. While it runs elsewhere, it says how far it is. `downpour report DIR` shows what came of
+    it.
+    """
+    from downpour.experiments import Folder, read_grid
+    from downpour.experiments.hold import holder
+
+    grid = read_grid(file)
+    folder = Folder((out_dir or _RESULTS / grid.name).absolute(), grid)
+    folder.check()
+    if status or holder(folder.path) or (detach and not folder.missing()):
+        _tell(folder, as_json=as_json)
+    elif detach:
+        _detach(folder, shared, data_dir, manager, credentials)
+    else:
+        _run(folder, shared, data_dir, manager, credentials)
+        _tell(folder, as_json=as_json)
+        if any(not summary.is_finished for summary in folder.summaries().values()):
+            raise typer.Exit(_FAILED)
+
+
+def report(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="A folder of `downpour experiment`, or of one experiment."
+        ),
+    ],
+    out_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Where it is written.",
+            show_default="FOLDER/report, or ./results/ID of one experiment",
+        ),
+    ] = None,
+) -> None:
+    """Write tables, figures and a page about what was run.
+
+    Means over trials come with 95 % intervals by Student's t. Tables are Markdown, CSV and JSON,
+    figures PNG and SVG; index.html is one file that needs no network. An earlier report in DIR is
+    replaced, nothing else.
+    """
+    from rich.progress import Progress
+
+    from downpour.reports.report import write_report
+    from downpour.reports.tables import study_table
+
+    study, usual = _study(folder)
+    with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
+        bar = bars.add_task("figures", total=None)
+        page = write_report(
+            study,
+            out_dir or usual,
+            lambda done, total: bars.update(bar, completed=done, total=total),
+        )
+    for group in study.groups:
+        out().print(study_table(group))
+    out().print(str(page), highlight=False, markup=False, soft_wrap=True)
+
+
+def _run(
+    folder: Folder, shared: Path, data_dir: Path | None, manager: str, credentials: Credentials
+) -> None:
+    from downpour.api import Client
+    from downpour.experiments import Embedded, Remote, run_missing
+    from downpour.experiments.progress import GridDisplay
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` stops it as Ctrl-C does
+    finished = {id_: s for id_, s in folder.summaries().items() if s.is_finished}
+    with GridDisplay(err(), note, folder.grid.cells, finished) as display:
+        if not manager:
+            run_missing(folder, Embedded(shared, data_dir), display)
+            return
+        with Client(manager, credentials=credentials) as client:
+            run_missing(folder, Remote(client), display)
+
+
+def _detach(
+    folder: Folder, shared: Path, data_dir: Path | None, manager: str, credentials: Credentials
+) -> None:
+    from downpour.experiments.detached import detach
+
+    options = ["--shared", str(shared)]
+    options += ["--data-dir", str(data_dir)] if data_dir else []
+    options += ["--manager", manager] if manager else []
+    for name in FILES:
+        if path := getattr(credentials, name):
+            options += [f"--{name.replace('_', '-')}", path]
+    process = detach(folder, options)
+    note(f"process {process} runs it and writes {folder.log}; `kill {process}` stops it")
+
+
+def _tell(folder: Folder, *, as_json: bool) -> None:
+    """Say how far a grid is."""
+    from downpour.experiments.standing import standing_of
+    from downpour.reports.tables import study_table
+
+    standing = standing_of(folder)
+    if as_json:
+        print_json(standing.to_dict())
+        return
+    for group in folder.study().groups:
+        out().print(study_table(group))
+    out().print(str(standing), highlight=False, markup=False, soft_wrap=True)
+
+
+def _study(folder: Path) -> tuple[Study, Path]:
+    """Read what a folder holds, and say where a report on it usually goes."""
+    from downpour.experiments import GRID_NAME, Folder
+    from downpour.reports.study import read_one
+
+    if (folder / GRID_NAME).exists():
+        grid = Folder.read(folder)
+        grid.check()
+        return grid.study(), folder / "report"
+    try:
+        study = read_one(folder)
+    except FileMissing:
+        accepted = "must be a folder of `downpour experiment`, or of one experiment"
+        raise SpecError("FOLDER", str(folder), accepted) from None
+    except FileCorrupt as error:
+        raise SpecError("FOLDER", str(folder), str(error)) from None
+    return study, _RESULTS / study.groups[0].runs[0].result.experiment

@@ -1,0 +1,215 @@
+"""The folder of a grid's results, and the only place that spells what lies in it.
+
+    grid.toml        what was asked for, resolved; itself a file that can be run
+    cells/ID/        spec.toml, record.jsonl and summary.json of one cell
+    run.lock         held by whoever runs the grid (`hold.py`)
+    log.txt          what a detached run had to say
+
+A cell's folder appears whole, by renaming, once the cell has ended; so what is there was run, and
+what is not there was not. A cell that failed is run again, and replaced. A grid may change in its
+folder as long as all that has finished there is still of it (more trials, more values, fewer of
+what failed); whatever else is found there is refused, and left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from downpour.errors import SpecError, StoreError
+from downpour.experiments.grid import Cell, Grid
+from downpour.experiments.hold import HOLD_NAMES
+from downpour.experiments.summary import Summary
+from downpour.reports import Result
+from downpour.reports.study import Group, Run, Study, read_run
+from downpour.runtime.record import RECORD_NAME
+from downpour.spec import Spec
+from downpour.store.publish import explain, sync_directory
+
+GRID_NAME = "grid.toml"
+SPEC_NAME = "spec.toml"
+SUMMARY_NAME = "summary.json"
+LOG_NAME = "log.txt"
+_CELLS = "cells"
+_UNFINISHED = ".new-"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Where the results of one grid lie.
+
+    Raises:
+        SpecError: from everything that reads: what lies there does not belong to the grid, or is
+            not whole; from everything that writes: the folder cannot be written.
+    """
+
+    path: Path
+    grid: Grid
+
+    @classmethod
+    def read(cls, path: Path) -> Folder:
+        """Open a folder by what it says it holds."""
+        return cls(path, _grid_of(path))
+
+    @property
+    def log(self) -> Path:
+        """The file that a detached run writes to."""
+        return self.path / LOG_NAME
+
+    def check(self) -> None:
+        """See that the folder can take this grid's results; changes nothing.
+
+        It can where it is missing or empty, or where all that has finished there is of this grid;
+        each cell is looked at in full.
+        """
+        try:
+            others = {path.name for path in self.path.iterdir()} - {LOG_NAME, *HOLD_NAMES}
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _refusal(self.path, explain(error)) from None
+        if not others:
+            return
+        before = _grid_of(self.path)
+        strange = [cell_id for cell_id in self._strangers() if self._summary(cell_id).is_finished]
+        if before.name != self.grid.name or strange:
+            raise _refusal(self.path, "holds another experiment; choose another folder")
+        for cell_id in self._ended():
+            self._run(cell_id)
+
+    def make(self) -> None:
+        """Make the folder where it is missing."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _refusal(self.path, explain(error)) from None
+
+    def begin(self) -> None:
+        """Write down the grid and remove what was cut off; only for who holds the folder."""
+        try:
+            (self.path / _CELLS).mkdir(exist_ok=True)
+            _replace(self.path / GRID_NAME, self.grid.to_toml().encode())
+            for leftover in (self.path / _CELLS).glob(f"{_UNFINISHED}*"):
+                shutil.rmtree(leftover)
+            for cell_id in self._strangers():  # they came to nothing, and nobody wants them
+                shutil.rmtree(self.path / _CELLS / cell_id)
+        except OSError as error:
+            raise _refusal(self.path, explain(error)) from None
+
+    def keep(self, cell: Cell, record: bytes, wall_seconds: float) -> Summary:
+        """Keep what a cell came to; whole, or not at all."""
+        result = Result.from_lines(record.decode().splitlines())
+        summary = Summary.of(result, cell.workers, wall_seconds)
+        files = {SPEC_NAME: cell.spec.to_toml(), SUMMARY_NAME: summary.to_json()}
+        cells = self.path / _CELLS
+        new, place = cells / f"{_UNFINISHED}{cell.id}", cells / cell.id
+        try:
+            new.mkdir()
+            _write(new / RECORD_NAME, record)
+            for name, text in files.items():
+                _write(new / name, text.encode())
+            sync_directory(new)
+            if place.exists():  # an attempt that failed
+                shutil.rmtree(place)
+            new.rename(place)
+            sync_directory(cells)
+        except OSError as error:
+            raise _refusal(self.path, explain(error)) from None
+        return summary
+
+    def summaries(self) -> dict[str, Summary]:
+        """Return what the cells that have ended came to."""
+        return {cell_id: self._summary(cell_id) for cell_id in self._ended()}
+
+    def missing(self) -> list[Cell]:
+        """Return the cells that have not finished, in the order in which to run them."""
+        finished = {cell_id for cell_id, told in self.summaries().items() if told.is_finished}
+        return [cell for cell_id, cell in self.grid.cells.items() if cell_id not in finished]
+
+    def study(self) -> Study:
+        """Read everything that has ended, each run at its place in the grid."""
+        runs = {cell_id: self._run(cell_id) for cell_id in self._ended()}
+        groups = []
+        for group in self.grid.groups:
+            ended = [
+                replace(runs[point.cell.id], values=point.values, trial=point.trial)
+                for point in self.grid.points
+                if point.group == group.name and point.cell.id in runs
+            ]
+            groups.append(
+                Group(
+                    name=group.name,
+                    axes=group.axes,
+                    trials=self.grid.trials,
+                    settings=tuple(group.settings()),
+                    runs=tuple(run for run in ended if run.result.state == "finished"),
+                    failed=tuple(run for run in ended if run.result.state != "finished"),
+                )
+            )
+        return Study(name=self.grid.name, groups=tuple(groups))
+
+    def _ended(self) -> list[str]:
+        """Name the cells of this grid that have ended."""
+        return [name for name in self._names() if name in self.grid.cells]
+
+    def _strangers(self) -> list[str]:
+        """Name what else lies among them."""
+        return [name for name in self._names() if name not in self.grid.cells]
+
+    def _names(self) -> list[str]:
+        try:
+            names = os.listdir(self.path / _CELLS)  # noqa: PTH208 - the names alone are wanted
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in names if not name.startswith("."))
+
+    def _summary(self, cell_id: str) -> Summary:
+        folder = self.path / _CELLS / cell_id
+        try:
+            return Summary.from_json((folder / SUMMARY_NAME).read_bytes(), SUMMARY_NAME)
+        except (OSError, StoreError) as error:
+            raise _refusal(folder, f"cannot be read: {error}") from None
+
+    def _run(self, cell_id: str) -> Run:
+        """Read a cell's files, and see that they tell of the cell whose name they bear."""
+        folder, cell = self.path / _CELLS / cell_id, self.grid.cells[cell_id]
+        try:
+            spec = Spec.from_toml((folder / SPEC_NAME).read_text("utf-8"))
+            run = read_run(folder, workers=cell.workers)
+        except (OSError, ValueError, StoreError, SpecError) as error:
+            raise _refusal(folder, f"cannot be read: {error}") from None
+        if spec != cell.spec or run.result.experiment != self._summary(cell_id).experiment:
+            raise _refusal(folder, "tells of something else than its name says")
+        return run
+
+
+def _grid_of(path: Path) -> Grid:
+    try:
+        return Grid.from_toml((path / GRID_NAME).read_text("utf-8"))
+    except FileNotFoundError:
+        raise _refusal(path, f"is not empty, and has no {GRID_NAME}") from None
+    except (OSError, ValueError) as error:
+        raise _refusal(path, f"{GRID_NAME} cannot be read: {error}") from None
+    except SpecError as error:
+        raise _refusal(path, f"{GRID_NAME} is not what was written: {error}") from None
+
+
+def _refusal(path: Path, reason: str) -> SpecError:
+    return SpecError("folder", str(path), reason)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file that is whole at any moment: as before, or as now."""
+    new = path.with_name(f"{_UNFINISHED}{path.name}")
+    _write(new, content)
+    new.replace(path)
+    sync_directory(path.parent)

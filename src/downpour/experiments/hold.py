@@ -1,0 +1,65 @@
+"""Who runs a grid: one process at a time, and others can see which.
+
+A lock that ends with its holder, and beside it the holder's process number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from downpour.errors import SpecError
+from downpour.store.publish import explain
+
+_LOCK = "run.lock"
+_PID = "run.pid"
+HOLD_NAMES = (_LOCK, _PID)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a grid's folder, which exists.
+
+    Raises:
+        SpecError: somebody else holds it.
+    """
+    lock = FileLock(folder / _LOCK)
+    try:
+        lock.acquire(blocking=False)
+        (folder / _PID).write_text(str(os.getpid()))
+    except Timeout:
+        raise SpecError("folder", str(folder), f"{_pid(folder)} runs this experiment") from None
+    except OSError as error:
+        lock.release()
+        raise SpecError("folder", str(folder), explain(error)) from None
+    try:
+        yield
+    finally:
+        (folder / _PID).unlink(missing_ok=True)
+        lock.release()
+
+
+def holder(folder: Path) -> str | None:
+    """Say which process holds a grid's folder, in words; None where none does."""
+    if not (folder / _LOCK).exists():
+        return None
+    lock = FileLock(folder / _LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return _pid(folder)
+    except OSError:  # somebody else's folder, of which we can only read
+        return _pid(folder) if (folder / _PID).exists() else None
+    lock.release()
+    return None
+
+
+def _pid(folder: Path) -> str:
+    try:
+        return f"process {int((folder / _PID).read_text())}"
+    except (OSError, ValueError):
+        return "another process"

@@ -1,0 +1,79 @@
+"""A cell's summary: what a progress line and a program want to know without reading its record."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from downpour.errors import FileCorrupt
+from downpour.reports import Result
+from downpour.reports.result import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a cell came to; `asked_wrongly` is true where it failed because of its spec.
+
+    Accuracies are shares in 0..1, one an epoch; `wall_seconds` include starting and stopping the
+    processes.
+    """
+
+    experiment: str
+    state: State
+    reason: str | None
+    asked_wrongly: bool = False
+    workers: int | None
+    seed: int
+    accuracy: float | None
+    epoch_accuracy: tuple[float | None, ...]
+    train_seconds: float
+    aggregate_seconds: float
+    evaluate_seconds: float
+    total_seconds: float
+    wall_seconds: float
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it counts."""
+        return self.state == "finished"
+
+    @classmethod
+    def of(cls, result: Result, workers: int | None, wall_seconds: float) -> Summary:
+        """Sum a result up."""
+        return cls(
+            experiment=result.experiment,
+            state=result.state,
+            reason=result.reason,
+            asked_wrongly=result.asked_wrongly,
+            workers=workers,
+            seed=int(result.spec["seed"]),
+            accuracy=result.accuracy,
+            epoch_accuracy=tuple(r.accuracy for r in result.rounds),
+            train_seconds=result.train_seconds,
+            aggregate_seconds=result.aggregate_seconds,
+            evaluate_seconds=result.evaluate_seconds,
+            total_seconds=result.total_seconds,
+            wall_seconds=wall_seconds,
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes, source: str) -> Summary:
+        """Read what `to_json` wrote.
+
+        Raises:
+            FileCorrupt: it is something else.
+        """
+        try:
+            return _READER.validate_json(text)
+        except ValidationError:
+            raise FileCorrupt(source, "is not the summary of a cell") from None
+
+    def to_json(self) -> str:
+        """Write the summary as indented JSON."""
+        return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
+
+
+_READER = TypeAdapter(Summary)

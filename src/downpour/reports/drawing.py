@@ -1,0 +1,41 @@
+"""Figures → PNG and SVG, as bytes and text that do not change from run to run."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING
+
+from downpour.reports.style import LIGHT, PNG_DPI, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Matplotlib names every group of shapes; on a page with several figures the names would clash.
+_GROUP_NAMES = re.compile(r'<g id="[^"]*">')
+
+
+def to_png(figure: Figure) -> bytes:
+    """Draw a figure as pixels, fine enough for print."""
+    file = io.BytesIO()
+    with styled():
+        figure.savefig(file, format="png", dpi=PNG_DPI, metadata={"Software": None})
+    return file.getvalue()
+
+
+def to_svg(figure: Figure, name: str) -> str:
+    """Draw a figure as SVG; its letters stay text."""
+    file = io.StringIO()
+    with styled(name):
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    return file.getvalue()
+
+
+def for_page(svg: str) -> str:
+    """Turn an SVG file into a part of a page whose colours are the page's own variables."""
+    inner = svg[svg.index("<svg") :]
+    inner = re.sub(r"<metadata>.*?</metadata>", "", inner, flags=re.DOTALL)
+    inner = _GROUP_NAMES.sub("<g>", inner)
+    for name, colour in LIGHT.items():
+        inner = inner.replace(colour, f"var(--{name})")
+    return inner

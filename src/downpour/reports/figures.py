@@ -1,0 +1,309 @@
+"""Figures of a study: accuracy against epoch, what each setting came to, and each class.
+
+Every figure comes with a sentence that says what is drawn. Bands and whiskers are 95 % intervals
+over the trials. Nothing here writes a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from downpour.reports.lanes import resource_figure, timeline_figure
+from downpour.reports.statistics import Estimate
+from downpour.reports.study import Group, Run, Study, label
+from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
+from downpour.reports.summary import final_classes, setting_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TIMELINES_MAX = 24
+_INTERVALS = "; bands and whiskers are 95\u00a0% intervals over the trials"
+_TRIALS_MIN = 3
+"""An interval of two is so wide that it hides whatever else is drawn; tables have it."""
+_PANEL_INCHES = 2.3
+_LEGEND_LETTERS = 30
+_DECADES_RATIO = 30
+"""An axis of numbers this far apart is drawn in decades."""
+_LEGEND_COLUMNS = 2
+
+Measure = Literal["accuracy", "time"]
+Look = dict[str, Any]
+Dot = tuple[float, Estimate]
+"""An estimate at a place of the x axis."""
+Line = tuple[str, list[Dot]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A figure, its group, the name of its files, and what it shows; `aside` are details."""
+
+    group: str
+    name: str
+    caption: str
+    figure: Figure
+    aside: bool = False
+
+
+def plots_of(study: Study) -> list[Plot]:
+    """Draw everything that the study has something for."""
+    plots: list[Plot] = []
+    timelines: dict[str, Plot] = {}
+    for group in (group for group in study.groups if group.runs):
+        plots += _plots_of_group(group)
+        for _, runs in group.measured:
+            first = runs[0].result.experiment
+            if runs[0].stints and first not in timelines and len(timelines) < TIMELINES_MAX:
+                timelines[first] = _timeline(group, runs[0])
+            if runs[0].resources:
+                plots.append(_resources(group, runs[0]))
+    return [*plots, *timelines.values()]
+
+
+def _plots_of_group(group: Group) -> list[Plot]:
+    plots = []
+    if any(run.result.accuracy is not None for run in group.runs):
+        caption = "Test accuracy after each epoch"
+        plots.append(Plot(group.name, f"{group.name}-accuracy", caption, learning_figure(group)))
+    if len(group.settings) > 1:
+        shown = "Accuracy of the final model"
+        plots.append(
+            Plot(group.name, f"{group.name}-final", shown, outcome_figure(group, "accuracy"))
+        )
+        shown = "Seconds of training, without aggregation and evaluation"
+        plots.append(Plot(group.name, f"{group.name}-time", shown, outcome_figure(group, "time")))
+    if group.trials >= _TRIALS_MIN:
+        plots = [replace(plot, caption=plot.caption + _INTERVALS) for plot in plots]
+    if any(run.has_uneven_data and final_classes(run) for run in group.runs):
+        caption = "How well the final models know each class, in per cent"
+        plots.append(Plot(group.name, f"{group.name}-classes", caption, classes_figure(group)))
+    return plots
+
+
+def _timeline(group: Group, run: Run) -> Plot:
+    setting = setting_of(group, run.values) or run.result.name
+    caption = f"{setting}: who trained which shard when{_which(group, run)}"
+    name = f"timeline-{run.result.experiment}"
+    return Plot(group.name, name, caption, timeline_figure(run.stints), aside=True)
+
+
+def _resources(group: Group, run: Run) -> Plot:
+    setting = setting_of(group, run.values) or run.result.name
+    caption = f"{setting}: what the workers used over time{_which(group, run)}"
+    name = f"resources-{run.result.experiment}"
+    return Plot(group.name, name, caption, resource_figure(run.resources))
+
+
+def _which(group: Group, run: Run) -> str:
+    return f" (trial {run.trial})" if group.trials > 1 else ""
+
+
+def learning_figure(group: Group) -> Figure:
+    """Draw accuracy against epoch: a panel for each value of the first axis where there are two."""
+    from matplotlib.ticker import MaxNLocator
+
+    faceted = len(group.axes) > 1
+    panels: dict[str, list[Line]] = {}
+    for values, runs in group.measured:
+        panel = f"{_spoken(group.axes[0])}: {label(values[0])}" if faceted else ""
+        line = _name(values[1:] if faceted else values), _accuracy_by_epoch(runs)
+        panels.setdefault(panel, []).append(line)
+    looks = _looks(_name(v[1:] if faceted else v) for v in group.settings)
+    with styled():
+        figure, axes = _panels(len(panels))
+        for axis, (title, lines) in zip(axes, panels.items(), strict=True):
+            for name, points in lines:
+                _draw_line(axis, points, looks[name])
+            axis.set_title(title)
+            axis.set_ylabel("test accuracy, %")
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            _keep_per_cent(axis)
+        axes[-1].set_xlabel("epoch")
+        _legend(figure, looks, group.axes[1:] if faceted else group.axes)
+    return figure
+
+
+def outcome_figure(group: Group, measure: Measure) -> Figure:
+    """Draw what each setting came to: lines along an axis of numbers, else grouped bars."""
+    numeric = next((place for place, axis in enumerate(group.axes) if _is_numeric(group, axis)), -1)
+    ahead = max(numeric, 0)
+    rest = [axis for place, axis in enumerate(group.axes) if place != ahead]
+    looks = _looks(_name(v[:ahead] + v[ahead + 1 :]) for v in group.settings)
+    with styled():
+        figure, (axis,) = _panels(1)
+        for name, points in _lines_along(group, ahead, measure).items():
+            if numeric >= 0:
+                _draw_whiskers(axis, points, looks[name])
+            else:
+                _draw_bars(axis, points, looks[name], list(looks).index(name), len(looks))
+        axis.set_xlabel(_spoken(group.axes[ahead]))
+        axis.set_ylabel("final test accuracy, %" if measure == "accuracy" else "training, s")
+        places = {_place(group, ahead, v): label(v[ahead]) for v, _ in group.measured}
+        if numeric >= 0 and min(places) > 0 and max(places) / min(places) > _DECADES_RATIO:
+            axis.set_xscale("log")
+            axis.minorticks_off()
+        axis.set_xticks(list(places), list(places.values()))
+        if measure == "time" or numeric < 0:
+            axis.set_ylim(0, 1.04 * axis.get_ylim()[1])
+        if numeric < 0:
+            axis.grid(visible=False, axis="x")
+            axis.tick_params(axis="x", length=0)
+        if measure == "accuracy":
+            _keep_per_cent(axis)
+        _legend(figure, looks, rest)
+    return figure
+
+
+def classes_figure(group: Group) -> Figure:
+    """Draw the accuracy of each class as a map: a row a setting, a column a class."""
+    import numpy as np
+
+    found = [(v, r) for v, r in group.measured if r[0].has_uneven_data and final_classes(r[0])]
+    count = max(len(final_classes(run)) for _, runs in found for run in runs)
+    shares = np.full((len(found), count), np.nan)
+    for row, (_, runs) in enumerate(found):
+        for column in range(count):
+            known = (dict(enumerate(final_classes(run))).get(column) for run in runs)
+            estimate = Estimate.of(known)
+            shares[row, column] = np.nan if estimate is None else 100 * estimate.mean
+    names = [", ".join(map(label, values)) or group.name for values, _ in found]
+    with styled():
+        figure, (axis,) = _panels(1, inches=0.9 + 0.32 * len(found))
+        axis.pcolormesh(shares, vmin=0, vmax=100, cmap="cividis", edgecolors="none")
+        if count <= 12:
+            for (row, column), share in np.ndenumerate(shares):
+                ink = "#ffffff" if share < 55 else "#000000"
+                text = "" if np.isnan(share) else f"{share:.0f}"
+                axis.text(column + 0.5, row + 0.5, text, color=ink, ha="center", va="center")
+        axis.set_yticks(np.arange(len(found)) + 0.5, names)
+        step = 1 + count // 20
+        axis.set_xticks(np.arange(0, count, step) + 0.5, [str(c) for c in range(0, count, step)])
+        axis.set_xlabel("class")
+        axis.invert_yaxis()
+        axis.grid(visible=False)
+        axis.tick_params(length=0)
+        axis.spines[:].set_visible(False)
+    return figure
+
+
+def _accuracy_by_epoch(runs: Sequence[Run]) -> list[Dot]:
+    points = []
+    for epoch in range(max(len(run.result.rounds) for run in runs)):
+        there = [r.result.rounds[epoch] for r in runs if epoch < len(r.result.rounds)]
+        estimate = Estimate.of(r.accuracy and 100 * r.accuracy for r in there)
+        if estimate is not None:
+            points.append((float(epoch + 1), estimate))
+    return points
+
+
+def _lines_along(group: Group, ahead: int, measure: Measure) -> dict[str, list[Dot]]:
+    """Sort the settings into lines by their other axes."""
+    lines: dict[str, list[Dot]] = {}
+    for values, runs in group.measured:
+        estimate = _estimate(runs, measure)
+        if estimate is not None:
+            name = _name(values[:ahead] + values[ahead + 1 :])
+            lines.setdefault(name, []).append((_place(group, ahead, values), estimate))
+    return {name: sorted(dots, key=lambda dot: dot[0]) for name, dots in lines.items()}
+
+
+def _place(group: Group, ahead: int, values: Sequence[Any]) -> float:
+    """Return where a setting stands on the x axis: at its number, or at its name's."""
+    if _is_numeric(group, group.axes[ahead]):
+        return float(values[ahead])
+    return float(
+        list(dict.fromkeys(label(v[ahead]) for v in group.settings)).index(label(values[ahead]))
+    )
+
+
+def _estimate(runs: Sequence[Run], measure: Measure) -> Estimate | None:
+    if measure == "time":
+        return Estimate.of(run.result.train_seconds for run in runs)
+    return Estimate.of(a and 100 * a for a in (run.result.accuracy for run in runs))
+
+
+def _draw_line(axis: Axes, dots: Sequence[Dot], look: Look) -> None:
+    """Draw a line with a band around it."""
+    xs = [x for x, _ in dots]
+    axis.plot(xs, [estimate.mean for _, estimate in dots], **look)
+    if any(map(_reach, (estimate for _, estimate in dots))):
+        low = [estimate.mean - _reach(estimate) for _, estimate in dots]
+        high = [estimate.mean + _reach(estimate) for _, estimate in dots]
+        axis.fill_between(xs, low, high, color=look["color"], alpha=0.18, linewidth=0)
+
+
+def _draw_whiskers(axis: Axes, dots: Sequence[Dot], look: Look) -> None:
+    """Draw a line with a whisker at each of its few places."""
+    means = [estimate.mean for _, estimate in dots]
+    widths = [_reach(estimate) for _, estimate in dots]
+    whiskers = widths if any(widths) else None
+    axis.errorbar([x for x, _ in dots], means, whiskers, capsize=2.5, elinewidth=1.0, **look)
+
+
+def _draw_bars(axis: Axes, dots: Sequence[Dot], look: Look, place: int, count: int) -> None:
+    """Draw one bar in each cluster, the one at `place` of `count`, with its mean at its foot."""
+    width = 0.8 / count
+    for x, estimate in dots:
+        mean, middle = estimate.mean, x - 0.4 + width * (place + 0.5)
+        axis.bar(middle, mean, width * 0.92, color=look["color"])
+        if reach := _reach(estimate):
+            axis.errorbar(middle, mean, reach, color=LIGHT["ink"], elinewidth=1, capsize=2)
+        foot: Look = {"textcoords": "offset points", "ha": "center", "fontsize": 6.5}
+        axis.annotate(f"{mean:.1f}", (middle, 0), (0, 3), color=LIGHT["paper"], **foot)
+
+
+def _reach(estimate: Estimate) -> float:
+    """Return how far a band or a whisker reaches; 0 where none is drawn."""
+    return (estimate.half_width or 0.0) if estimate.count >= _TRIALS_MIN else 0.0
+
+
+def _keep_per_cent(axis: Axes) -> None:
+    """Show no part of an interval that no accuracy could reach."""
+    low, high = axis.get_ylim()
+    axis.set_ylim(max(low, 0), min(high, 100))
+
+
+def _panels(count: int, inches: float = _PANEL_INCHES) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure
+
+    size = WIDTH_INCHES, 0.5 + inches * count
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(count, 1, sharex=True, squeeze=False)
+    return figure, [row[0] for row in axes]
+
+
+def _looks(names: Iterable[str]) -> dict[str, Look]:
+    """Give every line its look, the same in all panels."""
+    return {name: series(place) for place, name in enumerate(dict.fromkeys(names))}
+
+
+def _legend(figure: Figure, looks: Mapping[str, Look], axes: Sequence[str]) -> None:
+    """Put the legend below everything; none where there is but one line."""
+    from matplotlib.lines import Line2D
+
+    if len(looks) > 1:
+        figure.legend(
+            [Line2D([], [], **look) for look in looks.values()],
+            list(looks),
+            title=", ".join(map(_spoken, axes)),
+            loc="outside lower center",
+            ncols=len(looks) if sum(map(len, looks)) < _LEGEND_LETTERS else _LEGEND_COLUMNS,
+        )
+
+
+def _name(values: Sequence[Any]) -> str:
+    return ", ".join(map(label, values))
+
+
+def _is_numeric(group: Group, axis: str) -> bool:
+    """Whether an axis has several numbers on it; those that mean yes or no are none."""
+    values = [values[group.axes.index(axis)] for values in group.settings]
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    return numbers and len(set(values)) > 1 if numbers else False
+
+
+def _spoken(axis: str) -> str:
+    return axis.replace("_", " ")

@@ -1,0 +1,152 @@
+"""Figures along time: who trained which shard when, and what the workers used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
+from downpour.reports.timeline import ResourceSample, Stint
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STINTS_MAX = 500
+_LANES_MAX = 40
+_LETTER_INCHES = 0.075
+_MEGA = 1e6
+
+
+def timeline_figure(stints: Sequence[Stint]) -> Figure:
+    """Draw a lane for each worker, and in it each attempt with the shard's number.
+
+    Only as many epochs are drawn as can be told apart, the first ones.
+    """
+    from matplotlib.figure import Figure
+
+    shown = first_epochs(stints)
+    workers = sorted({stint.worker for stint in shown}, key=_natural)[:_LANES_MAX]
+    with styled():
+        size = WIDTH_INCHES * 1.4, 1.1 + 0.24 * max(1, len(workers))
+        figure = Figure(figsize=size, layout="constrained")
+        axis = figure.subplots()
+        end = max((stint.end_seconds for stint in shown), default=1.0) or 1.0
+        for lane, worker in enumerate(workers):
+            for stint in (stint for stint in shown if stint.worker == worker):
+                _draw_stint(axis, lane, stint, end)
+        _draw_ends(axis, shown)
+        axis.set_yticks(range(len(workers)), workers)
+        axis.set_ylim(len(workers) - 0.5, -0.5)
+        axis.set_xlim(0, end * 1.01)
+        axis.set_xlabel("seconds since the first assignment")
+        axis.grid(visible=False, axis="y")
+        axis.tick_params(axis="y", length=0)
+        _draw_key(figure, axis, shown)
+    return figure
+
+
+def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
+    """Draw processor and memory of each worker over time."""
+    from matplotlib.figure import Figure
+
+    workers = sorted({sample.worker for sample in samples}, key=_natural)
+    measures = {"processor, cores": _cores, "memory, MB": _megabytes}
+    with styled():
+        figure = Figure(figsize=(WIDTH_INCHES, 4.2), layout="constrained")
+        axes = figure.subplots(len(measures), 1, sharex=True)
+        for axis, (name, measure) in zip(axes, measures.items(), strict=True):
+            for place, worker in enumerate(workers):
+                own = [(s.at_seconds, measure(s)) for s in samples if s.worker == worker]
+                known = [(at, value) for at, value in own if value is not None]
+                look = {**series(place), "marker": ""}
+                axis.plot([at for at, _ in known], [v for _, v in known], label=worker, **look)
+            axis.set_ylabel(name)
+            axis.set_ylim(bottom=0)
+        axes[-1].set_xlabel("seconds since the first assignment")
+        handles, names = axes[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=4)
+    return figure
+
+
+def first_epochs(stints: Sequence[Stint]) -> list[Stint]:
+    """Pick whole epochs from the first on, so many that their attempts can be told apart."""
+    shown: list[Stint] = []
+    for epoch in sorted({stint.epoch for stint in stints}):
+        own = [stint for stint in stints if stint.epoch == epoch]
+        if shown and len(shown) + len(own) > STINTS_MAX:
+            break
+        shown += own
+    return shown
+
+
+def _cores(sample: ResourceSample) -> float | None:
+    return sample.cpu_share
+
+
+def _megabytes(sample: ResourceSample) -> float | None:
+    return None if sample.memory_bytes is None else sample.memory_bytes / _MEGA
+
+
+def _draw_stint(axis: Axes, lane: int, stint: Stint, end: float) -> None:
+    width = stint.end_seconds - stint.begin_seconds
+    colour, hatch = LIGHT["series-1" if stint.epoch % 2 else "series-6"], ""
+    if stint.outcome == "failed":
+        colour, hatch = LIGHT["failure"], "////"
+    elif stint.outcome == "open":
+        colour = LIGHT["muted"]
+    elif stint.last:
+        colour = LIGHT["series-2"]
+    axis.barh(
+        lane,
+        width,
+        0.74,
+        left=stint.begin_seconds,
+        color=colour,
+        hatch=hatch,
+        edgecolor=LIGHT["paper"],
+        linewidth=0.5,
+    )
+    text = str(stint.shard)
+    if width / end * WIDTH_INCHES > _LETTER_INCHES * (len(text) + 0.6):
+        middle = stint.begin_seconds + width / 2
+        axis.text(
+            middle, lane, text, color=LIGHT["paper"], ha="center", va="center_baseline", fontsize=7
+        )
+
+
+def _draw_ends(axis: Axes, stints: Sequence[Stint]) -> None:
+    """Mark where each epoch's last update arrived."""
+    for stint in stints:
+        if stint.last:
+            axis.axvline(stint.end_seconds, color=LIGHT["muted"], linewidth=0.6, zorder=0)
+
+
+def _draw_key(figure: Figure, axis: Axes, stints: Sequence[Stint]) -> None:
+    from matplotlib.patches import Patch
+
+    keys = {
+        "trained (epochs alternate)": (LIGHT["series-1"], ""),
+        "the one its epoch waited for": (LIGHT["series-2"], ""),
+        "failed": (LIGHT["failure"], "////"),
+        "not ended": (LIGHT["muted"], ""),
+    }
+    there = {
+        "trained (epochs alternate)": True,
+        "the one its epoch waited for": any(stint.last for stint in stints),
+        "failed": any(stint.outcome == "failed" for stint in stints),
+        "not ended": any(stint.outcome == "open" for stint in stints),
+    }
+    patches = [
+        Patch(facecolor=colour, hatch=hatch, edgecolor=LIGHT["paper"], label=name)
+        for name, (colour, hatch) in keys.items()
+        if there[name]
+    ]
+    axis.set_title("numbers are shards")
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Order worker-2 before worker-10."""
+    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", name)]

@@ -1,0 +1,283 @@
+"""What stragglers cost a run and what was done about them, from its record alone.
+
+How long an epoch would have taken with everybody waited for did not happen, so it is estimated:
+where work was taken from a worker, or nobody waited for it, what was predicted of it at that moment
+counts. Everything else is measured. The ideal epoch takes as long as if everybody had been as fast
+as the middle one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from statistics import median
+
+from downpour.runtime.facts import (
+    Aggregated,
+    Assigned,
+    AttemptFailed,
+    Dropped,
+    Fact,
+    Foreseen,
+    HandOverAsked,
+    Prepared,
+    Resized,
+    Saved,
+    Updated,
+)
+
+_OfRound = (
+    Assigned
+    | Foreseen
+    | Saved
+    | HandOverAsked
+    | Dropped
+    | Resized
+    | Updated
+    | AttemptFailed
+    | Aggregated
+)
+
+_MOVED = {"handed_over", "withdrawn"}
+_DROPPED, _OVERTAKEN = "dropped", "overtaken"
+_LEFT = {*_MOVED, _DROPPED, _OVERTAKEN}
+"""Ends of attempts that came to nothing by a decision."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stragglers:
+    """What stragglers cost an epoch or a run, and what was done about it.
+
+    `round_seconds` run from the first assignment to the last update that counts, or to the closing.
+    `ideal_seconds` are those of an epoch in which every task takes as long as the middle one, with
+    all its parts where it was handed over; `wait_seconds` what waiting for everybody would have
+    taken, estimated. `mitigation` is the part of the difference that was saved: 1 at best, below 0
+    where waiting would have been faster, estimated as well, and None where nothing was done or was
+    to be gained. `extra_work` are the seconds of work that was lost over those of work that counts,
+    `gradient_lost` the share of samples that were left out, `moves` how often a shard was taken
+    from a worker for another one.
+    """
+
+    round_seconds: float
+    ideal_seconds: float
+    wait_seconds: float | None
+    mitigation: float | None
+    extra_work: float | None
+    gradient_lost: float
+    moves: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What an epoch took, and what it might have taken; `wait_seconds` is None if not known."""
+
+    seconds: float
+    ideal_seconds: float
+    wait_seconds: float | None
+    useful_seconds: float
+    lost_seconds: float
+    samples: int
+    dropped_samples: int
+    moves: int
+    decided: bool
+
+    @property
+    def lossless(self) -> bool:
+        """Whether no work was lost, nor any sample left out."""
+        return self.lost_seconds <= 0 and self.dropped_samples == 0
+
+
+def costs_of(record: Sequence[tuple[float, Fact]]) -> dict[int, Cost]:
+    """Compute the cost of each round that became a model, by its number."""
+    rounds: dict[int, _Round] = {}
+    shard_samples: tuple[int, ...] = ()
+    for at_seconds, fact in record:
+        if isinstance(fact, Prepared):
+            shard_samples = fact.shard_samples
+        elif isinstance(fact, _OfRound):
+            rounds.setdefault(fact.round, _Round()).take(at_seconds, fact)
+    complete = ((n, r) for n, r in rounds.items() if r.aggregated and r.winners)
+    return {number: each.cost(shard_samples) for number, each in complete}
+
+
+def stragglers_of(costs: Collection[Cost]) -> Stragglers:
+    """Sum up an epoch, or many."""
+    known = [cost.wait_seconds for cost in costs if cost.wait_seconds is not None]
+    useful = sum(cost.useful_seconds for cost in costs)
+    samples = sum(cost.samples for cost in costs)
+    dropped = sum(cost.dropped_samples for cost in costs)
+    return Stragglers(
+        round_seconds=sum(cost.seconds for cost in costs),
+        ideal_seconds=sum(cost.ideal_seconds for cost in costs),
+        wait_seconds=sum(known) if len(known) == len(costs) else None,
+        mitigation=_mitigation(costs),
+        extra_work=sum(cost.lost_seconds for cost in costs) / useful if useful > 0 else None,
+        gradient_lost=dropped / samples if samples else 0.0,
+        moves=sum(cost.moves for cost in costs),
+    )
+
+
+def _mitigation(costs: Collection[Cost]) -> float | None:
+    """Return the saved part of what waiting costs, over the epochs in which that is known."""
+    saved = to_save = 0.0
+    for cost in costs:
+        if cost.wait_seconds is not None:
+            saved += cost.wait_seconds - cost.seconds
+            to_save += cost.wait_seconds - cost.ideal_seconds
+    decided = any(cost.decided and cost.wait_seconds is not None for cost in costs)
+    return saved / to_save if decided and to_save > 0 else None
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One try at a shard; `predicted_seconds` run from its beginning, `saved` is by step."""
+
+    worker: str
+    began: float
+    from_step: int
+    predicted_seconds: float | None
+    saved: dict[int, float] = field(default_factory=dict)
+    ended: float | None = None
+    end: str = ""
+
+    def stop(self, at_seconds: float, how: str) -> None:
+        if self.ended is None:
+            self.ended, self.end = at_seconds, how
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, self.ended - self.began) if self.ended is not None else 0.0
+
+
+@dataclass(slots=True)
+class _Round:
+    """The attempts of one round, by shard and number, and which of them counts."""
+
+    attempts: dict[int, dict[int, _Attempt]] = field(default_factory=dict)
+    winners: dict[int, int] = field(default_factory=dict)
+    closed_at: dict[int, float] = field(default_factory=dict)
+    resized: tuple[int, ...] = ()
+    moves: int = 0
+    asked: bool = False
+    aggregated: bool = False
+
+    def take(self, at_seconds: float, fact: _OfRound) -> None:
+        match fact:
+            case Assigned():
+                self.attempts.setdefault(fact.shard, {})[fact.attempt] = _Attempt(
+                    fact.worker, at_seconds, fact.from_step, fact.q50_seconds
+                )
+            case Dropped():
+                for shard in fact.shards:
+                    self.closed_at[shard] = at_seconds
+                    self._stop_all(shard, at_seconds, _DROPPED)
+            case Resized():
+                self.resized = fact.samples
+            case HandOverAsked():
+                self.asked = True
+            case Aggregated():
+                self.aggregated = True
+            case _:
+                attempt = self.attempts.get(fact.shard, {}).get(fact.attempt)
+                if attempt is not None:
+                    self._take_of_attempt(at_seconds, fact, attempt)
+
+    def _take_of_attempt(
+        self,
+        at_seconds: float,
+        fact: Foreseen | Saved | AttemptFailed | Updated,
+        attempt: _Attempt,
+    ) -> None:
+        match fact:
+            case Foreseen():
+                attempt.predicted_seconds = fact.q50_seconds
+            case Saved():
+                attempt.saved.setdefault(fact.step, at_seconds)
+            case AttemptFailed():
+                attempt.stop(at_seconds, fact.failure)
+                tried = self.attempts[fact.shard].values()
+                if fact.failure in _MOVED and all(other.ended is not None for other in tried):
+                    self.moves += 1
+                if self.winners.get(fact.shard) == fact.attempt:  # its update was refused
+                    del self.winners[fact.shard]
+            case Updated():
+                attempt.ended, attempt.end = at_seconds, ""
+                self.winners[fact.shard] = fact.attempt
+                self._stop_all(fact.shard, at_seconds, _OVERTAKEN)
+
+    def _stop_all(self, shard: int, at_seconds: float, how: str) -> None:
+        for attempt in self.attempts.get(shard, {}).values():
+            attempt.stop(at_seconds, how)
+
+    def cost(self, shard_samples: tuple[int, ...]) -> Cost:
+        samples = self.resized or shard_samples
+        attempts = [a for tried in self.attempts.values() for a in tried.values()]
+        began = min(attempt.began for attempt in attempts)
+        ended = max([*self._won_at().values(), *self.closed_at.values()])
+        useful = {shard: dict(self._useful(shard)) for shard in self.winners}
+        tasks = [sum(parts.values()) for parts in useful.values()]
+        lost = (
+            attempt.seconds - useful.get(shard, {}).get(number, 0.0)
+            for shard, tried in self.attempts.items()
+            for number, attempt in tried.items()
+        )
+        workers = len({attempt.worker for attempt in attempts})
+        return Cost(
+            seconds=ended - began,
+            ideal_seconds=median(tasks) * ceil(len(self.attempts) / workers),
+            wait_seconds=self._wait_seconds(began, shard_samples),
+            useful_seconds=sum(tasks),
+            lost_seconds=sum(lost),
+            samples=sum(samples),
+            dropped_samples=sum(samples[shard] for shard in self.closed_at),
+            moves=self.moves,
+            decided=bool(
+                self.asked
+                or self.resized
+                or self.closed_at
+                or any(attempt.end in _LEFT for attempt in attempts)
+            ),
+        )
+
+    def _won_at(self) -> dict[int, float]:
+        won = ((s, self.attempts[s][number].ended) for s, number in self.winners.items())
+        return {shard: at for shard, at in won if at is not None}
+
+    def _useful(self, shard: int) -> Iterator[tuple[int, float]]:
+        """Give the attempts that count with their useful seconds: the last, and those before it."""
+        tried = self.attempts[shard]
+        number = self.winners[shard]
+        yield number, tried[number].seconds
+        while step := tried[number].from_step:
+            began = tried[number].began
+            sources = [n for n in tried if n < number and step in tried[n].saved]
+            sources = [n for n in sources if tried[n].saved[step] <= began]
+            if not sources:
+                return
+            number = max(sources, key=lambda n: tried[n].saved[step])
+            source = tried[number]
+            saved = min(max(0.0, source.saved[step] - source.began), source.seconds)
+            yield number, source.seconds if source.end == "handed_over" else saved
+
+    def _wait_seconds(self, began: float, shard_samples: tuple[int, ...]) -> float | None:
+        """Estimate how long the round would have taken with everybody waited for."""
+        longest = 0.0
+        for shard in {*self.attempts, *self.closed_at}:
+            ended = self._would_have_ended(shard)
+            if ended is None:
+                return None
+            scale = shard_samples[shard] / self.resized[shard] if self.resized else 1.0
+            longest = max(longest, scale * (ended - began))
+        return longest
+
+    def _would_have_ended(self, shard: int) -> float | None:
+        """Say when a shard would have had its update from the first who did not fail at it."""
+        tried = self.attempts.get(shard, {})
+        for number, attempt in sorted(tried.items()):
+            if attempt.ended is None or self.winners.get(shard) == number:
+                return attempt.ended
+            if attempt.end in _LEFT:
+                predicted = attempt.predicted_seconds
+                return None if predicted is None else max(attempt.ended, attempt.began + predicted)
+        return self.closed_at.get(shard)

@@ -1,0 +1,87 @@
+"""One page of HTML that needs nothing else: figures and style inside, no network, no script.
+
+The template escapes whatever it is given, except figures, whose letters matplotlib has escaped, and
+the style's own colours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from downpour.reports.study import Study, label
+from downpour.reports.style import DARK, LIGHT, variables
+from downpour.reports.summary import Column, Table
+
+_TEMPLATE = Path(__file__).with_name("page.html")
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A figure for a page: its SVG and what it shows."""
+
+    caption: str
+    svg: str
+    group: str
+    aside: bool
+
+
+def html_page(study: Study, tables: Sequence[Table], figures: Sequence[Drawn]) -> str:
+    """Put a study's tables and figures on a page."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    shown = [
+        {"caption": f.caption, "svg": Markup(f.svg), "group": f.group, "aside": f.aside}  # noqa: S704
+        for f in figures
+    ]
+    return environment.from_string(_TEMPLATE.read_text("utf-8")).render(
+        study=study,
+        headline=_headline(study),
+        light=Markup(variables(LIGHT)),  # noqa: S704
+        dark=Markup(variables(DARK)),  # noqa: S704
+        sections=_sections(study, tables, shown),
+        asides=[figure for figure in shown if figure["aside"]],
+        runs=tables[-1],
+        fields=_fields(study),
+    )
+
+
+def _sections(
+    study: Study, tables: Sequence[Table], figures: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "title": "" if group.name == study.name else group.name,
+            "tables": [table for table in tables if table.group == group.name],
+            "figures": [f for f in figures if f["group"] == group.name and not f["aside"]],
+        }
+        for group in study.groups
+    ]
+
+
+def _headline(study: Study) -> str:
+    if study.asked == 1:
+        run = study.groups[0].runs[0] if study.groups[0].runs else None
+        state = run.result.state if run else "not run yet"
+        return f"One experiment, {state}."
+    trials = study.groups[0].trials
+    told = f"{study.done} of {study.asked} runs, {trials} trial{'s' if trials > 1 else ''} each"
+    return f"{told}. Intervals are 95\u00a0% intervals of the mean, by Student's t."
+
+
+def _fields(study: Study) -> Table:
+    """Say what the specs have in common, and name the fields that vary."""
+    specs = [run.result.spec for group in study.groups for run in group.runs]
+    names = list(dict.fromkeys(name for spec in specs for name in spec))
+    rows = []
+    for name in names:
+        values = list(dict.fromkeys(label(spec.get(name)) for spec in specs))
+        rows.append((name, values[0] if len(values) == 1 else f"varies: {', '.join(values)}"))
+    columns = (Column("field", "field"), Column("value", "value"))
+    return Table("fields", "The fields of the spec", columns, tuple(rows))

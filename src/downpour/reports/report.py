@@ -1,0 +1,79 @@
+"""A study → a folder: tables, figures and a page. Whatever an earlier report wrote is replaced."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from downpour.errors import SpecError
+from downpour.reports.drawing import for_page, to_png, to_svg
+from downpour.reports.figures import plots_of
+from downpour.reports.page import Drawn, html_page
+from downpour.reports.study import Study
+from downpour.reports.summary import tables_of
+from downpour.store.publish import explain
+
+PAGE_NAME = "index.html"
+GENERATOR = 'name="generator" content="downpour report"'
+_TABLES = "tables"
+_FIGURES = "figures"
+
+OnProgress = Callable[[int, int], None]
+
+
+def write_report(study: Study, out: Path, on_progress: OnProgress = lambda *_: None) -> Path:
+    """Write the report into a folder and return its page.
+
+    Args:
+        study: What to report.
+        out: A folder, made where it is missing; its `tables/`, `figures/` and page are replaced.
+        on_progress: Called with how many figures are drawn, and of how many.
+
+    Raises:
+        SpecError: there is nothing to report yet, or the folder holds something else or cannot be
+            written.
+    """
+    if not any(group.runs for group in study.groups):
+        raise SpecError("FOLDER", study.name, "has no finished run to report on")
+    _check(out)
+    tables = tables_of(study)
+    plots = plots_of(study)
+    try:
+        for name in (_TABLES, _FIGURES):
+            shutil.rmtree(out / name, ignore_errors=True)
+            (out / name).mkdir(parents=True)
+        for table in tables:
+            for suffix, text in {
+                "md": table.to_markdown(),
+                "csv": table.to_csv(),
+                "json": table.to_json(),
+            }.items():
+                (out / _TABLES / f"{table.name}.{suffix}").write_text(text, "utf-8")
+        drawn = []
+        for done, plot in enumerate(plots):
+            on_progress(done, len(plots))
+            svg = to_svg(plot.figure, plot.name)
+            (out / _FIGURES / f"{plot.name}.svg").write_text(svg, "utf-8")
+            (out / _FIGURES / f"{plot.name}.png").write_bytes(to_png(plot.figure))
+            drawn.append(Drawn(plot.caption, for_page(svg), plot.group, plot.aside))
+        on_progress(len(plots), len(plots))
+        page = out / PAGE_NAME
+        page.write_text(html_page(study, tables, drawn), "utf-8")
+    except OSError as error:
+        raise SpecError("out", str(out), explain(error)) from None
+    return page
+
+
+def _check(out: Path) -> None:
+    """Let nothing be replaced but an earlier report."""
+    try:
+        if not any(out.iterdir()) or GENERATOR in (out / PAGE_NAME).read_text("utf-8"):
+            return
+    except FileNotFoundError:
+        if not out.exists():
+            return
+    except (OSError, ValueError) as error:
+        reason = explain(error) if isinstance(error, OSError) else "not text"
+        raise SpecError("out", str(out), reason) from None
+    raise SpecError("out", str(out), "holds something other than a report; choose another folder")

@@ -1,0 +1,102 @@
+"""How figures look: colours for light and dark pages and for the colour-blind, sizes, marks.
+
+A figure is drawn in the light colours. Every one of them has a name, so that a page can put the
+dark ones in their place; the tests measure that each stands out from its background, and from the
+others as colour-blind people see them. Marks and dashes differ, too, so that nothing hangs on
+colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+LIGHT = {
+    "paper": "#fdfdfc",
+    "ink": "#22262b",
+    "muted": "#636a73",
+    "line": "#d5d8dc",
+    "series-1": "#0b6fb8",
+    "series-2": "#c2570c",
+    "series-3": "#0a8563",
+    "series-4": "#b0478c",
+    "series-5": "#8a6d00",
+    "series-6": "#4a4f9c",
+    "failure": "#c21f30",
+}
+DARK = {
+    "paper": "#16191d",
+    "ink": "#e8eaed",
+    "muted": "#a2a9b2",
+    "line": "#3a4048",
+    "series-1": "#5fb2f2",
+    "series-2": "#ff9d57",
+    "series-3": "#3fc99c",
+    "series-4": "#f08fcb",
+    "series-5": "#dcc04a",
+    "series-6": "#a9aef5",
+    "failure": "#ff7b86",
+}
+SERIES = tuple(LIGHT[name] for name in LIGHT if name.startswith("series-"))
+MARKS = ("o", "s", "^", "D", "v", "P")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 1.5, 1.5, 1.5)), "-", "--")
+
+WIDTH_INCHES = 5.0
+"""As wide as a phone shows without making the letters small."""
+PNG_DPI = 200
+
+_SETTINGS: dict[str, Any] = {
+    "figure.facecolor": LIGHT["paper"],
+    "savefig.facecolor": LIGHT["paper"],
+    "axes.facecolor": "none",
+    "axes.edgecolor": LIGHT["muted"],
+    "axes.labelcolor": LIGHT["ink"],
+    "axes.titlesize": 9,
+    "axes.titlecolor": LIGHT["ink"],
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LIGHT["line"],
+    "grid.linewidth": 0.6,
+    "text.color": LIGHT["ink"],
+    "xtick.color": LIGHT["muted"],
+    "ytick.color": LIGHT["muted"],
+    "xtick.labelcolor": LIGHT["ink"],
+    "ytick.labelcolor": LIGHT["ink"],
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "font.size": 8.5,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "hatch.linewidth": 0.8,
+    "svg.fonttype": "none",
+}
+
+
+@contextmanager
+def styled(salt: str = "") -> Iterator[None]:
+    """Draw and save in this style; `salt` keeps the inner names of two SVGs apart."""
+    import matplotlib as mpl
+
+    settings: Any = {**_SETTINGS, "svg.hashsalt": f"downpour-{salt}"}
+    with mpl.rc_context(settings):
+        yield
+
+
+def series(place: int) -> dict[str, Any]:
+    """Return how the line at a place looks; after six they differ in dashes only."""
+    return {
+        "color": SERIES[place % len(SERIES)],
+        "marker": MARKS[place % len(MARKS)],
+        "linestyle": DASHES[(place + place // len(SERIES)) % len(DASHES)],
+    }
+
+
+def variables(colours: dict[str, str]) -> str:
+    """Write colours as custom properties of CSS."""
+    return " ".join(f"--{name}: {colour};" for name, colour in colours.items())

@@ -1,0 +1,250 @@
+"""A study → tables of plain values, and these as Markdown, CSV and JSON.
+
+A cell holds text, a number, an estimate over trials, or nothing. Units stand in the columns' keys
+(for programs) and headers (for people); shares are told in per cent.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from downpour.reports.result import Result, RoundResult
+from downpour.reports.statistics import Estimate
+from downpour.reports.study import Group, Run, Study, label
+
+Cell = str | int | float | Estimate | None
+NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What stands in a column: its key for programs, its header for people, its decimals."""
+
+    key: str
+    header: str
+    decimals: int | None = None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds names rather than measurements."""
+        return self.decimals is None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under columns; `name` is that of its files, `title` what people read.
+
+    `group` is the one that it is about, or none.
+    """
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    group: str = ""
+
+    def texts(self) -> list[list[str]]:
+        """Write every cell for people."""
+        return [
+            [written(cell, column) for cell, column in zip(row, self.columns, strict=True)]
+            for row in self.rows
+        ]
+
+    def to_markdown(self) -> str:
+        """Write the table for a page of Markdown, numbers to the right."""
+        rows = [[text.replace("|", "\\|") for text in row] for row in self.texts()]
+        heads = [column.header for column in self.columns]
+        rules = ["---" if column.is_text else "--:" for column in self.columns]
+        lines = [f"| {' | '.join(row)} |" for row in [heads, rules, *rows]]
+        return f"**{self.title}**\n\n" + "\n".join(lines) + "\n"
+
+    def to_csv(self) -> str:
+        """Write the table as CSV; an estimate takes a column for its mean and one for its width."""
+        wide = {
+            place
+            for place in range(len(self.columns))
+            if any(isinstance(row[place], Estimate) for row in self.rows)
+        }
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_spread((column.key for column in self.columns), wide, _head))
+        for row in self.rows:
+            writer.writerow(_spread(row, wide, _parts))
+        return text.getvalue()
+
+    def to_json(self) -> str:
+        """Write the table as a list of objects, one a row."""
+        rows = [
+            {column.key: _plain(cell) for column, cell in zip(self.columns, row, strict=True)}
+            for row in self.rows
+        ]
+        return json.dumps(rows, indent=2, allow_nan=False) + "\n"
+
+
+def written(cell: Cell, column: Column) -> str:
+    """Write a cell for people: "94.22 ± 0.12"."""
+    match cell:
+        case None:
+            return NOTHING
+        case Estimate(mean, None):
+            return f"{mean:.{column.decimals or 0}f}"
+        case Estimate(mean, half_width):
+            return f"{mean:.{column.decimals or 0}f} ± {half_width:.{column.decimals or 0}f}"
+        case float():
+            return f"{cell:.{column.decimals or 0}f}"
+        case _:
+            return str(cell)
+
+
+def tables_of(study: Study) -> list[Table]:
+    """Make every table that the study has something for."""
+    made = []
+    for group in study.groups:
+        made += [outcomes(group), epochs(group)]
+        if any(run.has_uneven_data for run in group.runs):
+            made.append(classes(group))
+    return [*made, runs(study)]
+
+
+def outcomes(group: Group) -> Table:
+    """Say what each setting came to: accuracy of the final model, and seconds."""
+    measures: list[tuple[Column, Callable[[Result], float | None]]] = [
+        (Column("accuracy_percent", "accuracy %", 2), lambda r: _percent(r.accuracy)),
+        (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
+        (Column("aggregate_seconds", "aggregation s", 3), lambda r: r.aggregate_seconds),
+        (Column("evaluate_seconds", "evaluation s", 2), lambda r: r.evaluate_seconds),
+        (Column("total_seconds", "total s", 2), lambda r: r.total_seconds),
+    ]
+    trials = Column("trials", "trials", 0)
+    failures = Column("failed_attempts", "failed attempts", 0)
+    rows = []
+    for values in group.settings:
+        found = [run.result for run in group.at(values)]
+        rows.append(
+            (
+                *map(label, values),
+                len(found),
+                *(Estimate.of(measure(result) for result in found) for _, measure in measures),
+                sum(len(result.failures) for result in found),
+            )
+        )
+    columns = (*_axes(group), trials, *(column for column, _ in measures), failures)
+    title = f"{group.name}: final accuracy and seconds"
+    return Table(f"{group.name}-outcomes", title, columns, tuple(rows), group.name)
+
+
+def epochs(group: Group) -> Table:
+    """Say how good each setting was after each epoch."""
+    measures: list[tuple[Column, Callable[[RoundResult], float | None]]] = [
+        (Column("accuracy_percent", "accuracy %", 2), lambda r: _percent(r.accuracy)),
+        (Column("train_loss", "train loss", 4), lambda r: r.train_loss),
+        (Column("test_loss", "test loss", 4), lambda r: r.test_loss),
+        (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
+    ]
+    rows = []
+    for values, found in group.measured:
+        for epoch in range(max(len(run.result.rounds) for run in found)):
+            there = [r.result.rounds[epoch] for r in found if epoch < len(r.result.rounds)]
+            estimates = (Estimate.of(measure(r) for r in there) for _, measure in measures)
+            rows.append((*map(label, values), epoch + 1, *estimates))
+    columns = (*_axes(group), Column("epoch", "epoch", 0), *(column for column, _ in measures))
+    title = f"{group.name}: epochs"
+    return Table(f"{group.name}-epochs", title, columns, tuple(rows), group.name)
+
+
+def classes(group: Group) -> Table:
+    """Say how well the final models know each class, where the shards differ in classes."""
+    found = [(values, found) for values, found in group.measured if found[0].has_uneven_data]
+    count = max((len(final_classes(run)) for _, runs in found for run in runs), default=0)
+    rows = []
+    for values, runs_here in found:
+        known = [final_classes(run) for run in runs_here]
+        rows.append(
+            (
+                *map(label, values),
+                *(
+                    Estimate.of(_percent(one[c]) for one in known if c < len(one))
+                    for c in range(count)
+                ),
+            )
+        )
+    columns = [Column(f"class_{c}_percent", f"class {c} %", 1) for c in range(count)]
+    title = f"{group.name}: final accuracy of each class"
+    everything = (*_axes(group), *columns)
+    return Table(f"{group.name}-classes", title, everything, tuple(rows), group.name)
+
+
+def runs(study: Study) -> Table:
+    """List every run that counts, as it was measured."""
+    columns = (
+        *(Column(key, key) for key in ("group", "setting")),
+        *(Column(key, key, 0) for key in ("trial", "seed", "workers", "shards")),
+        Column("experiment", "experiment"),
+        Column("accuracy_percent", "accuracy %", 2),
+        Column("train_seconds", "training s", 3),
+        Column("total_seconds", "total s", 3),
+    )
+    rows = tuple(
+        (
+            group.name,
+            setting_of(group, run.values),
+            run.trial,
+            int(run.result.spec.get("seed", 0)),
+            run.workers,
+            run.result.shards,
+            run.result.experiment,
+            _percent(run.result.accuracy),
+            run.result.train_seconds,
+            run.result.total_seconds,
+        )
+        for group in study.groups
+        for run in group.runs
+    )
+    return Table("runs", "All runs", columns, rows)
+
+
+def setting_of(group: Group, values: Sequence[Any]) -> str:
+    """Name a place in a group: "split class, aggregate first"."""
+    return ", ".join(
+        f"{axis} {label(value)}" for axis, value in zip(group.axes, values, strict=True)
+    )
+
+
+def final_classes(run: Run) -> tuple[float | None, ...]:
+    """Return the accuracy of each class at the last evaluation, shares in 0..1."""
+    return next((r.class_accuracy for r in reversed(run.result.rounds) if r.class_accuracy), ())
+
+
+def _axes(group: Group) -> tuple[Column, ...]:
+    return tuple(Column(axis, axis.replace("_", " ")) for axis in group.axes)
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _head(key: str) -> list[str]:
+    return [key, f"{key}_ci95"]
+
+
+def _parts(cell: Cell) -> list[Cell]:
+    return [cell.mean, cell.half_width] if isinstance(cell, Estimate) else [cell, None]
+
+
+def _spread(cells: Iterable[Any], wide: set[int], parts: Callable[[Any], list[Any]]) -> list[Any]:
+    """Lay a row out flat: two fields where the column has estimates, one elsewhere."""
+    flat: list[Any] = []
+    for place, cell in enumerate(cells):
+        flat += parts(cell) if place in wide else [cell]
+    return flat
+
+
+def _plain(cell: Cell) -> Any:
+    if isinstance(cell, Estimate):
+        return {"mean": cell.mean, "ci95": cell.half_width, "trials": cell.count}
+    return cell

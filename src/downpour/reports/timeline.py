@@ -1,0 +1,88 @@
+"""An experiment's record → who trained which shard when; and, where it has them, what that took.
+
+Seconds count from the first assignment, on the manager's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from downpour.runtime.facts import Assigned, AttemptFailed, Fact, Updated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stint:
+    """One attempt at a shard; `last` are those that the end of their epoch waited for."""
+
+    worker: str
+    epoch: int
+    shard: int
+    begin_seconds: float
+    end_seconds: float
+    outcome: Literal["trained", "failed", "open"]
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceSample:
+    """What a worker's process and machine used at a moment; None was not measured.
+
+    `cpu_share` is 1.0 for one core in full.
+    """
+
+    worker: str
+    at_seconds: float
+    cpu_share: float | None = None
+    memory_bytes: int | None = None
+
+
+def stints(record: Sequence[tuple[float, Fact]]) -> tuple[Stint, ...]:
+    """List the attempts in the order in which they began."""
+    begun: dict[tuple[int, int, int], tuple[float, Assigned]] = {}
+    ended: dict[tuple[int, int, int], tuple[float, Updated | AttemptFailed]] = {}
+    for at, fact in record:
+        if isinstance(fact, Assigned):
+            begun[fact.round, fact.shard, fact.attempt] = at, fact
+        elif isinstance(fact, Updated | AttemptFailed):
+            ended[fact.round, fact.shard, fact.attempt] = at, fact
+    if not begun:
+        return ()
+    start, end = min(at for at, _ in begun.values()), record[-1][0]
+    found = []
+    for key, (at, fact) in begun.items():
+        until, told = ended.get(key, (end, None))
+        outcome: Literal["trained", "failed", "open"] = "open"
+        if told is not None:
+            outcome = "trained" if isinstance(told, Updated) else "failed"
+        found.append(
+            Stint(
+                worker=fact.worker,
+                epoch=fact.round + 1,
+                shard=fact.shard,
+                begin_seconds=at - start,
+                end_seconds=max(at, until) - start,
+                outcome=outcome,
+            )
+        )
+    return tuple(sorted(_with_last(found), key=lambda stint: (stint.begin_seconds, stint.shard)))
+
+
+def resources(record: Sequence[tuple[float, Fact]]) -> tuple[ResourceSample, ...]:
+    """List what was sampled of the workers' resources; no fact tells of any so far."""
+    del record
+    return ()
+
+
+def _with_last(found: Sequence[Stint]) -> list[Stint]:
+    """Mark the update that each epoch waited for, where there were several."""
+    last: dict[int, Stint] = {}
+    sizes: dict[int, int] = {}
+    for stint in found:
+        if stint.outcome == "trained":
+            sizes[stint.epoch] = sizes.get(stint.epoch, 0) + 1
+            if stint.epoch not in last or stint.end_seconds > last[stint.epoch].end_seconds:
+                last[stint.epoch] = stint
+    marked = {id(stint) for epoch, stint in last.items() if sizes[epoch] > 1}
+    return [replace(stint, last=id(stint) in marked) for stint in found]

@@ -1,0 +1,138 @@
+"""`downpour compare-policies`: every policy in the same conditions, and mistakes in one line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from downpour.cli import run_command
+from downpour.simulator.comparison import contenders
+
+ROUNDS, WORKERS = 2, 3
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    """Write a trace of two small jobs; the second worker is slow."""
+    count = 2 * ROUNDS * WORKERS
+    rows = np.arange(count)
+    took = 10.0 + 15.0 * (rows % WORKERS == 1)
+    columns = {
+        "job": rows // (ROUNDS * WORKERS),
+        "round": rows // WORKERS % ROUNDS,
+        "worker": rows % WORKERS,
+        "n_samples": np.full(count, 3200),
+        "completion_s": took,
+    }
+    for at, share in (("", 0.0), ("p10_", 0.1), ("p25_", 0.25), ("p50_", 0.5)):
+        if at:
+            columns[f"{at}elapsed_s"] = took * share
+        for name in ("cpu_util", "loadavg1", "mem_used", "iowait"):
+            columns[at + name] = np.full(count, 0.1)
+    path = tmp_path / "traces.npz"
+    np.savez(path, **columns)
+    return path
+
+
+def compared(traces: Path, *words: str) -> int:
+    """Compare on that trace."""
+    return run_command(["compare-policies", str(traces), "--rounds", "2", *words])
+
+
+def test_every_policy_is_run_in_every_scenario(
+    traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A row for each policy and job; waiting saves nothing, and dividing everything saves most."""
+    assert compared(traces, "--jobs", "1", "--csv", "--scenario", "traced,one-straggler") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["policy"] for row in rows] == 2 * contenders()
+    saved = {(row["scenario"], row["policy"]): float(row["mitigation"]) for row in rows}
+    for scenario in ("traced", "one-straggler"):
+        assert saved[scenario, "wait"] == pytest.approx(0.0)
+        here = {name: value for (where, name), value in saved.items() if where == scenario}
+        keeping = {n: v for n, v in here.items() if rows[contenders().index(n)]["lost"] == "0.0"}
+        assert max(keeping, key=lambda name: keeping[name]) == "oracle-divided"
+    assert {row["standbys"] for row in rows if row["policy"] == "wait"} == {"0"}
+
+
+def test_what_it_prints_fits_a_terminal(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table a scenario, and one of what each policy takes."""
+    assert compared(traces, "--policies", "wait,oracle-whole-shards:0", "--price", "2") == 0
+    told = capsys.readouterr().out
+    assert "traced: 2 jobs" in told
+    assert "what it takes" in told
+    assert "…" not in told
+    assert max(len(line.rstrip()) for line in told.splitlines()) <= 80
+
+
+def test_programs_get_json(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With prices as they were told, and standbys as they were wished for."""
+    words = ("--policies", "wait:2", "--scenario", "traced", "--jobs", "1", "--price", "0.5")
+    assert compared(traces, *words, "--json", "--blind") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["policy"], row["standbys"], row["nodes"]) == ("wait", 2, 5)
+    assert row["cost_per_hour"] == 2.5
+    assert row["rounds"] == 2
+
+
+@pytest.mark.parametrize("name", ["figure.svg", "figure.png"])
+def test_a_figure_is_drawn(traces: Path, tmp_path: Path, name: str) -> None:
+    """With the straggler early, in the middle and late."""
+    scenarios = "straggler-early,straggler-middle,straggler-late"
+    words = ("--policies", "wait,gradient-coding", "--jobs", "2", "--scenario", scenarios)
+    assert compared(traces, *words, "--figure", str(tmp_path / name)) == 0
+    content = (tmp_path / name).read_bytes()
+    assert len(content) > 1000
+    if name.endswith(".svg"):
+        assert b"straggler-middle" in content
+        assert b"extra work, %" in content
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--policies", "wait,guess"), "policies = 'guess': must be of wait"),
+        (("--policies", "wait:many"), "policies = 'wait:many': must be of wait"),
+        (("--standbys", "4"), "standbys = 4: must be from 0 to 3, the workers of the trace"),
+        (("--standbys", "-1"), "standbys = -1: must be from 0 to 3"),
+        (("--scenario", "rain"), "scenario = 'rain': must be of traced, one-straggler"),
+        (("--jobs", "0"), "jobs = 0: must be from 1"),
+        (("--moving", "1.5"), "moving = 1.5: must be a number, from 0 to 1"),
+        (("--price", "nan"), "price = nan: must be a number, 0 or above"),
+        (("--heartbeat-seconds", "0"), "heartbeat-seconds = 0.0: must be"),
+        (("--figure", "figure.gif"), "must end with .png or .svg"),
+        (("--figure", "nowhere/figure.png"), "in a folder that exists"),
+        (("--json", "--csv"), "must be one of the two"),
+    ],
+)
+def test_a_mistake_costs_one_line(
+    traces: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    """It names what is accepted, before anything is run."""
+    assert compared(traces, *words) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert told in said.err
+
+
+def test_a_trace_that_cannot_be_used_costs_one_line(
+    tmp_path: Path, traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No such file, a column that is missing, seconds below zero."""
+    assert compared(tmp_path / "none.npz") == 2
+    with np.load(traces) as file:
+        columns = dict(file)
+    fewer = {name: column for name, column in columns.items() if name != "p50_elapsed_s"}
+    np.savez(tmp_path / "fewer.npz", **fewer)
+    assert compared(tmp_path / "fewer.npz") == 2
+    np.savez(tmp_path / "below.npz", **{**columns, "completion_s": -columns["completion_s"]})
+    assert compared(tmp_path / "below.npz") == 2
+    none, fewer_told, below = capsys.readouterr().err.splitlines()
+    assert "there is no such file" in none
+    assert "has no column p50_elapsed_s; needed are" in fewer_told
+    assert "must be above 0" in below

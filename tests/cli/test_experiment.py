@@ -1,0 +1,141 @@
+"""`downpour experiment` and `downpour report` as a user types them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from downpour.cli import experiment
+from downpour.experiments import Folder, Grid, run_missing
+from downpour.experiments.grid_file import read_grid
+from tests.experiments.conftest import GRID, FakeTrainer, Silence
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file that asks for the small grid."""
+    path = tmp_path / "small.toml"
+    path.write_text(GRID)
+    return path
+
+
+@pytest.fixture
+def done(tmp_path: Path) -> Path:
+    """The folder of the small grid, all done."""
+    folder = Folder(tmp_path / "results", Grid.from_toml(GRID))
+    run_missing(folder, FakeTrainer(), Silence())
+    return folder.path
+
+
+def test_the_functions_are_found_where_the_commands_are() -> None:
+    """Their docstrings are their help."""
+    assert (experiment.experiment.__doc__ or "").startswith("Run a grid")
+    assert (experiment.report.__doc__ or "").startswith("Write tables, figures and a page")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('name = "g"\nworkers = []', "workers = []: must not be an empty list"),
+        ('name = "g"\nworkers = 1\nepoch = 3', "epoch = 3: no such field; did you mean epochs?"),
+        ('name = "g"\nworkers = 1\ndataset = "nowhere"', "dataset = 'nowhere': known are digits"),
+        ("\x00", "TOML = '\\x00': cannot be read"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_starts(
+    refused: Callable[..., str], tmp_path: Path, text: str, line: str
+) -> None:
+    """One line and status 2; neither results nor a shared directory are made."""
+    path = tmp_path / "grid.toml"
+    path.write_text(text)
+    words = "experiment", path, "--out", tmp_path / "out", "--shared", tmp_path / "shared"
+    assert refused(*words).startswith(line)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_is_not_there_is_told(refused: Callable[..., str], tmp_path: Path) -> None:
+    """As with any other file of the command line."""
+    assert "must be a readable TOML file" in refused("experiment", tmp_path / "none.toml")
+    with pytest.raises(Exception, match="readable TOML"):
+        read_grid(tmp_path)
+
+
+def test_a_manager_takes_no_list_of_workers(
+    refused: Callable[..., str], file: Path, tmp_path: Path
+) -> None:
+    """Its workers are as they are; it is not even called."""
+    line = refused("experiment", file, "--manager", "nowhere:1", "--out", tmp_path / "out")
+    assert line.startswith("workers = [1, 2]: must be one number with --manager")
+
+
+def test_another_experiments_folder_is_refused(
+    refused: Callable[..., str], file: Path, done: Path
+) -> None:
+    """Nothing in it is touched."""
+    file.write_text(GRID.replace("small", "other"))
+    line = refused("experiment", file, "--out", done)
+    assert line.endswith("holds another experiment; choose another folder")
+
+
+def test_a_grid_that_is_done_is_only_told_of(
+    downpour: Callable[..., Any], file: Path, done: Path
+) -> None:
+    """Given again, the command runs nothing and shows what came of it."""
+    outcome = downpour("experiment", file, "--out", done)
+    assert (outcome.status, outcome.err) == (0, "")
+    assert "small: 10 of 10 cells" in outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    assert "10 of 10" in downpour("experiment", file, "--out", done, "--detach").out
+    assert not (done / "log.txt").exists()
+    told = json.loads(downpour("experiment", file, "--out", done, "--status", "--json").out)
+    assert (told["finished"], told["cells"], told["running"]) == (10, 10, None)
+
+
+def test_a_report_is_written_beside_the_results(downpour: Callable[..., Any], done: Path) -> None:
+    """The page's path is the last line; a second report replaces the first."""
+    for _ in range(2):
+        outcome = downpour("report", done)
+        assert (outcome.status, outcome.err) == (0, "")
+        assert outcome.out.splitlines()[-1] == str(done / "report" / "index.html")
+    assert {path.name for path in (done / "report").iterdir()} == {
+        "index.html",
+        "figures",
+        "tables",
+    }
+    assert (done / "report" / "tables" / "splits-outcomes.csv").is_file()
+
+
+def test_a_single_experiment_is_reported_on(
+    downpour: Callable[..., Any],
+    done: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The folder of one experiment is enough; nothing is written into it."""
+    monkeypatch.chdir(tmp_path)
+    cell = next((done / "cells").iterdir())
+    before = sorted(cell.iterdir())
+    outcome = downpour("report", cell)
+    assert outcome.status == 0
+    page = Path(outcome.out.splitlines()[-1])
+    assert page.is_file()
+    assert page.parts[0] == "results"
+    assert sorted(cell.iterdir()) == before
+
+
+def test_a_report_needs_results(
+    refused: Callable[..., str], done: Path, tmp_path: Path, file: Path
+) -> None:
+    """A folder of something else, a corrupt record, a folder that is in use: a line each."""
+    line = refused("report", file.parent)
+    assert line.startswith(f"FOLDER = '{file.parent}': must be a folder of")
+    assert refused("report", done, "--out", tmp_path).endswith("choose another folder")
+    cell = next((done / "cells").iterdir())
+    (cell / "record.jsonl").write_text("{}\n")
+    assert "record.jsonl: line 1 is not a fact" in refused("report", done)
+    assert "record.jsonl: line 1 is not a fact" in refused("report", cell)
+    assert not (done / "report").exists()

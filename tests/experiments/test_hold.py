@@ -1,0 +1,34 @@
+"""Who runs a grid: one at a time, and everybody can see which."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from downpour.errors import SpecError
+from downpour.experiments.hold import held, holder
+
+
+def test_who_holds_a_folder_is_named_until_it_lets_go(tmp_path: Path) -> None:
+    """Also where it ends with an error; afterwards anybody may hold it."""
+    assert holder(tmp_path) is None
+    with pytest.raises(ZeroDivisionError), held(tmp_path):
+        _fail_while(f"process {os.getpid()}", tmp_path)
+    assert holder(tmp_path) is None
+    with held(tmp_path), pytest.raises(SpecError, match="runs this experiment"), held(tmp_path):
+        pass
+
+
+def _fail_while(who: str, folder: Path) -> None:
+    assert holder(folder) == who
+    raise ZeroDivisionError
+
+
+def test_a_folder_that_cannot_be_held_is_refused(tmp_path: Path) -> None:
+    """In one line; whoever only looks sees that nobody holds it."""
+    (tmp_path / "run.lock").mkdir()
+    with pytest.raises(SpecError, match="folder = "), held(tmp_path):
+        pass
+    assert holder(tmp_path) is None

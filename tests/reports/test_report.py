@@ -1,0 +1,128 @@
+"""A report as a whole: a folder, and one page that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from downpour.errors import SpecError
+from downpour.reports.page import html_page
+from downpour.reports.report import write_report
+from downpour.reports.study import Study
+from downpour.reports.summary import tables_of
+from tests.reports.conftest import Make
+
+HARM = "<script>alert('x')</script>"
+
+
+@pytest.fixture
+def study(make: Make) -> Study:
+    """Two groups."""
+    return make.study(make.workers(), make.splits())
+
+
+@pytest.fixture
+def page(study: Study, tmp_path: Path) -> str:
+    """The page of its report."""
+    return write_report(study, tmp_path / "report").read_text("utf-8")
+
+
+def test_a_page_needs_nothing_else(page: str) -> None:
+    """No script, no picture or style of elsewhere, no address but the names of XML's dialects."""
+    assert "<script" not in page
+    assert not re.search(r"<(img|link|iframe|object|embed)\b|@import|url\((?!#)", page)
+    addresses = set(re.findall(r"https?://[^\"' <]+", page))
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+def test_a_page_is_light_or_dark_as_its_reader_is(page: str) -> None:
+    """Both sets of colours are there, and figures use them; phones are told the width."""
+    assert "prefers-color-scheme: dark" in page
+    assert 'name="viewport"' in page
+    assert page.count("<svg") == 10
+    assert "var(--series-2)" in page
+
+
+class Balance(HTMLParser):
+    """Checks that every element that begins also ends."""
+
+    VOID = frozenset({"meta", "br", "use", "path", "rect", "link"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        """Note what has begun."""
+        del attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """It must be the last that has."""
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def test_a_page_is_well_formed(page: str) -> None:
+    """Elements end in the order in which they must."""
+    parser = Balance()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+
+
+def test_what_a_spec_says_is_only_text(make: Make, tmp_path: Path) -> None:
+    """Names, values and reasons are escaped, in the page and in its figures."""
+    runs = [
+        make.run([0.5], values=(value,), spec={"model": HARM, "split": "class"}, classes=(0.5,))
+        for value in (HARM, "mlp")
+    ]
+    unlucky = make.run([], values=(HARM,), trial=2)
+    settings = [(HARM,), ("mlp",)]
+    group = make.group(axes=("model",), settings=settings, runs=runs, failed=(unlucky,))
+    page = write_report(make.study(group), tmp_path / "report").read_text("utf-8")
+    assert HARM not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_a_page_tells_what_came_to_nothing(make: Make) -> None:
+    """Which runs failed and how many there are; they count nowhere."""
+    group = make.group(settings=[()], runs=[make.run([0.5])], failed=(make.run([], trial=2),))
+    study = make.study(group)
+    page = html_page(study, tables_of(study), [])
+    assert "1 came to nothing" in page
+    assert "1 of 3 runs, 3 trials each" in page
+
+
+def test_an_earlier_report_is_replaced_and_nothing_else(study: Study, tmp_path: Path) -> None:
+    """What an older one left over goes; a folder of something else is refused, untouched."""
+    out = tmp_path / "report"
+    write_report(study, out)
+    (out / "figures" / "old.png").write_bytes(b"")
+    write_report(study, out)
+    assert not (out / "figures" / "old.png").exists()
+    (tmp_path / "figures").mkdir()
+    with pytest.raises(SpecError, match="holds something other than a report"):
+        write_report(study, tmp_path)
+    with pytest.raises(SpecError, match="not a folder"):
+        write_report(study, out / "index.html")
+    assert (tmp_path / "figures").is_dir()
+
+
+def test_nothing_run_is_nothing_to_report(make: Make, tmp_path: Path) -> None:
+    """One line, and no folder."""
+    with pytest.raises(SpecError, match="has no finished run to report on"):
+        write_report(make.study(make.group(settings=[()], runs=[])), tmp_path / "report")
+    assert not list(tmp_path.iterdir())
+
+
+def test_figures_are_counted_as_they_are_drawn(make: Make, tmp_path: Path) -> None:
+    """Whoever waits sees how far it is."""
+    seen: list[tuple[int, int]] = []
+    study = make.study(make.workers())
+    write_report(study, tmp_path / "report", lambda done, total: seen.append((done, total)))
+    assert seen == [(done, 6) for done in range(7)]

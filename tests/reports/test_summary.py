@@ -1,0 +1,77 @@
+"""Tables of a study: what people read, and what programs do."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from downpour.reports.study import label
+from downpour.reports.summary import Column, Table, classes, outcomes, tables_of
+from tests.reports.conftest import Make
+
+RECORDED = Path(__file__).parent / "recorded" / "splits"
+
+
+@pytest.mark.parametrize("suffix", ["md", "csv", "json"])
+def test_the_tables_look_as_agreed(make: Make, suffix: str) -> None:
+    """Every table of a small study, in each format."""
+    tables = tables_of(make.study(make.splits()))
+    write = {"md": Table.to_markdown, "csv": Table.to_csv, "json": Table.to_json}[suffix]
+    written = "\n".join(write(table) for table in tables)
+    assert written == (RECORDED / f"tables.{suffix}").read_text(encoding="utf-8")
+
+
+def test_means_and_intervals_stand_in_columns_of_their_own(make: Make) -> None:
+    """A program needs no parsing: a column for the mean, one for its half width."""
+    rows = list(csv.DictReader(io.StringIO(outcomes(make.splits()).to_csv())))
+    assert rows[0]["accuracy_percent"] == str(100 * (0.61 + 0.62 + 0.63) / 3)
+    assert float(rows[0]["accuracy_percent_ci95"]) == pytest.approx(4.3027 / 3**0.5, abs=1e-4)
+    assert rows[3]["trials"] == "1"
+    assert rows[3]["accuracy_percent_ci95"] == ""
+
+
+def test_a_setting_that_was_not_run_has_nothing(make: Make) -> None:
+    """Its row is there, without figures."""
+    group = make.group(axes=("split",), settings=[("random",), ("class",)], runs=[])
+    table = outcomes(group)
+    assert table.texts() == [["random", "0", *["–"] * 5, "0"], ["class", "0", *["–"] * 5, "0"]]
+    assert json.loads(table.to_json())[0]["accuracy_percent"] is None
+
+
+def test_classes_are_told_where_shards_differ_in_them(make: Make) -> None:
+    """Only the settings whose split does that; a class that nobody tested has nothing."""
+    table = classes(make.splits())
+    assert [row[:3] for row in table.texts()] == [
+        ["class", "average", "90.0 ± 0.0"],
+        ["class", "first", "90.0"],
+    ]
+    assert [row[3] for row in table.texts()] == ["–", "–"]
+    names = [table.name for table in tables_of(make.study(make.workers()))]
+    assert names == ["workers-outcomes", "workers-epochs", "runs"]
+
+
+def test_a_bar_in_a_value_does_not_end_its_column() -> None:
+    """Values come from specs, and a spec may hold anything."""
+    table = Table("t", "T", (Column("a", "a"),), (("x|y",),))
+    assert "| x\\|y |" in table.to_markdown()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (True, "yes"),
+        (0.1, "0.1"),
+        (1e-05, "1e-05"),
+        ([0.9, 0.99], "0.9, 0.99"),
+        ({"hidden": [8, 4], "dropout": 0.5}, "hidden 8, 4, dropout 0.5"),
+        ({}, "none"),
+        ("class", "class"),
+    ],
+)
+def test_values_are_written_for_people(value: object, said: str) -> None:
+    """Whatever TOML may hold."""
+    assert label(value) == said

@@ -1,0 +1,86 @@
+"""Who trained which shard when, as a record tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from downpour.reports.study import read_one
+from downpour.reports.timeline import resources, stints
+from downpour.runtime.facts import Assigned, AttemptFailed, Fact, Updated
+
+RECORDED = Path(__file__).parent / "recorded" / "gestures"
+
+
+def assigned(shard: int, attempt: int = 0, worker: str = "a") -> Assigned:
+    """Assign a shard of the first round."""
+    return Assigned(round=0, shard=shard, attempt=attempt, worker=worker, reason="")
+
+
+def updated(shard: int, attempt: int = 0, worker: str = "a") -> Updated:
+    """Publish its update."""
+    return Updated(
+        round=0,
+        shard=shard,
+        attempt=attempt,
+        worker=worker,
+        samples=1,
+        steps=1,
+        loss=0.0,
+        load_seconds=0.0,
+        train_seconds=1.0,
+        publish_seconds=0.0,
+        completion_seconds=1.0,
+        bytes=1,
+    )
+
+
+def failed(shard: int, attempt: int) -> AttemptFailed:
+    """Fail an attempt."""
+    return AttemptFailed(
+        round=0, shard=shard, attempt=attempt, worker="a", failure="lost", reason="gone"
+    )
+
+
+def test_attempts_begin_and_end_as_recorded() -> None:
+    """Seconds count from the first assignment; each attempt has its outcome."""
+    record: list[tuple[float, Fact]] = [
+        (5.0, assigned(0)),
+        (5.5, assigned(1, worker="b")),
+        (7.0, failed(0, 0)),
+        (7.5, assigned(0, attempt=1, worker="b")),
+        (8.0, updated(1, worker="b")),
+        (9.0, updated(0, attempt=1, worker="b")),
+        (9.5, assigned(2)),
+        (11.0, failed(9, 9)),
+    ]
+    told = [
+        (s.worker, s.shard, s.begin_seconds, s.end_seconds, s.outcome, s.last)
+        for s in stints(record)
+    ]
+    assert told == [
+        ("a", 0, 0.0, 2.0, "failed", False),
+        ("b", 1, 0.5, 3.0, "trained", False),
+        ("b", 0, 2.5, 4.0, "trained", True),
+        ("a", 2, 4.5, 6.0, "open", False),
+    ]
+
+
+def test_a_lone_shard_is_waited_for_by_nobody() -> None:
+    """Only where there are several is one of them the last."""
+    (alone,) = stints([(0.0, assigned(0)), (1.0, updated(0))])
+    assert not alone.last
+
+
+def test_a_record_without_assignments_has_no_timeline() -> None:
+    """An experiment that has not begun."""
+    assert stints([]) == ()
+    assert resources([]) == ()
+
+
+def test_a_recorded_experiment_is_read_as_a_study_of_one() -> None:
+    """Its result and its attempts; there are no axes."""
+    study = read_one(RECORDED)
+    (group,) = study.groups
+    assert (study.name, group.axes, study.done, study.asked) == ("gestures", (), 1, 1)
+    assert group.runs[0].stints
+    assert group.runs[0].has_uneven_data
