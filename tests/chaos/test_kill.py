@@ -1,4 +1,4 @@
-"""Managers and workers are killed, frozen and lied to, for real: the model has the same bytes.
+"""Processes are killed, frozen, cut off and lied to, for real: the model has the same bytes.
 
 What happens, and when, follows from a seed, which the test's name tells.
 """
@@ -8,57 +8,82 @@ from __future__ import annotations
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from downpour import Spec, run
-from tests.chaos.conftest import PATIENCE_SECONDS, happen_until_done
+from downpour import Spec
+from downpour.runtime import facts
+from tests.chaos.stage import FLAGS, PATIENCE_SECONDS, happen_until_done, model_in, undisturbed
+from tests.chaos.watching import Watcher
 
 if TYPE_CHECKING:
-    from tests.chaos.conftest import Stage
+    from tests.chaos.stage import Stage
 
-SPEC = Spec(shards=4, epochs=12, seed=3)
-FLAGS = "--shards", "4", "--epochs", "12", "--seed", "3"
 SEEDS = range(10)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The model that comes of the spec when nothing happens."""
-    result = run(SPEC, workers=2, shared=tmp_path_factory.mktemp("undisturbed"))
-    assert result.model_file is not None
-    return result.model_file.read_bytes()
-
-
-def model_in(shared: Path) -> bytes:
-    """The model of the one experiment in a shared directory."""
-    [model] = shared.glob("experiments/*/model.safetensors")
-    return model.read_bytes()
+    return undisturbed(tmp_path_factory.mktemp("undisturbed"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("stage", SEEDS, indirect=True)
-def test_whatever_happens_the_model_is_the_same(stage: Stage, undisturbed: bytes) -> None:
+def test_whatever_happens_the_model_is_the_same(stage: Stage, expected: bytes) -> None:
     """Nothing is lost, nothing counts twice, and who watches sees the end."""
     client = stage.submit(*FLAGS)
     said = happen_until_done(stage, client, times=5)
     assert client.returncode == 0, (stage.story, said)
-    assert model_in(stage.shared) == undisturbed, stage.story
+    assert model_in(stage.shared) == expected, stage.story
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("stage", [0], indirect=True)
-def test_a_successor_goes_on_and_the_workers_find_it(stage: Stage, undisturbed: bytes) -> None:
+def test_a_killed_worker_is_missed_when_its_connection_ends(stage: Stage, tmp_path: Path) -> None:
+    """Its shard is given out again at once; ten seconds of silence are not waited for."""
+    spec = Spec(shards=1, epochs=1, batch_size=1, model="mlp", model_options={"hidden": [2000] * 2})
+    (tmp_path / "long.toml").write_text(spec.to_toml())
+    with Watcher(stage.shared) as watcher:
+        client = stage.submit(str(tmp_path / "long.toml"))
+        given = first(watcher, facts.Assigned)
+        [busy] = [station for station in stage.stations if station.name == given.worker]
+        busy.process.kill()
+        left = first(watcher, facts.WorkerLeft)
+        client.kill()
+        client.communicate()
+    assert left.worker == given.worker
+    assert left.reason.startswith("its connection ended and nobody answers at ")
+
+
+Kind = TypeVar("Kind", facts.Assigned, facts.WorkerLeft)
+
+
+def first(watcher: Watcher, kind: type[Kind]) -> Kind:
+    """Wait for a fact of a kind."""
+    deadline, pause = monotonic() + PATIENCE_SECONDS, Event()
+    while monotonic() < deadline:
+        for seen in watcher.story:
+            if isinstance(seen.fact, kind):
+                return seen.fact
+        pause.wait(0.1)
+    raise AssertionError(f"no {kind.__name__} in time")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("stage", [0], indirect=True)
+def test_a_successor_goes_on_and_the_workers_find_it(stage: Stage, expected: bytes) -> None:
     """It answers elsewhere; the shared directory tells them where."""
     client = stage.submit(*FLAGS)
     stage.hand_over()
     client.kill()  # it was told the other address
     client.communicate()
     assert finished_in_time(stage.shared), stage.manager.said
-    assert model_in(stage.shared) == undisturbed
+    assert model_in(stage.shared) == expected
 
 
 def finished_in_time(shared: Path) -> bool:

@@ -1,0 +1,135 @@
+"""Many schedules of kills, cuts and damage, one after the other: `python -m tests.chaos.many`.
+
+Each is what the test of this folder does for ten seeds: real processes, at whose end the model must
+be the same, byte for byte, as where nothing happened. A line is printed for each, and in the end
+how often what happened, and how long it took until work went on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from pathlib import Path
+from time import monotonic
+
+from tests.chaos.stage import FLAGS, Happening, Stage, happen_until_done, model_in, undisturbed
+from tests.chaos.watching import Seen, Watcher, until_next_assignment, until_reassignment
+
+say = partial(print, flush=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one schedule went; `wrong` is empty where the model is the same."""
+
+    seed: int
+    wrong: str
+    seconds: float
+    happened: tuple[Happening, ...]
+    story: tuple[Seen, ...]
+
+    @property
+    def manager_seconds(self) -> list[float]:
+        """For each death of a manager, how long it took to the next assignment.
+
+        One whose successor died before that is left out.
+        """
+        deaths = [one.at_seconds for one in self.happened if one.who == "manager"]
+        costs = [(until_next_assignment(self.story, at), at) for at in deaths]
+        following = [*deaths, inf][1:]
+        return [
+            cost
+            for (cost, at), another in zip(costs, following, strict=True)
+            if cost is not None and at + cost < another
+        ]
+
+    @property
+    def worker_seconds(self) -> list[float]:
+        """For each death of a worker that trained, how long until that was given out again."""
+        deaths = [one for one in self.happened if one.what == "kill_worker"]
+        costs = (until_reassignment(self.story, one.who, one.at_seconds) for one in deaths)
+        return [found for found in costs if found is not None]
+
+    def line(self) -> str:
+        """Say it in a line."""
+        what = ", ".join(f"{one.what} ({one.who})" for one in self.happened)
+        return f"seed {self.seed}: {self.wrong or 'same bytes'}, {self.seconds:.1f} s: {what}"
+
+
+def play(seed: int, shared: Path, times: int, expected: bytes) -> Outcome:
+    """Run one schedule."""
+    began, stage = monotonic(), Stage(shared, seed)
+    try:
+        with Watcher(shared) as watcher:
+            client = stage.submit(*FLAGS)
+            said = happen_until_done(stage, client, times)
+        wrong = "" if client.returncode == 0 else f"ended with {client.returncode}: {said}"
+        if not wrong and model_in(shared) != expected:
+            wrong = "another model"
+    except Exception as error:  # noqa: BLE001 - the next schedule is another matter
+        wrong = f"{type(error).__name__}: {error}"
+    finally:
+        stage.close()
+    return Outcome(
+        seed=seed,
+        wrong=wrong,
+        seconds=monotonic() - began,
+        happened=tuple(stage.story),
+        story=tuple(watcher.story),
+    )
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """Say how often what happened, and what it cost."""
+    same = sum(not one.wrong for one in outcomes)
+    often = Counter(thing.what.split()[0].strip(":") for one in outcomes for thing in one.happened)
+    lines = [f"{len(outcomes)} schedules, {same} with the same bytes"]
+    lines += [f"{times:5} × {what}" for what, times in often.most_common()]
+    managers = [seconds for one in outcomes for seconds in one.manager_seconds]
+    workers = [seconds for one in outcomes for seconds in one.worker_seconds]
+    lines.append(f"from a manager's death to the next assignment: {spread(managers)}")
+    lines.append(f"from a worker's death to its task's next attempt: {spread(workers)}")
+    return "\n".join(lines)
+
+
+def spread(seconds: Sequence[float]) -> str:
+    """Say the median, the ninth decile and the largest."""
+    if len(seconds) < 2:
+        return f"{len(seconds)} times"
+    ninth = statistics.quantiles(seconds, n=10, method="inclusive")[8]
+    middle, most = statistics.median(seconds), max(seconds)
+    return f"{middle:.2f} s, 90 % within {ninth:.2f} s, at most {most:.2f} s, {len(seconds)} times"
+
+
+def main() -> int:
+    """Run all; 1 where one went wrong, whose shared directory is kept."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many schedules")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--times", type=int, default=5, help="things that happen in each, at most")
+    options = parser.parse_args()
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory() as folder:
+        expected = undisturbed(Path(folder))
+    for seed in range(options.first, options.first + options.seeds):
+        shared = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
+        outcomes.append(play(seed, shared, options.times, expected))
+        say(outcomes[-1].line())
+        if outcomes[-1].wrong:
+            say(f"  its shared directory: {shared}")
+        else:
+            shutil.rmtree(shared)
+    say(summary(outcomes))
+    return int(any(one.wrong for one in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

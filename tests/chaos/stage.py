@@ -1,0 +1,308 @@
+"""Real processes on a stage, and what is done to them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from random import Random
+from threading import Thread, Timer
+from time import monotonic
+from typing import IO
+
+from downpour import Spec, run
+from tests.chaos.line import Line, free_port
+
+PATIENCE_SECONDS = 240.0
+COMMAND = [sys.executable, "-m", "downpour.cli"]
+SPEC = Spec(shards=4, epochs=12, seed=3)
+FLAGS = "--shards", "4", "--epochs", "12", "--seed", "3"
+QUIET = {**os.environ, "OMP_NUM_THREADS": "1"}
+LONGER_THAN_LOST_SECONDS = 13.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """Something that was done on purpose: what, to whom, and when by this process's clock."""
+
+    what: str
+    who: str
+    at_seconds: float
+
+
+class Process:
+    """A command that serves; everything that it says is heard."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+        self.said: list[str] = []
+        self._lines = SimpleQueue[str]()
+        self.popen = subprocess.Popen(
+            [*COMMAND, *words], stderr=subprocess.PIPE, text=True, env=QUIET
+        )
+        self._listener = Thread(target=self._listen, args=(self.popen.stderr,))
+        self._listener.start()
+
+    def says(self, pattern: str) -> re.Match[str]:
+        """Wait until it says something; raises EOFError where it ends before."""
+        while line := self._lines.get(timeout=PATIENCE_SECONDS):
+            if found := re.search(pattern, line):
+                return found
+        raise EOFError("".join(self.said) or "it ended without a word")
+
+    def _listen(self, pipe: IO[str]) -> None:
+        with pipe:
+            for line in pipe:
+                self.said.append(line)
+                self._lines.put(line)
+        self._lines.put("")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it is there."""
+        with suppress(ProcessLookupError):
+            self.popen.send_signal(number)
+
+    def kill(self) -> None:
+        """End it without a warning."""
+        self.signal(signal.SIGKILL)
+        self.popen.wait()
+        self._listener.join()
+
+
+class Station:
+    """A worker, and the lines between it and the manager: one for each side's calls."""
+
+    def __init__(self, shared: Path, number: int, told: str) -> None:
+        self.name = f"worker-{number}"
+        host, _, port = told.rpartition(":")
+        self.calls_out = Line(host, int(port))
+        self._port = free_port()
+        self.calls_in = Line("127.0.0.1", self._port)
+        self._shared = shared
+        self.process = self._start()
+
+    @property
+    def lines(self) -> tuple[Line, Line]:
+        """Both lines."""
+        return self.calls_out, self.calls_in
+
+    def kill(self) -> None:
+        """The worker dies; another comes in its place."""
+        self.process.kill()
+        self.process = self._start()
+
+    def close(self) -> None:
+        """End everything."""
+        self.process.signal(signal.SIGCONT)
+        self.process.kill()
+        for line in self.lines:
+            line.close()
+
+    def _start(self) -> Process:
+        """Start a worker again and again, as a supervisor does: its line may be cut just now."""
+        begun = monotonic()
+        while True:
+            try:
+                return self._start_once()
+            except EOFError:
+                if monotonic() - begun > PATIENCE_SECONDS:
+                    raise
+
+    def _start_once(self) -> Process:
+        words = ["--shared", str(self._shared), "--name", self.name, "--port", str(self._port)]
+        words += ["--manager", f"127.0.0.1:{self.calls_out.port}"]
+        worker = Process("worker", *words, "--advertise", f"127.0.0.1:{self.calls_in.port}")
+        worker.says("^worker at ")
+        return worker
+
+
+class Stage:
+    """A manager, two workers, and a client that waits for the end.
+
+    Processes die at once, stand still, and cannot hear each other; files that others have written
+    read wrong, or end too early.
+
+    Args:
+        shared: the shared directory.
+        seed: decides what happens, and when.
+    """
+
+    def __init__(self, shared: Path, seed: int) -> None:
+        self.shared = shared
+        self.random = Random(seed)
+        self.story: list[Happening] = []
+        self._endings: list[Timer] = []
+        self.manager = self._manager()
+        self.stations = [Station(shared, number, self._told) for number in range(2)]
+
+    def submit(self, *spec: str) -> subprocess.Popen[str]:
+        """Submit an experiment and watch it; returns once it is accepted."""
+        words = ["submit", "--manager", self._told, "--watch", *spec]
+        client = subprocess.Popen(
+            [*COMMAND, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=QUIET,
+        )
+        assert client.stdout is not None
+        assert client.stdout.readline().startswith("experiment-")
+        return client
+
+    def happen(self) -> None:
+        """Let one thing happen."""
+        chosen = self.random.choice(
+            [
+                self.kill_manager,
+                self.kill_manager,
+                self.kill_manager_at_its_journal,
+                self.kill_worker,
+                self.freeze_worker,
+                self.cut_off,
+                self.cut_off,
+                self.damage_update,
+                self.damage_model,
+            ]
+        )
+        chosen()
+
+    def kill_manager(self) -> None:
+        """The manager dies; another takes its place at the same address."""
+        self._note("kill_manager", "manager")
+        self.manager.kill()
+        self.manager = self._manager(self._told.rpartition(":")[2])
+
+    def kill_manager_at_its_journal(self) -> None:
+        """The manager dies while it writes: half of its last line is in the journal."""
+        self._note("kill_manager_at_its_journal", "manager")
+        self.manager.kill()
+        for journal in sorted(self.shared.glob("experiments/*/journal-*"))[-1:]:
+            last = journal.read_bytes().splitlines()[-1:]
+            with journal.open("ab") as file:
+                file.writelines(line[: len(line) // 2] for line in last)
+        self.manager = self._manager(self._told.rpartition(":")[2])
+
+    def hand_over(self) -> None:
+        """A successor waits at another address while the manager dies."""
+        waiting = Process("manager", "--shared", str(self.shared), "--port", "0", "--successor")
+        waiting.says("waiting for the manager in office")
+        self._note("hand_over", "manager")
+        self.manager.kill()
+        waiting.says("^manager at ")
+        self.manager = waiting
+
+    def kill_worker(self) -> None:
+        """A worker dies; another comes in its place."""
+        station = self.random.choice(self.stations)
+        self._note("kill_worker", station.name)
+        station.kill()
+
+    def freeze_worker(self) -> None:
+        """A worker stands still for a while."""
+        station, seconds = self.random.choice(self.stations), self.random.uniform(0.5, 3.0)
+        worker = station.process
+        self._note(f"freeze_worker for {seconds:.1f} s", station.name)
+        worker.signal(signal.SIGSTOP)
+        self._later(seconds, lambda: worker.signal(signal.SIGCONT))
+
+    def cut_off(self) -> None:
+        """A worker and the manager do not hear each other for a while, or one not the other.
+
+        What they say is held back, or their connections break; sometimes for so long that the
+        worker is given up.
+        """
+        station = self.random.choice(self.stations)
+        lines = self.random.choice([station.lines, station.lines[:1], station.lines[1:]])
+        seconds = self.random.choice([self.random.uniform(0.5, 3.0), LONGER_THAN_LOST_SECONDS])
+        how = self.random.choice([Line.hold, Line.snap])
+        which = "".join(str(station.lines.index(line)) for line in lines)
+        self._note(f"cut_off: {how.__name__} {which} for {seconds:.1f} s", station.name)
+        for line in lines:
+            how(line)
+            self._later(seconds, line.mend)
+
+    def damage_update(self) -> None:
+        """An update that waits to be aggregated is altered."""
+        for path in sorted(self.shared.glob("experiments/*/update-*")):
+            with suppress(OSError), path.open("r+b") as file:
+                file.seek(self.random.randrange(path.stat().st_size))
+                file.write(b"\xff")
+                self._note("damage_update", path.name)
+                return
+
+    def damage_model(self) -> None:
+        """The latest model reads wrong for a moment, as a page that a file system has kept."""
+        where, seconds = self.random.random(), self.random.uniform(0.2, 1.5)
+        for path in sorted(self.shared.glob("experiments/*/model-*"))[-1:]:
+            with suppress(OSError):
+                content = bytearray(path.read_bytes())
+                content[int(where * len(content))] ^= 0xFF
+                right, wrong = self.shared / f"right-{path.name}", self.shared / "wrong"
+                wrong.write_bytes(content)
+                right.hardlink_to(path)
+                wrong.rename(path)
+                self._note(f"damage_model for {seconds:.1f} s", path.name)
+                self._later(seconds, partial(_put_back, right, path))
+
+    def close(self) -> None:
+        """End everything."""
+        for ending in self._endings:
+            ending.cancel()
+            ending.join()
+        for station in self.stations:
+            station.close()
+        self.manager.kill()
+
+    def _note(self, what: str, who: str) -> None:
+        self.story.append(Happening(what=what, who=who, at_seconds=monotonic()))
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        timer = Timer(seconds, act)
+        timer.start()
+        self._endings.append(timer)
+
+    def _manager(self, port: str = "0") -> Process:
+        manager = Process("manager", "--shared", str(self.shared), "--port", port)
+        self._told = manager.says(r"^manager at (\S+),")[1]
+        return manager
+
+
+def _put_back(right: Path, path: Path) -> None:
+    """Undo damage, unless the file was removed meanwhile."""
+    if path.exists():
+        right.rename(path)
+    else:
+        right.unlink()
+
+
+def undisturbed(shared: Path) -> bytes:
+    """Return the model that comes of the spec when nothing happens."""
+    result = run(SPEC, workers=2, shared=shared)
+    assert result.model_file is not None
+    return result.model_file.read_bytes()
+
+
+def model_in(shared: Path) -> bytes:
+    """Return the model of the one experiment in a shared directory."""
+    [model] = shared.glob("experiments/*/model.safetensors")
+    return model.read_bytes()
+
+
+def happen_until_done(stage: Stage, client: subprocess.Popen[str], times: int) -> str:
+    """Let things happen at odd moments, then nothing more; returns what the client said."""
+    begun = monotonic()
+    for _ in range(times):
+        with suppress(subprocess.TimeoutExpired):
+            client.wait(stage.random.uniform(0.2, 2.0))
+            break
+        stage.happen()
+    said, _ = client.communicate(timeout=PATIENCE_SECONDS - (monotonic() - begun))
+    return said

@@ -1,0 +1,69 @@
+"""What a record tells of deaths and their cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from downpour.runtime import facts
+from downpour.runtime.record import RecordWriter
+from tests.chaos.watching import Seen, Watcher, until_next_assignment, until_reassignment
+
+
+def assigned(shard: int, attempt: int, worker: str) -> facts.Assigned:
+    """A task is given out."""
+    return facts.Assigned(round=0, shard=shard, attempt=attempt, worker=worker, reason="")
+
+
+def failed(shard: int, attempt: int, worker: str) -> facts.AttemptFailed:
+    """It comes to nothing."""
+    return facts.AttemptFailed(
+        round=0, shard=shard, attempt=attempt, worker=worker, failure="lost", reason=""
+    )
+
+
+def story(*told: tuple[float, facts.Fact]) -> list[Seen]:
+    """Facts, and when each was seen."""
+    return [Seen(at_seconds=at, fact=fact) for at, fact in told]
+
+
+DEATH = story(
+    (1.0, assigned(0, 0, "one")),
+    (1.0, assigned(1, 0, "two")),
+    (5.5, failed(0, 0, "one")),
+    (5.5, failed(1, 0, "two")),
+    (6.0, assigned(1, 1, "three")),
+    (7.0, assigned(0, 1, "three")),
+)
+
+
+def test_a_workers_death_ends_when_its_own_task_is_given_out_again() -> None:
+    """Whatever else is given out before."""
+    assert until_reassignment(DEATH, "one", 5.0) == 2.0
+    assert until_reassignment(DEATH, "two", 5.0) == 1.0
+
+
+def test_who_trained_nothing_costs_nothing() -> None:
+    """Neither who never had a task, nor who had lost it before its death."""
+    assert until_reassignment(DEATH, "three", 5.0) is None
+    assert until_reassignment(DEATH, "one", 5.9) is None
+
+
+def test_a_managers_death_ends_with_the_next_assignment() -> None:
+    """Of whatever task."""
+    assert until_next_assignment(DEATH, 5.0) == 1.0
+    assert until_next_assignment(DEATH, 7.5) is None
+
+
+def test_a_watcher_reads_what_is_there_in_the_end(tmp_path: Path) -> None:
+    """Lines that come while it looks, and not those that were taken away again."""
+    folder = tmp_path / "experiments" / "one"
+    folder.mkdir(parents=True)
+    with Watcher(tmp_path) as watcher, RecordWriter(folder / "record.jsonl") as record:
+        for shard in range(3):
+            record.append(0.0, assigned(shard, 0, "one"))
+            record.flush()
+    assert [seen.fact for seen in watcher.story] == [assigned(n, 0, "one") for n in range(3)]
+    lines = (folder / "record.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "record.jsonl").write_bytes(lines[0] + lines[2] + lines[1][:10])
+    watcher._look()
+    assert [seen.fact for seen in watcher.story] == [assigned(n, 0, "one") for n in (0, 2)]

@@ -1,0 +1,106 @@
+"""Reads an experiment's record while it grows, and what it tells of deaths and their cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import Self
+
+from downpour.runtime import facts
+from downpour.runtime.facts import Fact
+from downpour.runtime.record import parse_lines
+
+LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A fact, and when it could first be read by this process's clock."""
+
+    at_seconds: float
+    fact: Fact
+
+
+class Watcher:
+    """Looks for new lines in the one experiment of a shared directory; a context manager.
+
+    The record's own times are the managers', which stand still while there is none.
+    """
+
+    def __init__(self, shared: Path) -> None:
+        self._shared = shared
+        self._lines: list[tuple[float, bytes]] = []
+        self._ending = Event()
+        self._thread = Thread(target=self._watch)
+
+    @property
+    def story(self) -> list[Seen]:
+        """What was read so far."""
+        facts = parse_lines(line.decode() for _, line in self._lines)
+        times = (at for at, _ in self._lines)
+        return [Seen(at_seconds=at, fact=fact) for at, (_, fact) in zip(times, facts, strict=True)]
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Look a last time, and end."""
+        self._ending.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ending.wait(LOOK_SECONDS):
+            self._look()
+        self._look()
+
+    def _look(self) -> None:
+        """Take in new lines; a manager that takes over may have removed the last ones."""
+        for record in self._shared.glob("experiments/*/record.jsonl"):
+            now, content = monotonic(), record.read_bytes()
+            lines = content[: content.rfind(b"\n") + 1].splitlines()
+            both = zip(self._lines, lines, strict=False)
+            known = sum(1 for _ in takewhile(lambda pair: pair[0][1] == pair[1], both))
+            self._lines[known:] = [(now, line) for line in lines[known:]]
+
+
+def until_next_assignment(story: Sequence[Seen], death_seconds: float) -> float | None:
+    """Return the seconds from a manager's death to the next assignment; None where none came."""
+    following = (seen.at_seconds for seen in story if isinstance(seen.fact, facts.Assigned))
+    return next((at - death_seconds for at in following if at > death_seconds), None)
+
+
+def until_reassignment(story: Sequence[Seen], worker: str, death_seconds: float) -> float | None:
+    """Return the seconds from a worker's death to when what it trained was given out again.
+
+    None where it trained nothing, or the experiment ended before.
+    """
+    running: facts.Assigned | None = None
+    for seen in story:
+        fact = seen.fact
+        if seen.at_seconds <= death_seconds:
+            if isinstance(fact, facts.Assigned) and fact.worker == worker:
+                running = fact
+            elif isinstance(fact, facts.Updated | facts.AttemptFailed) and _same(fact, running):
+                running = None
+        elif running is None or (isinstance(fact, facts.Updated) and _same(fact, running)):
+            return None  # it reported with its last breath
+        elif isinstance(fact, facts.Assigned) and _task(fact) == _task(running):
+            return seen.at_seconds - death_seconds
+    return None
+
+
+Attempt = facts.Assigned | facts.Updated | facts.AttemptFailed
+
+
+def _task(fact: Attempt) -> tuple[int, int]:
+    return fact.round, fact.shard
+
+
+def _same(fact: Attempt, other: Attempt | None) -> bool:
+    return other is not None and (*_task(fact), fact.attempt) == (*_task(other), other.attempt)
