@@ -55,7 +55,7 @@ class Sleeper:
         if control.cancelled.wait(self._task_seconds):
             raise TaskCancelled
         store, number = self._shared.store(task.id.experiment), task.id
-        name = layout.update_name(number.round, number.shard, number.attempt, secrets.token_hex(3))
+        name = layout.attempt_name("update", number, secrets.token_hex(3))
         model = decode(store.read(task.model), task.model.name).tensors
         return Update(
             file=store.put_new(name, encode(model, {})),

@@ -1,6 +1,6 @@
 """Run the benchmarks one after the other, each in a process of its own, and keep their figures.
 
-Without names all run, except `accuracy`, which trains for half an hour. Close other programs
+Without names all run, except `stragglers` and `accuracy`, which train for half an hour each. Close
 first: most figures are times, and even those that are ratios vary on a busy machine.
 """
 
@@ -27,8 +27,10 @@ USUAL = (
     "scheduler_speed",
     "startup",
     "load",
+    "safety",
+    "recovery",
 )
-ALL = (*USUAL, "accuracy")
+ALL = (*USUAL, "stragglers", "accuracy")
 
 
 def run(name: str) -> list[Row] | None:
