@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/security.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/experiments.md", "docs/security.md"])
 def test_every_option_and_variable_exists(page: str) -> None:
     """Each `--option` is one that the commands' help lists, and each variable is read somewhere.
 
@@ -42,6 +42,19 @@ def test_every_example_is_a_spec(example: Path) -> None:
     from downpour.runtime.spec_file import read_spec
 
     assert read_spec(example).name == example.stem
+
+
+@pytest.mark.parametrize(
+    "example", sorted((ROOT / "examples" / "papers").glob("*.toml")), ids=lambda p: p.stem
+)
+def test_every_paper_is_a_grid(example: Path) -> None:
+    """The TOML files under examples/papers/ are accepted as they are, and so is the page's."""
+    from downpour.experiments import Grid, read_grid
+
+    assert read_grid(example).name == example.stem
+    page = (ROOT / "docs" / "experiments.md").read_text("utf-8")
+    for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL):
+        assert Grid.from_toml(block).cells
 
 
 @pytest.mark.slow

@@ -23,8 +23,8 @@ IMPURE = re.compile(
     r"subprocess|signal|threading|multiprocessing|concurrent|asyncio|queue|logging|torch|thrift)\b"
 )
 ENTRANCES = {"__init__", "__main__"}
-NO_TORCH = PURE | {"store", "rpc", "runtime", "reports", "cli"}
-LAZY = {"torchvision", "sklearn", "pandas", "PIL", "matplotlib"}
+NO_TORCH = PURE | {"store", "rpc", "runtime", "reports", "experiments", "cli"}
+LAZY = {"torchvision", "sklearn", "pandas", "PIL", "matplotlib", "scipy", "jinja2"}
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 # Training reads examples and builds networks; otherwise the parts of one row are strangers.
 BESIDE = {("training", "datasets"), ("training", "models")}
