@@ -74,6 +74,18 @@ def test_a_refused_attempt_is_not_welcome_again(make: Make) -> None:
     assert (current.published, task.update, task.failures) == (0, None, 1)
 
 
+def test_what_was_made_before_a_refused_update_comes_too_late(make: Make) -> None:
+    """It was removed when it came second; a manager that was restarted knows nothing of that."""
+    current = Round("one", 0, (10,))
+    slow = current.assign(0, "ann", 0.0)
+    current.give_up(0, "ann", counts=False)
+    current.publish(current.assign(0, "bob", 1.0), "bob", make.update("bad"), 2.0)
+    current.refuse(0)
+    anew = current.assign(0, "ann", 3.0)
+    task = current.tasks[0]
+    assert (task.welcomes(slow), task.welcomes(anew)) == (False, True)
+
+
 def test_a_round_finds_only_the_attempts_that_were_made(make: Make) -> None:
     """Whatever numbers an attempt has, looking it up never raises."""
     current = Round("one", 3, (10, 20))

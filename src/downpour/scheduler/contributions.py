@@ -9,7 +9,7 @@ from __future__ import annotations
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.books import Books, Found
-from downpour.scheduler.round import Round, files_of
+from downpour.scheduler.round import Round, Task, files_of
 from downpour.scheduler.turns import Turns
 from downpour.scheduler.workers import Worker
 from downpour.values import BLAMELESS, AttemptId, FailureKind, Progress, Snapshot, Update
@@ -55,21 +55,25 @@ class Contributions:
 
     def _turn_down(self, found: Found | None, event: on.UpdatePublished) -> None:
         """Remove an update that comes too late; it should be the same as the one that counts."""
-        attempt, task = event.attempt, found.task if found is not None else None
-        if task is not None and attempt != task.attempt:
-            task.turned_down.add(attempt)  # its files go, so it may not count later
-            if task.update is not None and task.update.file.checksum != event.update.file.checksum:
-                self._books.do(
-                    do.Contradict(
-                        cause=self._books.cause,
-                        worker=event.worker,
-                        attempt=attempt,
-                        update=event.update,
-                        accepted=task.update,
-                        accepted_from=task.worker or "",
-                    )
-                )
-        self._discard_needless(attempt, event.update)
+        if found is not None and event.attempt != found.task.attempt:
+            self._contradict(found.task, event)
+        self._discard_needless(event.attempt, event.update)
+
+    def _contradict(self, task: Task, event: on.UpdatePublished) -> None:
+        """Tell of an update that differs from the one that counts."""
+        accepted = task.update
+        if accepted is None or accepted.file.checksum == event.update.file.checksum:
+            return
+        self._books.do(
+            do.Contradict(
+                cause=self._books.cause,
+                worker=event.worker,
+                attempt=event.attempt,
+                update=event.update,
+                accepted=accepted,
+                accepted_from=task.worker or "",
+            )
+        )
 
     def save(self, worker: Worker, progress: Progress) -> None:
         """Keep the snapshot that a worker mentions, if it is a new one."""

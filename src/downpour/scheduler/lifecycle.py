@@ -2,11 +2,11 @@
 
 A *task* is pending until a worker is asked to train it. While it runs others may be asked as well,
 and may drop out again; it can come back (the last attempt failed, its worker went away) or be
-published. A published update may still be refused, when its
-file turns out to be unusable; then the task is pending again. An applied one is past recall, and so
-is one that was dropped, because the round was closed without it. Late
-answers are welcome: an attempt that was given up may still publish its task. One whose update was
-turned down may not, for its file is gone.
+published. A published update may still be refused, when its file turns out to be unusable; then
+the task is pending again. An applied one is past recall, and so is one that was dropped, because
+the round was closed without it. Late answers are welcome: an attempt that was given up may still
+publish its task. Once an update was refused, those made before may not: what they brought in the
+meantime is removed already.
 
 A *worker* is idle or busy with exactly one attempt, until it is gone. It never comes back from
 there; who registers again begins a new life. Whatever ends an attempt, be it an answer, a failure

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import KeysView, Sequence
 from dataclasses import replace
 from operator import neg
+from statistics import median
 
 from downpour.scheduler.lifecycle import TASK, Lifecycle
 from downpour.stragglers import PendingTask
@@ -21,10 +22,11 @@ class Task:
     """Train one shard in one round.
 
     `held_by` says which workers are training it, and as which attempt; `worker` and `attempt` whose
-    update it has. `offer` is the task as a policy sees it while it is pending. `turned_down` are
-    attempts whose files have been removed. Whoever is asked next goes on from the `snapshot`, which
-    holds the share `offer.saved` of the work; `began_at` are the shares from which attempts went
-    on. `leaving` says which holders are asked to hand it over, to whom, and since when.
+    update it has. `offer` is the task as a policy sees it while it is pending. Attempts that are
+    numbered below `first_to_count` come too late, whatever they bring. Whoever is asked next goes
+    on from the `snapshot`, which holds the share `offer.saved` of the work; `began_at` are the
+    shares from which attempts went on. `leaving` says which holders are asked to hand it over, to
+    whom, and since when.
     """
 
     def __init__(self, round_number: int, shard: int, samples: int) -> None:
@@ -33,7 +35,7 @@ class Task:
         self.offer = PendingTask(shard=shard, samples=samples)
         self.assigned_at_seconds: list[float] = []
         self.failures = 0
-        self.turned_down: set[AttemptId] = set()
+        self.first_to_count = 0
         self.held_by: dict[str, AttemptId] = {}
         self.snapshot: Snapshot | None = None
         self.began_at: list[float] = []
@@ -50,7 +52,14 @@ class Task:
 
     def welcomes(self, attempt: AttemptId) -> bool:
         """Whether an update of this attempt would count: the first usable one does."""
-        return self.life.may("publish") and attempt not in self.turned_down
+        return self.life.may("publish") and attempt.attempt >= self.first_to_count
+
+    @property
+    def overhead_seconds(self) -> float | None:
+        """What its attempt took beside training: loading, publishing, messages; None if unknown."""
+        if self.update is None or self.update.train_seconds <= 0:
+            return None
+        return max(0.0, self.completion_seconds - self.update.train_seconds)
 
     def files(self) -> tuple[PublishedFile, ...]:
         """Return the files that hold what has been done of it."""
@@ -197,8 +206,8 @@ class Round:
         """Take a published task back, because its update cannot be used."""
         task = self.tasks[shard]
         task.life.step("refuse")
-        if task.attempt is not None and task.worker is not None:
-            task.turned_down.add(task.attempt)
+        task.first_to_count = task.attempts  # what came second meanwhile was removed
+        if task.worker is not None:
             self._blame(task, task.worker)
         task.offer = replace(task.offer, saved=0.0)
         task.worker = task.attempt = task.update = None
@@ -223,6 +232,12 @@ class Round:
     def updates(self) -> tuple[Update, ...]:
         """Return the published updates in shard order."""
         return tuple(task.update for task in self.tasks if task.update is not None)
+
+    @property
+    def overhead_seconds(self) -> float:
+        """What an attempt takes beside training, in the middle of those published; 0 of none."""
+        known = [task.overhead_seconds for task in self.tasks]
+        return median([found for found in known if found is not None] or [0.0])
 
     def _blame(self, task: Task, worker: str) -> None:
         task.failures += 1
