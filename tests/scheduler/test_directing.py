@@ -258,6 +258,17 @@ def test_a_policy_sees_how_far_everybody_is(stage: Stage) -> None:
     assert (view.published, dict(view.paces)) == (((10, 1.0),), {"dot": soon})
 
 
+def test_a_policy_sees_what_attempts_take_beside_training(stage: Stage) -> None:
+    """They train for a second each, and are assigned at once; the middle one of a round counts."""
+    for worker, shard in (("ann", 0), ("bob", 1)):
+        stage.publish(worker, shard)
+    assert stage.views[-1].overhead_seconds == pytest.approx(0.5)
+    stage.publish("cid", 2)
+    stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
+    assert stage.views[-1].round == 1
+    assert stage.views[-1].overhead_seconds == pytest.approx(1.0)
+
+
 SOON = Forecast(q10=1.0, q50=2.0, q90=3.0, q98=4.0)
 
 

@@ -57,6 +57,13 @@ def test_a_move_near_the_end_does_not_pay() -> None:
     assert said(HANDOFF, round_of(tasks, idle="eve", paces=FAST)) == []
 
 
+def test_what_an_attempt_takes_beside_training_is_what_a_move_costs() -> None:
+    """Dot has sixteen seconds left and eve would take eight: two more, yes; six, no."""
+    view = round_of([*LATE[:3], running("dot", 3, 0.2, 4.0)], idle="eve", paces=FAST)
+    for overhead, moves in ((0.0, 1), (2.0, 1), (6.0, 0)):
+        assert len(said(HANDOFF, replace(view, overhead_seconds=overhead))) == moves
+
+
 def test_nothing_goes_to_a_slower_worker() -> None:
     """Late as it is, it would be later there."""
     paces = {"dot": 25.0, "fay": 60.0}

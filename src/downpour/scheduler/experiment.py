@@ -21,7 +21,8 @@ class Experiment:
     `models` are the versions not yet discarded, oldest first; `optimizer_states` holds what each
     shard continues from, `evaluating` the versions being measured, by round. While it is
     `publishing`, nothing but the result is outstanding. It is not `ready` while a manager that was
-    restarted fetches what it needs to go on. `pause` is how long an attempt may make no step.
+    restarted fetches what it needs to go on. `pause` is how long an attempt may make no step,
+    `overhead_seconds` what one took beside training in the last round.
     """
 
     def __init__(self, name: str, spec: Spec, at_seconds: float = 0.0) -> None:
@@ -43,6 +44,7 @@ class Experiment:
         self.reason = ""
         self.asked_wrongly = False
         self.pause = pause()
+        self.overhead_seconds = 0.0
 
     @property
     def model(self) -> PublishedFile:
@@ -84,6 +86,7 @@ class Experiment:
         spent = (*(update.file for update in updates), *snapshots, *replaced)
         kept = {s: f for s, f in self.optimizer_states.items() if s not in states}
         self.optimizer_states = kept | {s: f for s, f in states.items() if f is not None}
+        self.overhead_seconds = current.overhead_seconds or self.overhead_seconds
         self.round = None
         self.rounds_done += 1
         self.models.append(model)

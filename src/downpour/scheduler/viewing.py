@@ -35,6 +35,7 @@ def view_of(books: Books, experiment: Experiment, current: Round, policy: Policy
         paces={worker.name: worker.pace for worker in workers if worker.pace is not None},
         speeds={w.name: w.speed for w in workers if w.speed is not None},
         elapsed_seconds=books.now_seconds - (current.started_at_seconds or books.now_seconds),
+        overhead_seconds=experiment.overhead_seconds or current.overhead_seconds,
         requested=max(0, books.wanted_workers - books.joined_since),
         history={w.name: WorkerHistory(slowness=tuple(w.slowness)) for w in workers if w.slowness},
         options={**policy.options, **spec.policy_options},

@@ -87,9 +87,10 @@ class RoundView:
     `paces` forecasts the seconds a sample of whoever would begin a shard now. `standbys` is how
     many workers are to be kept free at least, for those that fall behind. `speeds` are samples a
     second, as measured over the last few heartbeats of whoever trained in this round; empty where
-    they are not measured. `elapsed_seconds` run from the round's beginning, `requested` is how many
-    workers were asked for that have not come yet. What `options` leaves out has the policy's
-    default.
+    they are not measured. `overhead_seconds` is what an attempt takes beside training (loading,
+    publishing, messages), as measured in the round before; 0 where that is unknown.
+    `elapsed_seconds` run from the round's beginning, `requested` is how many workers were asked for
+    that have not come yet. What `options` leaves out has the policy's default.
     """
 
     round: int
@@ -105,6 +106,7 @@ class RoundView:
     history: Mapping[str, WorkerHistory] = field(default_factory=dict)
     standbys: int = 0
     speeds: Mapping[str, float] = field(default_factory=dict)
+    overhead_seconds: float = 0.0
     elapsed_seconds: float = 0.0
     requested: int = 0
     options: Mapping[str, Option] = field(default_factory=dict)

@@ -7,7 +7,9 @@ worker that stalls cannot publish: its shard is given to another one as well, wh
 last snapshot, and the first update counts.
 
 Whatever is under way is left alone, a move has to pay several times what it costs, and what was
-moved is not moved again before something was done of it.
+moved is not moved again before something was done of it. A move costs another loading and another
+publishing, so it costs what an attempt takes beside training, where that is known to be more than
+the share of a task that is expected otherwise.
 """
 
 from __future__ import annotations
@@ -50,8 +52,9 @@ class _Moves:
         self.view = view
         self.outlook = Outlook(view)
         self.typical = self.outlook.typical_seconds or 0.0
-        self.cost = self.share("cost")
-        self.gain = self.share("gain")
+        self.cost = max(self.share("cost"), view.overhead_seconds)
+        dearer = self.cost / self.share("cost") if self.share("cost") > 0 else 1.0
+        self.gain = self.share("gain") * dearer
         self.patience = _patience_seconds(view, self.typical)
         self.taken = taken | {task.meant_for for task in view.running if task.meant_for}
         self.actions: list[Action] = []
