@@ -1,0 +1,85 @@
+"""A shard goes from one real process to another in the middle of its training."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downpour import Client, Spec
+from tests.chaos.stage import Process
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from downpour.reports import Result
+
+SPEC = Spec(shards=2, epochs=2, batch_size=1, image_size=28, model="mnist-cnn", seed=3)
+STOPPED_SECONDS, RUNNING_SECONDS = 0.2, 0.04
+
+
+class Cluster:
+    """A manager and two workers, each a process."""
+
+    def __init__(self, shared: Path, stack: ExitStack) -> None:
+        self._shared = shared
+        manager = self._start(stack, "manager", "--port", "0")
+        self.address = manager.says(r"^manager at (\S+),")[1]
+        self.workers = [
+            self._start(stack, "worker", "--manager", self.address, "--name", f"worker-{n}")
+            for n in range(2)
+        ]
+        for worker in self.workers:
+            worker.says("^worker at ")
+
+    def _start(self, stack: ExitStack, kind: str, *words: str) -> Process:
+        process = Process(kind, "--shared", str(self._shared), *words)
+        stack.callback(process.kill)
+        return process
+
+    def run(self, spec: Spec) -> Result:
+        """Run an experiment to its end."""
+        with Client(self.address, shared=self._shared) as client:
+            return client.wait(client.submit(spec))
+
+
+@contextmanager
+def mostly_stopped(process: int) -> Iterator[None]:
+    """Let a process run for a sixth of the time: it is slow, and never silent for long."""
+    done = Event()
+
+    def hold_up() -> None:
+        while not done.wait(RUNNING_SECONDS):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGSTOP)
+                done.wait(STOPPED_SECONDS)
+                os.kill(process, signal.SIGCONT)
+
+    thread = Thread(target=hold_up)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_slow_worker_hands_its_shard_on_and_the_model_is_the_same(tmp_path: Path) -> None:
+    """The parameters, the optimizer and the place in the data go along: not one bit differs."""
+    with ExitStack() as stack:
+        cluster = Cluster(tmp_path, stack)
+        waited = cluster.run(SPEC)
+        with mostly_stopped(cluster.workers[0].popen.pid):
+            moved = cluster.run(SPEC.replace(policy="handoff"))
+    assert moved.stragglers is not None
+    assert moved.stragglers.moves > 0
+    assert waited.model_file is not None
+    assert moved.model_file is not None
+    assert moved.model_file.read_bytes() == waited.model_file.read_bytes()
