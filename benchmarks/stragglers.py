@@ -1,16 +1,20 @@
 """What straggler policies do for real: MNIST rounds on workers that are slowed.
 
-Eight shards, eight workers and one that stands by, each on a share of a processor of its own. One
-of the eight is slowed: to a quarter of its share, by standing still now and then, or by three busy
-neighbours in its share. Beside every policy stand, in the same run, the same rounds with nobody
-slowed (`clean`) and with everybody waited for (`wait`).
+Eight shards and eight workers, each on a share of a processor of its own. One of the eight is
+slowed: to a quarter of its share, by standing still now and then, or by three busy neighbours in
+its share. First nobody is slowed, and then everybody is waited for (`wait`); then a ninth worker
+joins, to stand by, and the policies have their turn, with nobody slowed as well. Every seed is a
+row of the JSON; the table has means, and standard deviations over seeds.
 
-  mitigation  (T_wait - T_policy) / (T_wait - T_ideal), T_ideal the clean rounds' median
-  to_target   seconds of rounds until the target accuracy, over those of the clean run
+  mitigation  (T_wait - T_policy) / (T_wait - T_ideal), T_ideal the undisturbed rounds' median
+  to_target   seconds of rounds until the target accuracy, over those of the undisturbed run
+  extra_work  seconds of work that was lost over those of work that counts, by the run's record
+  cpu_s       processor seconds of the manager and the workers, from submission to result
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import statistics
@@ -19,8 +23,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import cast
 
+import psutil
 import slowing
 from common import Row, command_line, show
 
@@ -31,6 +39,7 @@ WORKERS = 9
 SLOWED = "worker-3"
 _COMMAND = [sys.executable, "-m", "downpour.cli"]
 _ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
+NOBODY = "nobody"
 WAYS = ("quarter", "pauses", "neighbours")
 
 
@@ -41,30 +50,34 @@ class Cluster:
         self._stack = stack
         self._shared = shared
         self.share = share
-        _, self.manager = self._start("manager", "--shared", str(shared), "--port", "0")
+        self._processes: list[psutil.Process] = []
+        self.manager = self._start("manager", "--shared", str(shared), "--port", "0")
         self.shares: dict[str, slowing.Share] = {}
         self.pids: dict[str, int] = {}
-        for number in range(1, WORKERS + 1):
-            self._join(f"worker-{number}")
-        for one in self.shares.values():  # not before: imports would take a minute
-            one.set(share)
 
-    def _join(self, name: str) -> None:
-        self.shares[name] = slowing.Share(name)
-        self._stack.callback(self.shares[name].remove)
-        where = "--shared", str(self._shared), "--manager", self.manager
-        self.pids[name], _ = self._start("worker", *where, "--name", name)
-        self.shares[name].take(self.pids[name])
+    def join(self, *numbers: int) -> None:
+        """Let workers join; each has its share once all are there, as imports take long."""
+        for number in numbers:
+            name = f"worker-{number}"
+            self.shares[name] = slowing.Share(name)
+            self._stack.callback(self.shares[name].remove)
+            where = "--shared", str(self._shared), "--manager", self.manager
+            self._start("worker", *where, "--name", name)
+            self.pids[name] = self._processes[-1].pid
+            self.shares[name].take(self.pids[name])
+        for number in numbers:
+            self.shares[f"worker-{number}"].set(self.share)
 
-    def _start(self, *words: str) -> tuple[int, str]:
+    def _start(self, *words: str) -> str:
         process = subprocess.Popen(
             [*_COMMAND, *words], stderr=subprocess.PIPE, text=True, env=_ALONE
         )
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
+        self._processes.append(psutil.Process(process.pid))
         for line in process.stderr or ():
             if found := re.match(rf"{words[0]} at ([^,]+),", line):
-                return process.pid, found[1]
+                return found[1]
         raise RuntimeError(f"{' '.join(words)} ended")
 
     @contextmanager
@@ -84,69 +97,115 @@ class Cluster:
         finally:
             share.set(self.share)
 
-    def run(self, spec: Spec) -> Result:
-        """Run an experiment to its end."""
-        with Client(self.manager, shared=self._shared) as client:
-            return client.wait(client.submit(spec))
+    def run(self, spec: Spec, way: str = NOBODY) -> Run:
+        """Run an experiment to its end, with one worker slowed in a way."""
+        before = self._cpu_seconds()
+        with self.slowed(way), Client(self.manager, shared=self._shared) as client:
+            result = client.wait(client.submit(spec))
+        return Run(way, spec, result, self._cpu_seconds() - before)
+
+    def _cpu_seconds(self) -> float:
+        times = (process.cpu_times() for process in self._processes)
+        return sum(one.user + one.system for one in times)
 
 
-def rounds_of(result: Result) -> list[float]:
-    """Return the seconds of the rounds, but for the first, in which everything is loaded."""
-    return [one.train_seconds for one in result.rounds[1:]]
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, and what it took."""
+
+    way: str
+    spec: Spec
+    result: Result
+    cpu_seconds: float
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of the rounds, but for the first, in which everything is loaded."""
+        return [one.train_seconds for one in self.result.rounds[1:]]
+
+    @property
+    def model(self) -> bytes:
+        """The final model's bytes."""
+        return self.result.model_file.read_bytes() if self.result.model_file else b""
+
+    def to_target(self, target: float) -> float | None:
+        """Return the seconds of rounds until the target accuracy."""
+        spent = 0.0
+        for one in self.result.rounds:
+            spent += one.train_seconds
+            if one.accuracy is not None and one.accuracy >= target:
+                return spent
+        return None
+
+    def row(self, clean: Run, waited: Run) -> Row:
+        """Compare it with the undisturbed run and with waiting."""
+        mean, ideal = statistics.fmean(self.seconds), statistics.median(clean.seconds)
+        wait = statistics.fmean(waited.seconds)
+        target = clean.result.rounds[-2].accuracy or 0.0
+        reached, cleanly = self.to_target(target), clean.to_target(target)
+        told = self.result.stragglers
+        return {
+            "slowed": self.way,
+            "policy": self.spec.policy,
+            "seed": self.spec.seed,
+            "round_s": mean,
+            "worst_s": max(self.seconds),
+            "mitigation": (wait - mean) / (wait - ideal) if self.way != NOBODY else math.nan,
+            "to_target": reached / cleanly if reached and cleanly else math.nan,
+            "extra_work": (told.extra_work or 0.0) if told else 0.0,
+            "moves": told.moves / len(self.result.rounds) if told else 0.0,
+            "cpu_s": self.cpu_seconds,
+            "accuracy": self.result.rounds[-1].accuracy or math.nan,
+            "same_model": float(self.model == clean.model),
+        }
 
 
-def to_target(result: Result, target: float) -> float | None:
-    """Return the seconds of rounds until the target accuracy."""
-    spent = 0.0
-    for one in result.rounds:
-        spent += one.train_seconds
-        if one.accuracy is not None and one.accuracy >= target:
-            return spent
-    return None
-
-
-def row(way: str, policy: str, result: Result, known: dict[str, Result], target: float) -> Row:
-    """Compare a run with the clean one and with waiting."""
-    mean = statistics.fmean(rounds_of(result))
-    ideal = statistics.median(rounds_of(known["clean"]))
-    waited = statistics.fmean(rounds_of(known["wait"])) if "wait" in known else mean
-    reached, clean = to_target(result, target), to_target(known["clean"], target)
-    return {
-        "slowed": way,
-        "policy": policy,
-        "round_s": mean,
-        "worst_s": max(rounds_of(result)),
-        "mitigation": (waited - mean) / (waited - ideal) if waited > ideal else "",
-        "accuracy": result.rounds[-1].accuracy or 0.0,
-        "to_target": reached / clean if reached and clean else "",
-        "same_model": _same(result, known["clean"]),
-    }
-
-
-def _same(one: Result, other: Result) -> bool:
-    files = one.model_file, other.model_file
-    return all(files) and files[0].read_bytes() == files[1].read_bytes()  # type: ignore[union-attr]
-
-
-def measure(policies: Sequence[str], ways: Sequence[str], spec: Spec, share: float) -> list[Row]:
+def measure(
+    policies: Sequence[str], ways: Sequence[str], specs: Sequence[Spec], share: float
+) -> list[Row]:
     """Run everything, one after the other, on one cluster."""
     rows: list[Row] = []
     with ExitStack() as stack:
         shared = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="downpour-slow-")))
         cluster = Cluster(shared, share, stack)
-        cluster.run(spec.replace(epochs=1))  # loads everything
-        clean = cluster.run(spec)
-        target = (clean.rounds[-2].accuracy or 0.0) if len(clean.rounds) > 1 else 0.0
-        rows.append(row("nobody", "wait", clean, {"clean": clean}, target))
-        for way in ways:
-            known = {"clean": clean}
-            for policy in ("wait", *(p for p in policies if p != "wait")):
-                with cluster.slowed(way):
-                    result = cluster.run(spec.replace(policy=policy))
-                known.setdefault(policy, result)
-                rows.append(row(way, policy, result, known, target))
-                print(rows[-1], file=sys.stderr, flush=True)
+        cluster.join(*range(1, WORKERS))
+        cluster.run(specs[0].replace(epochs=1))  # loads everything
+        waited = {}
+        for spec, way in product(specs, (NOBODY, *ways)):
+            run = waited[spec.seed, way] = cluster.run(spec, way)
+            rows.append(_told(run.row(waited[spec.seed, NOBODY], run)))
+        cluster.join(WORKERS)
+        cluster.run(specs[0].replace(epochs=2, policy="handoff", standbys=1))
+        for spec, policy, way in product(specs, policies, (NOBODY, *ways)):
+            run = cluster.run(spec.replace(policy=policy, standbys=1), way)
+            rows.append(_told(run.row(waited[spec.seed, NOBODY], waited[spec.seed, way])))
     return rows
+
+
+def _told(row: Row) -> Row:
+    print(row, file=sys.stderr, flush=True)
+    return row
+
+
+def over_seeds(rows: Sequence[Row]) -> list[Row]:
+    """Return a row for each way and policy: means, and standard deviations where there are any."""
+    groups: dict[tuple[object, object], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["slowed"], row["policy"]), []).append(row)
+    return [
+        {"slowed": way, "policy": policy}
+        | {
+            name: _spread([cast("float", row[name]) for row in group])
+            for name in group[0]
+            if name not in {"slowed", "policy", "seed"}
+        }
+        for (way, policy), group in groups.items()
+    ]
+
+
+def _spread(values: list[float]) -> str:
+    mean = f"{statistics.fmean(values):.3g}"
+    return f"{mean} ± {statistics.stdev(values):.2g}" if len(set(values)) > 1 else mean
 
 
 def main() -> None:
@@ -154,8 +213,9 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--policies", default="handoff,replace", help="names, with commas")
     parser.add_argument("--ways", default=",".join(WAYS), help="how one worker is slowed")
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=6, help="three at least")
     parser.add_argument("--samples", type=int, default=12_000)
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each kind")
     parser.add_argument("--share", type=float, default=0.2, help="of a processor, each worker's")
     chosen = parser.parse_args()
     if reason := slowing.why_not():
@@ -166,14 +226,14 @@ def main() -> None:
         train_limit=chosen.samples,
         test_limit=2000,
         shards=WORKERS - 1,
-        standbys=1,
         epochs=chosen.epochs,
         batch_size=64,
         precision="bfloat16",
         keep_models=1,
     )
-    policies, ways = chosen.policies.split(","), chosen.ways.split(",")
-    show(measure(policies, ways, spec, chosen.share), as_json=chosen.json)
+    specs = [spec.replace(seed=seed) for seed in range(chosen.seeds)]
+    rows = measure(chosen.policies.split(","), chosen.ways.split(","), specs, chosen.share)
+    show(rows if chosen.json else over_seeds(rows), as_json=chosen.json)
 
 
 if __name__ == "__main__":
