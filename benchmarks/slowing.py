@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
 from threading import Event, Thread
 
 _ROOT = Path("/sys/fs/cgroup")
@@ -81,6 +82,27 @@ def paused_now_and_then(process: int, every_seconds: float, for_seconds: float) 
         thread.join()
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGCONT)
+
+
+@contextmanager
+def wandering(shares: Sequence[Share], share: float, for_seconds: float) -> Iterator[None]:
+    """Let one process after the other, by a fixed chance, have a quarter of its share."""
+    done, draw = Event(), Random(0)
+
+    def wander() -> None:
+        while not done.is_set():
+            slow = draw.choice(shares)
+            slow.set(share / 4)
+            done.wait(for_seconds)
+            slow.set(share)
+
+    thread = Thread(target=wander)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """What straggler policies do for real: MNIST rounds on workers that are slowed.
 
 Eight shards and eight workers, each on a share of a processor of its own. One of the eight is
-slowed: to a quarter of its share, by standing still now and then, or by three busy neighbours in
-its share. First nobody is slowed, and then everybody is waited for (`wait`); then a ninth worker
-joins, to stand by, and the policies have their turn, with nobody slowed as well. Every seed is a
-row of the JSON; the table has means, and standard deviations over seeds.
+slowed: to a quarter of its share, by standing still now and then, by three busy neighbours in its
+share, or to a quarter for a few seconds, and then another one is (`wandering`). First nobody is
+slowed, and then everybody is waited for (`wait`); then a ninth worker joins, to stand by, and the
+policies have their turn, with nobody slowed as well. Every seed is a row of the JSON; the table has
+means, and standard deviations over seeds.
 
   mitigation  (T_wait - T_policy) / (T_wait - T_ideal), T_ideal the undisturbed rounds' median
   to_target   seconds of rounds until the target accuracy, over those of the undisturbed run
@@ -40,7 +41,7 @@ SLOWED = "worker-3"
 _COMMAND = [sys.executable, "-m", "downpour.cli"]
 _ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
 NOBODY = "nobody"
-WAYS = ("quarter", "pauses", "neighbours")
+WAYS = ("quarter", "pauses", "neighbours", "wandering")
 
 
 class Cluster:
@@ -91,6 +92,9 @@ class Cluster:
             doing = slowing.paused_now_and_then(pid, every_seconds=4.0, for_seconds=6.0)
         elif way == "neighbours":
             doing = slowing.neighbours(share, 3)
+        elif way == "wandering":
+            eight = [self.shares[f"worker-{number}"] for number in range(1, WORKERS)]
+            doing = slowing.wandering(eight, self.share, for_seconds=15.0)
         try:
             with doing:
                 yield
@@ -204,8 +208,11 @@ def over_seeds(rows: Sequence[Row]) -> list[Row]:
 
 
 def _spread(values: list[float]) -> str:
-    mean = f"{statistics.fmean(values):.3g}"
-    return f"{mean} ± {statistics.stdev(values):.2g}" if len(set(values)) > 1 else mean
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return ""
+    mean = f"{statistics.fmean(known):.3g}"
+    return f"{mean} ± {statistics.stdev(known):.2g}" if len(set(known)) > 1 else mean
 
 
 def main() -> None:

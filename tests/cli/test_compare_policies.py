@@ -80,6 +80,22 @@ def test_programs_get_json(traces: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert row["rounds"] == 2
 
 
+def test_a_spec_is_trained_with_what_counted(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who leaves nothing out has the accuracy of waiting; an oracle has none."""
+    spec = tmp_path / "digits.toml"
+    spec.write_text('dataset = "digits"\nsplit = "class"\n')
+    words = ("--policies", "wait,handoff,backup,oracle-divided", "--scenario", "traced")
+    assert compared(traces, *words, "--jobs", "1", "--json", "--spec", str(spec)) == 0
+    rows = {row["policy"]: row for row in json.loads(capsys.readouterr().out)}
+    accuracy = {name: row["accuracy"] for name, row in rows.items()}
+    assert accuracy["handoff"] == accuracy["wait"] > 0
+    assert accuracy["backup"] != accuracy["wait"]
+    assert accuracy["oracle-divided"] is None
+    assert rows["backup"]["worst_class_accuracy"] <= rows["backup"]["accuracy"]
+
+
 @pytest.mark.parametrize("name", ["figure.svg", "figure.png"])
 def test_a_figure_is_drawn(traces: Path, tmp_path: Path, name: str) -> None:
     """With the straggler early, in the middle and late."""

@@ -29,6 +29,22 @@ def test_a_table_says_how_good_the_predictors_are(downpour: Downpour, tmp_path: 
     assert 0 < told[0]["mape"] < 1
 
 
+def test_kinds_of_jobs_have_tables_of_their_own(downpour: Downpour, tmp_path: Path) -> None:
+    """By what jobs.json says of them; a fold may be a kind, so that nothing like it was seen."""
+    path = write(tmp_path / "t.npz", columns())
+    kinds = enumerate(["calm", "calm", "wild"])
+    told = [{"job": job, "scenario": kind, "seed": job} for job, kind in kinds]
+    (tmp_path / "jobs.json").write_text(json.dumps(told))
+    words = ("predictor", "score", path, "--only", "trees", "--by", "scenario")
+    rows = json.loads(downpour(*words, "--hold-out", "scenario", "--json").out)
+    assert [row["group"] for row in rows] == ["calm", "calm", "wild", "wild"]
+    folded = json.loads(downpour(*words, "--folds", 3, "--json").out)
+    assert folded[0]["mape"] != rows[0]["mape"]
+    shown = downpour("predictor", "score", path, "--only", "ewma", "--by", "scenario").out
+    assert shown.split()[0] == "calm"
+    assert "wild" in shown
+
+
 def test_training_writes_a_file_that_predicts(downpour: Downpour, tmp_path: Path) -> None:
     """The table can be made with it, and says that it knows these traces already."""
     path, file = write(tmp_path / "t.npz", columns()), tmp_path / "mine.safetensors"
@@ -49,6 +65,7 @@ def test_mistakes_cost_one_line(refused: Callable[..., str], tmp_path: Path) -> 
     assert "is not a parameter file" in refused("predictor", "score", path, "--predictor", cut)
     assert "must be one of" in refused("predictor", "score", path, "--only", "oracle")
     assert "must be 2 or above" in refused("predictor", "score", path, "--folds", 1)
+    assert "must be a label of all jobs" in refused("predictor", "score", path, "--by", "mood")
     none = tmp_path / "no" / "file"
     assert "folder that exists" in refused("predictor", "train", path, "--out", none)
     short = {name: column for name, column in columns().items() if name != "completion_s"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def test_who_knows_everything_is_never_wrong(traces: Traces) -> None:
 
 def test_jobs_on_the_same_machines_are_in_one_fold(traces: Traces) -> None:
     """Every job is in exactly one."""
-    together = Traces(traces.columns, traces.jobs, {0: 0, 1: 1, 2: 0})
+    together = replace(traces, families={0: 0, 1: 1, 2: 0})
     assert folds(together, 2) == [[0, 2], [1]]
     assert folds(traces, 5) == [[0], [1], [2]]
 
@@ -79,7 +80,7 @@ def test_all_predictors_are_scored(traces: Traces, trained: Trained) -> None:
 
 def test_one_family_of_jobs_cannot_be_cut_in_two(traces: Traces, trained: Trained) -> None:
     """There would be nothing to fit on."""
-    one = Traces(traces.columns, traces.jobs, dict.fromkeys(traces.families, 0))
+    one = replace(traces, families=dict.fromkeys(traces.families, 0))
     with pytest.raises(SpecError, match="must be 2 or more"):
         examine(one, Examination(names=["trees"], trained=trained, folds=3))
 

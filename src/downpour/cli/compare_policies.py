@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from math import inf
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from downpour.cli.options import AsJson, number, whole_number
+from downpour.cli.options import AsJson, DataDir, number, whole_number
 from downpour.cli.printing import check_format, err, note, out, print_json
 from downpour.errors import SpecError
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from downpour.simulator.comparison import Contender, Settings, Trial
     from downpour.simulator.conditions import Conditions
     from downpour.simulator.scenarios import Choice
+    from downpour.spec import Spec
 
 _COSTS = "What moving and nodes cost"
 _FIGURES = (".png", ".svg")
@@ -92,6 +95,16 @@ FigureFile = Annotated[
         help="Draw mitigation, gradient lost and extra work into this .png or .svg file.",
     ),
 ]
+SpecFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--spec",
+        metavar="FILE",
+        parser=Path,
+        help="Train this experiment with the shards that counted in each round, here and now, and "
+        "show its accuracy; shards and rounds are the comparison's.",
+    ),
+]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row a policy and job.")]
 
 
@@ -108,6 +121,8 @@ def compare_policies(
     snapshots: Snapshots = False,
     blind: Blind = False,
     figure: FigureFile = None,
+    spec: SpecFile = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     moving: Moving = 0.01,
@@ -141,7 +156,10 @@ def compare_policies(
         jobs=jobs, rounds=rounds, standbys=min(wished) if standbys < 0 else max(wished), seed=seed
     )
     work = _work(traces, scenarios, contenders, choice)
+    experiment = _experiment(spec, data_dir)
     trials = _run(work, settings, blind=blind)
+    if experiment is not None:
+        trials = _train(trials, experiment, data_dir)
     _print(trials, Prices(node_hour=price, model_mb=model_mb), as_json=as_json, as_csv=as_csv)
     if figure is not None:
         _draw(trials, figure)
@@ -191,6 +209,38 @@ def _run(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
             show = told(contender.name, conditions.name)
             trials.append(run_trial(contender, conditions, settings, predictor, show))
     return trials
+
+
+def _experiment(path: Path | None, data_dir: Path | None) -> Spec | None:
+    """Read what is to be trained, and see to it that its dataset is there before all else runs."""
+    from downpour.datasets import check_source
+    from downpour.runtime.spec_file import read_spec
+
+    if path is None:
+        return None
+    spec = read_spec(path)
+    check_source(spec, data_dir)
+    return spec
+
+
+def _train(trials: Sequence[Trial], spec: Spec, data_dir: Path | None) -> list[Trial]:
+    """Train with what counted in each trial."""
+    from downpour.simulator.learning import Learning
+
+    rounds = sum(len(trial.rounds) for trial in trials if trial.trainable)
+    found, classes = [], {}
+    with TemporaryDirectory(prefix="downpour-") as folder, _progress(rounds) as told:
+        for trial in trials:
+            if not trial.trainable:
+                found.append(trial)
+                continue
+            if trial.hosts not in classes:
+                here = Path(folder) / str(trial.hosts)
+                classes[trial.hosts] = Learning(spec, trial.hosts, here, data_dir)
+            show = told(f"training: {trial.contender.name}", trial.job)
+            evaluation = classes[trial.hosts].evaluation(trial.rounds, show)
+            found.append(replace(trial, evaluation=evaluation))
+    return found
 
 
 def _progress(total: int) -> AbstractContextManager[Callable[[str, str], Show]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +51,19 @@ PredictorFile = Annotated[
         show_default="the one that is shipped",
     ),
 ]
+Folds = Annotated[int, _number("How many folds there are where something is fitted.")]
+HoldOut = Annotated[
+    str,
+    typer.Option(
+        metavar="LABEL", help="Make a fold of each kind of jobs, by a label in jobs.json."
+    ),
+]
+By = Annotated[
+    str,
+    typer.Option(
+        "--by", metavar="LABEL", help="Score each kind of jobs by itself, such as: scenario."
+    ),
+]
 Nets = Annotated[int, _number("How many nets are trained; predictions are their mean.")]
 Epochs = Annotated[int, _number("How often each net sees all jobs.")]
 Seed = Annotated[int, _number("What every random choice follows from.")]
@@ -70,7 +84,9 @@ def score(
         bool,
         typer.Option("--retrain", help="Train anew in each fold, on the jobs of the others."),
     ] = False,
-    folds: Annotated[int, _number("How many folds there are where something is fitted.")] = 4,
+    folds: Folds = 4,
+    hold_out: HoldOut = "",
+    by: By = "",
     nets: Nets = 2,
     epochs: Epochs = 60,
     seed: Seed = 0,
@@ -102,13 +118,16 @@ def score(
         trained=trained,
         folds=_at_least("folds", folds, 2),
         settings=settings if retrain else None,
+        by=by,
+        held_out=hold_out,
     )
     with _progress(examination.steps(told)) as step:
         scores = examine(told, examination, step)
     if as_json:
         print_json([asdict(score) for score in scores])
     else:
-        out().print(_table(scores))
+        for _, group in groupby(scores, key=lambda score: score.group):
+            out().print(_table(list(group)))
     if not retrain and trained.traces == checksum(told) and {"ridge", "lstm", "gate"} & set(names):
         note("ridge, lstm and gate were trained on these very traces: --retrain scores them fairly")
 
@@ -173,7 +192,13 @@ def _table(scores: list[Score]) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(
+        title=scores[0].group or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        header_style="bold",
+    )
     for name in ("predictor", "known at"):
         table.add_column(name, no_wrap=True)
     for name in ("MAPE", "pinball", "≤ q90", "precise", "recall", "PR-AUC", "µs"):

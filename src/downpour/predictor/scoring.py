@@ -8,7 +8,7 @@ observed, through the same three calls that anybody uses. A straggler is a task 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ _LEVELS = np.array(LEVELS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How good one predictor is at one stage, over all tasks of all jobs.
+    """How good one predictor is at one stage, over all tasks of all jobs of a group.
 
     Shares are from 0 to 1. `pinball` is the mean over the quantiles, of log seconds; `coverage` the
     share of tasks that stayed below their 90 % quantile; `microseconds` what a prediction cost,
@@ -33,6 +33,7 @@ class Score:
 
     predictor: str
     stage: str
+    group: str
     mape: float
     pinball: float
     coverage: float
@@ -77,7 +78,9 @@ def live(make: Callable[[], Predictor], traces: Traces, job: Job) -> dict[str, O
     }
 
 
-def judge(predictor: str, lived: list[dict[str, Outcome]]) -> Iterator[Score]:
+def judge(
+    predictor: str, lived: Sequence[Mapping[str, Outcome]], group: str = ""
+) -> Iterator[Score]:
     """Yield the scores of a predictor over jobs that it has lived through, a stage each."""
     for stage in lived[0]:
         outcomes = [job[stage] for job in lived]
@@ -91,6 +94,7 @@ def judge(predictor: str, lived: list[dict[str, Outcome]]) -> Iterator[Score]:
         yield Score(
             predictor=predictor,
             stage=stage,
+            group=group,
             mape=float(np.mean(np.abs(predicted[:, MEDIAN] / seconds - 1))),
             pinball=float(np.maximum(_LEVELS * off, (_LEVELS - 1) * off).mean()),
             coverage=float(np.mean(seconds <= predicted[:, 2])),

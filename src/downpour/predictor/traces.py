@@ -39,12 +39,14 @@ class Traces:
     """All rows as columns, the jobs they belong to, and which jobs share their machines.
 
     `families` gives every job a number; jobs of one family ran on the same machines, so they must
-    not be told apart into training and scoring.
+    not be told apart into training and scoring. `labels` are what is known of each job besides,
+    such as its scenario.
     """
 
     columns: Mapping[str, Array]
     jobs: tuple[Job, ...]
     families: Mapping[int, int]
+    labels: Mapping[int, Mapping[str, str]]
 
     @property
     def percents(self) -> tuple[int, ...]:
@@ -61,6 +63,21 @@ class Traces:
         values = np.stack([self.columns[name][rows] for name in names], axis=1).tolist()
         return [dict(zip(names, row, strict=True)) for row in values]
 
+    def groups(self, label: str) -> dict[str, list[int]]:
+        """Return the numbers of the jobs by what a label says of them.
+
+        Raises:
+            SpecError: some job has no such label.
+        """
+        found: dict[str, list[int]] = {}
+        for job in self.jobs:
+            told = self.labels.get(job.number, {})
+            if label not in told:
+                accepted = f"must be a label of all jobs in jobs.json; {job.number} has "
+                raise SpecError("label", label, accepted + (", ".join(told) or "none"))
+            found.setdefault(told[label], []).append(job.number)
+        return found
+
     def workers(self, rows: Array) -> list[str]:
         """Return the workers' names."""
         return [str(int(worker)) for worker in self.columns["worker"][rows]]
@@ -71,7 +88,9 @@ class Traces:
 
 
 def read_traces(path: Path) -> Traces:
-    """Read and check a trace; `jobs.json` beside it, if there, says which jobs share machines.
+    """Read and check a trace; `jobs.json` beside it, if there, labels the jobs.
+
+    Those of one scenario and seed share machines.
 
     Raises:
         SpecError: the file cannot be read, or a column is missing or holds what cannot be.
@@ -85,8 +104,8 @@ def read_traces(path: Path) -> Traces:
         raise SpecError("traces", str(path), "has no rows")
     for name, column in columns.items():
         _check(path, name, column, length)
-    jobs = _jobs(columns)
-    return Traces(columns=columns, jobs=jobs, families=_families(path, jobs))
+    jobs, labels = _jobs(columns), _labels(path.with_name("jobs.json"))
+    return Traces(columns=columns, jobs=jobs, families=_families(jobs, labels), labels=labels)
 
 
 def _columns(path: Path) -> dict[str, Array]:
@@ -129,16 +148,27 @@ def _jobs(columns: Mapping[str, Array]) -> tuple[Job, ...]:
     return tuple(Job(number, tuple(found)) for number, found in rounds.items())
 
 
-def _families(path: Path, jobs: tuple[Job, ...]) -> dict[int, int]:
-    """Read which jobs were made from one seed, and so on the same machines."""
-    told: dict[int, object] = {}
-    beside = path.with_name("jobs.json")
-    if beside.is_file():
-        try:
-            for entry in json.loads(beside.read_text(encoding="utf-8")):
-                told[int(entry["job"])] = (entry["scenario"], entry["seed"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise SpecError("jobs", str(beside), f"cannot be read ({error!r})") from None
+def _labels(beside: Path) -> dict[int, dict[str, str]]:
+    """Read what is told of jobs; without the file, nothing is."""
+    if not beside.is_file():
+        return {}
+    try:
+        told = json.loads(beside.read_text(encoding="utf-8"))
+        return {
+            int(entry["job"]): {
+                "scenario": str(entry["scenario"]),
+                "seed": str(entry["seed"]),
+                **{name: value for name, value in entry.items() if isinstance(value, str)},
+            }
+            for entry in told
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SpecError("jobs", str(beside), f"cannot be read ({error!r})") from None
+
+
+def _families(jobs: tuple[Job, ...], labels: Mapping[int, Mapping[str, str]]) -> dict[int, int]:
+    """Number the jobs by what they were made from; those of one seed ran on the same machines."""
     names: dict[object, int] = {}
+    told = {number: (found["scenario"], found["seed"]) for number, found in labels.items()}
     keys = {job.number: told.get(job.number, job.number) for job in jobs}
     return {number: names.setdefault(key, len(names)) for number, key in keys.items()}

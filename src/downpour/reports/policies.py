@@ -22,7 +22,7 @@ _HOUR_SECONDS = 3600.0
 _ROUNDS = 1000
 _WIDE = 10.0
 
-Measure = Callable[[Trial], float]
+Measure = Callable[[Trial], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,7 @@ MEASURES: dict[str, tuple[str, Measure, float, str]] = {
     "p99_over_ideal": ("p99/\nideal", lambda t: t.p99_over_ideal, 1.0, ".2f"),
     "extra_work": ("extra\n%", lambda t: t.extra_work, 100.0, ".1f"),
     "lost": ("lost\n%", lambda t: t.lost, 100.0, ".1f"),
+    "accuracy": ("accu-\nracy", lambda t: t.accuracy, 100.0, ".1f"),
     "moves": ("moves", lambda t: t.moves, 1.0, ".1f"),
 }
 """Each measure's column, how it is read, what it is shown as times, and how it is written."""
@@ -77,6 +78,7 @@ def rows_of(trials: Sequence[Trial], prices: Prices) -> list[dict[str, Any]]:
             "rounds": len(trial.rounds),
             "mean_round_seconds": trial.seconds / len(trial.rounds),
             **{name: _measured(trial, name) for name in MEASURES},
+            "worst_class_accuracy": trial.worst_class_accuracy,
             **prices.of(trial),
         }
         for trial in trials
@@ -117,10 +119,11 @@ def scenario_table(scenario: str, trials: Sequence[Trial]) -> Table:
         header_style="bold",
     )
     table.add_column("policy", no_wrap=True)
-    for header, *_ in MEASURES.values():
-        table.add_column(header, justify="right", no_wrap=True)
+    measures = _shown(trials)
+    for measure in measures:
+        table.add_column(MEASURES[measure][0], justify="right", no_wrap=True)
     for name, found in by_policy(trials).items():
-        table.add_row(name, *(_cell(found, measure) for measure in MEASURES))
+        table.add_row(name, *(_cell(found, measure) for measure in measures))
     return table
 
 
@@ -151,6 +154,12 @@ def price_table(trials: Sequence[Trial], prices: Prices) -> Table:
             f"{mean['cost_per_1000_rounds']:,.2f}",
         )
     return table
+
+
+def _shown(trials: Sequence[Trial]) -> list[str]:
+    """Return the measures that a table has room for: accuracy where it is known, or else moves."""
+    trained = any(trial.evaluation is not None for trial in trials)
+    return [name for name in MEASURES if name != ("moves" if trained else "accuracy")]
 
 
 def _measured(trial: Trial, measure: str) -> float | None:

@@ -24,6 +24,7 @@ from downpour.simulator.reference import Reference, reference
 from downpour.simulator.site import Figures
 from downpour.spec import Option, Spec
 from downpour.stragglers import POLICIES
+from downpour.values import Evaluation
 
 ORACLES: dict[str, Callable[[Reference], float]] = {
     "oracle-best-hosts": lambda found: found.best_hosts,
@@ -75,7 +76,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a contender came to in one job."""
+    """What a contender came to in one job; `evaluation` of the model, where one was trained."""
 
     contender: Contender
     job: str
@@ -83,6 +84,7 @@ class Trial:
     hosts: int
     rounds: tuple[RoundFigures, ...]
     references: tuple[Reference, ...]
+    evaluation: Evaluation | None = None
 
     @property
     def nodes(self) -> int:
@@ -135,6 +137,22 @@ class Trial:
     def lost(self) -> float:
         """The share of all samples that was left out."""
         return sum(one.lost for one in self.rounds) / len(self.rounds)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The trained model's, in 0..1."""
+        return self.evaluation.accuracy if self.evaluation is not None else None
+
+    @property
+    def worst_class_accuracy(self) -> float | None:
+        """That of the class which the model knows least; None where there are no classes."""
+        known = self.evaluation.class_accuracy if self.evaluation is not None else ()
+        return min(known, default=None)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether what has counted in it are updates of shards."""
+        return self.contender.name in POLICIES
 
     @property
     def moves(self) -> float:

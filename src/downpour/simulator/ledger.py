@@ -20,7 +20,8 @@ class RoundFigures:
     """What became of a round: its seconds, and the share of samples that were `lost`.
 
     `busy_seconds` of all workers at its attempts, `useful_seconds` of those that counted; how often
-    a shard changed hands; and how many updates and snapshots were published.
+    a shard changed hands; and how many updates and snapshots were published. Which shards were
+    `dropped`, and the `sizes` of all of them where the round was cut anew.
     """
 
     seconds: float
@@ -30,6 +31,8 @@ class RoundFigures:
     moves: int = 0
     updates: int = 0
     snapshots: int = 0
+    dropped: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -45,11 +48,12 @@ class _Attempt:
 @dataclass(slots=True)
 class _Round:
     seconds: float = 0.0
-    lost: float = 0.0
     useful: float = 0.0
     moves: int = 0
     updates: int = 0
     snapshots: int = 0
+    dropped: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 class Ledger(Onlooker):
@@ -87,12 +91,14 @@ class Ledger(Onlooker):
         return tuple(
             RoundFigures(
                 seconds=found.seconds,
-                lost=found.lost,
+                lost=len(found.dropped) / self._shards,
                 busy_seconds=busy[number],
                 useful_seconds=found.useful,
                 moves=found.moves,
                 updates=found.updates,
                 snapshots=found.snapshots,
+                dropped=found.dropped,
+                sizes=found.sizes,
             )
             for number, found in sorted(self._rounds.items())
         )
@@ -109,7 +115,9 @@ class Ledger(Onlooker):
             case do.GiveUp() | do.Cancel():
                 self._end(command.attempt)
             case do.Drop():
-                self._rounds[command.round].lost = len(command.shards) / self._shards
+                self._rounds[command.round].dropped = command.shards
+            case do.Resize():
+                self._rounds[command.round].sizes = command.samples
             case do.Aggregate():
                 self._rounds[command.round].seconds = command.train_seconds
                 self.done = command.round + 1

@@ -1,0 +1,141 @@
+"""Trains for real what simulated rounds let count, to see what a policy costs in accuracy.
+
+Only which shards were left out of a round, and how it was cut, makes a difference to a model; who
+trained what, and when, does not. So one training stands for all policies that leave nothing out.
+Codes and oracles are not trained: what they would sum is no update of a shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from downpour import datasets, models
+from downpour.aggregators import AGGREGATORS, Contribution, fold
+from downpour.simulator.ledger import RoundFigures
+from downpour.spec import Spec
+from downpour.splitters import split
+from downpour.store import SharedDirectory, Work, publish_work
+from downpour.training import LocalTask, ShardTraining, evaluate, load_parameters, parameters_of
+from downpour.values import AttemptId, Evaluation
+
+_NAME = "learning"
+
+Arrays = Mapping[str, NDArray[Any]]
+Indices = NDArray[np.integer[Any]]
+Pattern = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+class Learning:
+    """An experiment that is trained in this process, as often as what counts in it differs.
+
+    Args:
+        spec: what to train; rounds and shards are those of the comparison.
+        shards: how many.
+        folder: an empty folder, for the time being.
+        data_dir: where datasets are, as torchvision lays them out.
+
+    Raises:
+        SpecError: dataset, split, batches and model do not fit together.
+    """
+
+    def __init__(self, spec: Spec, shards: int, folder: Path, data_dir: Path | None = None) -> None:
+        self._spec = spec.replace(shards=shards, policy="wait", policy_options={}, standbys=0)
+        shared = SharedDirectory.open(folder, create=True)
+        self._store = shared.create_experiment(_NAME)
+        key = datasets.prepare(self._spec, shared.datasets, data_dir)
+        self._dataset = datasets.open_prepared(shared.datasets, key)
+        facts, labels = self._dataset.facts, self._dataset.labels
+        self._shards = split(spec.split, labels, facts.train_samples, shards, spec.seed)
+        torch.set_num_threads(spec.threads)
+        self._network = models.build(self._spec, facts)
+        models.check_fit(self._network, self._spec, facts)
+        self._first = parameters_of(self._network, copy=True)
+        self._known: dict[Pattern, Evaluation] = {}
+
+    def evaluation(
+        self, rounds: Sequence[RoundFigures], show: Callable[[int], None] = lambda _: None
+    ) -> Evaluation:
+        """Return how good the model is after these rounds.
+
+        Args:
+            rounds: what became of them.
+            show: is told how many are trained.
+        """
+        pattern = tuple((one.dropped, one.sizes) for one in rounds)
+        if pattern not in self._known:
+            self._known[pattern] = self._learn(pattern, show)
+        show(len(rounds))
+        return self._known[pattern]
+
+    def _learn(self, pattern: Pattern, show: Callable[[int], None]) -> Evaluation:
+        parameters: Arrays = self._first
+        states: dict[int, Arrays] = {}
+        for number, (dropped, sizes) in enumerate(pattern):
+            there = [
+                (shard, indices)
+                for shard, indices in enumerate(self._cut(sizes))
+                if shard not in dropped
+            ]
+            parameters = self._round(number, there, parameters, states)
+            show(number + 1)
+        load_parameters(self._network, parameters)
+        return evaluate(self._network, self._spec, self._dataset)
+
+    def _cut(self, sizes: tuple[int, ...]) -> list[Indices]:
+        """Return the shards, or parts of these sizes of them all, one after the other."""
+        if not sizes:
+            return list(self._shards)
+        whole = np.concatenate(self._shards)
+        ends = [round(end * len(whole) / sum(sizes)) for end in accumulate(sizes, initial=0)]
+        return [whole[begin:end] for begin, end in pairwise(ends)]
+
+    def _round(
+        self,
+        number: int,
+        there: Sequence[tuple[int, Indices]],
+        parameters: Arrays,
+        states: dict[int, Arrays],
+    ) -> Arrays:
+        contributions = list(self._trained(number, there, parameters, states))
+        weights = AGGREGATORS[self._spec.aggregate](contributions)
+        folded = fold(self._store, contributions, weights)
+        for contribution in contributions:
+            self._store.delete(contribution.file.name)
+        return folded
+
+    def _trained(
+        self,
+        number: int,
+        there: Sequence[tuple[int, Indices]],
+        parameters: Arrays,
+        states: dict[int, Arrays],
+    ) -> Iterator[Contribution]:
+        keeps = self._spec.optimizer_state == "keep"
+        for shard, indices in there:
+            load_parameters(self._network, parameters)
+            task = LocalTask(indices=indices, round=number, shard=shard)
+            training = ShardTraining(
+                self._spec, self._network, self._dataset, task, optimizer_state=states.get(shard)
+            )
+            training.advance(training.steps_total)
+            if keeps:
+                states[shard] = training.optimizer_state()
+            work = Work(
+                parameters=training.parameters(copy=False),
+                optimizer_state={},
+                samples=training.samples,
+                steps=training.steps_done,
+                loss=training.mean_loss,
+            )
+            attempt = AttemptId(experiment=_NAME, round=number, shard=shard, attempt=0)
+            file, _ = publish_work(self._store, attempt, work)
+            yield Contribution(
+                shard=shard, samples=training.samples, loss=training.mean_loss, file=file
+            )

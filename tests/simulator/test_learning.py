@@ -1,0 +1,60 @@
+"""What simulated rounds let count is trained for real."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downpour import Spec, run
+from downpour.simulator.learning import Learning
+from downpour.simulator.ledger import RoundFigures
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SPEC = Spec(dataset="digits", split="class", seed=3)
+SHARDS = 5
+
+
+@pytest.fixture
+def learning(tmp_path: Path) -> Learning:
+    """Each of five shards has two of the digits."""
+    return Learning(SPEC, SHARDS, tmp_path)
+
+
+def rounds(count: int, **figures: tuple[int, ...]) -> list[RoundFigures]:
+    """Return rounds that came to the same."""
+    return [RoundFigures(seconds=1.0, **figures)] * count  # type: ignore[arg-type]
+
+
+def test_where_nothing_is_left_out_it_is_what_a_cluster_trains(
+    learning: Learning, tmp_path: Path
+) -> None:
+    """The same accuracy and loss, to the last bit."""
+    result = run(SPEC.replace(shards=SHARDS, epochs=2), workers=1, shared=tmp_path / "cluster")
+    evaluation = learning.evaluation(rounds(2))
+    assert evaluation.accuracy == result.rounds[-1].accuracy
+    assert evaluation.class_accuracy == result.rounds[-1].class_accuracy
+
+
+def test_what_is_always_left_out_is_never_learned(learning: Learning) -> None:
+    """The model does not know the two digits that the last shard has: four and nine."""
+    known = learning.evaluation(rounds(12)).class_accuracy
+    biased = learning.evaluation(rounds(12, dropped=(4,))).class_accuracy
+    assert min(known[4], known[9]) > 0.1
+    assert max(biased[4], biased[9]) == 0.0
+
+
+def test_a_round_that_was_cut_anew_has_all_examples(learning: Learning) -> None:
+    """Sizes are those of the simulation; the data set is cut in proportion."""
+    shown: list[int] = []
+    cut = learning.evaluation(rounds(3, sizes=(1600, 4800, 3200, 3200, 3200)), shown.append)
+    assert cut.accuracy != learning.evaluation(rounds(3)).accuracy
+    assert shown[:3] == [1, 2, 3]
+
+
+def test_rounds_that_count_the_same_are_trained_once(learning: Learning) -> None:
+    """Whatever time they took."""
+    slower = [RoundFigures(seconds=9.0, moves=3)] * 2
+    assert learning.evaluation(rounds(2)) is learning.evaluation(slower)
