@@ -27,12 +27,13 @@ def epochs() -> list[Stragglers]:
     return [r.stragglers for r in Result.read(HANDOFF).rounds if r.stragglers]
 
 
-def test_a_hand_over_loses_no_work(epochs: list[Stragglers]) -> None:
-    """Of the thirty seconds above the ideal ten it saved twenty-two."""
+def test_a_hand_over_loses_only_its_own_time(epochs: list[Stragglers]) -> None:
+    """Of the thirty seconds above the ideal ten it saved twenty-two, for 0.2 s of files."""
     first = epochs[0]
     assert (first.round_seconds, first.ideal_seconds, first.wait_seconds) == (18.0, 10.0, 40.0)
     assert first.mitigation == pytest.approx(22 / 30)
-    assert (first.extra_work, first.gradient_lost, first.moves) == (0.0, 0.0, 1)
+    assert first.extra_work == pytest.approx(0.2 / 47.8)
+    assert (first.gradient_lost, first.moves) == (0.0, 1)
 
 
 def test_what_a_copy_made_needless_is_extra_work(epochs: list[Stragglers]) -> None:
@@ -60,7 +61,7 @@ def test_a_run_is_the_sum_of_its_epochs(epochs: list[Stragglers]) -> None:
     assert run is not None
     assert run.round_seconds == pytest.approx(sum(epoch.round_seconds for epoch in epochs))
     assert run.mitigation == pytest.approx((22 + 30 + 43) / (30 + 40 + 45))
-    assert run.extra_work == pytest.approx(32 / 118)
+    assert run.extra_work == pytest.approx(32.2 / 117.8)
     assert run.gradient_lost == pytest.approx(1 / 12)
     assert run.moves == 1
 
@@ -73,7 +74,7 @@ def test_without_a_prediction_nothing_is_estimated() -> None:
     run = Result.from_lines(blind).stragglers
     assert run is not None
     assert (run.mitigation, run.wait_seconds) == (None, None)
-    assert run.extra_work == pytest.approx(32 / 118)
+    assert run.extra_work == pytest.approx(32.2 / 117.8)
 
 
 def test_a_round_that_is_cut_to_measure_is_compared_with_the_uncut() -> None:

@@ -2,8 +2,8 @@
 
 How long an epoch would have taken with everybody waited for did not happen, so it is estimated:
 where work was taken from a worker, or nobody waited for it, what was predicted of it at that moment
-counts. Everything else is measured. The ideal epoch takes as long as if everybody had been as fast
-as the middle one.
+counts. Everything else is measured; what a move costs, by what loading and publishing took whoever
+ended the shard. The ideal epoch takes as long as if everybody had been as fast as the middle one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Stragglers:
     all its parts where it was handed over; `wait_seconds` what waiting for everybody would have
     taken, estimated. `mitigation` is the part of the difference that was saved: 1 at best, below 0
     where waiting would have been faster, estimated as well, and None where nothing was done or was
-    to be gained. `extra_work` are the seconds of work that was lost over those of work that counts,
+    to be gained. `extra_work` are the seconds of work that was lost, and of loading and publishing
+    again for a move, over those of work that counts,
     `gradient_lost` the share of samples that were left out, `moves` how often a shard was taken
     from a worker for another one.
     """
@@ -131,13 +132,17 @@ def _mitigation(costs: Collection[Cost]) -> float | None:
 
 @dataclass(slots=True)
 class _Attempt:
-    """One try at a shard; `predicted_seconds` run from its beginning, `saved` is by step."""
+    """One try at a shard; `predicted_seconds` run from its beginning, `saved` is by step.
+
+    `overhead_seconds` is what it took to load and to publish.
+    """
 
     worker: str
     began: float
     from_step: int
     predicted_seconds: float | None
     saved: dict[int, float] = field(default_factory=dict)
+    overhead_seconds: float = 0.0
     ended: float | None = None
     end: str = ""
 
@@ -203,6 +208,7 @@ class _Round:
                     del self.winners[fact.shard]
             case Updated():
                 attempt.ended, attempt.end = at_seconds, ""
+                attempt.overhead_seconds = fact.load_seconds + fact.publish_seconds
                 self.winners[fact.shard] = fact.attempt
                 self._stop_all(fact.shard, at_seconds, _OVERTAKEN)
 
@@ -217,6 +223,10 @@ class _Round:
         ended = max([*self._won_at().values(), *self.closed_at.values()])
         useful = {shard: dict(self._useful(shard)) for shard in self.winners}
         tasks = [sum(parts.values()) for parts in useful.values()]
+        moving = sum(
+            (len(parts) - 1) * self.attempts[shard][self.winners[shard]].overhead_seconds
+            for shard, parts in useful.items()
+        )
         lost = (
             attempt.seconds - useful.get(shard, {}).get(number, 0.0)
             for shard, tried in self.attempts.items()
@@ -227,8 +237,8 @@ class _Round:
             seconds=ended - began,
             ideal_seconds=median(tasks) * ceil(len(self.attempts) / workers),
             wait_seconds=self._wait_seconds(began, shard_samples),
-            useful_seconds=sum(tasks),
-            lost_seconds=sum(lost),
+            useful_seconds=sum(tasks) - moving,
+            lost_seconds=sum(lost) + moving,
             samples=sum(samples),
             dropped_samples=sum(samples[shard] for shard in self.closed_at),
             moves=self.moves,
