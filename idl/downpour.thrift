@@ -109,6 +109,14 @@ struct SystemState {
   4: required double io_wait
 }
 
+/** What a worker's own process uses; `cpu_share` is 1 for one core in full. */
+struct ProcessState {
+  1: required double cpu_share
+  /** Resident; pages shared with other processes count in full. */
+  2: required i64 memory_bytes
+  3: required i32 threads
+}
+
 /** What decides the bits of a floating-point result. */
 struct NumericClass {
   1: required string torch
@@ -153,6 +161,7 @@ struct Heartbeat {
   1: required string worker
   2: required list<Progress> running
   3: required SystemState system
+  4: optional ProcessState process
 }
 
 struct HeartbeatReply {

@@ -133,6 +133,19 @@ class SystemState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessState:
+    """What a worker's own process uses.
+
+    `cpu_share` is 1.0 for one core in full, averaged since the sample before; `memory_bytes` are
+    resident, those shared with other processes included.
+    """
+
+    cpu_share: float
+    memory_bytes: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """How long something takes, in seconds, as quantiles: of a hundred times, so many are shorter.
 

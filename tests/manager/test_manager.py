@@ -21,6 +21,7 @@ from downpour.values import (
     AttemptId,
     FailureKind,
     Forecast,
+    ProcessState,
     Progress,
     PublishedFile,
     SystemState,
@@ -116,6 +117,25 @@ def test_what_is_predicted_is_on_record_and_on_screen(cluster: Any) -> None:
     assert assigned["q50_seconds"] == pytest.approx(0.2 * samples)
     assert (told["worker"], told["done"]) == (one.name, 0.5)
     assert told["q90_seconds"] == shown.q90 == told["elapsed_seconds"] + 60.0
+
+
+def test_what_an_attempt_used_is_on_record(cluster: Any) -> None:
+    """As its worker's heartbeats said, when it ends; what a stranger says is not."""
+    given: SimpleQueue[Any] = SimpleQueue()
+    one = cluster.join("one", lambda _, task: given.put(task))
+    experiment = cluster.submit(shards=1, epochs=1, evaluate_every=0)
+    task = given.get(timeout=60)
+    running = (Progress(attempt=task.id, steps_done=1, steps_total=2, elapsed_seconds=1.0),)
+    for worker in (one.name, "stranger"):
+        process = ProcessState(cpu_share=1.5, memory_bytes=10**9, threads=7)
+        beat = Heartbeat(worker=worker, running=running, system=CALM, process=process)
+        cluster.client.heartbeat(beat)
+    one.report(task, one.publish(task, one.parameters(task)))
+    cluster.end_of(experiment)
+    facts = [json.loads(line) for line in cluster.record(experiment)]
+    [used] = [fact for fact in facts if fact["kind"] == "resources-used"]
+    assert (used["worker"], used["round"], used["shard"]) == ("one", 0, 0)
+    assert [sample[1:] for sample in used["samples"]] == [[1.5, 10**9, 7, 0.0]]
 
 
 def test_updates_are_gone_when_all_is_done_and_the_last_models_are_kept(cluster: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from downpour.reports.result import Result, RoundResult
 from downpour.reports.study import Group, Run, Study
-from downpour.reports.timeline import Stint
+from downpour.reports.timeline import ResourceSample, Stint
 
 
 class Make:
@@ -110,6 +110,21 @@ class Make:
             )
             for epoch in (1, 2)
             for shard in range(4)
+        )
+
+    def samples(self, *workers: str) -> tuple[ResourceSample, ...]:
+        """Make two samples of each worker, a second apart."""
+        return tuple(
+            ResourceSample(
+                worker=worker,
+                at_seconds=float(second),
+                cpu_share=(1.9, 1.0)[second],
+                memory_bytes=(2_000_000, 3_000_000)[second],
+                threads=7,
+                io_wait=0.25 * second,
+            )
+            for second in range(2)
+            for worker in workers
         )
 
 

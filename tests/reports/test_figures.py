@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
@@ -15,7 +17,6 @@ from downpour.reports.figures import (
 )
 from downpour.reports.lanes import STINTS_MAX, first_epochs, resource_figure, timeline_figure
 from downpour.reports.style import LIGHT
-from downpour.reports.timeline import ResourceSample
 from tests.reports.conftest import Make
 
 
@@ -121,18 +122,32 @@ def test_a_long_experiment_is_drawn_from_its_beginning(make: Make) -> None:
     assert first_epochs(make.stints(2))[-1].epoch == 2
 
 
-def test_resources_are_drawn_where_they_were_sampled(make: Make) -> None:
-    """A line a worker; what was not measured is left out."""
-    samples = (
-        ResourceSample(worker="a", at_seconds=0.0, cpu_share=1.0, memory_bytes=2_000_000),
-        ResourceSample(worker="a", at_seconds=1.0, cpu_share=None, memory_bytes=3_000_000),
-    )
-    processor, memory = resource_figure(samples).axes
-    assert list(np.asarray(processor.lines[0].get_ydata())) == [1.0]
-    assert list(np.asarray(memory.lines[0].get_ydata())) == [2.0, 3.0]
-    run = make.run([0.5], resources=samples)
-    names = [p.name for p in plots_of(make.study(make.group(settings=[()], runs=[run])))]
-    assert "resources-one--1" in names
+def test_resources_are_drawn_a_panel_each(make: Make) -> None:
+    """CPU, memory, threads and I/O wait over time; a line a process; set aside like timelines."""
+    samples = make.samples("worker-1", "worker-2")
+    figure = resource_figure(samples)
+    assert [axis.get_ylabel() for axis in figure.axes] == [
+        "CPU, cores",
+        "memory, MB",
+        "threads",
+        "I/O wait, %",
+    ]
+    drawn = [list(np.asarray(axis.lines[1].get_ydata())) for axis in figure.axes]
+    assert drawn == [[1.9, 1.0], [2.0, 3.0], [7, 7], [0.0, 25.0]]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["worker-1", "worker-2"]
+    run = make.run([0.5], resources=samples, stints=make.stints(2))
+    plots = plots_of(make.study(make.group(settings=[()], runs=[run])))
+    assert [p.name for p in plots if p.aside] == ["timeline-one--1", "resources-one--1"]
+
+
+def test_a_long_trace_is_drawn_with_fewer_points(make: Make) -> None:
+    """As many as can be told apart, from its beginning to its end."""
+    first, _ = make.samples("a")
+    samples = [replace(first, at_seconds=float(second)) for second in range(1000)]
+    times = np.asarray(resource_figure(samples).axes[0].lines[0].get_xdata())
+    assert len(times) <= 300
+    assert times[0] == 0
+    assert times[-1] > 990
 
 
 def test_a_drawing_is_the_same_every_time(make: Make) -> None:

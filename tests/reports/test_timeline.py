@@ -6,7 +6,7 @@ from pathlib import Path
 
 from downpour.reports.study import read_one
 from downpour.reports.timeline import resources, stints
-from downpour.runtime.facts import Assigned, AttemptFailed, Fact, Updated
+from downpour.runtime.facts import Assigned, AttemptFailed, Fact, ResourcesUsed, Sample, Updated
 
 RECORDED = Path(__file__).parent / "recorded" / "gestures"
 
@@ -84,3 +84,22 @@ def test_a_recorded_experiment_is_read_as_a_study_of_one() -> None:
     assert (study.name, group.axes, study.done, study.asked) == ("gestures", (), 1, 1)
     assert group.runs[0].stints
     assert group.runs[0].has_uneven_data
+
+
+def used(worker: str, *at_seconds: float) -> ResourcesUsed:
+    """Say what an attempt of a worker used: half a core at these moments."""
+    samples = tuple(Sample(at, 0.5, 10, 3, 0.1) for at in at_seconds)
+    return ResourcesUsed(round=0, shard=0, attempt=0, worker=worker, samples=samples)
+
+
+def test_samples_of_resources_come_in_the_order_of_time() -> None:
+    """Of all attempts together, counted from the first assignment."""
+    record: list[tuple[float, Fact]] = [
+        (5.0, assigned(0)),
+        (8.0, used("b", 6.0, 7.0)),
+        (9.0, used("a", 6.5)),
+    ]
+    found = resources(record)
+    assert [(s.worker, s.at_seconds) for s in found] == [("b", 1.0), ("a", 1.5), ("b", 2.0)]
+    assert (found[0].cpu_share, found[0].memory_bytes) == (0.5, 10)
+    assert (found[0].threads, found[0].io_wait) == (3, 0.1)

@@ -29,6 +29,7 @@ from downpour.rpc import (
 from downpour.values import (
     AttemptId,
     FailureKind,
+    ProcessState,
     Progress,
     PublishedFile,
     Snapshot,
@@ -225,4 +226,5 @@ def heartbeat(attempt: AttemptId) -> Heartbeat:
     """A worker that is at half of its task."""
     progress = Progress(attempt=attempt, steps_done=1, steps_total=2, elapsed_seconds=1.5)
     system = SystemState(cpu_others=0.1, load_average=1.0, memory_used=0.5, io_wait=0.0)
-    return Heartbeat(worker="w1", running=(progress,), system=system)
+    process = ProcessState(cpu_share=1.9, memory_bytes=2**33, threads=7)
+    return Heartbeat(worker="w1", running=(progress,), system=system, process=process)

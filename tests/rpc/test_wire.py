@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -204,6 +205,17 @@ def test_a_misfit_inside_a_list_tells_its_place(heartbeat: messages.Heartbeat) -
     struct.running[0].attempt.shard = -4
     with pytest.raises(Misfit, match=r"^running\[0\]\.attempt\.shard = -4: 0 or more$"):
         from_wire(messages.Heartbeat, struct)
+
+
+def test_a_worker_need_not_say_what_it_uses(heartbeat: messages.Heartbeat) -> None:
+    """But what it says must be numbers that can be: shares are finite, counts 0 or more."""
+    struct = to_wire(heartbeat)
+    assert from_wire(messages.Heartbeat, struct) == heartbeat
+    struct.process.cpu_share = math.nan
+    with pytest.raises(Misfit, match=r"process\.cpu_share"):
+        from_wire(messages.Heartbeat, struct)
+    struct.process = None
+    assert from_wire(messages.Heartbeat, struct).process is None
 
 
 @pytest.mark.parametrize("samples", [-1, 2**63, 1.5, "ten", None])

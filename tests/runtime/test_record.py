@@ -22,6 +22,7 @@ from downpour.runtime.facts import (
     Cancelled,
     Evaluated,
     Fact,
+    Sample,
     WorkerLeft,
     from_fields,
     to_fields,
@@ -37,6 +38,9 @@ BY_TYPE = {
     "float": finite,
     "Measured": finite,
     "tuple[Measured, ...]": st.lists(finite).map(tuple),
+    "tuple[Sample, ...]": st.lists(
+        st.builds(Sample, at_seconds=finite, cpu_share=finite, io_wait=finite)
+    ).map(tuple),
     "dict[str, Any]": st.just(Spec().model_dump(mode="json")),
 }
 

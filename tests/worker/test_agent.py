@@ -299,7 +299,7 @@ def test_an_error_is_reported_as_its_kind(
 
 
 def test_heartbeats_tell_how_far_the_attempt_has_come(desk: Any, office: Office) -> None:
-    """A running attempt is listed with its steps until its report is acknowledged."""
+    """Its steps until its report is acknowledged, and what the process uses."""
 
     def half(control: TaskControl) -> Update:
         control.steps_total, control.steps_done = 10, 5
@@ -313,6 +313,8 @@ def test_heartbeats_tell_how_far_the_attempt_has_come(desk: Any, office: Office)
     while not (progress := beat.running[0]).steps_done:
         beat = desk.manager.beats.get(timeout=PATIENCE_SECONDS)
     assert (progress.attempt, progress.steps_done, progress.steps_total) == (task().id, 5, 10)
+    assert beat.process is not None
+    assert beat.process.threads > 1
 
 
 def test_a_worker_that_prepares_for_long_is_heard_meanwhile(desk: Any) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from downpour.worker.system import SystemSampler, numeric_class
+import time
+from threading import Event, Thread
+
+from downpour.worker.system import ProcessSampler, SystemSampler, numeric_class
 
 
 def test_shares_are_shares() -> None:
@@ -13,6 +16,23 @@ def test_shares_are_shares() -> None:
         for share in (state.cpu_others, state.memory_used, state.io_wait):
             assert 0.0 <= share <= 1.0
         assert state.load_average >= 0.0
+
+
+def test_a_process_says_what_it_uses() -> None:
+    """Processor time since the look before, as a share of one core; memory; threads."""
+    sampler = ProcessSampler()
+    began = time.process_time()
+    while time.process_time() < began + 0.05:
+        pass
+    busy = sampler.sample()
+    assert busy.cpu_share > 0
+    assert busy.memory_bytes > 1_000_000
+    release = Event()
+    thread = Thread(target=release.wait)
+    thread.start()
+    assert sampler.sample().threads == busy.threads + 1
+    release.set()
+    thread.join()
 
 
 def test_one_machine_is_one_numeric_class() -> None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 
 from downpour.manager.roster import Roster
+from downpour.manager.usage import Usage
 from downpour.manager.workspace import Workspace
 from downpour.runtime import facts
 from downpour.runtime.facts import Fact
@@ -31,6 +32,7 @@ class Recorder:
         self._touched: set[str] = set()
         self._submitted_at: dict[str, float] = {}
         self._aggregating: dict[str, tuple[float, do.Aggregate]] = {}
+        self._usage = Usage(self._write)
 
     def note(self, event: on.Event, commands: list[do.Command]) -> set[str]:
         """Put on record one event and what the core made of it; returns whose records grew."""
@@ -51,6 +53,8 @@ class Recorder:
                 self._submitted(event, now)
             case on.WorkerJoined():
                 self._joined(event, now)
+            case on.HeartbeatReceived():
+                self._heard(event)
             case on.Prepared():
                 self._prepared(event, now)
             case on.Aggregated():
@@ -96,6 +100,7 @@ class Recorder:
                     reason=command.reason,
                 )
                 self._write(command.attempt.experiment, now, failed)
+                self._usage.end(command.worker, command.attempt, now)
             case do.Save():
                 saved = facts.Saved(
                     **_of(command.attempt),
@@ -144,6 +149,11 @@ class Recorder:
             numeric_class=str(entry.registration.numeric_class) if entry else "",
         )
 
+    def _heard(self, event: on.HeartbeatReceived) -> None:
+        """Take in what a worker's process uses; strangers are told to register first."""
+        if self._roster.get(event.worker) is not None:
+            self._usage.hear(event)
+
     def _prepared(self, event: on.Prepared, now: float) -> None:
         made = self._spaces[event.experiment].prepared
         if made is None:
@@ -189,6 +199,7 @@ class Recorder:
             bytes=update.file.size_bytes,
         )
         self._write(command.attempt.experiment, now, fact)
+        self._usage.end(command.worker, command.attempt, now)
 
     def _directed(
         self, command: do.HandOver | do.Drop | do.Resize | do.RequestWorker, now: float
@@ -245,6 +256,7 @@ class Recorder:
 
     def _concluded(self, command: do.Conclude, now: float) -> None:
         began = self._submitted_at.get(command.experiment, now)
+        self._usage.end_all(command.experiment, now)
         fact: Fact
         if command.ending == "finished" and command.model is not None:
             fact = facts.Finished(file=command.model.name, total_seconds=now - began)

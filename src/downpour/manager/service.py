@@ -126,6 +126,7 @@ class ManagerService:
             worker=heartbeat.worker,
             running=heartbeat.running,
             system=heartbeat.system,
+            process=heartbeat.process,
         )
         self._driver.post(event)
         known, unwanted = self._driver.ask(

@@ -6,8 +6,9 @@ over the trials. Nothing here writes a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from downpour.reports.lanes import resource_figure, timeline_figure
@@ -51,16 +52,14 @@ class Plot:
 def plots_of(study: Study) -> list[Plot]:
     """Draw everything that the study has something for."""
     plots: list[Plot] = []
-    timelines: dict[str, Plot] = {}
+    asides: dict[str, list[Plot]] = {}
     for group in (group for group in study.groups if group.runs):
         plots += _plots_of_group(group)
         for _, runs in group.measured:
             first = runs[0].result.experiment
-            if runs[0].stints and first not in timelines and len(timelines) < TIMELINES_MAX:
-                timelines[first] = _timeline(group, runs[0])
-            if runs[0].resources:
-                plots.append(_resources(group, runs[0]))
-    return [*plots, *timelines.values()]
+            if first not in asides and len(asides) < TIMELINES_MAX:
+                asides[first] = list(_along_time(group, runs[0]))
+    return [*plots, *chain.from_iterable(asides.values())]
 
 
 def _plots_of_group(group: Group) -> list[Plot]:
@@ -83,22 +82,19 @@ def _plots_of_group(group: Group) -> list[Plot]:
     return plots
 
 
-def _timeline(group: Group, run: Run) -> Plot:
-    setting = setting_of(group, run.values) or run.result.name
-    caption = f"{setting}: who trained which shard when{_which(group, run)}"
-    name = f"timeline-{run.result.experiment}"
-    return Plot(group.name, name, caption, timeline_figure(run.stints), aside=True)
-
-
-def _resources(group: Group, run: Run) -> Plot:
-    setting = setting_of(group, run.values) or run.result.name
-    caption = f"{setting}: what the workers used over time{_which(group, run)}"
-    name = f"resources-{run.result.experiment}"
-    return Plot(group.name, name, caption, resource_figure(run.resources))
-
-
-def _which(group: Group, run: Run) -> str:
-    return f" (trial {run.trial})" if group.trials > 1 else ""
+def _along_time(group: Group, run: Run) -> Iterator[Plot]:
+    """Draw what there is of a run over time."""
+    setting = setting_of(group, run.values) or group.name
+    which = f" (trial {run.trial})" if group.trials > 1 else ""
+    name = run.result.experiment
+    if run.stints:
+        caption = f"{setting}: who trained which shard when{which}"
+        figure = timeline_figure(run.stints)
+        yield Plot(group.name, f"timeline-{name}", caption, figure, aside=True)
+    if run.resources:
+        caption = f"{setting}: what the workers' processes used over time{which}"
+        figure = resource_figure(run.resources)
+        yield Plot(group.name, f"resources-{name}", caption, figure, aside=True)
 
 
 def learning_figure(group: Group) -> Figure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 STINTS_MAX = 500
 _LANES_MAX = 40
 _LETTER_INCHES = 0.075
-_MEGA = 1e6
+_LINES_MAX = 12
+_POINTS_MAX = 300
+"""Of one line: more cannot be told apart, and make a page heavy."""
+_MEASURES: dict[str, Callable[[ResourceSample], float]] = {
+    "CPU, cores": lambda sample: sample.cpu_share,
+    "memory, MB": lambda sample: sample.memory_bytes / 1e6,
+    "threads": lambda sample: sample.threads,
+    "I/O wait, %": lambda sample: 100 * sample.io_wait,
+}
 
 
 def timeline_figure(stints: Sequence[Stint]) -> Figure:
@@ -48,26 +56,35 @@ def timeline_figure(stints: Sequence[Stint]) -> Figure:
 
 
 def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
-    """Draw processor and memory of each worker over time."""
+    """Draw CPU, memory, threads and I/O wait over time: a panel each, a line a process.
+
+    I/O wait is the machine's; the others are the process's own. Every sample is a dot, so that a
+    stretch without one shows where a process had nothing to train.
+    """
     from matplotlib.figure import Figure
 
-    workers = sorted({sample.worker for sample in samples}, key=_natural)
-    measures = {"processor, cores": _cores, "memory, MB": _megabytes}
+    workers = sorted({sample.worker for sample in samples}, key=_natural)[:_LINES_MAX]
     with styled():
-        figure = Figure(figsize=(WIDTH_INCHES, 4.2), layout="constrained")
-        axes = figure.subplots(len(measures), 1, sharex=True)
-        for axis, (name, measure) in zip(axes, measures.items(), strict=True):
+        size = WIDTH_INCHES * 1.4, 0.8 + 1.35 * len(_MEASURES)
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots(len(_MEASURES), 1, sharex=True)
+        for axis, (name, measure) in zip(axes, _MEASURES.items(), strict=True):
             for place, worker in enumerate(workers):
-                own = [(s.at_seconds, measure(s)) for s in samples if s.worker == worker]
-                known = [(at, value) for at, value in own if value is not None]
-                look = {**series(place), "marker": ""}
-                axis.plot([at for at, _ in known], [v for _, v in known], label=worker, **look)
+                own = _thinned([sample for sample in samples if sample.worker == worker])
+                look = {**series(place), "marker": ".", "markersize": 3.0, "linewidth": 1.1}
+                times = [sample.at_seconds for sample in own]
+                axis.plot(times, list(map(measure, own)), label=worker, **look)
             axis.set_ylabel(name)
-            axis.set_ylim(bottom=0)
+            axis.set_ylim(0, max(1.0, axis.get_ylim()[1]))
         axes[-1].set_xlabel("seconds since the first assignment")
         handles, names = axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=4)
     return figure
+
+
+def _thinned(samples: Sequence[ResourceSample]) -> Sequence[ResourceSample]:
+    """Leave out samples at even distances, where there are more than can be told apart."""
+    return samples[:: -(-len(samples) // _POINTS_MAX)]
 
 
 def first_epochs(stints: Sequence[Stint]) -> list[Stint]:
@@ -79,14 +96,6 @@ def first_epochs(stints: Sequence[Stint]) -> list[Stint]:
             break
         shown += own
     return shown
-
-
-def _cores(sample: ResourceSample) -> float | None:
-    return sample.cpu_share
-
-
-def _megabytes(sample: ResourceSample) -> float | None:
-    return None if sample.memory_bytes is None else sample.memory_bytes / _MEGA
 
 
 def _draw_stint(axis: Axes, lane: int, stint: Stint, end: float) -> None:

@@ -1,4 +1,4 @@
-"""An experiment's record → who trained which shard when; and, where it has them, what that took.
+"""An experiment's record → who trained which shard when, and what that took.
 
 Seconds count from the first assignment, on the manager's clock.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from downpour.runtime.facts import Assigned, AttemptFailed, Fact, Updated
+from downpour.runtime.facts import Assigned, AttemptFailed, Fact, ResourcesUsed, Updated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +27,18 @@ class Stint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceSample:
-    """What a worker's process and machine used at a moment; None was not measured.
+    """What a worker's process used at a moment at which it trained.
 
-    `cpu_share` is 1.0 for one core in full.
+    `cpu_share` is 1.0 for one core in full; `memory_bytes` are resident; `io_wait` is the share, in
+    0..1, of the machine's processor time that waited for disks.
     """
 
     worker: str
     at_seconds: float
-    cpu_share: float | None = None
-    memory_bytes: int | None = None
+    cpu_share: float
+    memory_bytes: int
+    threads: int
+    io_wait: float
 
 
 def stints(record: Sequence[tuple[float, Fact]]) -> tuple[Stint, ...]:
@@ -70,9 +73,22 @@ def stints(record: Sequence[tuple[float, Fact]]) -> tuple[Stint, ...]:
 
 
 def resources(record: Sequence[tuple[float, Fact]]) -> tuple[ResourceSample, ...]:
-    """List what was sampled of the workers' resources; no fact tells of any so far."""
-    del record
-    return ()
+    """List what was sampled of the workers' resources, in the order of time."""
+    start = min((at for at, fact in record if isinstance(fact, Assigned)), default=0.0)
+    found = [
+        ResourceSample(
+            worker=fact.worker,
+            at_seconds=sample.at_seconds - start,
+            cpu_share=sample.cpu_share,
+            memory_bytes=sample.memory_bytes,
+            threads=sample.threads,
+            io_wait=sample.io_wait,
+        )
+        for _, fact in record
+        if isinstance(fact, ResourcesUsed)
+        for sample in fact.samples
+    ]
+    return tuple(sorted(found, key=lambda sample: (sample.at_seconds, sample.worker)))
 
 
 def _with_last(found: Sequence[Stint]) -> list[Stint]:

@@ -18,6 +18,7 @@ from downpour.values import (
     AttemptId,
     Forecast,
     NumericClass,
+    ProcessState,
     Progress,
     PublishedFile,
     Snapshot,
@@ -115,11 +116,12 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A worker is alive: what it runs, and the state of its machine."""
+    """A worker is alive: what it runs, the state of its machine, and what its process uses."""
 
     worker: str
     running: tuple[Progress, ...]
     system: SystemState
+    process: ProcessState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, TypeAdapter
 
@@ -196,6 +196,35 @@ class Updated:
     bytes: int
 
 
+class Sample(NamedTuple):
+    """What a process used at a moment of the manager's clock; a short row in JSON.
+
+    `cpu_share` is 1.0 for one core in full, averaged since the heartbeat before; `memory_bytes` are
+    resident; `io_wait` is the share, in 0..1, of the machine's processor time spent waiting for
+    disks.
+    """
+
+    at_seconds: float
+    cpu_share: float
+    memory_bytes: int
+    threads: int
+    io_wait: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcesUsed:
+    """What an attempt's process used while it trained, as its worker's heartbeats said.
+
+    Of a long attempt every second sample is kept, or fewer, so that the whole of it is shown.
+    """
+
+    round: int
+    shard: int
+    attempt: int
+    worker: str
+    samples: tuple[Sample, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed:
     """An attempt came to nothing; `failure` is its kind in a word."""
@@ -273,6 +302,7 @@ Fact = (
     | Resized
     | WorkerRequested
     | Updated
+    | ResourcesUsed
     | AttemptFailed
     | Aggregated
     | Evaluated
@@ -295,6 +325,7 @@ KINDS: dict[str, type[Fact]] = {
     "resized": Resized,
     "worker-requested": WorkerRequested,
     "updated": Updated,
+    "resources-used": ResourcesUsed,
     "attempt-failed": AttemptFailed,
     "aggregated": Aggregated,
     "evaluated": Evaluated,

@@ -14,6 +14,7 @@ from downpour.values import (
     Evaluation,
     FailureKind,
     Forecast,
+    ProcessState,
     Progress,
     PublishedFile,
     Snapshot,
@@ -92,12 +93,16 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReceived:
-    """A worker lives; says what it is running and how its machine is."""
+    """A worker lives; says what it is running and how its machine is.
+
+    What its process uses is for the record; nothing is decided from it.
+    """
 
     at_seconds: float
     worker: str
     running: tuple[Progress, ...]
     system: SystemState
+    process: ProcessState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ from downpour.store import SharedDirectory
 from downpour.values import AttemptId, FailureKind, NumericClass, Update
 from downpour.version import VERSION
 from downpour.worker.control import HandedOver, TaskCancelled, TaskControl
-from downpour.worker.system import SystemSampler
+from downpour.worker.system import ProcessSampler, SystemSampler
 
 log = logging.getLogger(__name__)
 
@@ -185,8 +185,8 @@ class WorkerAgent:
 
         `prepare` is called before the first task, and may take long: the worker is heard already.
         """
-        sampler = SystemSampler()
-        Thread(target=self._beat, args=(sampler,), name="heartbeat", daemon=True).start()
+        samplers = SystemSampler(), ProcessSampler()
+        Thread(target=self._beat, args=samplers, name="heartbeat", daemon=True).start()
         prepare()
         while (taken := self._next_task()) is not None:
             self._carry_out(*taken)
@@ -245,11 +245,11 @@ class WorkerAgent:
 
     # The heartbeat, in a thread of its own
 
-    def _beat(self, sampler: SystemSampler) -> None:
+    def _beat(self, system: SystemSampler, process: ProcessSampler) -> None:
         heard = True
         while not self._leaving.wait(self._heartbeat_seconds):
             try:
-                self._beat_once(sampler)
+                self._beat_once(system, process)
                 heard = True
             except DownpourError as error:
                 level = logging.WARNING if heard else logging.INFO  # once is enough
@@ -266,12 +266,13 @@ class WorkerAgent:
             former, self._manager = self._manager, manager
             former.close()
 
-    def _beat_once(self, sampler: SystemSampler) -> None:
+    def _beat_once(self, system: SystemSampler, process: ProcessSampler) -> None:
         running = self._running
         beat = Heartbeat(
             worker=self.name,
             running=(running.progress(),) if running else (),
-            system=sampler.sample(),
+            system=system.sample(),
+            process=process.sample(),
         )
         reply = self._manager.heartbeat(beat)
         if not reply.known:

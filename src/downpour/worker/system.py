@@ -1,7 +1,8 @@
-"""What a worker can say of its machine: how busy others keep it, and what decides its numerics.
+"""What a worker can say of its machine and of itself, and what decides its numerics.
 
-`cpu_others` leaves out the worker itself, because its own load says nothing about stragglers. Both
-halves are differences between two looks, so a sampler remembers the look before.
+`cpu_others` leaves out the worker itself, because its own load says nothing about stragglers; what
+the worker's process uses, people want to see. Shares of processor time are differences between two
+looks, so samplers remember the look before.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from downpour.values import NumericClass, SystemState
+from downpour.values import NumericClass, ProcessState, SystemState
 
 
 class SystemSampler:
@@ -44,6 +45,26 @@ class SystemSampler:
     def _own(self) -> float:
         spent = self._process.cpu_times()
         return float(spent.user + spent.system)
+
+
+class ProcessSampler:
+    """Samples what this process has used since the sample before; two looks into /proc on Linux."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._seen_at = time.monotonic()
+        self._cpu_seconds = time.process_time()
+
+    def sample(self) -> ProcessState:
+        """Return what the process uses, its processor time averaged since the last call."""
+        now, spent = time.monotonic(), time.process_time()
+        share = (spent - self._cpu_seconds) / max(1e-3, now - self._seen_at)
+        self._seen_at, self._cpu_seconds = now, spent
+        return ProcessState(
+            cpu_share=max(0.0, share),
+            memory_bytes=self._process.memory_info().rss,
+            threads=self._process.num_threads(),
+        )
 
 
 def numeric_class(torch_version: str, device: str) -> NumericClass:

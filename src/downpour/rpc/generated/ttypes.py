@@ -1140,6 +1140,116 @@ class SystemState(object):
         return not (self == other)
 
 
+class ProcessState(object):
+    """
+    What a worker's own process uses; `cpu_share` is 1 for one core in full.
+
+    Attributes:
+     - cpu_share
+     - memory_bytes: Resident; pages shared with other processes count in full.
+     - threads
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'cpu_share',
+        'memory_bytes',
+        'threads',
+    )
+
+
+    def __init__(self, cpu_share: float = None, memory_bytes: int = None, threads: int = None,):
+        self.cpu_share: float = cpu_share
+        self.memory_bytes: int = memory_bytes
+        self.threads: int = threads
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 1:
+                    if ftype == TType.DOUBLE:
+                        self.cpu_share = iprot.readDouble()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 2:
+                    if ftype == TType.I64:
+                        self.memory_bytes = iprot.readI64()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 3:
+                    if ftype == TType.I32:
+                        self.threads = iprot.readI32()
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('ProcessState')
+            if self.cpu_share is not None:
+                oprot.writeFieldBegin('cpu_share', TType.DOUBLE, 1)
+                oprot.writeDouble(self.cpu_share)
+                oprot.writeFieldEnd()
+            if self.memory_bytes is not None:
+                oprot.writeFieldBegin('memory_bytes', TType.I64, 2)
+                oprot.writeI64(self.memory_bytes)
+                oprot.writeFieldEnd()
+            if self.threads is not None:
+                oprot.writeFieldBegin('threads', TType.I32, 3)
+                oprot.writeI32(self.threads)
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        if self.cpu_share is None:
+            raise TProtocolException(message='Required field cpu_share is unset!')
+        if self.memory_bytes is None:
+            raise TProtocolException(message='Required field memory_bytes is unset!')
+        if self.threads is None:
+            raise TProtocolException(message='Required field threads is unset!')
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class NumericClass(object):
     """
     What decides the bits of a floating-point result.
@@ -1688,6 +1798,7 @@ class Heartbeat(object):
      - worker
      - running
      - system
+     - process
 
     """
     thrift_spec: typing.Any = None
@@ -1696,13 +1807,15 @@ class Heartbeat(object):
         'worker',
         'running',
         'system',
+        'process',
     )
 
 
-    def __init__(self, worker: str = None, running: list[Progress] = None, system: SystemState = None,):
+    def __init__(self, worker: str = None, running: list[Progress] = None, system: SystemState = None, process: typing.Optional[ProcessState] = None,):
         self.worker: str = worker
         self.running: list[Progress] = running
         self.system: SystemState = system
+        self.process: typing.Optional[ProcessState] = process
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1737,6 +1850,12 @@ class Heartbeat(object):
                         self.system.read(iprot)
                     else:
                         iprot.skip(ftype)
+                elif fid == 4:
+                    if ftype == TType.STRUCT:
+                        self.process = ProcessState()
+                        self.process.read(iprot)
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -1766,6 +1885,10 @@ class Heartbeat(object):
             if self.system is not None:
                 oprot.writeFieldBegin('system', TType.STRUCT, 3)
                 self.system.write(oprot)
+                oprot.writeFieldEnd()
+            if self.process is not None:
+                oprot.writeFieldBegin('process', TType.STRUCT, 4)
+                self.process.write(oprot)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3154,6 +3277,13 @@ SystemState.thrift_spec = (
     (3, TType.DOUBLE, 'memory_used', None, None, ),  # 3
     (4, TType.DOUBLE, 'io_wait', None, None, ),  # 4
 )
+all_structs.append(ProcessState)
+ProcessState.thrift_spec = (
+    None,  # 0
+    (1, TType.DOUBLE, 'cpu_share', None, None, ),  # 1
+    (2, TType.I64, 'memory_bytes', None, None, ),  # 2
+    (3, TType.I32, 'threads', None, None, ),  # 3
+)
 all_structs.append(NumericClass)
 NumericClass.thrift_spec = (
     None,  # 0
@@ -3196,6 +3326,7 @@ Heartbeat.thrift_spec = (
     (1, TType.STRING, 'worker', 'UTF8', None, ),  # 1
     (2, TType.LIST, 'running', (TType.STRUCT, [Progress, None], False), None, ),  # 2
     (3, TType.STRUCT, 'system', [SystemState, None], None, ),  # 3
+    (4, TType.STRUCT, 'process', [ProcessState, None], None, ),  # 4
 )
 all_structs.append(HeartbeatReply)
 HeartbeatReply.thrift_spec = (

@@ -1,0 +1,104 @@
+"""What is kept of the samples that heartbeats bring."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from downpour.manager.usage import SAMPLES_MAX, Usage
+from downpour.runtime.facts import Fact, ResourcesUsed, Sample, to_fields
+from downpour.scheduler import events as on
+from downpour.values import AttemptId, ProcessState, Progress, SystemState
+
+
+class Notebook:
+    """Whatever was put on record."""
+
+    def __init__(self) -> None:
+        self.facts: list[tuple[str, ResourcesUsed]] = []
+        self.usage = Usage(self.write)
+
+    def write(self, experiment: str, now: float, fact: Fact) -> None:
+        """Keep a fact."""
+        del now
+        assert isinstance(fact, ResourcesUsed)
+        self.facts.append((experiment, fact))
+
+    def beat(self, at_seconds: float, attempt: AttemptId | None, worker: str = "ann") -> None:
+        """Hear of a worker, who uses as much of a core as the time says."""
+        progress = (
+            Progress(attempt=one, steps_done=1, steps_total=2, elapsed_seconds=1.0)
+            for one in (attempt,)
+            if one is not None
+        )
+        self.usage.hear(
+            on.HeartbeatReceived(
+                at_seconds=at_seconds,
+                worker=worker,
+                running=tuple(progress),
+                system=SystemState(cpu_others=0, load_average=0, memory_used=0, io_wait=0.25),
+                process=ProcessState(cpu_share=at_seconds, memory_bytes=812_345_344, threads=9),
+            )
+        )
+
+
+def attempt(number: int = 0, experiment: str = "one") -> AttemptId:
+    """Name an attempt."""
+    return AttemptId(experiment=experiment, round=0, shard=0, attempt=number)
+
+
+@pytest.fixture
+def notebook() -> Notebook:
+    """Nothing yet."""
+    return Notebook()
+
+
+def test_an_attempt_that_ends_leaves_one_fact(notebook: Notebook) -> None:
+    """With all that was heard of it; a second end says nothing."""
+    for second in (1.0, 2.0, 3.0):
+        notebook.beat(second, attempt())
+    notebook.usage.end("ann", attempt(), 4.0)
+    notebook.usage.end("ann", attempt(), 5.0)
+    [(experiment, fact)] = notebook.facts
+    assert experiment == "one"
+    assert fact.samples == tuple(Sample(at, at, 812_345_344, 9, 0.25) for at in (1.0, 2.0, 3.0))
+
+
+def test_who_is_at_something_else_has_ended_what_came_before(notebook: Notebook) -> None:
+    """A copy that was called off is told of when its worker is next heard."""
+    notebook.beat(1.0, attempt(0))
+    notebook.beat(2.0, attempt(1))
+    assert [fact.attempt for _, fact in notebook.facts] == [0]
+    notebook.beat(3.0, None)
+    assert [fact.attempt for _, fact in notebook.facts] == [0, 1]
+
+
+def test_what_runs_when_its_experiment_ends_is_told_too(notebook: Notebook) -> None:
+    """Of that experiment alone."""
+    notebook.beat(1.0, attempt(), "ann")
+    notebook.beat(1.0, attempt(experiment="two"), "bob")
+    notebook.usage.end_all("one", 2.0)
+    assert [experiment for experiment, _ in notebook.facts] == ["one"]
+
+
+def test_an_idle_worker_leaves_nothing(notebook: Notebook) -> None:
+    """Only what trains is of interest."""
+    notebook.beat(1.0, None)
+    notebook.usage.end("ann", attempt(), 2.0)
+    assert notebook.facts == []
+
+
+@pytest.mark.parametrize("seconds", [SAMPLES_MAX - 1, SAMPLES_MAX, 10_000])
+def test_a_long_attempt_is_told_from_beginning_to_end(notebook: Notebook, seconds: int) -> None:
+    """At even distances, in fewer samples than the limit, and some dozen bytes each at most."""
+    for second in range(seconds):
+        notebook.beat(float(second), attempt())
+    notebook.usage.end("ann", attempt(), float(seconds))
+    [(_, fact)] = notebook.facts
+    times = [sample.at_seconds for sample in fact.samples]
+    every = times[1] - times[0]
+    assert SAMPLES_MAX // 2 <= len(times) < SAMPLES_MAX
+    assert times == [every * place for place in range(len(times))]
+    assert seconds - every <= times[-1] < seconds
+    assert len(json.dumps(to_fields(fact))) < 48 * SAMPLES_MAX
