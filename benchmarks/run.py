@@ -28,6 +28,7 @@ USUAL = (
     "startup",
     "load",
     "safety",
+    "sampling",
     "recovery",
 )
 ALL = (*USUAL, "stragglers", "accuracy")

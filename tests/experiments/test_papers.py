@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from downpour.datasets import open_prepared, prepare
+from downpour.errors import SpecError
 from downpour.experiments import Folder, Grid, run_missing
+from downpour.experiments.trainers import Embedded
 from tests.experiments.conftest import FakeTrainer, Silence
 
 PAPERS = Path(__file__).parents[2] / "examples" / "papers"
@@ -40,3 +44,57 @@ def test_what_was_published_stands_beside_ours(
     assert said.count("\n| 1") == 8
     assert "| 10 workers, class | 5 | 9.80 | " in said
     assert (folder.path / "published.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_lerats_setups_are_there() -> None:
+    """Each network as one process with two threads, and as two with one each; every trial."""
+    grid = Grid.from_toml((PAPERS / "lerat.toml").read_text("utf-8"))
+    asked = [
+        (cell.spec.model, cell.spec.dataset_options["images"], cell.workers, cell.spec.threads)
+        for cell in grid.cells.values()
+    ]
+    networks = ("alexnet", 192), ("vgg16", 48)
+    assert asked == 3 * [(*network, *setup) for network in networks for setup in ((1, 2), (2, 1))]
+    for cell in grid.cells.values():
+        assert cell.spec.shards == cell.workers
+        assert (cell.spec.batch_size, cell.spec.image_size) == (8, 224)
+
+
+def test_lerats_pictures_are_prepared_as_the_paper_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same ones each time, of three classes, squeezed to 224 pixels a side, normalized."""
+    monkeypatch.syspath_prepend(str(PAPERS))
+    monkeypatch.setenv("DOWNPOUR_ALLOW", "lerat")
+    import lerat  # type: ignore[import-not-found]
+
+    pictures, classes, *_ = lerat.fire_and_smoke(images=6)
+    assert (pictures == lerat.fire_and_smoke(images=9)[0][:6]).all()
+    assert (pictures != lerat.fire_and_smoke(images=6, seed=1)[0]).any()
+    assert list(classes) == [0, 1, 2, 0, 1, 2]
+    grid = Grid.from_toml((PAPERS / "lerat.toml").read_text("utf-8"))
+    spec = next(iter(grid.cells.values())).spec.replace(dataset_options={"images": 6})
+    facts = open_prepared(tmp_path, prepare(spec, tmp_path)).facts
+    assert (facts.train_samples, facts.sample_shape, facts.classes) == (6, (3, 224, 224), 3)
+    with pytest.raises(SpecError, match="images must be at least 3"):
+        prepare(spec.replace(dataset_options={"images": 2}), tmp_path)
+
+
+@pytest.mark.slow
+def test_two_threads_and_two_processes_leave_their_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AlexNet trains on few pictures in both setups; each process's resources are on record."""
+    monkeypatch.setenv("PYTHONPATH", f"{PAPERS}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.syspath_prepend(str(PAPERS))
+    monkeypatch.setenv("DOWNPOUR_ALLOW", "lerat")
+    text = (PAPERS / "lerat.toml").read_text("utf-8").replace("trials = 3", "trials = 1")
+    text = text.replace("epochs = 3", "epochs = 2").replace("images = 192", "images = 48")
+    alexnet, _, _ = text.partition('[[experiment]]\nname = "vgg16-one-process"')
+    folder = Folder(tmp_path / "lerat", Grid.from_toml(alexnet))
+    run_missing(folder, Embedded(tmp_path / "shared"), Silence())
+    for group, processes in zip(folder.study().groups, (1, 2), strict=True):
+        samples = group.runs[0].resources
+        assert len({sample.worker for sample in samples}) == processes
+        assert all(sample.memory_bytes > 57_000_000 * 4 for sample in samples)
+        assert max(sample.cpu_share for sample in samples) > 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from downpour.reports.study import label
-from downpour.reports.summary import Column, Table, classes, outcomes, tables_of
+from downpour.reports.summary import Column, Table, classes, outcomes, resources, tables_of
 from tests.reports.conftest import Make
 
 RECORDED = Path(__file__).parent / "recorded" / "splits"
@@ -52,6 +52,21 @@ def test_classes_are_told_where_shards_differ_in_them(make: Make) -> None:
     assert [row[3] for row in table.texts()] == ["–", "–"]
     names = [table.name for table in tables_of(make.study(make.workers()))]
     assert names == ["workers-outcomes", "workers-epochs", "runs"]
+
+
+def test_what_processes_used_is_told_where_it_was_sampled(make: Make) -> None:
+    """Means of processor and I/O wait, the most of memory and threads; for one process each."""
+    runs = [
+        make.run([0.5], values=(1,), resources=make.samples("a")),
+        make.run([0.5], values=(2,), resources=make.samples("a", "b")),
+        make.run([0.5], values=(4,)),
+    ]
+    group = make.group(axes=("workers",), settings=[(1,), (2,), (4,)], runs=runs)
+    assert resources(group).texts() == [
+        ["1", "1", "1.45", "3", "7", "12.50"],
+        ["2", "2", "1.45", "3", "7", "12.50"],
+    ]
+    assert "splits-resources" in [table.name for table in tables_of(make.study(group))]
 
 
 def test_a_bar_in_a_value_does_not_end_its_column() -> None:

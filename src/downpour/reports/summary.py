@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from downpour.reports.result import Result, RoundResult
@@ -108,6 +109,8 @@ def tables_of(study: Study) -> list[Table]:
         made += [outcomes(group), epochs(group)]
         if any(run.has_uneven_data for run in group.runs):
             made.append(classes(group))
+        if any(run.resources for run in group.runs):
+            made.append(resources(group))
     return [*made, runs(study)]
 
 
@@ -179,6 +182,37 @@ def classes(group: Group) -> Table:
     return Table(f"{group.name}-classes", title, everything, tuple(rows), group.name)
 
 
+def resources(group: Group) -> Table:
+    """Say what each setting's processes used while they trained, each of them by itself."""
+    measures: list[tuple[Column, Callable[[Run], float | None]]] = [
+        (Column("processes", "processes", 0), lambda r: len({s.worker for s in r.resources})),
+        (Column("cpu_cores", "CPU, cores", 2), lambda r: _mean(s.cpu_share for s in r.resources)),
+        (
+            Column("memory_mb", "memory at most, MB", 0),
+            lambda r: max((s.memory_bytes / 1e6 for s in r.resources), default=None),
+        ),
+        (
+            Column("threads", "threads at most", 0),
+            lambda r: max((s.threads for s in r.resources), default=None),
+        ),
+        (
+            Column("io_wait_percent", "I/O wait %", 2),
+            lambda r: _mean(100 * s.io_wait for s in r.resources),
+        ),
+    ]
+    rows = tuple(
+        (
+            *map(label, values),
+            *(Estimate.of(measure(run) for run in found) for _, measure in measures),
+        )
+        for values, all_runs in group.measured
+        if (found := [run for run in all_runs if run.resources])
+    )
+    columns = (*_axes(group), *(column for column, _ in measures))
+    title = f"{group.name}: what a process used while it trained"
+    return Table(f"{group.name}-resources", title, columns, rows, group.name)
+
+
 def runs(study: Study) -> Table:
     """List every run that counts, as it was measured."""
     columns = (
@@ -226,6 +260,11 @@ def _axes(group: Group) -> tuple[Column, ...]:
 
 def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return fmean(found) if found else None
 
 
 def _head(key: str) -> list[str]:
