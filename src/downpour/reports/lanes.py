@@ -72,10 +72,12 @@ def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
             for place, worker in enumerate(workers):
                 own = _thinned([sample for sample in samples if sample.worker == worker])
                 look = {**series(place), "marker": ".", "markersize": 3.0, "linewidth": 1.1}
+                look["clip_on"] = False  # lines along the bottom would lose half of their width
                 times = [sample.at_seconds for sample in own]
                 axis.plot(times, list(map(measure, own)), label=worker, **look)
             axis.set_ylabel(name)
             axis.set_ylim(0, max(1.0, axis.get_ylim()[1]))
+        figure.align_ylabels(axes)
         axes[-1].set_xlabel("seconds since the first assignment")
         handles, names = axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=4)
