@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/experiments.md", "docs/security.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/experiments.md", "docs/monitoring.md", "docs/security.md"]
+)
 def test_every_option_and_variable_exists(page: str) -> None:
     """Each `--option` is one that the commands' help lists, and each variable is read somewhere.
 

@@ -171,11 +171,16 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A manager without workers, on a port of its own."""
-    options = ManagerOptions(
+def options(tmp_path: Path) -> ManagerOptions:
+    """How the manager of `cluster` is started."""
+    return ManagerOptions(
         shared=str(tmp_path), port=0, heartbeat_seconds=0.05, patience_seconds=0.2
     )
+
+
+@pytest.fixture
+def cluster(options: ManagerOptions, tmp_path: Path) -> Iterator[Cluster]:
+    """A manager without workers, on a port of its own."""
     manager = Manager(options)
     client = ManagerClient(parse_address(str(manager.address)))
     made = Cluster(manager, client, SharedDirectory.open(tmp_path, create=False))

@@ -26,6 +26,24 @@ Port = Annotated[
     int,
     typer.Option("--port", metavar="N", parser=whole_number, help="The port; 0: any that is free."),
 ]
+PredictorFile = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE",
+        help="Of completion times, as `downpour predictor train` makes it.",
+        show_default="the one that is shipped",
+    ),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="N",
+        parser=whole_number,
+        help="Also tell Prometheus what goes on, at this port; 0: any that is free.",
+        show_default="not told",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more of what goes on.")]
 
 
@@ -55,14 +73,8 @@ def manager(
         typer.Option("--successor", help="Wait until the manager in office is gone, then go on."),
     ] = False,
     patience: Patience = 1.0,
-    predictor: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            help="Of completion times, as `downpour predictor train` makes it.",
-            show_default="the one that is shipped",
-        ),
-    ] = "",
+    predictor: PredictorFile = "",
+    metrics_port: MetricsPort = None,
     verbose: Verbose = False,
     credentials: Credentials,
 ) -> None:
@@ -85,9 +97,14 @@ def manager(
         successor=successor,
         patience=checked_patience(patience),
         predictor=predictor,
+        metrics_port=metrics_port,
         credentials=credentials,
     )
-    run_manager(options, lambda address: note(f"manager at {address}, shared directory {shared}"))
+    run_manager(
+        options,
+        lambda address: note(f"manager at {address}, shared directory {shared}"),
+        _say_where,
+    )
 
 
 @with_credentials
@@ -117,6 +134,7 @@ def worker(
     device: Annotated[
         str, typer.Option(metavar="|".join(DEVICES), help="Where this worker trains.")
     ] = "cpu",
+    metrics_port: MetricsPort = None,
     *,
     verbose: Verbose = False,
     credentials: Credentials,
@@ -136,11 +154,12 @@ def worker(
         port=port,
         advertise=advertise,
         device=device,
+        metrics_port=metrics_port,
         credentials=credentials,
     )
     from downpour.worker.process import run_worker
 
-    run_worker(options, lambda address: note(f"worker at {address}, manager {manager}"))
+    run_worker(options, lambda address: note(f"worker at {address}, manager {manager}"), _say_where)
 
 
 def _begin(*, verbose: bool) -> None:
@@ -148,6 +167,10 @@ def _begin(*, verbose: bool) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def _say_where(url: str) -> None:
+    note(f"metrics at {url}")
 
 
 def _with_token(credentials: Credentials, shared: Path) -> Credentials:

@@ -30,6 +30,7 @@ from downpour.manager.calls import OrderedCalls
 from downpour.manager.keeper import Keeper
 from downpour.manager.recovery import Legacy
 from downpour.manager.roster import Roster
+from downpour.manager.tally import Tally
 from downpour.manager.workspace import Workspace
 from downpour.rpc.messages import Task
 from downpour.runtime.forecasting import Forecaster
@@ -101,6 +102,16 @@ class Effects:
     def space(self, experiment: str) -> Workspace | None:
         """Return an experiment's workspace, or None where there is no such experiment."""
         return self._spaces.get(experiment)
+
+    @property
+    def term(self) -> int:
+        """The manager's; 0 where it is in no office."""
+        return self._term
+
+    @property
+    def tally(self) -> Tally:
+        """What went on record since this manager began; for the driver's thread."""
+        return self._keeper.recorder.tally
 
     def close(self) -> None:
         """Let what is running end, begin nothing more; no command may come any more."""

@@ -24,6 +24,7 @@ class ManagerOptions:
     `predictor` is a file that `downpour predictor train` has made, instead of the one shipped. A
     `successor` waits until the manager in office is gone. An `embedded` manager belongs to one
     run: it neither takes up what others have left nor keeps others away, and ends what it began.
+    Metrics are served at `metrics_port`, if at all.
     """
 
     shared: str
@@ -36,6 +37,7 @@ class ManagerOptions:
     predictor: str = ""
     successor: bool = False
     embedded: bool = False
+    metrics_port: int | None = None
     credentials: Credentials = field(default_factory=Credentials)
 
 

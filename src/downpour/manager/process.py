@@ -7,7 +7,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -18,10 +18,12 @@ import psutil
 from downpour.errors import DownpourError, SharedDirectoryError, StoreError
 from downpour.manager.driver import Driver
 from downpour.manager.effects import Effects
+from downpour.manager.metrics import ManagerMetrics
 from downpour.manager.options import ManagerOptions
 from downpour.manager.recovery import Legacy, recover
 from downpour.manager.roster import Roster
 from downpour.manager.service import ManagerService
+from downpour.metrics import MetricsEndpoint
 from downpour.predictor import pretrained
 from downpour.rpc import Address, Trust, serve_manager
 from downpour.runtime.forecasting import Forecaster
@@ -51,7 +53,7 @@ class Manager:
 
         Raises:
             SharedDirectoryError: the folder cannot serve, or another manager serves there.
-            SpecError: the port is in use, a credential is wrong, others could reach the port and
+            SpecError: a port is in use, a credential is wrong, others could reach the port and
                 nothing would be asked of them, or the predictor's file is none.
         """
         trust = Trust.load(options.credentials)
@@ -84,7 +86,8 @@ class Manager:
         self._service = ManagerService(
             options, trust, shared, self._driver, self._effects, self._roster
         )
-        try:
+        with ExitStack() as undoing:
+            undoing.callback(self._lease.release)
             self._server = serve_manager(
                 self._service,
                 options.host,
@@ -92,10 +95,18 @@ class Manager:
                 trust=trust,
                 on_end=self._service.connection_ended,
             )
+            undoing.callback(self._server.stop)
+            self._metrics = self._measured(options, trust)
+            undoing.callback(self._close_metrics)
             self._begin(shared, core)
-        except BaseException:
-            self._lease.release()
-            raise
+            undoing.pop_all()
+
+    def _measured(self, options: ManagerOptions, trust: Trust) -> MetricsEndpoint | None:
+        """Make the endpoint of metrics, where one is wanted; it answers nobody yet."""
+        if options.metrics_port is None:
+            return None
+        source = ManagerMetrics(self._driver, self._effects)
+        return MetricsEndpoint(source, self.address.host, options.metrics_port, trust)
 
     def _begin(self, shared: SharedDirectory, core: Replay) -> None:
         """Take office, go on with what was left, and answer.
@@ -110,17 +121,25 @@ class Manager:
         self._driver.start()
         self._driver.ask(lambda _: self._effects.carry_out(core.resume()))
         self._server.start()
+        if self._metrics is not None:
+            self._metrics.start()
 
     @property
     def address(self) -> Address:
         """Where it answers."""
         return self._server.address
 
+    @property
+    def metrics_url(self) -> str:
+        """Where it tells its metrics; empty where it does not."""
+        return self._metrics.url if self._metrics is not None else ""
+
     def close(self) -> None:
         """Answer nobody any more, let what is running end.
 
         Its experiments are there for the next manager; those of an embedded one are cancelled.
         """
+        self._close_metrics()
         self._driver.end_waits()
         if self._embedded:
             with suppress(DownpourError):
@@ -132,6 +151,10 @@ class Manager:
         self._service.withdraw()
         if not self._embedded:
             self._lease.release()
+
+    def _close_metrics(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
 
     def check_office(self) -> None:
         """Stop where a later manager has taken over, though this one never gave up its lock."""
@@ -146,8 +169,14 @@ class Manager:
             raise SharedDirectoryError(self._lease.root, reason)
 
 
-def run_manager(options: ManagerOptions, ready: Callable[[Address], None]) -> None:
+def run_manager(
+    options: ManagerOptions,
+    ready: Callable[[Address], None],
+    measured: Callable[[str], None] = lambda _: None,
+) -> None:
     """Serve until SIGTERM or SIGINT; calls `ready` with the address once it answers.
+
+    Where it tells metrics, `measured` is called after that, with their URL.
 
     Raises:
         StoreError: the shared directory can be used no more; all that counts is in it.
@@ -168,6 +197,8 @@ def run_manager(options: ManagerOptions, ready: Callable[[Address], None]) -> No
         signal.signal(signal.SIGINT, leave)
         log.info("manager serves at %s", manager.address)
         ready(manager.address)
+        if manager.metrics_url:
+            measured(manager.metrics_url)
         _wait(stop, manager)
     finally:
         manager.close()

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 
 from downpour.manager.roster import Roster
+from downpour.manager.tally import Tally
 from downpour.manager.usage import Usage
 from downpour.manager.workspace import Workspace
 from downpour.runtime import facts
@@ -24,9 +25,10 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Appends to the records of the given workspaces."""
+    """Appends to the records of the given workspaces, and keeps a tally."""
 
     def __init__(self, spaces: Mapping[str, Workspace], roster: Roster) -> None:
+        self.tally = Tally()
         self._spaces = spaces
         self._roster = roster
         self._touched: set[str] = set()
@@ -273,6 +275,7 @@ class Recorder:
         space = self._spaces.get(experiment)
         if space is not None and experiment in self._submitted_at:
             space.record.append(now, fact)
+            self.tally.take(fact)
             self._touched.add(experiment)
 
 

@@ -27,7 +27,7 @@ from downpour.rpc.messages import (
     WorkerInfo,
     WorkerStatus,
 )
-from downpour.rpc.server import Limits, Server
+from downpour.rpc.server import Limits, Server, listen
 from downpour.rpc.services import ManagerService, WorkerService, serve_manager, serve_worker
 from downpour.rpc.trust import OPEN, Trust
 
@@ -60,6 +60,7 @@ __all__ = [
     "WorkerInfo",
     "WorkerService",
     "WorkerStatus",
+    "listen",
     "pack_indices",
     "parse_address",
     "serve_manager",

@@ -82,7 +82,7 @@ class Server:
         self._limits = limits or Limits()
         self._trust = trust
         self._on_end = on_end
-        self._listener = _bound(host, port, trust)
+        self._listener = listen(host, port, trust)
         self.address = Address(*self._listener.getsockname()[:2])
         self._changed = Condition()
         self._connections: dict[Thread, frames.Channel] = {}
@@ -245,10 +245,14 @@ def _refuser_of_unknown(methods: frozenset[str]) -> Callable[[str, int, int], No
     return refuse
 
 
-def _bound(host: str, port: int, trust: Trust) -> socket.socket:
-    """Listen; IPv4 where a name has both kinds of address, and both kinds for `::`."""
+def listen(host: str, port: int, trust: Trust, field: str = "port") -> socket.socket:
+    """Listen; IPv4 where a name has both kinds of address, and both kinds for `::`.
+
+    Raises:
+        SpecError: as `Server`; `field` is what the user calls the port.
+    """
     if not 0 <= port <= 65535:
-        raise SpecError("port", port, "a port from 0 to 65535; 0 picks a free one")
+        raise SpecError(field, port, "a port from 0 to 65535; 0 picks a free one")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         family, *_, address = min(found, key=lambda entry: entry[0] == socket.AF_INET6)
@@ -261,7 +265,7 @@ def _bound(host: str, port: int, trust: Trust) -> socket.socket:
         raise SpecError("host", host, "a name or address of this machine") from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise SpecError("port", port, f"is in use on {host}") from error
+            raise SpecError(field, port, f"is in use on {host}") from error
         if error.errno == errno.EACCES:
-            raise SpecError("port", port, "a port this user may open, from 1024 on") from error
+            raise SpecError(field, port, "a port this user may open, from 1024 on") from error
         raise SpecError("host", host, f"an address of this machine ({error.strerror})") from error

@@ -25,7 +25,8 @@ class HandedOver(Exception):
 class TaskControl:
     """How far an attempt has come, and whether it is still wanted, and here.
 
-    `patience` scales how long what it needs may be missing.
+    `patience` scales how long what it needs may be missing; its own work begins after
+    `steps_before`, where a snapshot ends.
     """
 
     attempt: AttemptId
@@ -34,6 +35,7 @@ class TaskControl:
     leaving: Event = field(default_factory=Event)
     steps_done: int = 0
     steps_total: int = 0
+    steps_before: int = 0
     began_at: float = field(default_factory=time.monotonic)
     snapshot: Snapshot | None = None
     known_snapshot: Snapshot | None = None

@@ -12,7 +12,8 @@ class WorkerOptions:
     """How to start a worker.
 
     `host` and `port` are where it listens (port 0: any that is free); `advertise` is the host, or
-    HOST:PORT, that the manager calls it back at, where that differs.
+    HOST:PORT, that the manager calls it back at, where that differs. Metrics are served at
+    `metrics_port`, if at all.
     """
 
     manager: str
@@ -23,6 +24,7 @@ class WorkerOptions:
     advertise: str = ""
     device: str = "cpu"
     connect_seconds: float = 10.0
+    metrics_port: int | None = None
     credentials: Credentials = field(default_factory=Credentials)
 
     def arguments(self) -> list[str]:
@@ -31,4 +33,6 @@ class WorkerOptions:
         words += ["--host", self.host, "--port", str(self.port), "--device", self.device]
         for flag, value in (("--name", self.name), ("--advertise", self.advertise)):
             words += [flag, value] if value else []
+        if self.metrics_port is not None:
+            words += ["--metrics-port", str(self.metrics_port)]
         return words

@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -17,11 +18,13 @@ from types import FrameType
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from downpour.errors import SpecError, Unreachable
+from downpour.metrics import MetricsEndpoint
 from downpour.rpc import Address, Trust, parse_address, serve_worker
 from downpour.store import SharedDirectory
 from downpour.worker.agent import WorkerAgent
 from downpour.worker.environment import keep_memory, wait_passively
 from downpour.worker.managers import Managers
+from downpour.worker.metrics import WorkerMetrics
 from downpour.worker.options import WorkerOptions
 from downpour.worker.system import numeric_class
 
@@ -31,8 +34,14 @@ _EVERYWHERE = "::"
 _EVERYWHERE_V4 = "0.0.0.0"  # noqa: S104 - only where trust is asked for
 
 
-def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None:
+def run_worker(
+    options: WorkerOptions,
+    ready: Callable[[Address], None],
+    measured: Callable[[str], None] = lambda _: None,
+) -> None:
     """Work until told to leave; calls `ready` with its address once it is registered.
+
+    Where it tells metrics, `measured` is called after that, with their URL.
 
     Raises:
         Unreachable: no manager answers at the address.
@@ -40,7 +49,7 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
         Untrusted: token or certificates do not fit the manager's.
         IncompatiblePeer: the manager runs a version that does not fit.
         Refused: the manager cannot call this worker back.
-        SpecError: an address is none, or the port, the device or a credential cannot be had.
+        SpecError: an address is none, or a port, the device or a credential cannot be had.
     """
     wait_passively()
     keep_memory()
@@ -48,21 +57,25 @@ def run_worker(options: WorkerOptions, ready: Callable[[Address], None]) -> None
     shared = SharedDirectory.open(Path(options.shared), create=False)
     address = parse_address(options.manager, field="manager")
     managers = Managers(shared, address, trust)
-    agent = _make_agent(options, managers, shared)
+    agent, metrics = _make_agent(options, managers, shared)
     host = options.host or listening_host(address)
-    server = serve_worker(agent, host, options.port, trust=trust).start()
-    try:
+    with ExitStack() as ending:
+        ending.callback(managers.close)
+        server = serve_worker(agent, host, options.port, trust=trust).start()
+        ending.callback(server.stop)
         _leave_on_signals(agent)
+        endpoint = _measured(options, metrics, server.address.host, trust)
+        if endpoint is not None:
+            ending.callback(endpoint.close)
         where = advertised(options.advertise, host, server.address.port)
         for attempt in _patiently(options.connect_seconds):
             with attempt:
                 here = agent.register(*where)
         log.info("%s serves at %s for the manager at %s", agent.name, here, address)
         ready(here)
+        if endpoint is not None:
+            measured(endpoint.start().url)
         agent.run(_import_the_rest)
-    finally:
-        server.stop()
-        managers.close()
 
 
 def check_device(device: str) -> None:
@@ -92,7 +105,9 @@ def advertised(asked: str, listening: str, port: int) -> tuple[str, int]:
     return ("" if listening in {_EVERYWHERE, _EVERYWHERE_V4} else listening), port
 
 
-def _make_agent(options: WorkerOptions, managers: Managers, shared: SharedDirectory) -> WorkerAgent:
+def _make_agent(
+    options: WorkerOptions, managers: Managers, shared: SharedDirectory
+) -> tuple[WorkerAgent, WorkerMetrics]:
     import torch
 
     from downpour.worker.task import TaskRunner
@@ -100,8 +115,18 @@ def _make_agent(options: WorkerOptions, managers: Managers, shared: SharedDirect
     check_device(options.device)
     name = options.name or f"{socket.gethostname()}-{secrets.token_hex(2)}"
     numerics = numeric_class(str(torch.__version__), options.device)
-    run_task = TaskRunner(shared, options.device).run
-    return WorkerAgent(managers.first, shared, name, numerics, run_task, managers.another)
+    metrics = WorkerMetrics(TaskRunner(shared, options.device).run)
+    agent = WorkerAgent(managers.first, shared, name, numerics, metrics.run, managers.another)
+    return agent, metrics
+
+
+def _measured(
+    options: WorkerOptions, metrics: WorkerMetrics, host: str, trust: Trust
+) -> MetricsEndpoint | None:
+    """Make the endpoint of metrics, where one is wanted; it answers nobody yet."""
+    if options.metrics_port is None:
+        return None
+    return MetricsEndpoint(metrics, host, options.metrics_port, trust)
 
 
 def _import_the_rest() -> None:

@@ -72,7 +72,8 @@ class TaskRunner:
         self._control = control
         bench = self._workbench(task, control.patience)
         training = _begin(bench, task)
-        control.steps_done, control.steps_total = training.steps_done, training.steps_total
+        control.steps_before = control.steps_done = training.steps_done
+        control.steps_total = training.steps_total
         loaded = time.perf_counter()
         snapshots = Snapshots(bench.snapshots, control, bench.spec.snapshot_every)
         try:

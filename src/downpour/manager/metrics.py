@@ -1,0 +1,135 @@
+"""What a manager tells Prometheus; read at each scrape from what it knows anyway.
+
+All but the size of the journals comes from the driver's thread, so that it fits together. Names of
+experiments are labels only for the one that is active: there is one at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from downpour.manager.driver import Driver
+from downpour.manager.effects import Effects
+from downpour.manager.tally import ENDS, Tally
+from downpour.metrics import counter, gauge, summary
+from downpour.runtime.journal import segments
+from downpour.scheduler import Scheduler
+from downpour.scheduler.experiment import Experiment
+from downpour.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, Table
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+_ENDED = {"finished", "failed", "cancelled"}
+
+
+class ManagerMetrics:
+    """The source of a manager's metrics; called by many threads.
+
+    Args:
+        driver: owns the core.
+        effects: knows the term and the experiments' folders, and counts.
+    """
+
+    def __init__(self, driver: Driver, effects: Effects) -> None:
+        self._driver = driver
+        self._effects = effects
+
+    def __call__(self) -> Iterator[Metric]:
+        """Give the metrics as they are now; raises Refused where the manager is stopping."""
+        effects = self._effects
+        yield from self._driver.ask(lambda core: _known(core, effects.tally))
+        going = self._driver.ask(_going)
+        spaces = filter(None, map(effects.space, going))
+        folders = [space.shared.experiment_path(space.experiment) for space in spaces]
+        told = "Size of the journals of the experiments that have not ended."
+        yield gauge("downpour_journal_bytes", told, sum(map(_journal_bytes, folders)))
+        yield gauge("downpour_term", "The number of this manager's term.", effects.term)
+
+
+def _known(core: Scheduler, tally: Tally) -> list[Metric]:
+    return [*_standing(core), *_active(core.active), *_past(tally)]
+
+
+def _standing(core: Scheduler) -> Iterator[Metric]:
+    workers = (worker.life.state for worker in core.workers)
+    told = "Workers that are here, by state."
+    yield gauge("downpour_workers", told, _by_state(WORKER, workers, {"gone"}), "state")
+    slowness = {worker.name: median(worker.slowness) for worker in core.workers if worker.slowness}
+    told = "Seconds a sample over those of the round's median worker, the median of 16 rounds."
+    yield gauge("downpour_worker_slowness_ratio", told, slowness, "worker")
+    told = "Workers that a policy has asked for so far."
+    yield gauge("downpour_workers_wanted", told, core.wanted_workers)
+    experiments = core.experiments.values()
+    states = _by_state(EXPERIMENT, (each.life.state for each in experiments))
+    yield gauge("downpour_experiments", "Experiments of this manager, by state.", states, "state")
+    done = sum(each.rounds_done for each in experiments)
+    told = "Rounds that became a model, of all experiments, also under earlier managers."
+    yield counter("downpour_rounds_total", told, done)
+    current = core.active.round if core.active else None
+    tasks = _by_state(TASK, (task.life.state for task in current.tasks) if current else ())
+    yield gauge("downpour_tasks", "Tasks of the current round, by state.", tasks, "state")
+
+
+def _active(active: Experiment | None) -> Iterator[Metric]:
+    """Tell of the experiment that is active, under its name."""
+    done = {active.name: active.rounds_done} if active else {}
+    asked = {active.name: active.spec.epochs} if active else {}
+    told = "Rounds of the active experiment that became a model."
+    yield gauge("downpour_experiment_rounds_done", told, done, "experiment")
+    told = "Rounds that the active experiment is to have."
+    yield gauge("downpour_experiment_rounds_asked", told, asked, "experiment")
+    last = active.last_evaluation if active else None
+    accuracy = {active.name: last.accuracy} if active and last else {}
+    loss = {active.name: last.loss} if active and last else {}
+    told = "Share of the test examples that the active experiment's model gets right."
+    yield gauge("downpour_experiment_accuracy_ratio", told, accuracy, "experiment")
+    told = "Mean loss of the active experiment's model on the test examples."
+    yield gauge("downpour_experiment_test_loss", told, loss, "experiment")
+
+
+def _past(tally: Tally) -> Iterator[Metric]:
+    yield counter("downpour_attempts_assigned_total", "Tasks given to workers.", tally.assigned)
+    told = "Attempts by what became of them: counted, handed_over, withdrawn, lost and so on."
+    ends = {end: tally.ended[end] for end in ENDS}
+    yield counter("downpour_attempts_ended_total", told, ends, "end")
+    told = "States of tasks that were published for others to go on from."
+    yield counter("downpour_snapshots_total", told, tally.snapshots)
+    told = "Shards that a round was closed without."
+    yield counter("downpour_shards_dropped_total", told, tally.dropped)
+    told = "Updates that differ from the one that counts, though they should be the same."
+    yield counter("downpour_updates_contradicted_total", told, tally.contradicted)
+    told = "From a round's first assignment to its last update."
+    yield summary("downpour_round_seconds", told, tally.training)
+    told = "The same of the last round."
+    yield gauge("downpour_last_round_seconds", told, tally.training.last_seconds)
+    told = "From a round's last update to the next model."
+    yield summary("downpour_aggregation_seconds", told, tally.aggregation)
+    told = "Evaluation of a model, beside the next round."
+    yield summary("downpour_evaluation_seconds", told, tally.evaluation)
+
+
+def _by_state(
+    table: Table, states: Iterable[str], left_out: Iterable[str] = ()
+) -> Mapping[str, int]:
+    """Count states, naming all that there are, so that none is missing from a graph."""
+    known = dict.fromkeys(state for pair in table.items() for state in (pair[0][0], pair[1]))
+    counts = Counter(states)
+    return {state: counts[state] for state in known if state not in left_out}
+
+
+def _going(core: Scheduler) -> list[str]:
+    return [each.name for each in core.experiments.values() if each.life.state not in _ENDED]
+
+
+def _journal_bytes(folder: Path) -> int:
+    total = 0
+    with suppress(OSError):  # a checkpoint replaces segments meanwhile
+        for segment in segments(folder):
+            total += segment.stat().st_size
+    return total

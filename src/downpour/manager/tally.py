@@ -1,0 +1,59 @@
+"""Counts what goes on record, since this manager began; nothing is decided from it.
+
+One for all experiments. The driver's thread owns it: whoever else wants to read it asks there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from downpour.metrics import Timing
+from downpour.runtime import facts
+from downpour.runtime.facts import Fact
+from downpour.values import FailureKind
+
+COUNTED = "counted"
+ENDS = (COUNTED, *map(str, FailureKind))
+"""What becomes of attempts: they count, or come to nothing for a reason."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened: attempts `assigned` and `ended`, by how; shards that were `dropped`.
+
+    `snapshots` counts the published states of tasks, `contradicted` the updates that differ from
+    the one that counts. `training` is timed by round, from its first assignment to its last update.
+    """
+
+    assigned: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+    snapshots: int = 0
+    dropped: int = 0
+    contradicted: int = 0
+    training: Timing = field(default_factory=Timing)
+    aggregation: Timing = field(default_factory=Timing)
+    evaluation: Timing = field(default_factory=Timing)
+
+    def take(self, fact: Fact) -> None:
+        """Take in what went on record of one experiment."""
+        match fact:
+            case facts.Assigned():
+                self.assigned += 1
+            case facts.Updated():
+                self.ended[COUNTED] += 1
+            case facts.AttemptFailed():
+                self.ended[fact.failure] += 1
+            case facts.Saved():
+                self.snapshots += 1
+            case facts.Dropped():
+                self.dropped += len(fact.shards)
+            case facts.Contradicted():
+                self.contradicted += 1
+            case facts.Aggregated():
+                self.training.add(fact.train_seconds)
+                self.aggregation.add(fact.seconds)
+            case facts.Evaluated():
+                self.evaluation.add(fact.seconds)
+            case _:
+                pass

@@ -1,0 +1,121 @@
+"""What a worker tells Prometheus: the tasks it had, the one it has, and how its machine is.
+
+`WorkerMetrics` looks on while tasks are carried out, at the one place where all of them pass, and
+is the source of the metrics. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from downpour.metrics import Timing, counter, gauge, summary
+from downpour.rpc.messages import Task
+from downpour.values import Update
+from downpour.worker.agent import RunTask
+from downpour.worker.control import HandedOver, TaskCancelled, TaskControl
+from downpour.worker.system import SystemSampler
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+TRAINED, FAILED, CANCELLED, HANDED_OVER = "trained", "failed", "cancelled", "handed_over"
+ENDS = (TRAINED, FAILED, CANCELLED, HANDED_OVER)
+
+
+class WorkerMetrics:
+    """Carries tasks out as `run_task` does, counting; tasks come from one thread, scrapes from any.
+
+    Steps and samples are those of this worker: what a snapshot brought along is somebody else's.
+    """
+
+    def __init__(self, run_task: RunTask) -> None:
+        self._run_task = run_task
+        self._lock = Lock()
+        self._running: TaskControl | None = None
+        self._ended: Counter[str] = Counter()
+        self._steps = 0
+        self._samples = 0.0
+        self._samples_per_second = 0.0
+        self._load, self._train, self._publish = Timing(), Timing(), Timing()
+        self._sampler = SystemSampler()
+
+    def run(self, task: Task, control: TaskControl) -> Update:
+        """Carry a task out; raises what `run_task` raises."""
+        with self._lock:
+            self._running = control
+        end, update = FAILED, None
+        try:
+            update = self._run_task(task, control)
+            end = TRAINED
+        except TaskCancelled:
+            end = CANCELLED
+            raise
+        except HandedOver:
+            end = HANDED_OVER
+            raise
+        finally:
+            self._note(end, control, update)
+        return update
+
+    def __call__(self) -> Iterator[Metric]:
+        """Give the metrics as they are now; the machine's are averages since the last time."""
+        with self._lock:
+            yield from self._work()
+            yield from self._machine()
+
+    def _note(self, end: str, control: TaskControl, update: Update | None) -> None:
+        with self._lock:
+            self._running = None
+            self._ended[end] += 1
+            steps = _own_steps(control)
+            self._steps += steps
+            if update is None:
+                return
+            samples = update.samples * steps / update.steps if update.steps else 0.0
+            self._samples += samples
+            if update.train_seconds > 0:
+                self._samples_per_second = samples / update.train_seconds
+            self._load.add(update.load_seconds)
+            self._train.add(update.train_seconds)
+            self._publish.add(update.publish_seconds)
+
+    def _work(self) -> Iterator[Metric]:
+        running = self._running
+        steps = self._steps + (_own_steps(running) if running else 0)
+        yield counter("downpour_worker_steps_total", "Optimizer steps made.", steps)
+        ended = {end: self._ended[end] for end in ENDS}
+        told = "Tasks that this worker is done with, by what became of them."
+        yield counter("downpour_worker_tasks_total", told, ended, "end")
+        told = "Whether it has a task."
+        yield gauge("downpour_worker_busy", told, running is not None)
+        told = "How much of its task is done; 0 where it has none."
+        share = running.progress().share if running else 0.0
+        yield gauge("downpour_worker_task_done_ratio", told, share)
+        told = "Samples trained, of tasks that were finished."
+        yield counter("downpour_worker_samples_total", told, self._samples)
+        told = "Samples a second while training, of the last finished task."
+        yield gauge("downpour_worker_samples_per_second", told, self._samples_per_second)
+        told = "Before training: the model, the shard and what the experiment needs."
+        yield summary("downpour_worker_load_seconds", told, self._load)
+        told = "Training of a task, as far as it was this worker's."
+        yield summary("downpour_worker_train_seconds", told, self._train)
+        told = "Publication of an update."
+        yield summary("downpour_worker_publish_seconds", told, self._publish)
+
+    def _machine(self) -> Iterator[Metric]:
+        state = self._sampler.sample()
+        told = "Share of the machine's processors that others keep busy."
+        yield gauge("downpour_worker_cpu_others_ratio", told, state.cpu_others)
+        told = "The machine's load average over a minute."
+        yield gauge("downpour_worker_load_average", told, state.load_average)
+        told = "Share of the machine's memory that is used."
+        yield gauge("downpour_worker_memory_used_ratio", told, state.memory_used)
+        told = "Share of the processors' time spent waiting for disks."
+        yield gauge("downpour_worker_io_wait_ratio", told, state.io_wait)
+
+
+def _own_steps(control: TaskControl) -> int:
+    return control.steps_done - control.steps_before

@@ -1,0 +1,126 @@
+"""What a real manager tells Prometheus, over real HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from downpour.errors import SpecError
+from downpour.manager.options import ManagerOptions
+from downpour.manager.process import Manager
+from downpour.manager.tally import Tally
+from downpour.runtime import facts
+from downpour.values import FailureKind
+
+Told = dict[tuple[str, ...], float]
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> ManagerOptions:
+    """A manager that tells its metrics."""
+    return ManagerOptions(
+        shared=str(tmp_path),
+        port=0,
+        heartbeat_seconds=0.05,
+        patience_seconds=0.2,
+        metrics_port=0,
+    )
+
+
+def scraped(url: str) -> Told:
+    """Fetch and parse; returns each sample by its name and the values of its labels."""
+    with urlopen(url, timeout=10) as answer:  # noqa: S310
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    assert all(family.documentation for family in families)
+    samples = (sample for family in families for sample in family.samples)
+    return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+
+
+def test_a_manager_at_rest_tells_zeros(cluster: Any) -> None:
+    """Every state is named from the beginning, so that no graph has gaps."""
+    told = scraped(cluster.manager.metrics_url)
+    for state in ("idle", "busy", "stuck"):
+        assert told["downpour_workers", state] == 0
+    for state in ("waiting", "preparing", "running", "finished", "failed", "cancelled"):
+        assert told["downpour_experiments", state] == 0
+    for state in ("pending", "running", "published", "applied", "dropped"):
+        assert told["downpour_tasks", state] == 0
+    for kind in FailureKind:
+        assert told["downpour_attempts_ended_total", kind] == 0
+    assert told["downpour_rounds_total",] == told["downpour_journal_bytes",] == 0
+    assert told["downpour_term",] == 1
+    assert not any(name == "downpour_experiment_rounds_done" for name, *_ in told)
+
+
+def test_an_experiment_under_way_is_told_of(cluster: Any) -> None:
+    """Its workers, its tasks and its journal; its name only as long as it is active."""
+    cluster.join("ann", lambda *_: None)
+    experiment = cluster.submit()
+    cluster.status_when(lambda s: any(w.state == "busy" for w in s.workers))
+    told = scraped(cluster.manager.metrics_url)
+    assert told["downpour_workers", "busy"] == 1
+    assert told["downpour_experiments", "running"] == 1
+    assert (told["downpour_tasks", "running"], told["downpour_tasks", "pending"]) == (1, 1)
+    assert told["downpour_experiment_rounds_done", experiment] == 0
+    assert told["downpour_experiment_rounds_asked", experiment] == 2
+    assert told["downpour_attempts_assigned_total",] == 1
+    assert told["downpour_journal_bytes",] > 0
+    cluster.client.cancel(experiment)
+    told = scraped(cluster.manager.metrics_url)
+    assert told["downpour_experiments", "cancelled"] == 1
+    assert told["downpour_journal_bytes",] == 0
+    assert ("downpour_experiment_rounds_done", experiment) not in told
+
+
+def test_what_came_of_an_experiment_is_counted(cluster: Any) -> None:
+    """Rounds, attempts and how long they took."""
+    cluster.join("ann")
+    cluster.join("bob")
+    cluster.end_of(cluster.submit())
+    told = scraped(cluster.manager.metrics_url)
+    assert told["downpour_experiments", "finished"] == 1
+    assert told["downpour_workers", "idle"] == 2
+    assert told["downpour_rounds_total",] == told["downpour_round_seconds_count",] == 2
+    assert told["downpour_attempts_ended_total", "counted"] == 4
+    assert told["downpour_attempts_assigned_total",] >= 4
+    assert told["downpour_round_seconds_sum",] >= told["downpour_last_round_seconds",] > 0
+    assert told["downpour_aggregation_seconds_count",] == 2
+    assert told["downpour_evaluation_seconds_count",] == 2
+
+
+def test_the_endpoint_ends_with_its_manager(cluster: Any, options: ManagerOptions) -> None:
+    """Its port is free again; and one that is taken keeps the manager from beginning at all."""
+    port = int(cluster.manager.metrics_url.removesuffix("/metrics").rpartition(":")[2])
+    shared = Path(options.shared) / "other"
+    other = replace(options, shared=str(shared), metrics_port=port)
+    with pytest.raises(SpecError, match=f"metrics_port = {port}: is in use on 127.0.0.1"):
+        Manager(other)
+    cluster.manager.close()
+    with_port = Manager(other)
+    assert isinstance(scraped(with_port.metrics_url), dict)
+    with_port.close()
+
+
+def test_a_manager_tells_nothing_unless_asked_to(tmp_path: Path) -> None:
+    """There is no endpoint then."""
+    manager = Manager(ManagerOptions(shared=str(tmp_path), port=0))
+    assert manager.metrics_url == ""
+    manager.close()
+
+
+def test_attempts_are_counted_by_their_end() -> None:
+    """Those that were moved away as well as those that were lost."""
+    of: dict[str, Any] = {"round": 0, "shard": 0, "attempt": 0, "worker": "ann"}
+    tally = Tally()
+    for kind in (FailureKind.HANDED_OVER, FailureKind.WITHDRAWN, FailureKind.WITHDRAWN):
+        tally.take(facts.AttemptFailed(**of, failure=kind, reason=""))
+    tally.take(facts.Saved(**of, step=1, bytes=1))
+    tally.take(facts.Dropped(round=0, shards=(1, 2), reason=""))
+    tally.take(facts.WorkerLeft(worker="ann", reason=""))
+    assert tally.ended == {"handed_over": 1, "withdrawn": 2}
+    assert (tally.snapshots, tally.dropped, tally.assigned) == (1, 2, 0)

@@ -1,0 +1,143 @@
+"""The Prometheus endpoint by itself: what it binds, whom it answers, how it takes trouble."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from downpour.credentials import Credentials
+from downpour.errors import Refused, SpecError
+from downpour.metrics import MetricsEndpoint, Timing, counter, gauge, summary
+from downpour.operations.certificates import issue
+from downpour.rpc import OPEN, Trust
+from downpour.version import VERSION
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+PATIENCE_SECONDS = 10
+
+
+def some() -> Iterator[Metric]:
+    """Give a metric of each kind."""
+    took = Timing()
+    took.add(1.0)
+    took.add(2.5)
+    yield gauge("downpour_level", "How high it stands.", 0.5)
+    yield counter("downpour_ends_total", "Ends, by kind.", {"good": 2, "bad": 0}, "kind")
+    yield summary("downpour_wait_seconds", "Waiting.", took)
+
+
+@contextmanager
+def serving(
+    source: Callable[[], Iterator[Metric]] = some, host: str = "127.0.0.1", trust: Trust = OPEN
+) -> Iterator[str]:
+    """Serve a source at a free port; gives the URL."""
+    endpoint = MetricsEndpoint(source, host, 0, trust).start()
+    yield endpoint.url
+    endpoint.close()
+
+
+def scraped(url: str, context: ssl.SSLContext | None = None) -> dict[tuple[str, ...], float]:
+    """Fetch and parse; returns each sample by its name and the values of its labels."""
+    with urlopen(url, timeout=PATIENCE_SECONDS, context=context) as answer:  # noqa: S310
+        text = answer.read().decode()
+    samples = (s for family in text_string_to_metric_families(text) for s in family.samples)
+    return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+
+
+def test_every_kind_of_metric_arrives() -> None:
+    """And beside the source's, the version and how long the process has served."""
+    with serving() as url:
+        assert url.startswith("http://127.0.0.1:")
+        assert url.endswith("/metrics")
+        told = scraped(url)
+    assert told["downpour_level",] == 0.5
+    assert told["downpour_ends_total", "good"] == 2
+    assert told["downpour_ends_total", "bad"] == 0
+    assert (told["downpour_wait_seconds_count",], told["downpour_wait_seconds_sum",]) == (2, 3.5)
+    assert told["downpour_build_info", VERSION] == 1
+    assert told["downpour_uptime_seconds",] >= 0
+
+
+def test_ipv6_is_served_too() -> None:
+    """Wherever the service listens."""
+    with serving(host="::1") as url:
+        assert url.startswith("http://[::1]:")
+        assert scraped(url)["downpour_level",] == 0.5
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_is_none_is_named(port: int) -> None:
+    """As the user calls it."""
+    with pytest.raises(SpecError, match=rf"metrics_port = {port}: a port from 0 to 65535"):
+        MetricsEndpoint(some, "127.0.0.1", port, OPEN)
+
+
+def test_a_port_in_use_is_named() -> None:
+    """With the address on which it is."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = f"metrics_port = {port}: is in use on 127.0.0.1"
+        with pytest.raises(SpecError, match=told):
+            MetricsEndpoint(some, "127.0.0.1", port, OPEN)
+
+
+def test_a_source_that_fails_costs_the_scrape_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """As when the manager is stopping; nothing is printed, and the next scrape is answered."""
+    troubles = [Refused("manager", "is stopping", busy=True)]
+
+    def failing() -> Iterator[Metric]:
+        if troubles:
+            raise troubles.pop()
+        yield from some()
+
+    with serving(failing) as url:
+        with pytest.raises((URLError, ConnectionError)):
+            scraped(url)
+        assert scraped(url)["downpour_level",] == 0.5
+    assert capsys.readouterr() == ("", "")
+
+
+def test_who_says_nothing_holds_up_nobody() -> None:
+    """Neither the next scrape nor the end."""
+    with serving() as url:
+        host, port = url.removeprefix("http://").removesuffix("/metrics").split(":")
+        with socket.create_connection((host, int(port))) as silent:
+            assert scraped(url)["downpour_level",] == 0.5
+            silent.shutdown(socket.SHUT_RDWR)
+
+
+def test_an_endpoint_that_never_started_leaves_nothing_open() -> None:
+    """As when the service beside it could not begin."""
+    endpoint = MetricsEndpoint(some, "127.0.0.1", 0, OPEN)
+    port = int(endpoint.url.removesuffix("/metrics").rpartition(":")[2])
+    endpoint.close()
+    del endpoint
+    gc.collect()  # would warn of a socket left open
+    MetricsEndpoint(some, "127.0.0.1", port, OPEN).close()
+
+
+def test_where_the_service_asks_for_certificates_so_does_the_endpoint(tmp_path: Path) -> None:
+    """A member's is accepted; without one nothing can be read, and who is silent waits alone."""
+    issue(["127.0.0.1"], tmp_path, days=2)
+    cert, key, ca = (tmp_path / name for name in ("127.0.0.1.pem", "127.0.0.1-key.pem", "ca.pem"))
+    trust = Trust.load(Credentials(tls_cert=str(cert), tls_key=str(key), tls_ca=str(ca)))
+    stranger = ssl.create_default_context(cafile=str(ca))
+    with serving(trust=trust) as url:
+        port = int(url.removesuffix("/metrics").rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)):
+            assert url.startswith("https://")
+            assert scraped(url, trust.calling)["downpour_level",] == 0.5
+            with pytest.raises((URLError, OSError)):
+                scraped(url, stranger)
