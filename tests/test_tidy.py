@@ -25,7 +25,7 @@ IMPURE = re.compile(
 ENTRANCES = {"__init__", "__main__"}
 NO_TORCH = PURE | {"store", "rpc", "runtime", "reports", "experiments", "cli"}
 LAZY = {"torchvision", "sklearn", "pandas", "PIL", "matplotlib", "scipy", "jinja2"}
-LAZY |= {"prometheus_client", "tensorboardX"}
+LAZY |= {"prometheus_client", "tensorboard"}
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 # Training reads examples and builds networks; otherwise the parts of one row are strangers.
 BESIDE = {("training", "datasets"), ("training", "models")}

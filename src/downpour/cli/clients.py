@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ from downpour.cli.options import (
     Experiment,
     Manager,
     Shared,
+    TensorBoard,
 )
 from downpour.cli.printing import (
     check_format,
@@ -36,7 +38,10 @@ from downpour.spec import Spec
 
 if TYPE_CHECKING:
     from downpour.api import Client
-    from downpour.reports import Result
+    from downpour.reports.event_files import EventFiles
+    from downpour.runtime.facts import Fact
+
+    Record = list[tuple[float, Fact]]
 
 
 @with_spec
@@ -48,6 +53,7 @@ def submit(
     watch: Annotated[
         bool, typer.Option("--watch", help="Stay until it has ended, then print the result.")
     ] = False,
+    tensorboard: TensorBoard = None,
     credentials: Credentials,
 ) -> None:
     """Hand an experiment to a manager; prints its ID.
@@ -55,7 +61,10 @@ def submit(
     Without --shards it has as many as the manager has workers now. The spec that was made is
     printed, too.
     """
-    with _client(manager, credentials) as client:
+    if tensorboard is not None and not watch:
+        later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
+        raise SpecError("tensorboard", str(tensorboard), later)
+    with _client(manager, credentials) as client, _event_files(tensorboard) as files:
         experiment = client.submit(spec)
         out().print(experiment, highlight=False, soft_wrap=True)
         if not watch:
@@ -70,6 +79,10 @@ def submit(
         except KeyboardInterrupt:
             note(f"{experiment} goes on; `downpour cancel {experiment}` ends it")
             raise
+        if files is not None:
+            from downpour.runtime.record import parse_lines
+
+            files.take(parse_lines(client.record(experiment)))
     print_result(result)
 
 
@@ -136,6 +149,7 @@ def results(
     experiment: Experiment,
     shared: Shared = SHARED,
     manager: Manager = MANAGER,
+    tensorboard: TensorBoard = None,
     *,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
@@ -146,7 +160,14 @@ def results(
     They are read in the shared directory or, where it has none, asked of the manager.
     """
     check_format(as_json=as_json, as_csv=as_csv)
-    print_result(_find(experiment, shared, manager, credentials), as_json=as_json, as_csv=as_csv)
+    from downpour.reports import Result
+
+    record, folder = _find(experiment, shared, manager, credentials)
+    if tensorboard is not None:
+        from downpour.reports.event_files import write_events
+
+        write_events(record, tensorboard)
+    print_result(Result.from_record(record, folder), as_json=as_json, as_csv=as_csv)
 
 
 def _client(manager: str, credentials: Credentials) -> Client:
@@ -155,8 +176,19 @@ def _client(manager: str, credentials: Credentials) -> Client:
     return Client(manager, credentials=credentials)
 
 
-def _find(experiment: str, shared: Path, manager: str, credentials: Credentials) -> Result:
-    from downpour.reports import Result
+def _event_files(folder: Path | None) -> AbstractContextManager[EventFiles | None]:
+    if folder is None:
+        return nullcontext()
+    from downpour.reports.event_files import EventFiles
+
+    return EventFiles(folder)
+
+
+def _find(
+    experiment: str, shared: Path, manager: str, credentials: Credentials
+) -> tuple[Record, Path | None]:
+    """Return an experiment's record, and its folder where this machine has it."""
+    from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
     from downpour.store import SharedDirectory
 
     try:
@@ -164,9 +196,9 @@ def _find(experiment: str, shared: Path, manager: str, credentials: Credentials)
     except StoreError:
         raise SpecError("ID", experiment, "must be one that `downpour list` prints") from None
     if folder.is_dir():
-        return Result.read(folder)
+        return read_record(folder / RECORD_NAME), folder
     try:
         with _client(manager, credentials) as client:
-            return client.results(experiment)
+            return parse_lines(client.record(experiment)), None
     except Unreachable as error:
         raise SpecError("ID", experiment, f"not in {shared}, and {error}") from None

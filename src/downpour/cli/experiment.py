@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from downpour.cli.options import SHARED, AsJson, DataDir, Shared
+from downpour.cli.options import SHARED, AsJson, DataDir, Shared, TensorBoard
 from downpour.cli.printing import err, note, out, print_json
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import FILES, Credentials
@@ -101,6 +101,7 @@ def report(
             show_default="FOLDER/report, or ./results/ID of one experiment",
         ),
     ] = None,
+    tensorboard: TensorBoard = None,
 ) -> None:
     """Write tables, figures and a page about what was run.
 
@@ -114,6 +115,8 @@ def report(
     from downpour.reports.tables import study_table
 
     study, usual = _study(folder)
+    if tensorboard is not None:
+        _write_events(folder, tensorboard)
     with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
         bar = bars.add_task("figures", total=None)
         page = write_report(
@@ -124,6 +127,19 @@ def report(
     for group in study.groups:
         out().print(study_table(group))
     out().print(str(page), highlight=False, markup=False, soft_wrap=True)
+
+
+def _write_events(folder: Path, tensorboard: Path) -> None:
+    """Write the event files of all that has ended in a grid, or of one experiment."""
+    from downpour.experiments import GRID_NAME, Folder
+    from downpour.reports.event_files import write_events
+    from downpour.runtime.record import RECORD_NAME, read_record
+
+    if not (folder / GRID_NAME).exists():
+        write_events(read_record(folder / RECORD_NAME), tensorboard)
+        return
+    for cell_id, record in Folder.read(folder).records().items():
+        write_events(read_record(record), tensorboard, cell_id)
 
 
 def _run(

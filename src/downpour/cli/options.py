@@ -73,6 +73,16 @@ Patience = Annotated[
         help="Scales how long silence, standstill and missing files are borne.",
     ),
 ]
+TensorBoard = Annotated[
+    Path | None,
+    typer.Option(
+        "--tensorboard",
+        metavar="DIR",
+        parser=Path,
+        help="Also write event files for TensorBoard, each run's into a folder of its own in DIR.",
+        show_default="not written",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row an epoch.")]
 Experiment = Annotated[str, typer.Argument(metavar="ID", help="An experiment's identifier.")]

@@ -123,6 +123,10 @@ class Folder:
         """Return what the cells that have ended came to."""
         return {cell_id: self._summary(cell_id) for cell_id in self._ended()}
 
+    def records(self) -> dict[str, Path]:
+        """Say where the records of the cells that have ended are."""
+        return {cell_id: self.path / _CELLS / cell_id / RECORD_NAME for cell_id in self._ended()}
+
     def missing(self) -> list[Cell]:
         """Return the cells that have not finished, in the order in which to run them."""
         finished = {cell_id for cell_id, told in self.summaries().items() if told.is_finished}

@@ -1,0 +1,305 @@
+"""An experiment's record → TensorBoard's event files, at once or while it runs.
+
+TensorBoard is given a folder of runs; each run has a folder of its own in it, named after the
+experiment or its place in a grid. Steps are epochs, counted from 1; times of day follow from the
+experiment's identifier, which holds that of its submission. The record is all that is needed, so
+every entrance comes through here. The file's layout and its messages are those of the `tensorboard`
+package.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Self
+
+import tomli_w
+
+from downpour.errors import FileCorrupt, MissingPackage, SpecError
+from downpour.reports.result import Result, RoundResult
+from downpour.rpc.messages import Status
+from downpour.runtime.facts import Aggregated, Evaluated, Fact, Prepared, Submitted, Updated
+from downpour.runtime.record import RECORD_NAME, parse_lines
+from downpour.store import SharedDirectory
+from downpour.store.publish import explain
+from downpour.values import is_bare_name
+
+log = logging.getLogger(__name__)
+
+_STAMP = re.compile(r"-(\d{8}-\d{6})-[0-9a-f]+")
+_OURS = "events.out.tfevents.{}.downpour"
+
+Scalars = Mapping[str, float | None]
+
+
+class EventFiles:
+    """The event files of one experiment, which grow as its record does; a context manager.
+
+    Args:
+        folder: TensorBoard's folder of runs, made where it is missing.
+        name: what to call the run; its experiment's identifier where absent. Event files that
+            were written under this name before are replaced, nothing else is.
+
+    Raises:
+        MissingPackage: TensorBoard is not installed.
+        SpecError: here and later: the folder cannot be written.
+        FileCorrupt: later: the record's experiment has a name that would lead out of the folder.
+    """
+
+    def __init__(self, folder: Path, name: str = "") -> None:
+        try:
+            import tensorboard  # noqa: F401 - to be told before anything is started
+        except ImportError:
+            raise MissingPackage("tensorboard", "tensorboard") from None
+        self._folder = folder
+        self._name = name
+        self._file: _EventFile | None = None
+        self._record: list[tuple[float, Fact]] = []
+        self._updates: defaultdict[int, list[Updated]] = defaultdict(list)
+        with self._writing():
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def take(self, record: Iterable[tuple[float, Fact]]) -> None:
+        """Write what more of a record tells, beginning with the submission."""
+        with self._writing():
+            for at_seconds, fact in record:
+                self._record.append((at_seconds, fact))
+                self._take(at_seconds, fact)
+            if self._file is not None:
+                self._file.flush()
+
+    def close(self) -> None:
+        """Write what only the whole record tells: what stragglers cost. No more can be taken."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        ended = {fact.round: at for at, fact in self._record if isinstance(fact, Aggregated)}
+        with self._writing(), file:
+            for each in Result.from_record(self._record).rounds:
+                file.add_scalars(ended[each.epoch - 1], each.epoch, _of_stragglers(each))
+
+    def _take(self, at_seconds: float, fact: Fact) -> None:
+        if isinstance(fact, Submitted) and self._file is None:
+            name = self._name or fact.experiment
+            if not is_bare_name(name):
+                raise FileCorrupt("record", "tells of an experiment whose name is none")
+            self._file = _EventFile(self._folder / name, at_seconds, fact)
+        if self._file is None:
+            return
+        match fact:
+            case Prepared():
+                self._file.add_scalars(at_seconds, 0, {"parameters": fact.parameters})
+            case Updated():
+                self._updates[fact.round].append(fact)
+            case Aggregated():
+                scalars = _of_round(fact, self._updates.pop(fact.round, []))
+                self._file.add_scalars(at_seconds, fact.round + 1, scalars)
+            case Evaluated():
+                self._file.add_scalars(at_seconds, fact.round + 1, _of_evaluation(fact))
+            case _:
+                pass
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SpecError("tensorboard", str(self._folder), explain(error)) from None
+
+
+def write_events(record: Sequence[tuple[float, Fact]], folder: Path, name: str = "") -> None:
+    """Write the event files of a record that was read; of what it tells twice, the later counts.
+
+    Raises:
+        MissingPackage: TensorBoard is not installed.
+        SpecError: the folder cannot be written.
+    """
+    latest = {_key(place, fact): place for place, (_, fact) in enumerate(record)}
+    with EventFiles(folder, name) as files:
+        files.take(record[place] for place in sorted(latest.values()))
+
+
+class Follower:
+    """Writes event files while an experiment of this machine runs; a context manager.
+
+    Where they cannot be written any more, that is said once: the experiment is worth more. They can
+    be written anew later.
+
+    Args:
+        folder: TensorBoard's folder of runs.
+        shared: The shared directory in which the experiment is.
+
+    Raises:
+        MissingPackage: TensorBoard is not installed.
+        SpecError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, shared: Path) -> None:
+        self._files: EventFiles | None = EventFiles(folder)
+        self._shared = SharedDirectory(shared)
+        self._record: Path | None = None
+        self._read = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._follow(last=True)
+
+    def show(self, status: Status) -> None:
+        """Write what has come to the record of the experiment."""
+        if status.experiment is not None:
+            folder = self._shared.experiment_path(status.experiment.experiment)
+            self._record = folder / RECORD_NAME
+            self._follow()
+
+    def _follow(self, *, last: bool = False) -> None:
+        if self._files is None:
+            return
+        try:
+            self._files.take(self._news())
+            if last:
+                self._files.close()
+        except (SpecError, FileCorrupt, OSError) as error:
+            log.warning("no more event files are written: %s", error)
+            self._files = None
+
+    def _news(self) -> list[tuple[float, Fact]]:
+        """Read the lines that are new and whole."""
+        if self._record is None or not self._record.exists():
+            return []
+        with self._record.open("rb") as file:
+            file.seek(self._read)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return parse_lines(whole.decode("utf-8", errors="replace").split("\n")[:-1])
+
+
+class _EventFile:
+    """One file of events: the spec as text and as hyperparameters first, then scalars.
+
+    Args:
+        folder: The run's own; made, and rid of what was written here before.
+        at_seconds: The time of the submission, as the record has it.
+        submitted: What was asked for.
+    """
+
+    def __init__(self, folder: Path, at_seconds: float, submitted: Submitted) -> None:
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+        from tensorboard.plugins.text.summary_v2 import text_pb
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        submitted_at = _time_of_day(submitted.experiment)
+        self._zero = submitted_at - at_seconds
+        folder.mkdir(parents=True, exist_ok=True)
+        for former in folder.glob(_OURS.format("*")):
+            former.unlink()
+        self._file: IO[bytes] = (folder / _OURS.format(int(submitted_at))).open("wb")
+        self._records = RecordWriter(self._file)
+        self._write(at_seconds, file_version="brain.Event:2")
+        spec = {name: value for name, value in submitted.spec.items() if value is not None}
+        values = {name: _plain(value) for name, value in spec.items()}
+        compared = hparams_pb(values, submitted.experiment, submitted_at)
+        self._write(at_seconds, summary=compared)
+        text = "".join(f"    {line}\n" for line in tomli_w.dumps(spec).splitlines())
+        self._write(at_seconds, summary=text_pb("spec", text))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add_scalars(self, at_seconds: float, step: int, scalars: Scalars) -> None:
+        """Write numbers by their tags; what was not measured is left out."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        measured = {t: v for t, v in scalars.items() if v is not None and math.isfinite(v)}
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in measured.items()]
+        if values:
+            self._write(at_seconds, step=step, summary=Summary(value=values))
+
+    def flush(self) -> None:
+        """Let TensorBoard see what was written."""
+        self._file.flush()
+
+    def _write(self, at_seconds: float, **fields: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        event = Event(wall_time=self._zero + at_seconds, **fields)
+        self._records.write(event.SerializeToString())
+
+
+def _of_round(fact: Aggregated, updates: Sequence[Updated]) -> Scalars:
+    """Give an epoch's numbers; a worker that trained several shards took their mean."""
+    seconds: defaultdict[str, list[float]] = defaultdict(list)
+    for update in updates:
+        seconds[update.worker].append(update.completion_seconds)
+    took = {f"completion_seconds/{name}": sum(all_) / len(all_) for name, all_ in seconds.items()}
+    return {
+        "loss/train": fact.loss,
+        "seconds/train": fact.train_seconds,
+        "seconds/aggregate": fact.seconds,
+        **took,
+    }
+
+
+def _of_evaluation(fact: Evaluated) -> Scalars:
+    by_class = enumerate(fact.class_accuracy)
+    return {
+        "accuracy/test": fact.accuracy,
+        "loss/test": fact.loss,
+        "seconds/evaluate": fact.seconds,
+        **{f"accuracy_by_class/{label}": accuracy for label, accuracy in by_class},
+    }
+
+
+def _of_stragglers(epoch: RoundResult) -> Scalars:
+    told = epoch.stragglers
+    if told is None:
+        return {}
+    return {
+        "stragglers/mitigation": told.mitigation,
+        "stragglers/moves": told.moves,
+        "stragglers/extra_work": told.extra_work,
+        "stragglers/gradient_lost": told.gradient_lost,
+    }
+
+
+def _key(place: int, fact: Fact) -> tuple[object, ...]:
+    """Tell facts apart, but for those of which the later one counts."""
+    match fact:
+        case Prepared():
+            return (Prepared,)
+        case Updated():
+            return Updated, fact.round, fact.shard
+        case Aggregated() | Evaluated():
+            return type(fact), fact.round
+        case _:
+            return (place,)
+
+
+def _time_of_day(experiment: str) -> float:
+    """Return when an experiment was submitted, in seconds since 1970; 0 where its name is short."""
+    found = _STAMP.search(experiment)
+    if found is None:
+        return 0.0
+    return datetime.strptime(found[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
+
+
+def _plain(value: Any) -> bool | float | str:
+    """Make a value one that TensorBoard can compare."""
+    return value if isinstance(value, bool | int | float) else str(value)

@@ -1,0 +1,91 @@
+"""`--tensorboard` as a user types it, at each entrance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from downpour.experiments import Folder, Grid, run_missing
+from downpour.launchers import LocalCluster
+from downpour.manager.options import ManagerOptions
+from tests.experiments.conftest import GRID, FakeTrainer, Silence
+
+Downpour = Callable[..., Any]
+Refused = Callable[..., str]
+GESTURES = str(Path(__file__).parents[1] / "reports" / "recorded" / "gestures")
+
+
+def accuracies(folder: Path) -> list[float]:
+    """Read a run's accuracies back, by epoch."""
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return [event.value for event in found.Scalars("accuracy/test")]
+
+
+@pytest.mark.parametrize("words", [["run"], ["submit", "--watch"], ["report", GESTURES]])
+def test_a_folder_that_is_none_is_told_before_anything_starts(
+    refused: Refused, served: Any, tmp_path: Path, words: list[str]
+) -> None:
+    """Whoever writes them; nothing is submitted, and no shared directory made."""
+    file = tmp_path / "file"
+    file.touch()
+    at = ["--manager", served.address] if words[0] == "submit" else []
+    shared = ["--shared", str(tmp_path / "shared")] if words[0] == "run" else []
+    line = refused(*words, *at, *shared, "--tensorboard", file)
+    assert line == f"tensorboard = '{file}': not a folder"
+    assert not (tmp_path / "shared").exists()
+
+
+def test_who_does_not_stay_is_told_how_to_get_them_later(refused: Refused, tmp_path: Path) -> None:
+    """`submit` alone ends before there is anything to write."""
+    line = refused("submit", "--tensorboard", tmp_path / "runs")
+    assert line.endswith("needs --watch; `downpour results ID --tensorboard DIR` writes them later")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_grid_has_a_run_for_each_cell(downpour: Downpour, tmp_path: Path) -> None:
+    """Under names that say which is which."""
+    folder = Folder(tmp_path / "results", Grid.from_toml(GRID))
+    run_missing(folder, FakeTrainer(), Silence())
+    runs = tmp_path / "runs"
+    assert downpour("report", folder.path, "--tensorboard", runs).status == 0
+    assert {path.name for path in runs.iterdir()} == set(folder.grid.cells)
+    for cell, summary in folder.summaries().items():
+        assert accuracies(runs / cell)[-1] == pytest.approx(summary.accuracy)
+
+
+@pytest.mark.slow
+def test_a_run_and_its_results_give_the_same(downpour: Downpour, tmp_path: Path) -> None:
+    """Live or afterwards; standard output stays as it is."""
+    shared = "--shared", tmp_path / "shared"
+    words = "run", "--epochs", "2", "--shards", "2", "--json", *shared
+    ran = downpour(*words, "--tensorboard", tmp_path / "live")
+    assert (ran.status, ran.err) == (0, "")
+    result = json.loads(ran.out)
+    found = accuracies(tmp_path / "live" / result["experiment"])
+    assert found == pytest.approx([epoch["accuracy"] for epoch in result["rounds"]])
+    later = "results", result["experiment"], "--json", *shared, "--tensorboard"
+    assert json.loads(downpour(*later, tmp_path / "later").out) == result
+    live, again = (
+        [path.read_bytes() for path in (tmp_path / name).rglob("*.downpour")]
+        for name in ("live", "later")
+    )
+    assert len(live) == 1
+    assert live == again
+
+
+@pytest.mark.slow
+def test_an_experiment_elsewhere_has_them_too(downpour: Downpour, tmp_path: Path) -> None:
+    """From the manager alone, which keeps the record."""
+    with LocalCluster(ManagerOptions(shared=str(tmp_path / "shared"), port=0), 1) as cluster:
+        at = "--manager", cluster.address, "--tensorboard", tmp_path / "runs"
+        done = downpour("submit", "--epochs", "1", "--shards", "1", "--watch", *at)
+        assert done.status == 0, done.err
+        experiment = done.out.split()[0]
+        assert len(accuracies(tmp_path / "runs" / experiment)) == 1

@@ -1,0 +1,221 @@
+"""Event files, read back as TensorBoard reads them."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
+
+from downpour.errors import FileCorrupt, MissingPackage, SpecError
+from downpour.reports import Result
+from downpour.reports.event_files import EventFiles, Follower, write_events
+from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status
+from downpour.runtime.facts import Submitted
+from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
+
+RECORDED = Path(__file__).parent / "recorded"
+HANDOFF = read_record(RECORDED / "handoff" / RECORD_NAME)
+GESTURES = read_record(RECORDED / "gestures" / RECORD_NAME)
+
+Points = dict[str, dict[int, float]]
+
+
+def read_back(folder: Path) -> EventAccumulator:
+    """Read a run's folder."""
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return found
+
+
+def points(folder: Path) -> Points:
+    """Return each tag's values, by step; no step comes twice."""
+    found = read_back(folder)
+    read = {tag: found.Scalars(tag) for tag in found.Tags()["scalars"]}
+    told = {tag: {event.step: event.value for event in events} for tag, events in read.items()}
+    assert all(len(told[tag]) == len(events) for tag, events in read.items())
+    return told
+
+
+def submitted(experiment: str) -> Submitted:
+    """Submit an experiment of that name."""
+    return Submitted(experiment=experiment, name="one", spec={}, version="0", shards=1)
+
+
+def test_scalars_are_those_of_the_result(tmp_path: Path) -> None:
+    """Losses, accuracies, seconds and what stragglers cost, at the epochs as people count them."""
+    write_events(HANDOFF, tmp_path)
+    result = Result.from_record(HANDOFF)
+    told = points(tmp_path / result.experiment)
+    for epoch in result.rounds:
+        at = epoch.epoch
+        assert epoch.stragglers is not None
+        assert told["loss/train"][at] == pytest.approx(epoch.train_loss)
+        assert told["loss/test"][at] == pytest.approx(epoch.test_loss)
+        assert told["accuracy/test"][at] == pytest.approx(epoch.accuracy)
+        assert told["seconds/train"][at] == pytest.approx(epoch.train_seconds)
+        assert told["seconds/evaluate"][at] == pytest.approx(epoch.evaluate_seconds)
+        assert told["stragglers/moves"][at] == epoch.stragglers.moves
+        assert told["stragglers/mitigation"][at] == pytest.approx(epoch.stragglers.mitigation)
+        for label, accuracy in enumerate(epoch.class_accuracy):
+            assert told[f"accuracy_by_class/{label}"][at] == pytest.approx(accuracy)
+    assert told["parameters"] == {0: result.parameters}
+
+
+def test_a_worker_that_trained_several_shards_took_their_mean(tmp_path: Path) -> None:
+    """And one that trained none in an epoch has no point there."""
+    write_events(HANDOFF, tmp_path)
+    result = Result.from_record(HANDOFF)
+    told = points(tmp_path / result.experiment)
+    of_a = [t.completion_seconds for t in result.tasks if (t.worker, t.epoch) == ("a", 1)]
+    assert len(of_a) > 1
+    assert told["completion_seconds/a"][1] == pytest.approx(sum(of_a) / len(of_a))
+    epochs_of_d = {task.epoch for task in result.tasks if task.worker == "d"}
+    assert set(told["completion_seconds/d"]) == epochs_of_d != {1, 2, 3}
+
+
+def test_what_was_not_measured_has_no_point(tmp_path: Path) -> None:
+    """Rather than one that is no number."""
+    write_events(GESTURES, tmp_path)
+    result = Result.from_record(GESTURES)
+    told = points(tmp_path / result.experiment)
+    measured = {e.epoch for e in result.rounds if e.train_loss is not None}
+    assert set(told["loss/train"]) == measured < {e.epoch for e in result.rounds}
+
+
+def test_the_spec_is_there_as_text_and_as_hyperparameters(tmp_path: Path) -> None:
+    """To read, and to compare runs by."""
+    write_events(HANDOFF, tmp_path, "a-name")
+    found = read_back(tmp_path / "a-name")
+    text = found.Tensors("spec")[0].tensor_proto.string_val[0].decode()
+    assert '    policy = "handoff"' in text.splitlines()
+    data = plugin_data_pb2.HParamsPluginData()
+    data.ParseFromString(
+        found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content,
+    )
+    values = data.session_start_info.hparams
+    assert values["policy"].string_value == "handoff"
+    assert values["shards"].number_value == 4
+
+
+def test_times_of_day_follow_from_the_identifier(tmp_path: Path) -> None:
+    """It holds when the experiment was submitted; the record has seconds since then."""
+    first = 100.0, submitted("one-20260102-030405-0a1b2c3d")
+    write_events([first, *((100.0 + at, f) for at, f in HANDOFF[1:])], tmp_path)
+    events = read_back(tmp_path / first[1].experiment).Scalars("parameters")
+    assert [event.wall_time for event in events] == [1767323045.0 + 1.0]
+
+
+def test_what_is_recorded_twice_has_one_point(tmp_path: Path) -> None:
+    """A restarted manager may tell a thing again; what it told last counts."""
+    write_events([*GESTURES, *GESTURES[3:]], tmp_path / "twice")
+    write_events(GESTURES, tmp_path / "once")
+    name = Result.from_record(GESTURES).experiment
+    assert points(tmp_path / "twice" / name) == points(tmp_path / "once" / name)
+
+
+def test_writing_again_replaces_what_was_written_and_nothing_else(tmp_path: Path) -> None:
+    """The same record gives the same bytes; what others have put beside it stays."""
+    write_events(GESTURES, tmp_path)
+    folder = tmp_path / Result.from_record(GESTURES).experiment
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (folder / "events.out.tfevents.7.somebody").write_bytes(b"theirs")
+    write_events(GESTURES, tmp_path)
+    after = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert after == {**before, "events.out.tfevents.7.somebody": b"theirs"}
+
+
+def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
+    """In one line, before anything is written."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SpecError, match=r"tensorboard = '.*file': not a folder"):
+        EventFiles(tmp_path / "file")
+
+
+def test_a_record_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
+    """It may come from somewhere else."""
+    with pytest.raises(FileCorrupt, match="name is none"):
+        write_events([(0.0, submitted("../elsewhere"))], tmp_path / "runs")
+    assert [path.name for path in tmp_path.rglob("*")] == ["runs"]
+
+
+def test_without_the_package_its_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that one line says how to get it."""
+    real = builtins.__import__
+
+    def without(name: str, *words: Any, **more: Any) -> Any:
+        if name == "tensorboard":
+            raise ImportError(name)
+        return real(name, *words, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingPackage, match=r"pip install 'downpour-sgd\[tensorboard\]'"):
+        EventFiles(tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def shown(experiment: str) -> Status:
+    """Make a status that tells of an experiment."""
+    summary = ExperimentSummary(
+        experiment=experiment,
+        name="one",
+        state=ExperimentState.RUNNING,
+        rounds_done=0,
+        rounds_total=1,
+        accuracy=None,
+        reason=None,
+        asked_wrongly=False,
+    )
+    return Status(change=1, experiment=summary)
+
+
+def test_event_files_grow_with_a_running_experiment(tmp_path: Path) -> None:
+    """Line by line as far as they are whole; in the end there is what one writing gives."""
+    name = Result.from_record(HANDOFF).experiment
+    record = tmp_path / "experiments" / name / RECORD_NAME
+    record.parent.mkdir(parents=True)
+    lines = (RECORDED / "handoff" / RECORD_NAME).read_bytes().splitlines(keepends=True)
+    first_round = next(n for n, line in enumerate(lines) if b'"aggregated"' in line)
+    with Follower(tmp_path / "live", tmp_path) as follower:
+        follower.show(Status(change=1))
+        follower.show(shown(name))
+        record.write_bytes(b"".join(lines[:first_round]) + lines[first_round][:20])
+        follower.show(shown(name))
+        assert "loss/train" not in points(tmp_path / "live" / name)
+        record.write_bytes(b"".join(lines[: first_round + 1]))
+        follower.show(shown(name))
+        assert set(points(tmp_path / "live" / name)["loss/train"]) == {1}
+        record.write_bytes(b"".join(lines))
+    write_events(HANDOFF, tmp_path / "once")
+    assert points(tmp_path / "live" / name) == points(tmp_path / "once" / name)
+
+
+def test_event_files_that_cannot_be_written_cost_no_experiment(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, and the run goes on."""
+    name = Result.from_record(HANDOFF).experiment
+    record = tmp_path / "experiments" / name / RECORD_NAME
+    record.parent.mkdir(parents=True)
+    record.write_bytes((RECORDED / "handoff" / RECORD_NAME).read_bytes())
+    with caplog.at_level(logging.WARNING), Follower(tmp_path / "live", tmp_path) as follower:
+        (tmp_path / "live" / name).touch()
+        follower.show(shown(name))
+        follower.show(shown(name))
+    assert [r.getMessage().partition(": ")[0] for r in caplog.records] == [
+        "no more event files are written"
+    ]
+
+
+def test_half_a_record_makes_half_a_run(tmp_path: Path) -> None:
+    """An experiment need not have ended; and of none there is nothing to write."""
+    write_events(HANDOFF[:1], tmp_path)
+    assert points(tmp_path / Result.from_record(HANDOFF).experiment) == {}
+    write_events(parse_lines([]), tmp_path / "none")
+    assert list((tmp_path / "none").iterdir()) == []
