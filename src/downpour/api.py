@@ -9,6 +9,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -67,17 +68,8 @@ def run(
     resolved, workers = resolve(spec or Spec(), workers)
     data_dir = data_dir or os.environ.get("DOWNPOUR_DATA")
     datasets.check_source(resolved, Path(data_dir) if data_dir else None)
-    root = SharedDirectory.open(Path(shared), create=True).root
-    options = ManagerOptions(
-        shared=str(root),
-        port=0,
-        data_dir=str(data_dir or ""),
-        patience=checked_patience(patience),
-        embedded=True,
-    )
-    cluster = LocalCluster(options, workers, threads=resolved.threads, device=resolved.device)
-    nothing = Credentials()  # on loopback nothing is asked, whatever the environment has
-    with cluster, Client(cluster.address, shared=root, credentials=nothing) as client:
+    embedded = embed(resolved, workers, shared=shared, data_dir=data_dir, patience=patience)
+    with embedded as (cluster, client):
         experiment = client.submit(resolved)
 
         def look(status: Status) -> None:
@@ -86,6 +78,36 @@ def run(
                 on_status(status)
 
         return client.wait(experiment, on_status=look, check=cluster.check)
+
+
+@contextmanager
+def embed(
+    spec: Spec,
+    workers: int,
+    *,
+    shared: str | os.PathLike[str] = DEFAULT_SHARED,
+    data_dir: str | os.PathLike[str] | None = None,
+    patience: float = 1.0,
+) -> Iterator[tuple[LocalCluster, Client]]:
+    """Run a manager and workers on this machine, and a client of theirs, that end with the block.
+
+    They train any number of experiments, one after the other, with the threads and on the device
+    of this spec.
+    """
+    root = SharedDirectory.open(Path(shared), create=True).root
+    options = ManagerOptions(
+        shared=str(root),
+        port=0,
+        data_dir=str(data_dir or os.environ.get("DOWNPOUR_DATA") or ""),
+        patience=checked_patience(patience),
+        embedded=True,
+    )
+    nothing = Credentials()  # on loopback nothing is asked, whatever the environment has
+    with (
+        LocalCluster(options, workers, threads=spec.threads, device=spec.device) as cluster,
+        Client(cluster.address, shared=root, credentials=nothing) as client,
+    ):
+        yield cluster, client
 
 
 def resolve(spec: Spec, workers: int | None = None) -> tuple[Spec, int]:
@@ -201,10 +223,12 @@ class Client:
         folder = SharedDirectory(self._shared).experiment_path(experiment) if self._shared else None
         return Result.from_lines(self.record(experiment), folder=folder)
 
-    def record(self, experiment: str) -> list[str]:
+    def record(self, experiment: str, from_line: int = 0) -> list[str]:
         """Return the lines of an experiment's record so far, as the manager wrote them."""
         lines: list[str] = []
-        while page := self._ask(self._manager.results, experiment, len(lines), 0.0).lines:
+        while page := self._ask(
+            self._manager.results, experiment, from_line + len(lines), 0.0
+        ).lines:
             lines += page
         return lines
 

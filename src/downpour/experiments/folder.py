@@ -13,27 +13,31 @@ what failed); whatever else is found there is refused, and left as it is.
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from downpour.errors import SpecError, StoreError
+from downpour.errors import SpecError
 from downpour.experiments.grid import Cell, Grid
 from downpour.experiments.hold import HOLD_NAMES
+from downpour.experiments.kept import (
+    keep,
+    kept_in,
+    read_kept,
+    read_summary,
+    refusal,
+    remove_unfinished,
+    replace_file,
+    stranger,
+)
 from downpour.experiments.summary import Summary
 from downpour.reports import Result
-from downpour.reports.study import Group, Run, Study, read_run
-from downpour.runtime.record import RECORD_NAME
-from downpour.spec import Spec
-from downpour.store.publish import explain, sync_directory
+from downpour.reports.study import Group, Run, Study
+from downpour.store.publish import explain
 
 GRID_NAME = "grid.toml"
-SPEC_NAME = "spec.toml"
-SUMMARY_NAME = "summary.json"
 LOG_NAME = "log.txt"
 _CELLS = "cells"
-_UNFINISHED = ".new-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +73,13 @@ class Folder:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise _refusal(self.path, explain(error)) from None
+            raise refusal(self.path, explain(error)) from None
         if not others:
             return
         before = _grid_of(self.path)
         strange = [cell_id for cell_id in self._strangers() if self._summary(cell_id).is_finished]
         if before.name != self.grid.name or strange:
-            raise _refusal(self.path, "holds another experiment; choose another folder")
+            raise refusal(self.path, "holds another experiment; choose another folder")
         for cell_id in self._ended():
             self._run(cell_id)
 
@@ -84,39 +88,24 @@ class Folder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _refusal(self.path, explain(error)) from None
+            raise refusal(self.path, explain(error)) from None
 
     def begin(self) -> None:
         """Write down the grid and remove what was cut off; only for who holds the folder."""
         try:
             (self.path / _CELLS).mkdir(exist_ok=True)
-            _replace(self.path / GRID_NAME, self.grid.to_toml().encode())
-            for leftover in (self.path / _CELLS).glob(f"{_UNFINISHED}*"):
-                shutil.rmtree(leftover)
+            replace_file(self.path / GRID_NAME, self.grid.to_toml().encode())
+            remove_unfinished(self.path / _CELLS)
             for cell_id in self._strangers():  # they came to nothing, and nobody wants them
                 shutil.rmtree(self.path / _CELLS / cell_id)
         except OSError as error:
-            raise _refusal(self.path, explain(error)) from None
+            raise refusal(self.path, explain(error)) from None
 
     def keep(self, cell: Cell, record: bytes, wall_seconds: float) -> Summary:
         """Keep what a cell came to; whole, or not at all."""
         result = Result.from_lines(record.decode().splitlines())
         summary = Summary.of(result, cell.workers, wall_seconds)
-        files = {SPEC_NAME: cell.spec.to_toml(), SUMMARY_NAME: summary.to_json()}
-        cells = self.path / _CELLS
-        new, place = cells / f"{_UNFINISHED}{cell.id}", cells / cell.id
-        try:
-            new.mkdir()
-            _write(new / RECORD_NAME, record)
-            for name, text in files.items():
-                _write(new / name, text.encode())
-            sync_directory(new)
-            if place.exists():  # an attempt that failed
-                shutil.rmtree(place)
-            new.rename(place)
-            sync_directory(cells)
-        except OSError as error:
-            raise _refusal(self.path, explain(error)) from None
+        keep(self.path / _CELLS / cell.id, cell.spec, record, summary)
         return summary
 
     def summaries(self) -> dict[str, Summary]:
@@ -163,29 +152,17 @@ class Folder:
         return [name for name in self._names() if name not in self.grid.cells]
 
     def _names(self) -> list[str]:
-        try:
-            names = os.listdir(self.path / _CELLS)  # noqa: PTH208 - the names alone are wanted
-        except FileNotFoundError:
-            return []
-        return sorted(name for name in names if not name.startswith("."))
+        return kept_in(self.path / _CELLS)
 
     def _summary(self, cell_id: str) -> Summary:
-        folder = self.path / _CELLS / cell_id
-        try:
-            return Summary.from_json((folder / SUMMARY_NAME).read_bytes(), SUMMARY_NAME)
-        except (OSError, StoreError) as error:
-            raise _refusal(folder, f"cannot be read: {error}") from None
+        return read_summary(self.path / _CELLS / cell_id)
 
     def _run(self, cell_id: str) -> Run:
         """Read a cell's files, and see that they tell of the cell whose name they bear."""
-        folder, cell = self.path / _CELLS / cell_id, self.grid.cells[cell_id]
-        try:
-            spec = Spec.from_toml((folder / SPEC_NAME).read_text("utf-8"))
-            run = read_run(folder, workers=cell.workers)
-        except (OSError, ValueError, StoreError, SpecError) as error:
-            raise _refusal(folder, f"cannot be read: {error}") from None
-        if spec != cell.spec or run.result.experiment != self._summary(cell_id).experiment:
-            raise _refusal(folder, "tells of something else than its name says")
+        place, cell = self.path / _CELLS / cell_id, self.grid.cells[cell_id]
+        spec, run = read_kept(place, cell.workers)
+        if spec != cell.spec:
+            raise stranger(place)
         return run
 
 
@@ -193,27 +170,8 @@ def _grid_of(path: Path) -> Grid:
     try:
         return Grid.from_toml((path / GRID_NAME).read_text("utf-8"))
     except FileNotFoundError:
-        raise _refusal(path, f"is not empty, and has no {GRID_NAME}") from None
+        raise refusal(path, f"is not empty, and has no {GRID_NAME}") from None
     except (OSError, ValueError) as error:
-        raise _refusal(path, f"{GRID_NAME} cannot be read: {error}") from None
+        raise refusal(path, f"{GRID_NAME} cannot be read: {error}") from None
     except SpecError as error:
-        raise _refusal(path, f"{GRID_NAME} is not what was written: {error}") from None
-
-
-def _refusal(path: Path, reason: str) -> SpecError:
-    return SpecError("folder", str(path), reason)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file that is whole at any moment: as before, or as now."""
-    new = path.with_name(f"{_UNFINISHED}{path.name}")
-    _write(new, content)
-    new.replace(path)
-    sync_directory(path.parent)
+        raise refusal(path, f"{GRID_NAME} is not what was written: {error}") from None
