@@ -23,8 +23,8 @@ IMPURE = re.compile(
     r"subprocess|signal|threading|multiprocessing|concurrent|asyncio|queue|logging|torch|thrift)\b"
 )
 ENTRANCES = {"__init__", "__main__"}
-NO_TORCH = PURE | {"store", "rpc", "runtime", "reports", "experiments", "cli"}
-LAZY = {"torchvision", "sklearn", "pandas", "PIL", "matplotlib", "scipy", "jinja2"}
+NO_TORCH = PURE | {"store", "rpc", "runtime", "reports", "experiments", "tuning", "cli"}
+LAZY = {"torchvision", "sklearn", "pandas", "PIL", "matplotlib", "scipy", "jinja2", "optuna"}
 LAZY |= {"prometheus_client", "tensorboard"}
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 # Training reads examples and builds networks; otherwise the parts of one row are strangers.

@@ -35,9 +35,9 @@ class FakeClient(Client):
             raise self.end
         return Result.from_lines(self.record(experiment))
 
-    def record(self, experiment: str) -> list[str]:
+    def record(self, experiment: str, from_line: int = 0) -> list[str]:
         """Return a record."""
-        assert experiment == "quick-1"
+        assert (experiment, from_line) == ("quick-1", 0)
         (cell,) = Grid.from_toml(QUICK).cells.values()
         failed = isinstance(self.end, ExperimentFailed)
         return record_of(cell, failed=failed).decode().splitlines()

@@ -24,6 +24,7 @@ from downpour.cli import (
     predictor,
     run,
     simulate,
+    tune,
 )
 from downpour.cli.help import Command
 from downpour.errors import DownpourError
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.command("run", cls=Command)(run.run)
 app.command("experiment", cls=Command)(experiment.experiment)
 app.command("report", cls=Command)(experiment.report)
+app.command("tune", cls=Command)(tune.tune)
 app.command("manager", cls=Command)(cluster.manager)
 app.command("worker", cls=Command)(cluster.worker)
 app.command("submit", cls=Command)(clients.submit)

@@ -30,7 +30,7 @@ from downpour.spec import Spec
 
 CELLS_MAX = 100_000
 _TRIALS_MAX = 10_000
-_WORKERS_MAX = 100_000
+WORKERS_MAX = 100_000
 _GROUP = "experiment"
 _SINGLE = {"name", "seed"}
 _LISTS = {"betas"}
@@ -148,7 +148,7 @@ class Grid:
         groups = common.pop(_GROUP, None)
         name = common.pop("name", None)
         Spec.make({"name": name})  # judges it as it does any other
-        trials = _whole("trials", common.pop("trials", 1), _TRIALS_MAX)
+        trials = whole_number("trials", common.pop("trials", 1), _TRIALS_MAX)
         if groups is None:
             groups = [{"name": name}]
         if not (isinstance(groups, list) and groups and all(isinstance(g, dict) for g in groups)):
@@ -195,7 +195,7 @@ def _check(field: str, value: Value) -> None:
         raise SpecError(field, value, "names a value twice")
     if field == "workers":
         for one in values:
-            _whole(field, one, _WORKERS_MAX)
+            whole_number(field, one, WORKERS_MAX)
 
 
 def _is_axis(field: str, value: Value) -> bool:
@@ -204,7 +204,12 @@ def _is_axis(field: str, value: Value) -> bool:
     return all(isinstance(one, list) for one in value) if field in _LISTS else True
 
 
-def _whole(field: str, value: Value, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise SpecError(field, value, f"must be a whole number from 1 to {most}")
+def whole_number(field: str, value: Value, most: int, *, least: int = 1) -> int:
+    """Return a value that is a whole number within limits.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise SpecError(field, value, f"must be a whole number from {least} to {most}")
     return value

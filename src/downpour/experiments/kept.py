@@ -1,6 +1,7 @@
-"""The folder of a run that has ended: spec.toml, record.jsonl and summary.json, whole or not at all.
+"""The folder of a run that has ended: spec.toml, record.jsonl and summary.json.
 
-It appears by renaming, so what is there was run to its end. Which runs belong where, others know.
+It appears whole, by renaming, so what is there was run to its end. Which runs belong where, others
+know.
 """
 
 from __future__ import annotations
@@ -80,16 +81,28 @@ def read_summary(place: Path) -> Summary:
         raise refusal(place, f"cannot be read: {error}") from None
 
 
+def read_spec_kept(place: Path) -> Spec:
+    """Read what was run.
+
+    Raises:
+        SpecError: it cannot be read.
+    """
+    try:
+        return Spec.from_toml((place / SPEC_NAME).read_text("utf-8"))
+    except (OSError, ValueError, SpecError) as error:
+        raise refusal(place, f"cannot be read: {error}") from None
+
+
 def read_kept(place: Path, workers: int | None) -> tuple[Spec, Run]:
     """Read all of a run's files.
 
     Raises:
         SpecError: one cannot be read, or they do not tell of the same run.
     """
+    spec = read_spec_kept(place)
     try:
-        spec = Spec.from_toml((place / SPEC_NAME).read_text("utf-8"))
         run = read_run(place, workers=workers)
-    except (OSError, ValueError, StoreError, SpecError) as error:
+    except (OSError, ValueError, StoreError) as error:
         raise refusal(place, f"cannot be read: {error}") from None
     if run.result.experiment != read_summary(place).experiment:
         raise stranger(place)

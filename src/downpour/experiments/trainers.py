@@ -48,7 +48,7 @@ class Embedded:
     def check(self, grid: Grid) -> None:
         """Refuse datasets that are not there."""
         data_dir = self.data_dir or os.environ.get("DOWNPOUR_DATA")
-        for spec in _once_each_dataset(cell.spec for cell in grid.cells.values()):
+        for spec in once_each_dataset(cell.spec for cell in grid.cells.values()):
             datasets.check_source(spec, Path(data_dir) if data_dir else None)
 
     def train(self, cell: Cell, on_status: api.OnStatus) -> bytes:
@@ -97,7 +97,7 @@ class Remote:
         return "".join(f"{line}\n" for line in self.client.record(experiment)).encode()
 
 
-def _once_each_dataset(specs: Iterable[Spec]) -> Iterable[Spec]:
+def once_each_dataset(specs: Iterable[Spec]) -> Iterable[Spec]:
     """Pick a spec for each source of examples."""
     fields = ("dataset", "data_path", "dataset_options", "image_size", "loss")
     return {str([getattr(spec, field) for field in fields]): spec for spec in specs}.values()

@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -19,9 +20,12 @@ from rich.text import Text
 from downpour.reports import study, summary
 from downpour.reports.mitigation import Stragglers
 from downpour.reports.result import Result
+from downpour.reports.tuned import Tuned
 
 NOTHING = "-"
 _CLASS_EPOCHS_MAX = 6
+_MARKS = {"pruned": "pruned ", "failed": "failed "}
+_ROOMY_FIELDS = 4
 _STATE_STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow"}
 
 Column = tuple[str, Sequence[str | None]]
@@ -101,6 +105,30 @@ def study_table(group: study.Group) -> RenderableType:
         if column.key in wanted
     ]
     return Group(Text(group.name, style="bold"), _table(columns))
+
+
+def tuned_table(tuned: Tuned) -> RenderableType:
+    """Show the trials of a search: their values, how good they were, and after how many epochs."""
+    trials, best = tuned.trials, tuned.best
+    columns: list[Column] = [("trial", [str(trial.number) for trial in trials])]
+    for field in tuned.fields:
+        values = [shortened(trial.values[field.name]) for trial in trials]
+        columns.append((field.words.replace(" ", "\n"), values))
+    marks = ["best " if t is best else _MARKS.get(t.state, "") for t in trials]
+    epochs = [f"{mark}{len(t.epoch_accuracy)}" for mark, t in zip(marks, trials, strict=True)]
+    columns += [
+        ("accuracy\n%", percents([trial.accuracy for trial in trials])),
+        ("epochs", epochs),
+    ]
+    is_tight = len(tuned.fields) > _ROOMY_FIELDS
+    return Group(Text(tuned.name, style="bold"), _table(columns, is_tight=is_tight))
+
+
+def shortened(value: Any) -> str:
+    """Write a value with two digits, as is enough to tell it apart: 0.012, 1.5e-5."""
+    if not isinstance(value, float):
+        return study.label(value)
+    return re.sub(r"e([+-])0*", lambda e: "e" + e[1].strip("+"), f"{value:.2g}")
 
 
 def stragglers_table(result: Result) -> RenderableType:
@@ -200,14 +228,17 @@ def _mitigated(result: Result, found: Stragglers) -> str:
     return "\n".join(" · ".join(line) for line in (done, paid) if line)
 
 
-def _table(columns: Sequence[Column]) -> Table:
+def _table(columns: Sequence[Column], *, is_tight: bool = False) -> Table:
     """Lay out columns of text, the first to the left where it holds names."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    padding = (0, 0) if is_tight else (0, 1)
+    table = Table(box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, header_style="bold")
     shown = [(header, cells) for header, cells in columns if any(c is not None for c in cells)]
     for place, (header, cells) in enumerate(shown):
         is_name = place == 0 and not all(cell and cell.isdigit() for cell in cells)
         whole = any(cell and "±" in cell for cell in cells)
-        table.add_column(header, justify="left" if is_name else "right", no_wrap=whole)
+        table.add_column(
+            header, justify="left" if is_name else "right", no_wrap=whole, overflow="fold"
+        )
     for row in zip(*(cells for _, cells in shown), strict=True):
         table.add_row(*(Text(NOTHING if cell is None else cell) for cell in row))
     return table

@@ -1,0 +1,111 @@
+"""One figure of a search: accuracy trial by trial with the best so far, and against each field.
+
+A pruned trial is drawn at the accuracy that it had when it was ended; one that failed has none, and
+stands at the foot of the first panel. Nothing here writes a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from downpour.reports.study import label
+from downpour.reports.style import LIGHT, WIDTH_INCHES, styled
+from downpour.reports.tuned import Field, Trial, Tuned
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLUMNS = 2
+_PANEL_INCHES = 1.9
+_LEGEND_INCHES = 0.3
+_ROOM = 0.5
+"""What is left free at both sides of the choices."""
+_LABEL_LETTERS = 8
+_LOOKS: dict[str, dict[str, Any]] = {
+    "finished": {"marker": "o", "color": LIGHT["series-1"]},
+    "pruned": {"marker": "^", "facecolors": "none", "edgecolors": LIGHT["muted"]},
+    "best": {"marker": "D", "color": LIGHT["series-2"]},
+    "failed": {"marker": "x", "color": LIGHT["failure"]},
+}
+_MARK_POINTS_SQUARED = 16
+
+Place = Callable[[Trial], float]
+
+
+def search_figure(tuned: Tuned) -> Figure:
+    """Draw the panels; some trial has an accuracy."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    rows = -(-len(tuned.fields) // _COLUMNS)
+    height = _PANEL_INCHES * (1 + rows) + _LEGEND_INCHES
+    with styled("search"):
+        figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+        grid = figure.add_gridspec(1 + rows, _COLUMNS)
+        first = figure.add_subplot(grid[0, :])
+        _draw_trials(first, tuned, lambda trial: trial.number)
+        _draw_best(first, tuned)
+        _draw_failed(first, tuned.trials)
+        first.set_xlabel("trial")
+        first.set_ylabel("test accuracy, %")
+        first.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for place, field in enumerate(tuned.fields):
+            row, column = divmod(place, _COLUMNS)
+            axis = figure.add_subplot(grid[1 + row, column], sharey=first)
+            _draw_field(axis, tuned, field)
+            if column == 0:
+                axis.set_ylabel("test accuracy, %")
+            else:
+                axis.tick_params(labelleft=False)
+        figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    return figure
+
+
+def _draw_field(axis: Axes, tuned: Tuned, field: Field) -> None:
+    """Draw accuracy against one field: at its number, or above the name of its choice."""
+    axis.set_xlabel(field.words)
+    if field.choices is None:
+        if field.log:
+            axis.set_xscale("log")
+        _draw_trials(axis, tuned, lambda trial: float(trial.values[field.name]))
+        return
+    choices = list(field.choices)
+    _draw_trials(axis, tuned, lambda trial: choices.index(trial.values[field.name]))
+    names = [label(choice) for choice in choices]
+    crowded = len(choices) * max(map(len, names)) > _COLUMNS * 2 * _LABEL_LETTERS
+    turned: dict[str, Any] = {"rotation": 20, "ha": "right"} if crowded else {}
+    axis.set_xticks(range(len(choices)), names, **turned)
+    axis.set_xlim(-_ROOM, len(choices) - 1 + _ROOM)
+
+
+def _draw_trials(axis: Axes, tuned: Tuned, place: Place) -> None:
+    """Draw a mark for each trial that has an accuracy, the best on top."""
+    kinds: dict[str, list[Trial]] = {"finished": [], "pruned": [], "best": []}
+    for trial in tuned.trials:
+        kind: str = "best" if trial is tuned.best else trial.state
+        if kind in kinds and trial.accuracy is not None:
+            kinds[kind].append(trial)
+    for kind, trials in kinds.items():
+        if trials:
+            heights = [100 * (trial.accuracy or 0.0) for trial in trials]
+            across = [place(trial) for trial in trials]
+            look = {"s": _MARK_POINTS_SQUARED, "label": kind, "zorder": 3, **_LOOKS[kind]}
+            axis.scatter(across, heights, **look)
+
+
+def _draw_best(axis: Axes, tuned: Tuned) -> None:
+    so_far = tuned.best_so_far
+    if so_far:
+        heights = [100 * accuracy for _, accuracy in so_far]
+        look: dict[str, Any] = {"color": LIGHT["series-2"], "linewidth": 1.2}
+        axis.step([n for n, _ in so_far], heights, where="post", label="best so far", **look)
+
+
+def _draw_failed(axis: Axes, trials: Sequence[Trial]) -> None:
+    failed = [trial.number for trial in trials if trial.state == "failed"]
+    if failed:
+        foot: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "clip_on": False}
+        look = {"s": _MARK_POINTS_SQUARED, "label": "failed", "zorder": 3, **_LOOKS["failed"]}
+        axis.scatter(failed, [0.0] * len(failed), **foot, **look)
