@@ -16,7 +16,14 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/experiments.md", "docs/monitoring.md", "docs/security.md"]
+    "page",
+    [
+        "README.md",
+        "docs/experiments.md",
+        "docs/monitoring.md",
+        "docs/security.md",
+        "docs/tuning.md",
+    ],
 )
 def test_every_option_and_variable_exists(page: str) -> None:
     """Each `--option` is one that the commands' help lists, and each variable is read somewhere.
@@ -40,11 +47,22 @@ def test_every_link_in_the_docs_leads_somewhere() -> None:
 @pytest.mark.parametrize(
     "example", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.stem
 )
-def test_every_example_is_a_spec(example: Path) -> None:
+def test_every_example_is_a_spec_or_a_search(example: Path) -> None:
     """The TOML files under examples/ are accepted as they are."""
     from downpour.runtime.spec_file import read_spec
+    from downpour.tuning import read_search
 
-    assert read_spec(example).name == example.stem
+    read = read_search if "[search]" in example.read_text("utf-8") else read_spec
+    assert read(example).name == example.stem
+
+
+def test_the_search_in_the_docs_is_the_example() -> None:
+    """What the page shows is accepted, and searches what the example does."""
+    from downpour.tuning import Search, read_search
+
+    page = (ROOT / "docs" / "tuning.md").read_text("utf-8")
+    (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert Search.from_toml(block) == read_search(ROOT / "examples" / "tune.toml")
 
 
 @pytest.mark.parametrize(

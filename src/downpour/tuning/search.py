@@ -186,6 +186,8 @@ def _check_field(field: str, value: Any, beside: Mapping[str, Value]) -> None:
     top, dot, option = field.partition(".")
     if field in _NEVER:
         raise SpecError(f"{_SEARCH}.{field}", value, f"cannot be searched: {_NEVER[field]}")
+    if not dot and field not in Spec.model_fields:
+        Spec.make({field: value})  # says which was meant
     if dot and (top not in _OPTIONS or not option):
         raise SpecError(f"{_SEARCH}.{field}", value, f"no such field; options are {_LISTED}")
     if dot and top in beside:

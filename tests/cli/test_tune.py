@@ -1,0 +1,127 @@
+"""`downpour tune` as a user types it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from downpour.cli import tune
+from downpour.experiments.hold import held
+from downpour.spec import Spec
+from downpour.tuning import Folder, Search, read_search, run_search
+from tests.tuning.conftest import SEARCH, FakeTrainer, Silence
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file that asks for the small search."""
+    path = tmp_path / "small.toml"
+    path.write_text(SEARCH)
+    return path
+
+
+@pytest.fixture
+def done(tmp_path: Path) -> Path:
+    """The folder of the small search, all done."""
+    folder = Folder(tmp_path / "results", Search.from_toml(SEARCH))
+    run_search(folder, FakeTrainer(), Silence())
+    return folder.path
+
+
+def test_the_function_is_found_where_the_command_is() -> None:
+    """Its docstring is its help, and says what accuracy is searched for."""
+    said = tune.tune.__doc__ or ""
+    assert said.startswith("Search for settings")
+    assert "test examples" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("batch_size = []", "search.batch_size = []: must not be an empty list"),
+        ("epoch = [3]", "epoch = [3]: no such field; did you mean epochs?"),
+        ("momentum = { low = 0.9, high = 0.1 }", "low must be below high"),
+        ('split = ["random", "odd"]', "split = 'odd': must be random, class, equal or dir"),
+        ('dataset = ["nowhere"]', "dataset = 'nowhere': known are digits"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_starts(
+    refused: Callable[..., str], tmp_path: Path, text: str, line: str
+) -> None:
+    """One line and status 2; neither results nor a shared directory are made."""
+    path = tmp_path / "search.toml"
+    path.write_text(f'name = "s"\nworkers = 1\n[search]\n{text}')
+    words = "tune", path, "--out", tmp_path / "out", "--shared", tmp_path / "shared"
+    assert line in refused(*words)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_is_not_there_is_told(refused: Callable[..., str], tmp_path: Path) -> None:
+    """As with any other file of the command line."""
+    assert "must be a readable TOML file" in refused("tune", tmp_path / "none.toml")
+    with pytest.raises(Exception, match="readable TOML"):
+        read_search(tmp_path)
+
+
+def test_another_searchs_folder_is_refused(
+    refused: Callable[..., str], file: Path, done: Path
+) -> None:
+    """Nothing in it is touched."""
+    before = sorted(done.rglob("*"))
+    file.write_text(SEARCH.replace("high = 0.5", "high = 0.6"))
+    line = refused("tune", file, "--out", done)
+    assert line.endswith("holds another search; choose another folder")
+    assert sorted(done.rglob("*")) == before
+
+
+def test_a_manager_that_is_nowhere_is_told(
+    refused: Callable[..., str], file: Path, tmp_path: Path
+) -> None:
+    """The search can be given again once there is one."""
+    words = "tune", file, "--manager", "127.0.0.1:1", "--out", tmp_path / "out"
+    assert "cannot be reached" in refused(*words)
+    assert "cannot be reached" in refused(*words)
+
+
+def test_a_search_that_is_done_is_only_told_of(
+    downpour: Callable[..., Any], file: Path, done: Path
+) -> None:
+    """Given again, the command runs nothing, shows the trials and draws them."""
+    outcome = downpour("tune", file, "--out", done, "--status")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert not (done / "search.png").exists()
+    outcome = downpour("tune", file, "--out", done)
+    assert (outcome.status, outcome.err) == (0, "")
+    lines = outcome.out.splitlines()
+    assert lines[-4].startswith("small: 12 of 12 trials, ")
+    files = [done / name for name in ("best.toml", "search.png", "search.svg")]
+    assert lines[-3:] == list(map(str, files))
+    assert all(path.is_file() for path in files)
+    assert max(map(len, lines[:-4])) <= 80
+
+
+def test_json_is_for_programs(downpour: Callable[..., Any], file: Path, done: Path) -> None:
+    """It has every trial, the best one's number, and the files."""
+    outcome = downpour("tune", file, "--out", done, "--json")
+    told = json.loads(outcome.out)
+    best = told["trials"][told["best"] - 1]
+    spec = Spec.from_toml(Path(told["files"][0]).read_text())
+    assert spec.learning_rate == best["values"]["learning_rate"]
+    assert len(told["trials"]) == told["asked"] == 12
+
+
+def test_a_search_that_runs_elsewhere_is_told_of(
+    downpour: Callable[..., Any], file: Path, done: Path
+) -> None:
+    """Who runs it, and how far it is; nothing is written."""
+    file.write_text(SEARCH.replace("trials = 12", "trials = 13"))
+    with held(done):
+        outcome = downpour("tune", file, "--out", done)
+    assert outcome.status == 0
+    assert "runs it" in outcome.err
+    assert "small: 12 of 13 trials" in outcome.out
+    assert not (done / "search.png").exists()

@@ -1,0 +1,144 @@
+"""A search as a value, as a table and as a figure."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.collections import PathCollection
+from rich.console import Console
+
+from downpour.reports.search_figure import search_figure
+from downpour.reports.tables import shortened, tuned_table
+from downpour.reports.tuned import Field, Trial, Tuned
+
+FIELDS = (
+    Field("learning_rate", log=True),
+    Field("batch_size", (16, 32)),
+    Field("model_options.dropout"),
+    Field("split", ("random", "dirichlet(0.3)")),
+    Field("local_steps"),
+    Field("weight_decay", log=True),
+)
+
+
+def trial(number: int, state: Any, accuracies: list[float]) -> Trial:
+    """Make a trial that has these accuracies, an epoch each."""
+    return Trial(
+        number=number,
+        values={
+            "learning_rate": 0.0123456 * number,
+            "batch_size": 32,
+            "model_options.dropout": 0.25,
+            "split": "dirichlet(0.3)",
+            "local_steps": 40 + number,
+            "weight_decay": 1.5e-5,
+        },
+        state=state,
+        reason=None,
+        accuracy=accuracies[-1] if accuracies else None,
+        epoch_accuracy=tuple(accuracies),
+        train_seconds=2.0,
+        wall_seconds=3.0,
+        experiment=f"small-{number}",
+    )
+
+
+@pytest.fixture
+def tuned() -> Tuned:
+    """A search in which everything has happened."""
+    trials = (
+        trial(1, "failed", []),
+        trial(2, "finished", [0.5, 0.75]),
+        trial(3, "pruned", [0.8]),
+        trial(4, "finished", [0.6, 0.9]),
+        trial(5, "finished", [0.6, 0.9]),
+        trial(6, "finished", [0.6, 0.7]),
+    )
+    return Tuned(name="small", fields=FIELDS, asked=8, trials=trials)
+
+
+def test_the_best_is_the_first_of_the_best_that_finished(tuned: Tuned) -> None:
+    """A pruned trial is never the best, whatever accuracy it had; neither is a failed one."""
+    assert tuned.best is not None
+    assert tuned.best.number == 4
+    assert tuned.best_so_far == [(2, 0.75), (3, 0.75), (4, 0.9), (5, 0.9), (6, 0.9)]
+    nothing = Tuned(name="small", fields=FIELDS, asked=8, trials=tuned.trials[:1])
+    assert (nothing.best, nothing.best_so_far) == (None, [])
+
+
+def test_a_search_is_told_in_a_line_and_as_json(tuned: Tuned) -> None:
+    """How far it is, what was left out, and the best."""
+    assert str(tuned) == (
+        "small: 6 of 8 trials, 1 pruned, 1 failed, the best is trial 4 with 90.00%"
+    )
+    told = json.loads(json.dumps(tuned.to_dict()))
+    assert (told["asked"], told["best"], len(told["trials"])) == (8, 4, 6)
+    assert told["trials"][1]["values"]["learning_rate"] == 0.0246912
+
+
+def test_the_table_fits_a_terminal(tuned: Tuned) -> None:
+    """Six fields in 80 columns, with nothing cut off; the best, pruned and failed are marked."""
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(tuned_table(tuned))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 80
+    rows = [line.split() for line in text.splitlines() if line.strip()[:1].isdigit()]
+    assert rows[0] == [
+        "1",
+        "0.012",
+        "32",
+        "0.25",
+        "dirichlet(0.3)",
+        "41",
+        "1.5e-5",
+        "-",
+        "failed",
+        "0",
+    ]
+    assert rows[2][-2:] == ["pruned", "1"]
+    assert rows[3][-3:] == ["90.00", "best", "2"]
+    assert rows[4][-2:] == ["90.00", "2"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0123456, "0.012"), (1.5e-5, "1.5e-5"), (2e9, "2e9"), (0.5, "0.5"), (32, "32")],
+)
+def test_values_are_short(value: object, text: str) -> None:
+    """Two digits tell one from another."""
+    assert shortened(value) == text
+
+
+def test_the_figure_has_the_history_and_a_panel_for_each_field(tuned: Tuned) -> None:
+    """The line is the best so far; each mark stands at its trial, and at its value."""
+    figure = search_figure(tuned)
+    history, *panels = figure.axes
+    assert [axis.get_xlabel() for axis in panels] == [field.words for field in FIELDS]
+    (line,) = history.lines
+    assert list(np.asarray(line.get_ydata())) == [75, 75, 90, 90, 90]
+    assert marks(history) == {
+        "finished": [(2, 75), (5, 90), (6, 70)],
+        "pruned": [(3, 80)],
+        "best": [(4, 90)],
+        "failed": [(1, 0)],
+    }
+    rates, sizes = panels[0], panels[1]
+    assert (rates.get_xscale(), panels[2].get_xscale()) == ("log", "linear")
+    assert marks(rates)["best"] == [(pytest.approx(0.0493824), 90)]
+    assert marks(sizes)["best"] == [(1, 90)]
+    assert [text.get_text() for text in sizes.get_xticklabels()] == ["16", "32"]
+    shown = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert shown == {"finished", "pruned", "best", "failed", "best so far"}
+
+
+def marks(axis: Any) -> dict[str, list[Any]]:
+    """Return where the marks of each kind stand."""
+    drawn = [one for one in axis.collections if isinstance(one, PathCollection)]
+    return {
+        str(one.get_label()): [tuple(place) for place in np.asarray(one.get_offsets()).tolist()]
+        for one in drawn
+    }
