@@ -34,6 +34,7 @@ def test_a_search_is_written_as_it_is_read() -> None:
         search = search_of(SEARCH.replace("median", pruner).replace(", startup_trials = 3", ""))
         assert Search.from_toml(search.to_toml()) == search
         assert "momentum = 0.9" in search.to_toml()
+        assert search.to_toml().count("learning_rate") == 1  # the spec's own is not used
 
 
 def test_a_trials_values_can_be_read_from_its_spec() -> None:

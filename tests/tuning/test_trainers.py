@@ -21,11 +21,11 @@ from tests.tuning.conftest import FakeTrainer, Silence, folder_in, search_of, to
 QUICK = """\
 name = "quick"
 workers = 2
-epochs = 3
+epochs = 12
 train_limit = 300
 
 [search]
-trials = 5
+trials = 4
 pruner = { name = "halving", factor = 2 }
 learning_rate = { low = 0.0001, high = 0.3, log = true }
 split = ["random", "class"]

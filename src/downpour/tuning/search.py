@@ -29,7 +29,6 @@ _TRIALS_MAX = 10_000
 _SEED_MAX = 2**63 - 1
 _OBJECTIVE = "accuracy"
 _CORNERS_MAX = 10_000
-
 _NEVER = {
     "name": "names the search",
     "workers": "changes no accuracy; give one number above [search]",
@@ -148,11 +147,12 @@ class Search:
         trials = settings.pop("trials", _TRIALS)
         seed = settings.pop("seed", 0)
         pruner = Pruner.of(settings.pop("pruner", Pruner().name))
+        axes = _axes(settings)
         return cls(
             name=name,
-            fields=_resolved(fields),
+            fields={field: one for field, one in _resolved(fields).items() if field not in axes},
             workers=workers,
-            axes=_axes(settings),
+            axes=axes,
             trials=whole_number(f"{_SEARCH}.trials", trials, _TRIALS_MAX),
             seed=whole_number(f"{_SEARCH}.seed", seed, _SEED_MAX, least=0),
             pruner=pruner,
@@ -184,14 +184,12 @@ def _axes(said: Mapping[str, Value]) -> dict[str, Axis]:
 
 def _check_field(field: str, value: Any, beside: Mapping[str, Value]) -> None:
     top, dot, option = field.partition(".")
+    known = ", ".join(f"{table}.NAME" for table in _OPTIONS)
     if field in _NEVER:
         raise SpecError(f"{_SEARCH}.{field}", value, f"cannot be searched: {_NEVER[field]}")
     if not dot and field not in Spec.model_fields:
         Spec.make({field: value})  # says which was meant
     if dot and (top not in _OPTIONS or not option):
-        raise SpecError(f"{_SEARCH}.{field}", value, f"no such field; options are {_LISTED}")
+        raise SpecError(f"{_SEARCH}.{field}", value, f"no such field; options are {known}")
     if dot and top in beside:
         raise SpecError(f"{_SEARCH}.{field}", value, f"{top} is searched as a whole already")
-
-
-_LISTED = ", ".join(f"{table}.NAME" for table in _OPTIONS)
