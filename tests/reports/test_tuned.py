@@ -126,7 +126,11 @@ def test_the_figure_has_the_history_and_a_panel_for_each_field(tuned: Tuned) -> 
         "best": [(4, 90)],
         "failed": [(1, 0)],
     }
+    low, high = history.get_xlim()
+    assert low < 1  # also what failed lies within
+    assert high > 6
     rates, sizes = panels[0], panels[1]
+    assert marks(rates)["failed"] == [(0.0123456, 0)]
     assert (rates.get_xscale(), panels[2].get_xscale()) == ("log", "linear")
     assert marks(rates)["best"] == [(pytest.approx(0.0493824), 90)]
     assert marks(sizes)["best"] == [(1, 90)]

@@ -1,12 +1,12 @@
 """One figure of a search: accuracy trial by trial with the best so far, and against each field.
 
 A pruned trial is drawn at the accuracy that it had when it was ended; one that failed has none, and
-stands at the foot of the first panel. Nothing here writes a file.
+stands at the foot. Nothing here writes a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from downpour.reports.study import label
@@ -23,6 +23,7 @@ _LEGEND_INCHES = 0.3
 _ROOM = 0.5
 """What is left free at both sides of the choices."""
 _LABEL_LETTERS = 8
+_DECADES_RATIO = 30
 _LOOKS: dict[str, dict[str, Any]] = {
     "finished": {"marker": "o", "color": LIGHT["series-1"]},
     "pruned": {"marker": "^", "facecolors": "none", "edgecolors": LIGHT["muted"]},
@@ -47,7 +48,6 @@ def search_figure(tuned: Tuned) -> Figure:
         first = figure.add_subplot(grid[0, :])
         _draw_trials(first, tuned, lambda trial: trial.number)
         _draw_best(first, tuned)
-        _draw_failed(first, tuned.trials)
         first.set_xlabel("trial")
         first.set_ylabel("test accuracy, %")
         first.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -70,6 +70,8 @@ def _draw_field(axis: Axes, tuned: Tuned, field: Field) -> None:
         if field.log:
             axis.set_xscale("log")
         _draw_trials(axis, tuned, lambda trial: float(trial.values[field.name]))
+        if field.log:
+            _keep_ticks_apart(axis)
         return
     choices = list(field.choices)
     _draw_trials(axis, tuned, lambda trial: choices.index(trial.values[field.name]))
@@ -78,6 +80,17 @@ def _draw_field(axis: Axes, tuned: Tuned, field: Field) -> None:
     turned: dict[str, Any] = {"rotation": 20, "ha": "right"} if crowded else {}
     axis.set_xticks(range(len(choices)), names, **turned)
     axis.set_xlim(-_ROOM, len(choices) - 1 + _ROOM)
+
+
+def _keep_ticks_apart(axis: Axes) -> None:
+    """Name the decades of a logarithmic axis; where it has hardly two, 2 and 5 between them."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    low, high = axis.get_xlim()
+    if high / low < _DECADES_RATIO:
+        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _draw_trials(axis: Axes, tuned: Tuned, place: Place) -> None:
@@ -93,6 +106,7 @@ def _draw_trials(axis: Axes, tuned: Tuned, place: Place) -> None:
             across = [place(trial) for trial in trials]
             look = {"s": _MARK_POINTS_SQUARED, "label": kind, "zorder": 3, **_LOOKS[kind]}
             axis.scatter(across, heights, **look)
+    _draw_failed(axis, tuned, place)
 
 
 def _draw_best(axis: Axes, tuned: Tuned) -> None:
@@ -103,9 +117,12 @@ def _draw_best(axis: Axes, tuned: Tuned) -> None:
         axis.step([n for n, _ in so_far], heights, where="post", label="best so far", **look)
 
 
-def _draw_failed(axis: Axes, trials: Sequence[Trial]) -> None:
-    failed = [trial.number for trial in trials if trial.state == "failed"]
-    if failed:
+def _draw_failed(axis: Axes, tuned: Tuned, place: Place) -> None:
+    """Draw what failed at the foot, and make room for it at its place."""
+    across = [place(trial) for trial in tuned.trials if trial.state == "failed"]
+    if across:
         foot: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "clip_on": False}
         look = {"s": _MARK_POINTS_SQUARED, "label": "failed", "zorder": 3, **_LOOKS["failed"]}
-        axis.scatter(failed, [0.0] * len(failed), **foot, **look)
+        axis.scatter(across, [0.0] * len(across), **foot, **look)
+        axis.update_datalim([(x, 0.0) for x in across], updatey=False)
+        axis.autoscale_view(scaley=False)
