@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from downpour.cli import tune
 from downpour.experiments.hold import held
 from downpour.spec import Spec
 from downpour.tuning import Folder, Search, read_search, run_search
@@ -30,13 +29,6 @@ def done(tmp_path: Path) -> Path:
     folder = Folder(tmp_path / "results", Search.from_toml(SEARCH))
     run_search(folder, FakeTrainer(), Silence())
     return folder.path
-
-
-def test_the_function_is_found_where_the_command_is() -> None:
-    """Its docstring is its help, and says what accuracy is searched for."""
-    said = tune.tune.__doc__ or ""
-    assert said.startswith("Search for settings")
-    assert "test examples" in said
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def tune(
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
-    """Search for settings with the highest accuracy, or go on with a search.
+    """Search for settings of high accuracy, in trials.
 
     FILE holds a name, fields of the spec, `workers`, and a table `[search]`: for each field that is
     searched a list of values, or a range as { low = 0.001, high = 0.3, log = true }; options as

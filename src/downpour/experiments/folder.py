@@ -33,6 +33,7 @@ from downpour.experiments.kept import (
 from downpour.experiments.summary import Summary
 from downpour.reports import Result
 from downpour.reports.study import Group, Run, Study
+from downpour.runtime.record import RECORD_NAME
 from downpour.store.publish import explain
 
 GRID_NAME = "grid.toml"
