@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from threading import Event, Thread
@@ -63,46 +63,51 @@ def why_not() -> str:
 
 
 @contextmanager
-def paused_now_and_then(process: int, every_seconds: float, for_seconds: float) -> Iterator[None]:
-    """Let a process stand still again and again."""
+def _beside(act: Callable[[Event], None]) -> Iterator[None]:
+    """Repeat something in a thread of its own; it is told when to stop."""
     done = Event()
 
-    def pause() -> None:
-        while not done.wait(every_seconds):
-            os.kill(process, signal.SIGSTOP)
-            done.wait(for_seconds)
-            os.kill(process, signal.SIGCONT)
-
-    thread = Thread(target=pause)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGCONT)
-
-
-@contextmanager
-def wandering(shares: Sequence[Share], share: float, for_seconds: float) -> Iterator[None]:
-    """Let one process after the other, by a fixed chance, have a quarter of its share."""
-    done, draw = Event(), Random(0)
-
-    def wander() -> None:
+    def repeat() -> None:
         while not done.is_set():
-            slow = draw.choice(shares)
-            slow.set(share / 4)
-            done.wait(for_seconds)
-            slow.set(share)
+            act(done)
 
-    thread = Thread(target=wander)
+    thread = Thread(target=repeat)
     thread.start()
     try:
         yield
     finally:
         done.set()
         thread.join()
+
+
+def paused_now_and_then(
+    process: int, every_seconds: float, for_seconds: float
+) -> AbstractContextManager[None]:
+    """Let a process stand still again and again."""
+
+    def pause(done: Event) -> None:
+        if not done.wait(every_seconds):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGSTOP)
+                done.wait(for_seconds)
+                os.kill(process, signal.SIGCONT)
+
+    return _beside(pause)
+
+
+def wandering(
+    shares: Sequence[Share], share: float, for_seconds: float
+) -> AbstractContextManager[None]:
+    """Let one process after the other, by a fixed chance, have a quarter of its share."""
+    draw = Random(0)
+
+    def slow_another(done: Event) -> None:
+        slow = draw.choice(shares)
+        slow.set(share / 4)
+        done.wait(for_seconds)
+        slow.set(share)
+
+    return _beside(slow_another)
 
 
 @contextmanager

@@ -171,7 +171,8 @@ Work = list[tuple["Contender", "Conditions"]]
 def _contenders(policies: str, standbys: int, *, snapshots: bool) -> list[Contender]:
     """Read who is to be compared; who cannot use standbys has none, unless told otherwise."""
     from downpour.simulator.coding import CODES
-    from downpour.simulator.comparison import BASELINE, GOES_ON, Contender, contenders
+    from downpour.simulator.comparison import BASELINE, Contender, contenders
+    from downpour.stragglers import POLICIES
 
     known, found = contenders(), []
     for word in policies.split(",") if policies else known:
@@ -181,7 +182,7 @@ def _contenders(policies: str, standbys: int, *, snapshots: bool) -> list[Conten
             raise SpecError("policies", word, accepted)
         alone = name == BASELINE or name in CODES
         own = int(count) if colon else 0 if alone else standbys
-        goes_on = snapshots or name in GOES_ON
+        goes_on = snapshots or (name in POLICIES and POLICIES[name].hands_over)
         found.append(Contender(name=name, standbys=own, snapshots=goes_on))
     return found
 

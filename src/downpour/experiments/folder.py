@@ -23,6 +23,7 @@ from downpour.experiments.hold import HOLD_NAMES
 from downpour.experiments.kept import (
     keep,
     kept_in,
+    make_folder,
     read_kept,
     read_summary,
     refusal,
@@ -86,10 +87,7 @@ class Folder:
 
     def make(self) -> None:
         """Make the folder where it is missing."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise refusal(self.path, explain(error)) from None
+        make_folder(self.path)
 
     def begin(self) -> None:
         """Write down the grid and remove what was cut off; only for who holds the folder."""

@@ -27,6 +27,18 @@ def refusal(path: Path, reason: str) -> SpecError:
     return SpecError("folder", str(path), reason)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder of results where it is missing.
+
+    Raises:
+        SpecError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refusal(path, explain(error)) from None
+
+
 def keep(place: Path, spec: Spec, record: bytes, summary: Summary) -> None:
     """Keep what a run came to; an earlier attempt at the same place is replaced.
 

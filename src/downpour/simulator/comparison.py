@@ -34,8 +34,6 @@ ORACLES: dict[str, Callable[[Reference], float]] = {
 """What is known of each round beforehand would allow so much."""
 
 BASELINE = "wait"
-GOES_ON = frozenset({"handoff"})
-"""Policies that rest on going on from snapshots."""
 
 _STEPS_BETWEEN_LOOKS = 5_000
 _PREPARE_SECONDS = 5.0

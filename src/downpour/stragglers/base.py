@@ -182,12 +182,14 @@ class Policy:
     workers are idle: then nothing would ever happen. `watches` says that it wants to be asked while
     everybody is busy, too. `preserves_bytes` says that the model comes out the same as under
     `wait`, because every shard counts once, whoever trains it. `cuts_rounds` says that it asks for
-    shards of other sizes. `options` are its parameters, with their defaults.
+    shards of other sizes. `hands_over` says that it rests on going on from where others stopped.
+    `options` are its parameters, with their defaults.
     """
 
     decide: Decide
     watches: bool = False
     preserves_bytes: bool = True
     cuts_rounds: bool = False
+    hands_over: bool = False
     options: Mapping[str, Option] = field(default_factory=dict)
     summary: str = ""

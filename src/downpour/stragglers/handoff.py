@@ -232,6 +232,7 @@ def _sooner(seconds: float) -> str:
 HANDOFF = Policy(
     decide=_handoff,
     watches=True,
+    hands_over=True,
     options=OPTIONS,
     summary="hand what would be late to whoever would end it sooner, where it stands",
 )
