@@ -1,118 +1,244 @@
-"""What the ECE751 report published, beside a grid of `ece751.toml` that was run here.
+"""The ECE751 report's figures and tables, of a grid of `ece751.toml` that was run here.
 
     downpour experiment examples/papers/ece751.toml
     python examples/papers/ece751.py results/ece751
 
-It prints a table and draws a figure, as far as the grid has come. The report prints the test
-accuracy after the first and the last of five epochs. The code published with it computed the mean
-of the workers' parameters and then went on from the first worker's, so what it printed is to be
-compared with `first`, not only with `average`.
+It prints tables and draws eight figures into `results/ece751/published/`, as far as the grid has
+come, with what was published beside ours. The report prints the test accuracy after the first and
+the last of five epochs, and two training times. The code published with it computed the mean of the
+workers' parameters and then went on from the first worker's, so what it printed is to be compared
+with `first`, not only with `average`. The files of results in its repository hold other numbers.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from downpour.errors import DownpourError
 from downpour.experiments import Folder
 from downpour.reports.drawing import to_png, to_svg
+from downpour.reports.figures import classes_figure, learning_figure, outcome_figure
 from downpour.reports.statistics import Estimate
-from downpour.reports.study import Run, Study
-from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
+from downpour.reports.study import Group, Run, Study
+from downpour.reports.style import LIGHT, series, styled
 from downpour.reports.summary import Cell, Column, Table
 
+EPOCHS = (1, 5)
+"""After which the report prints an accuracy."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Published:
-    """One setting of the report: its accuracy in per cent after the first and the last epoch."""
+    """One setting of the report, averaged as it says.
 
-    title: str
-    first_epoch: float
-    last_epoch: float
-    ours: dict[str, tuple[str, tuple[Any, ...]]]
-    """Our settings to compare with, by name: the group, and the place on its axes."""
+    Accuracies in per cent after the first and the last epoch, as printed, and as medians of the
+    repository's files; seconds of training as printed.
+    """
 
+    workers: int
+    split: str = "random"
+    printed: tuple[float, float]
+    in_files: tuple[float, float] | None = None
+    seconds: float | None = None
 
-def splits(split: str) -> dict[str, tuple[str, tuple[Any, ...]]]:
-    """Name our settings of a split: the mean, and what the published code did."""
-    return {name: ("splits", (split, name)) for name in ("average", "first")}
+    @property
+    def title(self) -> str:
+        """Name the setting."""
+        return "1 worker" if self.workers == 1 else f"{self.workers} workers, {self.split}"
+
+    @property
+    def places(self) -> dict[str, tuple[str, tuple[Any, ...]]]:
+        """Our settings to compare with, by aggregation: the group, and the place on its axes."""
+        if self.workers == 1:
+            return {"average": ("workers", (1,))}
+        return {name: ("splits", (self.split, name)) for name in ("average", "first")}
 
 
 PUBLISHED = (
-    Published("1 worker", 95.41, 98.64, {"average": ("workers", (1,))}),
-    Published("10 workers, random", 85.37, 92.65, splits("random")),
-    Published("10 workers, equal", 87.58, 93.51, splits("equal")),
-    Published("10 workers, class", 9.80, 9.80, splits("class")),
+    Published(workers=1, printed=(95.41, 98.64), seconds=282.17),
+    Published(workers=10, printed=(85.37, 92.65), in_files=(87.6, 93.1), seconds=396.64),
+    Published(workers=10, split="equal", printed=(87.58, 93.51), in_files=(85.6, 92.6)),
+    Published(workers=10, split="class", printed=(9.80, 9.80)),
 )
+PRINTED: dict[str, Any] = {
+    "color": LIGHT["ink"],
+    "marker": "x",
+    "markersize": 7,
+    "linestyle": "none",
+}
+
+
+def group_of(study: Study, name: str) -> Group:
+    """Return one of the two experiments."""
+    return next(group for group in study.groups if group.name == name)
 
 
 def runs_of(study: Study, place: tuple[str, tuple[Any, ...]]) -> list[Run]:
     """Return our runs of a setting."""
-    name, values = place
-    return next(group for group in study.groups if group.name == name).at(values)
+    return group_of(study, place[0]).at(place[1])
 
 
-def accuracy(runs: list[Run], epoch: int) -> Estimate | None:
+def accuracy(runs: Sequence[Run], epoch: int) -> Estimate | None:
     """Estimate the accuracy in per cent after an epoch, counted from 1."""
     rounds = [run.result.rounds[epoch - 1] for run in runs if len(run.result.rounds) >= epoch]
     return Estimate.of(None if r.accuracy is None else 100 * r.accuracy for r in rounds)
 
 
-def table(study: Study) -> Table:
-    """Lay the published figures and ours side by side."""
+def accuracies(study: Study) -> Table:
+    """Lay the published accuracies and ours side by side."""
     rows: list[tuple[Cell, ...]] = []
     for one in PUBLISHED:
-        for epoch, published in ((1, one.first_epoch), (5, one.last_epoch)):
-            ours = (one.ours.get(name) for name in ("average", "first"))
-            found = (accuracy(runs_of(study, place), epoch) if place else None for place in ours)
-            rows.append((one.title, epoch, published, *found))
+        for place, epoch in enumerate(EPOCHS):
+            ours = (one.places.get(name) for name in ("average", "first"))
+            found = (accuracy(runs_of(study, where), epoch) if where else None for where in ours)
+            in_files = one.in_files and one.in_files[place]
+            rows.append((one.title, epoch, one.printed[place], in_files, *found))
     columns = (
         Column("setting", "setting"),
         Column("epoch", "epoch", 0),
-        Column("published_percent", "published %", 2),
+        Column("printed_percent", "printed %", 2),
+        Column("in_files_percent", "in its files %", 1),
         Column("average_percent", "average %", 2),
         Column("first_percent", "first %", 2),
     )
-    return Table("published", "Test accuracy, published and here", columns, tuple(rows))
+    return Table("accuracies", "Test accuracy, published and here", columns, tuple(rows))
 
 
-def figure(study: Study) -> Figure:
-    """Draw our curves, and what was published as crosses."""
-    with styled():
-        drawn = Figure(figsize=(1.4 * WIDTH_INCHES, 4.6), layout="constrained")
-        panels = drawn.subplots(2, 2).flat
-        for axis, one in zip(panels, PUBLISHED, strict=True):
-            for place, (name, setting) in enumerate(one.ours.items()):
-                runs = runs_of(study, setting)
-                dots = [(epoch, accuracy(runs, epoch)) for epoch in range(1, 6)]
-                known = [(epoch, estimate.mean) for epoch, estimate in dots if estimate]
-                axis.plot([x for x, _ in known], [y for _, y in known], label=name, **series(place))
-            axis.plot(
-                [1, 5],
-                [one.first_epoch, one.last_epoch],
-                color=LIGHT["ink"],
-                marker="x",
-                markersize=7,
-                linestyle="none",
-                label="published",
-            )
-            axis.set_title(one.title)
-            axis.set_xticks(range(1, 6))
-            axis.set_ylabel("test accuracy, %")
-            axis.set_xlabel("epoch")
-        handles, names = axis.get_legend_handles_labels()
-        drawn.legend(handles, names, loc="outside lower center", ncols=3)
-    return drawn
+def seconds(study: Study) -> Table:
+    """Say what training took by the number of workers, beside what was published."""
+    printed = {one.workers: one.seconds for one in PUBLISHED if one.seconds is not None}
+    rows = tuple(
+        (workers, printed.get(workers), *_seconds_of(runs))
+        for (workers,), runs in group_of(study, "workers").measured
+    )
+    columns = (
+        Column("workers", "workers", 0),
+        Column("printed_seconds", "printed s", 2),
+        Column("train_seconds", "training s", 1),
+        Column("evaluate_seconds", "evaluation s", 1),
+    )
+    return Table("seconds", "Seconds of five epochs, published and here", columns, rows)
+
+
+def splitting(study: Study) -> Table:
+    """Say what each split costs: cutting it, and training on it."""
+    rows = []
+    for (split, aggregate), runs in group_of(study, "splits").measured:
+        cut = Estimate.of(1000 * run.result.split_seconds for run in runs)
+        shares = (100 * r.result.split_seconds / r.result.train_seconds for r in runs)
+        trained = Estimate.of(run.result.train_seconds for run in runs)
+        rows.append((split, aggregate, cut, Estimate.of(shares), trained))
+    columns = (
+        Column("split", "split"),
+        Column("aggregate", "aggregate"),
+        Column("split_milliseconds", "splitting ms", 1),
+        Column("split_share_percent", "of the training %", 3),
+        Column("train_seconds", "training s", 1),
+    )
+    return Table("splitting", "What splitting costs", columns, tuple(rows))
+
+
+def _seconds_of(runs: Sequence[Run]) -> Iterator[Estimate | None]:
+    yield Estimate.of(run.result.train_seconds for run in runs)
+    yield Estimate.of(run.result.evaluate_seconds for run in runs)
+
+
+def narrowed(group: Group, axis: str, value: Any) -> Group:
+    """Take of a group what has a value on an axis, without that axis."""
+    place = group.axes.index(axis)
+
+    def rest(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return values[:place] + values[place + 1 :]
+
+    return replace(
+        group,
+        axes=rest(group.axes),
+        settings=tuple(rest(v) for v in group.settings if v[place] == value),
+        runs=tuple(
+            replace(r, values=rest(r.values)) for r in group.runs if r.values[place] == value
+        ),
+    )
+
+
+def by_workers(study: Study) -> Figure:
+    """Draw accuracy against epoch for each number of workers."""
+    group = group_of(study, "workers")
+    figure = learning_figure(group)
+    for one in PUBLISHED:
+        if one.split == "random":
+            look = series(group.settings.index((one.workers,)))
+            figure.axes[0].plot(EPOCHS, one.printed, **{**PRINTED, "color": look["color"]})
+    return figure
+
+
+def time_by_workers(study: Study) -> Figure:
+    """Draw training time against the number of workers."""
+    figure = outcome_figure(group_of(study, "workers"), "time")
+    timed = [(one.workers, one.seconds) for one in PUBLISHED if one.seconds is not None]
+    figure.axes[0].plot(*zip(*timed, strict=True), **PRINTED)
+    figure.axes[0].set_ylim(0, 1.05 * max(taken for _, taken in timed))
+    return figure
+
+
+def by_aggregation(split: str) -> Callable[[Study], Figure]:
+    """Draw accuracy against epoch for each aggregation of a split."""
+
+    def draw(study: Study) -> Figure:
+        figure = learning_figure(narrowed(group_of(study, "splits"), "split", split))
+        printed = next(one.printed for one in PUBLISHED if one.workers > 1 and one.split == split)
+        figure.axes[0].plot(EPOCHS, printed, **PRINTED)
+        return figure
+
+    return draw
+
+
+def final_accuracies(study: Study) -> Figure:
+    """Draw the final accuracy of every split and aggregation, as bars."""
+    figure = outcome_figure(group_of(study, "splits"), "accuracy")
+    splits = list(dict.fromkeys(values[0] for values in group_of(study, "splits").settings))
+    marked = [(splits.index(o.split), o.printed[-1]) for o in PUBLISHED if o.workers > 1]
+    beside_bars = [(place - 0.45, percent) for place, percent in marked]
+    figure.axes[0].plot(*zip(*beside_bars, strict=True), **PRINTED)
+    return figure
+
+
+FIGURES: tuple[tuple[str, Callable[[Study], Figure]], ...] = (
+    ("workers", by_workers),
+    ("workers", time_by_workers),
+    *(("splits", by_aggregation(split)) for split in ("random", "equal", "class")),
+    ("splits", final_accuracies),
+    ("splits", lambda study: outcome_figure(group_of(study, "splits"), "time")),
+    ("splits", lambda study: classes_figure(group_of(study, "splits"))),
+)
+"""Figures 1 to 8, each with the experiment that it is drawn from."""
+
+
+def draw(study: Study, folder: Path) -> None:
+    """Draw the figures of experiments that have a run of everything."""
+    folder.mkdir(exist_ok=True)
+    for number, (name, drawn) in enumerate(FIGURES, 1):
+        group = group_of(study, name)
+        if len(group.measured) < len(group.settings):
+            continue
+        figure = drawn(study)
+        if any(line.get_marker() == "x" for axis in figure.axes for line in axis.lines):
+            with styled():
+                mark = Line2D([], [], **PRINTED)
+                figure.legend([mark], ["as published"], loc="outside upper right")
+        (folder / f"figure-{number}.png").write_bytes(to_png(figure))
+        (folder / f"figure-{number}.svg").write_text(to_svg(figure, f"figure-{number}"), "utf-8")
 
 
 def main() -> None:
-    """Print the table and write the figure into the grid's folder."""
+    """Print the tables and write the figures into the grid's folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the folder of the grid")
     folder = parser.parse_args().folder
@@ -120,10 +246,9 @@ def main() -> None:
         study = Folder.read(folder).study()
     except DownpourError as error:
         sys.exit(str(error))
-    print(table(study).to_markdown())  # noqa: T201
-    drawn = figure(study)
-    (folder / "published.png").write_bytes(to_png(drawn))
-    (folder / "published.svg").write_text(to_svg(drawn, "published"), "utf-8")
+    for table in (accuracies(study), seconds(study), splitting(study)):
+        print(table.to_markdown())  # noqa: T201
+    draw(study, folder / "published")
 
 
 if __name__ == "__main__":

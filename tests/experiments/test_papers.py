@@ -31,7 +31,7 @@ def test_both_experiments_of_ece751_are_there() -> None:
 def test_what_was_published_stands_beside_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The script runs on a grid that is done, and prints a line for each published figure."""
+    """The script runs on a grid that is done: a line for each published number, eight figures."""
     text = (PAPERS / "ece751.toml").read_text("utf-8").replace("trials = 10", "trials = 1")
     folder = Folder(tmp_path / "ece751", Grid.from_toml(text))
     run_missing(folder, FakeTrainer(), Silence())
@@ -41,9 +41,14 @@ def test_what_was_published_stands_beside_ours(
 
     ece751.main()
     said = capsys.readouterr().out
-    assert said.count("\n| 1") == 8
+    assert said.count("\n| 10 workers, ") == 6
     assert "| 10 workers, class | 5 | 9.80 | " in said
-    assert (folder.path / "published.png").read_bytes().startswith(b"\x89PNG")
+    assert "| 10 | 396.64 | " in said
+    assert said.count("\n| class | ") == 3
+    figures = sorted((folder.path / "published").glob("*.svg"))
+    assert len(figures) == 8
+    shown = ["as published" in figure.read_text("utf-8") for figure in figures]
+    assert shown == [True] * 6 + [False] * 2
 
 
 def test_lerats_setups_are_there() -> None:
