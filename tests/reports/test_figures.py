@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -73,6 +74,37 @@ def test_numbers_far_apart_are_drawn_in_decades(make: Make) -> None:
     assert [text.get_text() for text in axis.get_xticklabels()] == ["0.001", "0.01", "0.1"]
 
 
+def test_numbers_too_near_to_be_named_side_by_side_are_drawn_in_decades(make: Make) -> None:
+    """Powers of two, say, but not what is at even distances."""
+    for numbers, scale in (
+        ((1, 2, 4, 8, 16), "log"),
+        ((1, 3, 7, 10), "linear"),
+        ((0, 9), "linear"),
+    ):
+        runs = [make.run([0.5], values=(n,)) for n in numbers]
+        group = make.group(axes=("workers",), settings=[(n,) for n in numbers], runs=runs)
+        assert outcome_figure(group, "time").axes[0].get_xscale() == scale
+
+
+def test_no_epoch_is_called_zero(make: Make) -> None:
+    """Nor anything between two; of many epochs only some have a mark."""
+    group = make.group(settings=[()], runs=[make.run([0.5] * 25)])
+    axis = learning_figure(group).axes[0]
+    low, high = axis.get_xlim()
+    assert [tick for tick in axis.get_xticks() if low <= tick <= high] == [5, 10, 15, 20, 25]
+    assert axis.lines[0].get_markevery() == 3
+    single = learning_figure(make.group(settings=[()], runs=[make.run([0.5])])).axes[0]
+    low, high = single.get_xlim()
+    assert [tick for tick in single.get_xticks() if low <= tick <= high] == [1]
+
+
+def test_what_was_not_evaluated_has_no_figure_of_accuracy(make: Make) -> None:
+    """But one of time."""
+    runs = [make.run([None], values=(n,)) for n in (1, 2)]
+    group = make.group(axes=("workers",), settings=[(1,), (2,)], runs=runs)
+    assert [plot.name for plot in plots_of(make.study(group))] == ["splits-time"]
+
+
 def test_splits_and_aggregations_are_grouped_bars(make: Make) -> None:
     """A cluster a split, a bar an aggregation, as high as the mean."""
     figure = outcome_figure(make.splits(), "accuracy")
@@ -99,6 +131,38 @@ def test_two_trials_draw_no_interval(make: Make) -> None:
         runs = [make.run([0.1 * n, 0.2 * n], values=(), trial=n) for n in range(1, trials + 1)]
         figure = learning_figure(make.group(settings=[()], runs=runs))
         assert len(figure.axes[0].collections) == bands
+
+
+def test_a_bar_has_its_height_above_it_and_its_hatch_in_the_legend(make: Make) -> None:
+    """With decimals for its size; only the first two bars of a cluster differ by colour alone."""
+    names = ("a", "b", "c", "d")
+    settings = [("random", name) for name in names]
+    runs = [make.run([0.5], values=values, seconds=0.0125) for values in settings]
+    axes = ("split", "aggregate")
+    figure = outcome_figure(make.group(axes=axes, settings=settings, runs=runs), "time")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["0.013"] * 4
+    keys = figure.legends[0].get_patches()
+    assert [key.get_hatch() or "" for key in keys] == ["", "", "...", "////"]
+    assert [key.get_facecolor() for key in keys] == [
+        bar.get_facecolor() for bar in figure.axes[0].patches
+    ]
+
+
+def test_many_narrow_bars_have_upright_numbers(make: Make) -> None:
+    """Side by side they would touch."""
+    settings = [(split, n) for split in "abcdef" for n in "wxyz"]
+    runs = [make.run([0.5], values=values) for values in settings]
+    group = make.group(axes=("split", "aggregate"), settings=settings, runs=runs)
+    texts = outcome_figure(group, "accuracy").axes[0].texts
+    assert {text.get_rotation() for text in texts} == {90.0}
+
+
+def test_many_classes_have_a_scale_in_place_of_numbers(make: Make) -> None:
+    """A hundred numbers would not fit."""
+    run = make.run([0.5], classes=(0.5,) * 100, spec={"split": "class"})
+    figure = classes_figure(make.group(settings=[()], runs=[run]))
+    assert not figure.axes[0].texts
+    assert figure.axes[1].get_ylabel() == "accuracy, %"
 
 
 def test_each_class_is_a_square(make: Make) -> None:
@@ -140,6 +204,17 @@ def test_resources_are_drawn_a_panel_each(make: Make) -> None:
     assert [p.name for p in plots if p.aside] == ["timeline-one--1", "resources-one--1"]
 
 
+def test_a_line_is_broken_where_a_process_sent_nothing(make: Make) -> None:
+    """While it had nothing to train, nobody knows what it used; a lone sample is a dot."""
+    first, _ = make.samples("a")
+    seconds = (1.0, 2.0, 3.0, 4.0, 30.0, 31.0, 50.0)
+    samples = [replace(first, at_seconds=second) for second in seconds]
+    line = resource_figure(samples).axes[0].lines[0]
+    values = np.asarray(line.get_ydata())
+    assert list(np.flatnonzero(np.isnan(values))) == [4, 7]
+    assert line.get_markevery() == [8]
+
+
 def test_a_long_trace_is_drawn_with_fewer_points(make: Make) -> None:
     """As many as can be told apart, from its beginning to its end."""
     first, _ = make.samples("a")
@@ -165,3 +240,15 @@ def test_a_page_colours_the_drawing_itself(make: Make) -> None:
     assert "var(--series-1)" in inner
     assert not any(colour in inner for colour in LIGHT.values())
     assert 'id="figure_1"' not in inner
+
+
+def test_a_page_loses_nothing_that_can_be_seen(make: Make) -> None:
+    """Coordinates are cut to hundredths of a point; what is written stays as it is."""
+    rates = (0.00001, 0.00012345)
+    runs = [make.run([0.5], values=(rate,)) for rate in rates]
+    group = make.group(axes=("learning_rate",), settings=[(rate,) for rate in rates], runs=runs)
+    svg = to_svg(outcome_figure(group, "time"), "time")
+    inner = for_page(svg)
+    assert ">0.00012345<" in inner
+    assert not re.search(r' d="[^"]*\.\d{3}', inner)
+    assert len(inner) < 0.9 * len(svg)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -96,6 +97,47 @@ def test_a_page_tells_what_came_to_nothing(make: Make) -> None:
     page = html_page(study, tables_of(study), [])
     assert "1 came to nothing" in page
     assert "1 of 3 runs, 3 trials each" in page
+
+
+def test_failures_are_told_by_their_settings(make: Make) -> None:
+    """Trials that failed alike in one line, and a run that two groups share once."""
+    settings = [("random",), ("class",)]
+    failed = tuple(make.run([], values=("class",), trial=n) for n in (2, 1))
+    group = make.group(
+        axes=("split",),
+        settings=settings,
+        runs=[make.run([0.5], values=("random",))],
+        failed=failed,
+    )
+    study = make.study(group, replace(group, name="again"))
+    page = html_page(study, tables_of(study), [])
+    assert re.findall("<li>(.*)</li>", page) == ["splits, split class, trials 1, 2: finished"]
+    assert "2 came to nothing" in page
+
+
+def test_why_a_single_experiment_failed_is_told(make: Make) -> None:
+    """At the top of its page."""
+    run = make.run([0.5])
+    failed = replace(run, result=replace(run.result, state="failed", reason="the loss is nan"))
+    study = make.study(make.group(settings=[()], trials=1, runs=[failed]))
+    assert "One experiment, failed: the loss is nan" in html_page(study, tables_of(study), [])
+
+
+def test_a_group_of_which_nothing_has_ended_shows_no_empty_table(make: Make) -> None:
+    """Only what was asked for."""
+    nothing = make.group(name="later", axes=("workers",), settings=[(1,), (2,)], runs=[])
+    study = make.study(make.workers(), nothing)
+    page = html_page(study, tables_of(study), [])
+    assert "later: final accuracy and seconds" in page
+    assert "later: epochs" not in page
+
+
+def test_whatever_scrolls_can_be_scrolled_with_the_keyboard(page: str) -> None:
+    """It can be reached, and has a name; so has every figure."""
+    assert page.count('class="wide"') == page.count('tabindex="0"')
+    for tag in re.findall(r'<div class="wide"[^>]*>', page):
+        assert re.search(r'aria-label="[^"]+"', tag)
+    assert page.count('role="img"') == page.count("<svg")
 
 
 def test_an_earlier_report_is_replaced_and_nothing_else(study: Study, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from downpour.reports.style import DARK, LIGHT, series, variables
+from downpour.reports.style import DARK, LIGHT, area, series, turned_where_crowded, variables
 
 Rgb = npt.NDArray[np.float64]
 
@@ -94,6 +94,21 @@ def test_lines_are_told_apart_without_colour() -> None:
     looks = {(str(series(n)["marker"]), str(series(n)["linestyle"])) for n in range(6)}
     assert len(looks) == 6
     assert len({str(sorted(series(n).items(), key=str)) for n in range(12)}) == 12
+
+
+def test_bars_are_told_apart_without_colour() -> None:
+    """All but the first two by their hatches."""
+    hatches = [area(place)["hatch"] for place in range(len(SERIES))]
+    assert hatches[:2] == ["", ""]
+    assert len(set(hatches)) == len(hatches) - 1
+
+
+def test_names_are_turned_only_where_they_would_touch() -> None:
+    """A long name among short ones has room."""
+    assert turned_where_crowded(["random", "class", "equal", "dirichlet(0.3)"], 4.3) == {}
+    assert (
+        turned_where_crowded([f"dirichlet({n / 10})" for n in range(1, 6)], 4.3)["rotation"] == 20
+    )
 
 
 def test_light_and_dark_name_the_same_colours() -> None:

@@ -7,29 +7,50 @@ over the trials. Nothing here writes a file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from math import log
 from typing import TYPE_CHECKING, Any, Literal
 
 from downpour.reports.lanes import resource_figure, timeline_figure
 from downpour.reports.statistics import Estimate
 from downpour.reports.study import Group, Run, Study, label
-from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
+from downpour.reports.style import (
+    LIGHT,
+    WIDTH_INCHES,
+    area,
+    series,
+    styled,
+    turned_where_crowded,
+)
 from downpour.reports.summary import final_classes, setting_of
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TIMELINES_MAX = 24
-_INTERVALS = "; bands and whiskers are 95\u00a0% intervals over the trials"
+_INTERVALS = "are 95\u00a0% intervals over the trials"
 _TRIALS_MIN = 3
 """An interval of two is so wide that it hides whatever else is drawn; tables have it."""
 _PANEL_INCHES = 2.3
+_AXIS_INCHES = 0.86 * WIDTH_INCHES
 _LEGEND_LETTERS = 30
+_LEGEND_COLUMNS = 2
 _DECADES_RATIO = 30
 """An axis of numbers this far apart is drawn in decades."""
-_LEGEND_COLUMNS = 2
+_TICKS_APART = 1 / 14
+"""Of an axis: nearer to each other, their labels touch."""
+_TICKS_MAX = 12
+_MARKS_MAX = 12
+"""Of one line: more hide it."""
+_BARS_WIDTH = 0.8
+"""Of a cluster, where the next one is at a distance of 1."""
+_SQUARES_MAX = 12
+"""In a row: where there are more, none has room for its number."""
+_TOP_POINTS = 7.5
+_TOP_LETTER_POINTS = 0.62 * _TOP_POINTS
 
 Measure = Literal["accuracy", "time"]
 Look = dict[str, Any]
@@ -64,18 +85,21 @@ def plots_of(study: Study) -> list[Plot]:
 
 def _plots_of_group(group: Group) -> list[Plot]:
     plots = []
-    if any(run.result.accuracy is not None for run in group.runs):
-        caption = "Test accuracy after each epoch"
-        plots.append(Plot(group.name, f"{group.name}-accuracy", caption, learning_figure(group)))
-    if len(group.settings) > 1:
-        shown = "Accuracy of the final model"
-        plots.append(
-            Plot(group.name, f"{group.name}-final", shown, outcome_figure(group, "accuracy"))
-        )
-        shown = "Seconds of training, without aggregation and evaluation"
-        plots.append(Plot(group.name, f"{group.name}-time", shown, outcome_figure(group, "time")))
+    bands, whiskers = "", ""
     if group.trials >= _TRIALS_MIN:
-        plots = [replace(plot, caption=plot.caption + _INTERVALS) for plot in plots]
+        bands, whiskers = f"; bands {_INTERVALS}", f"; whiskers {_INTERVALS}"
+    has_accuracy = any(run.result.accuracy is not None for run in group.runs)
+    if has_accuracy:
+        caption = f"Test accuracy after each epoch{bands}"
+        plots.append(Plot(group.name, f"{group.name}-accuracy", caption, learning_figure(group)))
+    if len(group.settings) > 1 and has_accuracy:
+        caption = f"Accuracy of the final model{whiskers}"
+        figure = outcome_figure(group, "accuracy")
+        plots.append(Plot(group.name, f"{group.name}-final", caption, figure))
+    if len(group.settings) > 1:
+        caption = f"Seconds of training, without aggregation and evaluation{whiskers}"
+        figure = outcome_figure(group, "time")
+        plots.append(Plot(group.name, f"{group.name}-time", caption, figure))
     if any(run.has_uneven_data and final_classes(run) for run in group.runs):
         caption = "How well the final models know each class, in per cent"
         plots.append(Plot(group.name, f"{group.name}-classes", caption, classes_figure(group)))
@@ -99,8 +123,6 @@ def _along_time(group: Group, run: Run) -> Iterator[Plot]:
 
 def learning_figure(group: Group) -> Figure:
     """Draw accuracy against epoch: a panel for each value of the first axis where there are two."""
-    from matplotlib.ticker import MaxNLocator
-
     faceted = len(group.axes) > 1
     panels: dict[str, list[Line]] = {}
     for values, runs in group.measured:
@@ -115,9 +137,8 @@ def learning_figure(group: Group) -> Figure:
                 _draw_line(axis, points, looks[name])
             axis.set_title(title)
             axis.set_ylabel("test accuracy, %")
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             _keep_per_cent(axis)
-        axes[-1].set_xlabel("epoch")
+        _name_epochs(axes[-1])
         _legend(figure, looks, group.axes[1:] if faceted else group.axes)
     return figure
 
@@ -130,26 +151,25 @@ def outcome_figure(group: Group, measure: Measure) -> Figure:
     looks = _looks(_name(v[:ahead] + v[ahead + 1 :]) for v in group.settings)
     with styled():
         figure, (axis,) = _panels(1)
-        for name, points in _lines_along(group, ahead, measure).items():
-            if numeric >= 0:
+        lines = _lines_along(group, ahead, measure)
+        places = {_place(group, ahead, v): label(v[ahead]) for v, _ in group.measured}
+        bars = {place: lines[name] for place, name in enumerate(looks) if name in lines}
+        if numeric >= 0:
+            for name, points in lines.items():
                 _draw_whiskers(axis, points, looks[name])
-            else:
-                _draw_bars(axis, points, looks[name], list(looks).index(name), len(looks))
+            _name_numbers(axis, places)
+        else:
+            _draw_bars(axis, bars, len(looks))
+            _name_clusters(axis, places)
         axis.set_xlabel(_spoken(group.axes[ahead]))
         axis.set_ylabel("final test accuracy, %" if measure == "accuracy" else "training, s")
-        places = {_place(group, ahead, v): label(v[ahead]) for v, _ in group.measured}
-        if numeric >= 0 and min(places) > 0 and max(places) / min(places) > _DECADES_RATIO:
-            axis.set_xscale("log")
-            axis.minorticks_off()
-        axis.set_xticks(list(places), list(places.values()))
         if measure == "time" or numeric < 0:
             axis.set_ylim(0, 1.04 * axis.get_ylim()[1])
-        if numeric < 0:
-            axis.grid(visible=False, axis="x")
-            axis.tick_params(axis="x", length=0)
         if measure == "accuracy":
             _keep_per_cent(axis)
-        _legend(figure, looks, rest)
+        if numeric < 0:
+            _tell_heights(axis, bars, len(looks), len(places))
+        _legend(figure, looks, rest, are_areas=numeric < 0)
     return figure
 
 
@@ -168,13 +188,16 @@ def classes_figure(group: Group) -> Figure:
     names = [", ".join(map(label, values)) or group.name for values, _ in found]
     with styled():
         figure, (axis,) = _panels(1, inches=0.9 + 0.32 * len(found))
-        axis.pcolormesh(shares, vmin=0, vmax=100, cmap="cividis", edgecolors="none")
-        if count <= 12:
+        squares = axis.pcolormesh(shares, vmin=0, vmax=100, cmap="cividis", edgecolors="none")
+        if count > _SQUARES_MAX:
+            figure.colorbar(squares, ax=axis, label="accuracy, %", pad=0.02)
+        else:
             for (row, column), share in np.ndenumerate(shares):
                 ink = "#ffffff" if share < 55 else "#000000"
                 text = "" if np.isnan(share) else f"{share:.0f}"
                 axis.text(column + 0.5, row + 0.5, text, color=ink, ha="center", va="center")
         axis.set_yticks(np.arange(len(found)) + 0.5, names)
+        axis.set_ylabel(", ".join(map(_spoken, group.axes)))
         step = 1 + count // 20
         axis.set_xticks(np.arange(0, count, step) + 0.5, [str(c) for c in range(0, count, step)])
         axis.set_xlabel("class")
@@ -224,7 +247,8 @@ def _estimate(runs: Sequence[Run], measure: Measure) -> Estimate | None:
 def _draw_line(axis: Axes, dots: Sequence[Dot], look: Look) -> None:
     """Draw a line with a band around it."""
     xs = [x for x, _ in dots]
-    axis.plot(xs, [estimate.mean for _, estimate in dots], **look)
+    every = -(-len(dots) // _MARKS_MAX)
+    axis.plot(xs, [estimate.mean for _, estimate in dots], markevery=every, **look)
     if any(map(_reach, (estimate for _, estimate in dots))):
         low = [estimate.mean - _reach(estimate) for _, estimate in dots]
         high = [estimate.mean + _reach(estimate) for _, estimate in dots]
@@ -239,16 +263,81 @@ def _draw_whiskers(axis: Axes, dots: Sequence[Dot], look: Look) -> None:
     axis.errorbar([x for x, _ in dots], means, whiskers, capsize=2.5, elinewidth=1.0, **look)
 
 
-def _draw_bars(axis: Axes, dots: Sequence[Dot], look: Look, place: int, count: int) -> None:
-    """Draw one bar in each cluster, the one at `place` of `count`, with its mean at its foot."""
-    width = 0.8 / count
-    for x, estimate in dots:
-        mean, middle = estimate.mean, x - 0.4 + width * (place + 0.5)
-        axis.bar(middle, mean, width * 0.92, color=look["color"])
+def _draw_bars(axis: Axes, bars: Mapping[int, Sequence[Dot]], count: int) -> None:
+    """Draw clusters of `count` bars, each with its whisker; `bars` are by their places in one."""
+    for place, x, estimate in _each(bars):
+        middle = _middle(x, place, count)
+        axis.bar(middle, estimate.mean, 0.92 * _BARS_WIDTH / count, **area(place))
         if reach := _reach(estimate):
-            axis.errorbar(middle, mean, reach, color=LIGHT["ink"], elinewidth=1, capsize=2)
-        foot: Look = {"textcoords": "offset points", "ha": "center", "fontsize": 6.5}
-        axis.annotate(f"{mean:.1f}", (middle, 0), (0, 3), color=LIGHT["paper"], **foot)
+            axis.errorbar(middle, estimate.mean, reach, color=LIGHT["ink"], elinewidth=1, capsize=2)
+
+
+def _tell_heights(axis: Axes, bars: Mapping[int, Sequence[Dot]], count: int, clusters: int) -> None:
+    """Write each mean above its bar and whisker; upright where the bars are narrow."""
+    decimals = _decimals(estimate.mean for _, _, estimate in _each(bars))
+    room = 72 * _AXIS_INCHES * _BARS_WIDTH / (count * clusters)
+    if room < _TOP_POINTS:
+        return
+    top = axis.get_ylim()[1]
+    look: Look = {"textcoords": "offset points", "ha": "center", "va": "bottom"}
+    for place, x, estimate in _each(bars):
+        text = f"{estimate.mean:.{decimals}f}"
+        is_wide = len(text) * _TOP_LETTER_POINTS <= room
+        at = _middle(x, place, count), min(estimate.mean + _reach(estimate), top)
+        axis.annotate(text, at, (0, 3), rotation=0 if is_wide else 90, fontsize=_TOP_POINTS, **look)
+
+
+def _each(bars: Mapping[int, Sequence[Dot]]) -> Iterator[tuple[int, float, Estimate]]:
+    for place, dots in bars.items():
+        for x, estimate in dots:
+            yield place, x, estimate
+
+
+def _middle(x: float, place: int, count: int) -> float:
+    """Return where the bar at a place of a cluster stands."""
+    return x + _BARS_WIDTH * ((place + 0.5) / count - 0.5)
+
+
+def _decimals(means: Iterable[float]) -> int:
+    """Return how many decimals tell numbers of this size apart."""
+    most = max(means, default=0.0)
+    return 3 if most < 1 else 2 if most < 10 else 1 if most < 1000 else 0
+
+
+def _name_epochs(axis: Axes) -> None:
+    """Name whole epochs only, and none 0."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_xlabel("epoch")
+    whole = MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
+    axis.xaxis.set_major_locator(whole)
+    axis.set_xlim(left=max(0.5, axis.get_xlim()[0]))
+
+
+def _name_numbers(axis: Axes, places: Mapping[float, str]) -> None:
+    """Put the values of an axis at their numbers, in decades where they would crowd otherwise."""
+    numbers = sorted(places)
+    if _suit_decades(numbers):
+        axis.set_xscale("log")
+        axis.minorticks_off()
+    if len(places) <= _TICKS_MAX:
+        axis.set_xticks(list(places), list(places.values()))
+
+
+def _suit_decades(numbers: Sequence[float]) -> bool:
+    if len(numbers) < 2 or numbers[0] <= 0:
+        return False
+    low, high = numbers[0], numbers[-1]
+    near = min(after - before for before, after in pairwise(numbers)) / (high - low)
+    in_decades = min(log(b / a) for a, b in pairwise(numbers)) / log(high / low)
+    return high / low > _DECADES_RATIO or near < min(_TICKS_APART, in_decades)
+
+
+def _name_clusters(axis: Axes, places: Mapping[float, str]) -> None:
+    names = list(places.values())
+    axis.set_xticks(list(places), names, **turned_where_crowded(names, _AXIS_INCHES))
+    axis.grid(visible=False, axis="x")
+    axis.tick_params(axis="x", length=0)
 
 
 def _reach(estimate: Estimate) -> float:
@@ -276,13 +365,20 @@ def _looks(names: Iterable[str]) -> dict[str, Look]:
     return {name: series(place) for place, name in enumerate(dict.fromkeys(names))}
 
 
-def _legend(figure: Figure, looks: Mapping[str, Look], axes: Sequence[str]) -> None:
-    """Put the legend below everything; none where there is but one line."""
+def _legend(
+    figure: Figure, looks: Mapping[str, Look], axes: Sequence[str], *, are_areas: bool = False
+) -> None:
+    """Put the legend below everything; none where there is but one line, or one bar a cluster."""
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
     if len(looks) > 1:
+        handles: list[Artist] = [
+            Patch(**area(place)) if are_areas else Line2D([], [], **look)
+            for place, look in enumerate(looks.values())
+        ]
         figure.legend(
-            [Line2D([], [], **look) for look in looks.values()],
+            handles,
             list(looks),
             title=", ".join(map(_spoken, axes)),
             loc="outside lower center",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from math import inf, nan
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
 from downpour.reports.timeline import ResourceSample, Stint
@@ -17,6 +20,8 @@ STINTS_MAX = 500
 _LANES_MAX = 40
 _LETTER_INCHES = 0.075
 _LINES_MAX = 12
+_GAP = 3.0
+"""Times the usual distance of two samples: farther apart, something is missing between them."""
 _POINTS_MAX = 300
 """Of one line: more cannot be told apart, and make a page heavy."""
 _MEASURES: dict[str, Callable[[ResourceSample], float]] = {
@@ -58,8 +63,8 @@ def timeline_figure(stints: Sequence[Stint]) -> Figure:
 def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
     """Draw CPU, memory, threads and I/O wait over time: a panel each, a line a process.
 
-    I/O wait is the machine's; the others are the process's own. Every sample is a dot, so that a
-    stretch without one shows where a process had nothing to train.
+    I/O wait is the machine's; the others are the process's own. A line is broken where samples are
+    missing, because a process that has nothing to train sends none.
     """
     from matplotlib.figure import Figure
 
@@ -73,20 +78,42 @@ def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
                 own = _thinned([sample for sample in samples if sample.worker == worker])
                 look = {**series(place), "marker": ".", "markersize": 3.0, "linewidth": 1.1}
                 look["clip_on"] = False  # lines along the bottom would lose half of their width
-                times = [sample.at_seconds for sample in own]
-                axis.plot(times, list(map(measure, own)), label=worker, **look)
+                times, values, alone = _broken(own, measure)
+                axis.plot(times, values, label=worker, markevery=alone, **look)
             axis.set_ylabel(name)
             axis.set_ylim(0, max(1.0, axis.get_ylim()[1]))
+            axis.set_xlim(left=0)
         figure.align_ylabels(axes)
         axes[-1].set_xlabel("seconds since the first assignment")
         handles, names = axes[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=4)
+        legend = figure.legend(handles, names, loc="outside lower center", ncols=4)
+        for line in legend.get_lines():
+            line.set_marker("")
     return figure
 
 
 def _thinned(samples: Sequence[ResourceSample]) -> Sequence[ResourceSample]:
     """Leave out samples at even distances, where there are more than can be told apart."""
     return samples[:: -(-len(samples) // _POINTS_MAX)]
+
+
+def _broken(
+    samples: Sequence[ResourceSample], measure: Callable[[ResourceSample], float]
+) -> tuple[list[float], list[float], list[int]]:
+    """Return the points of a line, with no number in its gaps, and the places of lone points."""
+    times = [sample.at_seconds for sample in samples]
+    apart = [after - before for before, after in pairwise(times)]
+    widest = _GAP * median(apart) if apart else inf
+    points: list[tuple[float, float]] = []
+    alone = []
+    for place, sample in enumerate(samples):
+        begins = place == 0 or apart[place - 1] > widest
+        if begins and place:
+            points.append((times[place], nan))
+        if begins and (place == len(apart) or apart[place] > widest):
+            alone.append(len(points))
+        points.append((times[place], measure(sample)))
+    return [time for time, _ in points], [value for _, value in points], alone
 
 
 def first_epochs(stints: Sequence[Stint]) -> list[Stint]:
@@ -122,9 +149,9 @@ def _draw_stint(axis: Axes, lane: int, stint: Stint, end: float) -> None:
     text = str(stint.shard)
     if width / end * WIDTH_INCHES > _LETTER_INCHES * (len(text) + 0.6):
         middle = stint.begin_seconds + width / 2
-        axis.text(
-            middle, lane, text, color=LIGHT["paper"], ha="center", va="center_baseline", fontsize=7
-        )
+        look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": 7.5}
+        behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.0} if hatch else None
+        axis.text(middle, lane, text, color=LIGHT["paper"], bbox=behind, **look)
 
 
 def _draw_ends(axis: Axes, stints: Sequence[Stint]) -> None:
@@ -135,27 +162,30 @@ def _draw_ends(axis: Axes, stints: Sequence[Stint]) -> None:
 
 
 def _draw_key(figure: Figure, axis: Axes, stints: Sequence[Stint]) -> None:
+    from matplotlib.legend_handler import HandlerTuple
     from matplotlib.patches import Patch
 
-    keys = {
-        "trained (epochs alternate)": (LIGHT["series-1"], ""),
-        "the one its epoch waited for": (LIGHT["series-2"], ""),
-        "failed": (LIGHT["failure"], "////"),
-        "not ended": (LIGHT["muted"], ""),
+    def patch(colour: str, hatch: str = "") -> Patch:
+        return Patch(facecolor=LIGHT[colour], hatch=hatch, edgecolor=LIGHT["paper"])
+
+    keys: dict[str, Any] = {
+        "trained, in odd and even epochs": (patch("series-1"), patch("series-6"))
     }
-    there = {
-        "trained (epochs alternate)": True,
-        "the one its epoch waited for": any(stint.last for stint in stints),
-        "failed": any(stint.outcome == "failed" for stint in stints),
-        "not ended": any(stint.outcome == "open" for stint in stints),
-    }
-    patches = [
-        Patch(facecolor=colour, hatch=hatch, edgecolor=LIGHT["paper"], label=name)
-        for name, (colour, hatch) in keys.items()
-        if there[name]
-    ]
-    axis.set_title("numbers are shards")
-    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches))
+    if any(stint.last for stint in stints):
+        keys["the one its epoch waited for"] = patch("series-2")
+    if any(stint.outcome == "failed" for stint in stints):
+        keys["failed"] = patch("failure", "////")
+    if any(stint.outcome == "open" for stint in stints):
+        keys["not ended"] = patch("muted")
+    ends = ", lines the ends of epochs" if any(stint.last for stint in stints) else ""
+    axis.set_title(f"numbers are shards{ends}")
+    figure.legend(
+        keys.values(),
+        keys.keys(),
+        loc="outside lower center",
+        ncols=len(keys),
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
+    )
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from downpour.reports.study import Study, label
 from downpour.reports.style import DARK, LIGHT, variables
-from downpour.reports.summary import Column, Table
+from downpour.reports.summary import Column, Table, setting_of
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -43,6 +43,7 @@ def html_page(study: Study, tables: Sequence[Table], figures: Sequence[Drawn]) -
     return environment.from_string(_TEMPLATE.read_text("utf-8")).render(
         study=study,
         headline=_headline(study),
+        failures=_failures(study),
         light=Markup(variables(LIGHT)),  # noqa: S704
         dark=Markup(variables(DARK)),  # noqa: S704
         sections=_sections(study, tables, shown),
@@ -58,7 +59,7 @@ def _sections(
     return [
         {
             "title": "" if group.name == study.name else group.name,
-            "tables": [table for table in tables if table.group == group.name],
+            "tables": [table for table in tables if table.group == group.name and table.rows],
             "figures": [f for f in figures if f["group"] == group.name and not f["aside"]],
         }
         for group in study.groups
@@ -69,10 +70,28 @@ def _headline(study: Study) -> str:
     if study.asked == 1:
         run = study.groups[0].runs[0] if study.groups[0].runs else None
         state = run.result.state if run else "not run yet"
-        return f"One experiment, {state}."
+        reason = f": {run.result.reason}" if run and run.result.reason else "."
+        return f"One experiment, {state}{reason}"
     trials = study.groups[0].trials
     told = f"{study.done} of {study.asked} runs, {trials} trial{'s' if trials > 1 else ''} each"
     return f"{told}. Intervals are 95\u00a0% intervals of the mean, by Student's t."
+
+
+def _failures(study: Study) -> list[str]:
+    """Name the settings of the runs that came to nothing, each run once, and say why."""
+    trials: dict[tuple[str, str], list[int]] = {}
+    seen: set[str] = set()
+    for group in study.groups:
+        for run in sorted(group.failed, key=lambda run: run.trial):
+            if run.result.experiment not in seen:
+                where = ", ".join(filter(None, (group.name, setting_of(group, run.values))))
+                why = run.result.reason or run.result.state
+                trials.setdefault((where, why), []).append(run.trial)
+                seen.add(run.result.experiment)
+    return [
+        f"{where}, trial{'s' * (len(found) > 1)} {', '.join(map(str, found))}: {why}"
+        for (where, why), found in trials.items()
+    ]
 
 
 def _fields(study: Study) -> Table:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from downpour.reports.study import label
-from downpour.reports.style import LIGHT, WIDTH_INCHES, styled
+from downpour.reports.style import LIGHT, WIDTH_INCHES, styled, turned_where_crowded
 from downpour.reports.tuned import Field, Trial, Tuned
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _PANEL_INCHES = 1.9
 _LEGEND_INCHES = 0.3
 _ROOM = 0.5
 """What is left free at both sides of the choices."""
-_LABEL_LETTERS = 8
+_AXIS_INCHES = 0.43 * WIDTH_INCHES
 _DECADES_RATIO = 30
 _LOOKS: dict[str, dict[str, Any]] = {
     "finished": {"marker": "o", "color": LIGHT["series-1"]},
@@ -76,9 +76,7 @@ def _draw_field(axis: Axes, tuned: Tuned, field: Field) -> None:
     choices = list(field.choices)
     _draw_trials(axis, tuned, lambda trial: choices.index(trial.values[field.name]))
     names = [label(choice) for choice in choices]
-    crowded = len(choices) * max(map(len, names)) > _COLUMNS * 2 * _LABEL_LETTERS
-    turned: dict[str, Any] = {"rotation": 20, "ha": "right"} if crowded else {}
-    axis.set_xticks(range(len(choices)), names, **turned)
+    axis.set_xticks(range(len(choices)), names, **turned_where_crowded(names, _AXIS_INCHES))
     axis.set_xlim(-_ROOM, len(choices) - 1 + _ROOM)
 
 

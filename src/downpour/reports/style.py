@@ -2,14 +2,15 @@
 
 A figure is drawn in the light colours. Every one of them has a name, so that a page can put the
 dark ones in their place; the tests measure that each stands out from its background, and from the
-others as colour-blind people see them. Marks and dashes differ, too, so that nothing hangs on
-colour alone.
+others as colour-blind people see them. Marks, dashes and hatches differ, too, so that nothing hangs
+on colour alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 LIGHT = {
@@ -17,6 +18,7 @@ LIGHT = {
     "ink": "#22262b",
     "muted": "#636a73",
     "line": "#d5d8dc",
+    "shade": "#b9bec5",
     "series-1": "#0b6fb8",
     "series-2": "#c2570c",
     "series-3": "#0a8563",
@@ -30,6 +32,7 @@ DARK = {
     "ink": "#e8eaed",
     "muted": "#a2a9b2",
     "line": "#3a4048",
+    "shade": "#5b636d",
     "series-1": "#5fb2f2",
     "series-2": "#ff9d57",
     "series-3": "#3fc99c",
@@ -41,10 +44,13 @@ DARK = {
 SERIES = tuple(LIGHT[name] for name in LIGHT if name.startswith("series-"))
 MARKS = ("o", "s", "^", "D", "v", "P")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 1.5, 1.5, 1.5)), "-", "--")
+HATCHES = ("", "", "...", "////", "xxx", "---")
+"""Of areas: only the first two colours differ plainly for all of the colour-blind."""
 
 WIDTH_INCHES = 5.0
 """As wide as a phone shows without making the letters small."""
 PNG_DPI = 200
+_LETTERS_PER_INCH = 12
 
 _SETTINGS: dict[str, Any] = {
     "figure.facecolor": LIGHT["paper"],
@@ -52,7 +58,7 @@ _SETTINGS: dict[str, Any] = {
     "axes.facecolor": "none",
     "axes.edgecolor": LIGHT["muted"],
     "axes.labelcolor": LIGHT["ink"],
-    "axes.titlesize": 9,
+    "axes.titlesize": 10,
     "axes.titlecolor": LIGHT["ink"],
     "axes.titlelocation": "left",
     "axes.spines.top": False,
@@ -67,8 +73,8 @@ _SETTINGS: dict[str, Any] = {
     "xtick.labelcolor": LIGHT["ink"],
     "ytick.labelcolor": LIGHT["ink"],
     "legend.frameon": False,
-    "legend.fontsize": 8,
-    "font.size": 8.5,
+    "legend.fontsize": 9,
+    "font.size": 9.5,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "lines.linewidth": 1.6,
@@ -95,6 +101,24 @@ def series(place: int) -> dict[str, Any]:
         "marker": MARKS[place % len(MARKS)],
         "linestyle": DASHES[(place + place // len(SERIES)) % len(DASHES)],
     }
+
+
+def area(place: int) -> dict[str, Any]:
+    """Return how the bar at a place looks; its hatches are drawn in the colour of its edge."""
+    return {
+        "facecolor": SERIES[place % len(SERIES)],
+        "edgecolor": LIGHT["paper"],
+        "hatch": HATCHES[place % len(HATCHES)],
+        "linewidth": 0,
+    }
+
+
+def turned_where_crowded(names: Sequence[str], inches: float) -> dict[str, Any]:
+    """Return how names along an axis of this width are turned, where side by side they touch."""
+    room = _LETTERS_PER_INCH * inches / max(1, len(names))
+    if all((len(one) + len(other)) / 2 + 1 <= room for one, other in pairwise(names)):
+        return {}
+    return {"rotation": 20, "ha": "right", "rotation_mode": "anchor"}
 
 
 def variables(colours: dict[str, str]) -> str:
