@@ -12,6 +12,7 @@ a file or a clock.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import itertools
 import json
@@ -32,6 +33,7 @@ CELLS_MAX = 100_000
 _TRIALS_MAX = 10_000
 WORKERS_MAX = 100_000
 _GROUP = "experiment"
+_OWN = ("name", "workers", "trials", _GROUP)
 _SINGLE = {"name", "seed"}
 _LISTS = {"betas"}
 
@@ -144,6 +146,12 @@ class Grid:
 
     @classmethod
     def _of(cls, fields: Mapping[str, Value]) -> Grid:
+        if "search" in fields:
+            raise SpecError(
+                "search", fields["search"], "is for `downpour tune`, which has no grids"
+            )
+        for field, value in fields.items():
+            check_name(field, value, _OWN)
         common = dict(fields)
         groups = common.pop(_GROUP, None)
         name = common.pop("name", None)
@@ -165,6 +173,10 @@ class Grid:
 
 def _group(grid: str, common: Mapping[str, Value], own: Mapping[str, Value], number: int) -> Group:
     """Resolve a group: its own fields over the common ones over the defaults."""
+    for field, value in own.items():
+        check_name(field, value, _OWN)
+        if field in ("trials", _GROUP):
+            raise SpecError(field, value, f"must stand above the first [[{_GROUP}]]")
     given = {**common, **own}
     name = given.pop("name", f"{_GROUP}-{number}")
     Spec.make({"name": name})
@@ -202,6 +214,20 @@ def _is_axis(field: str, value: Value) -> bool:
     if not isinstance(value, list):
         return False
     return all(isinstance(one, list) for one in value) if field in _LISTS else True
+
+
+def check_name(field: str, value: Value, own: Sequence[str]) -> None:
+    """Refuse what is neither a field of the spec nor one of a file's own, and say which was meant.
+
+    Raises:
+        SpecError: there is no such field.
+    """
+    if field in own or field in Spec.model_fields:
+        return
+    meant = difflib.get_close_matches(field, [*own, *Spec.model_fields], n=1)
+    if meant and meant[0] in own:
+        raise SpecError(field, value, f"no such field; did you mean {meant[0]}?")
+    Spec.make({field: value})
 
 
 def whole_number(field: str, value: Value, most: int, *, least: int = 1) -> int:

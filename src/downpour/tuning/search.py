@@ -16,13 +16,15 @@ from typing import Any
 import tomli_w
 
 from downpour.errors import SpecError
-from downpour.experiments.grid import WORKERS_MAX, Cell, Value, whole_number
+from downpour.experiments.grid import WORKERS_MAX, Cell, Value, check_name, whole_number
 from downpour.reports.tuned import Field
 from downpour.spec import Spec
 from downpour.tuning.axis import Axis, Choices, axis_of
 from downpour.tuning.pruner import Pruner
 
 _SEARCH = "search"
+_ABOVE = ("name", "workers", _SEARCH)
+_SETTINGS = ("trials", "seed", "pruner", "objective")
 _OPTIONS = ("dataset_options", "model_options", "policy_options")
 _TRIALS = 20
 _TRIALS_MAX = 10_000
@@ -135,6 +137,8 @@ class Search:
         said = fields.pop(_SEARCH, None)
         if not isinstance(said, dict):
             raise SpecError(_SEARCH, said, "must be a table: [search], with what is searched")
+        for field, value in fields.items():
+            _check_above(field, value)
         settings = dict(said)
         name = Spec.make({"name": fields.pop("name", None)}).name
         workers = fields.pop("workers", None)
@@ -182,13 +186,21 @@ def _axes(said: Mapping[str, Value]) -> dict[str, Axis]:
     return {field: axis_of(field, value) for field, value in flat.items()}
 
 
+def _check_above(field: str, value: Value) -> None:
+    if field == "experiment":
+        raise SpecError(field, value, "is for `downpour experiment`, which searches nothing")
+    if field in _SETTINGS and field not in Spec.model_fields:
+        raise SpecError(field, value, "must stand below [search]")
+    check_name(field, value, _ABOVE)
+
+
 def _check_field(field: str, value: Any, beside: Mapping[str, Value]) -> None:
     top, dot, option = field.partition(".")
     known = ", ".join(f"{table}.NAME" for table in _OPTIONS)
     if field in _NEVER:
         raise SpecError(f"{_SEARCH}.{field}", value, f"cannot be searched: {_NEVER[field]}")
     if not dot and field not in Spec.model_fields:
-        Spec.make({field: value})  # says which was meant
+        check_name(field, value, _SETTINGS)
     if dot and (top not in _OPTIONS or not option):
         raise SpecError(f"{_SEARCH}.{field}", value, f"no such field; options are {known}")
     if dot and top in beside:
