@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,10 +54,38 @@ def test_what_was_cut_off_is_removed(folder: Folder) -> None:
     assert folder.missing() == []
 
 
-def shorten(cell: Path) -> None:
-    """Cut a line out of the record."""
+def scribble(cell: Path) -> None:
+    """Write a line into the record that is none."""
     file = cell / "record.jsonl"
     file.write_text("nonsense\n" + file.read_text())
+
+
+def shorten(cell: Path) -> None:
+    """Cut the record off in the middle of a line."""
+    file = cell / "record.jsonl"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def shorten_an_old_one(cell: Path) -> None:
+    """Cut off the record of a version that wrote no checksum."""
+    forget_checksum(cell)
+    shorten(cell)
+
+
+def flip(cell: Path) -> None:
+    """Change a digit of the record, which is still one."""
+    file = cell / "record.jsonl"
+    text = file.read_text()
+    place = text.rindex('"accuracy": 0.') + len('"accuracy": 0.')
+    file.write_text(text[:place] + str(9 - int(text[place])) + text[place + 1 :])
+
+
+def forget_checksum(cell: Path) -> None:
+    """Make a cell as earlier versions did."""
+    file = cell / "summary.json"
+    told = json.loads(file.read_text())
+    del told["checksum"]
+    file.write_text(json.dumps(told))
 
 
 def lose(cell: Path) -> None:
@@ -84,7 +113,10 @@ def overwrite_grid(cell: Path) -> None:
     (cell.parents[1] / "grid.toml").write_text("split = []")
 
 
-@pytest.mark.parametrize("harm", [shorten, lose, garble, swap, rename, overwrite_grid])
+@pytest.mark.parametrize(
+    "harm",
+    [scribble, shorten, shorten_an_old_one, flip, lose, garble, swap, rename, overwrite_grid],
+)
 def test_what_is_not_whole_is_refused_and_left_as_it_is(
     folder: Folder, harm: Callable[[Path], None]
 ) -> None:
@@ -98,6 +130,14 @@ def test_what_is_not_whole_is_refused_and_left_as_it_is(
     assert str(folder.path) in str(told.value)
     assert trainer.calls == 0
     assert content(folder.path) == before
+
+
+def test_what_an_earlier_version_kept_is_read(folder: Folder) -> None:
+    """Its summaries had no checksum."""
+    forget_checksum(first_cell(folder))
+    trainer = FakeTrainer()
+    run_missing(folder, trainer, Silence())
+    assert trainer.calls == 0
 
 
 @pytest.mark.parametrize(

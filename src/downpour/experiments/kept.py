@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
-from downpour.errors import SpecError, StoreError
+import xxhash
+
+from downpour.errors import FileCorrupt, FileMissing, SpecError, StoreError
 from downpour.experiments.summary import Summary
 from downpour.reports.study import Run, read_run
 from downpour.runtime.record import RECORD_NAME
@@ -20,6 +23,12 @@ from downpour.store.publish import explain, sync_directory
 
 SUMMARY_NAME = "summary.json"
 _UNFINISHED = ".new-"
+_ENDS = {
+    "finished": ("finished",),
+    "failed": ("failed",),
+    "cancelled": ("cancelled", "finished", "failed"),
+}
+"""How a record may end of what a summary says; a search may end a trial that has run through."""
 
 
 def refusal(path: Path, reason: str) -> SpecError:
@@ -46,11 +55,13 @@ def keep(place: Path, spec: Spec, record: bytes, summary: Summary) -> None:
         SpecError: the folder cannot be written.
     """
     new = place.with_name(f"{_UNFINISHED}{place.name}")
+    told = spec.to_toml().encode()
+    sealed = replace(summary, checksum=_checksum(record, told))
     try:
         new.mkdir()
         _write(new / RECORD_NAME, record)
-        _write(new / SPEC_NAME, spec.to_toml().encode())
-        _write(new / SUMMARY_NAME, summary.to_json().encode())
+        _write(new / SPEC_NAME, told)
+        _write(new / SUMMARY_NAME, sealed.to_json().encode())
         sync_directory(new)
         if place.exists():
             shutil.rmtree(place)
@@ -90,7 +101,7 @@ def read_summary(place: Path) -> Summary:
     try:
         return Summary.from_json((place / SUMMARY_NAME).read_bytes(), SUMMARY_NAME)
     except (OSError, StoreError) as error:
-        raise refusal(place, f"cannot be read: {error}") from None
+        raise _unreadable(place, SUMMARY_NAME, error) from None
 
 
 def read_spec_kept(place: Path) -> Spec:
@@ -102,22 +113,28 @@ def read_spec_kept(place: Path) -> Spec:
     try:
         return Spec.from_toml((place / SPEC_NAME).read_text("utf-8"))
     except (OSError, ValueError, SpecError) as error:
-        raise refusal(place, f"cannot be read: {error}") from None
+        raise _unreadable(place, SPEC_NAME, error) from None
 
 
 def read_kept(place: Path, workers: int | None) -> tuple[Spec, Run]:
     """Read all of a run's files.
 
     Raises:
-        SpecError: one cannot be read, or they do not tell of the same run.
+        SpecError: one cannot be read or was altered, or they do not tell of the same run.
     """
-    spec = read_spec_kept(place)
+    spec, summary = read_spec_kept(place), read_summary(place)
     try:
         run = read_run(place, workers=workers)
+        checksum = _checksum((place / RECORD_NAME).read_bytes(), (place / SPEC_NAME).read_bytes())
     except (OSError, ValueError, StoreError) as error:
-        raise refusal(place, f"cannot be read: {error}") from None
-    if run.result.experiment != read_summary(place).experiment:
+        raise _unreadable(place, RECORD_NAME, error) from None
+    if run.result.experiment != summary.experiment:
         raise stranger(place)
+    # Earlier versions wrote no checksum; what is cut off has at least another end.
+    if summary.checksum not in (None, checksum) or run.result.state not in _ENDS.get(
+        summary.state, ()
+    ):
+        raise refusal(place, f"{RECORD_NAME} or {SPEC_NAME} is not what was written")
     return spec, run
 
 
@@ -136,6 +153,25 @@ def replace_file(path: Path, content: bytes) -> None:
     _write(new, content)
     new.replace(path)
     sync_directory(path.parent)
+
+
+def _unreadable(place: Path, name: str, error: Exception) -> SpecError:
+    match error:
+        case OSError(strerror=str(reason)):
+            pass
+        case FileMissing():
+            reason = "No such file"
+        case FileCorrupt():
+            reason = error.reason
+        case _:
+            reason = str(error)
+    return refusal(place, f"{name} cannot be read: {reason}")
+
+
+def _checksum(record: bytes, spec: bytes) -> str:
+    digest = xxhash.xxh3_128(record)
+    digest.update(spec)
+    return digest.hexdigest()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -18,7 +18,7 @@ class Summary:
     """What a cell came to; `asked_wrongly` is true where it failed because of its spec.
 
     Accuracies are shares in 0..1, one an epoch; `wall_seconds` include starting and stopping the
-    processes.
+    processes. `checksum` is that of the files beside it, where it is kept with them.
     """
 
     experiment: str
@@ -34,6 +34,7 @@ class Summary:
     evaluate_seconds: float
     total_seconds: float
     wall_seconds: float
+    checksum: str | None = None
 
     @property
     def is_finished(self) -> bool:
