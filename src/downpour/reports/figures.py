@@ -19,6 +19,7 @@ from downpour.reports.style import (
     LIGHT,
     WIDTH_INCHES,
     area,
+    count_from_one,
     series,
     styled,
     turned_where_crowded,
@@ -138,7 +139,8 @@ def learning_figure(group: Group) -> Figure:
             axis.set_title(title)
             axis.set_ylabel("test accuracy, %")
             _keep_per_cent(axis)
-        _name_epochs(axes[-1])
+        axes[-1].set_xlabel("epoch")
+        count_from_one(axes[-1])
         _legend(figure, looks, group.axes[1:] if faceted else group.axes)
     return figure
 
@@ -302,16 +304,6 @@ def _decimals(means: Iterable[float]) -> int:
     """Return how many decimals tell numbers of this size apart."""
     most = max(means, default=0.0)
     return 3 if most < 1 else 2 if most < 10 else 1 if most < 1000 else 0
-
-
-def _name_epochs(axis: Axes) -> None:
-    """Name whole epochs only, and none 0."""
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_xlabel("epoch")
-    whole = MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
-    axis.xaxis.set_major_locator(whole)
-    axis.set_xlim(left=max(0.5, axis.get_xlim()[0]))
 
 
 def _name_numbers(axis: Axes, places: Mapping[float, str]) -> None:

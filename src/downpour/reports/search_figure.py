@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from downpour.reports.study import label
-from downpour.reports.style import LIGHT, WIDTH_INCHES, styled, turned_where_crowded
+from downpour.reports.style import LIGHT, WIDTH_INCHES, count_from_one, styled, turned_where_crowded
 from downpour.reports.tuned import Field, Trial, Tuned
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ Place = Callable[[Trial], float]
 def search_figure(tuned: Tuned) -> Figure:
     """Draw the panels; some trial has an accuracy."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
     rows = -(-len(tuned.fields) // _COLUMNS)
     height = _PANEL_INCHES * (1 + rows) + _LEGEND_INCHES
@@ -50,7 +49,7 @@ def search_figure(tuned: Tuned) -> Figure:
         _draw_best(first, tuned)
         first.set_xlabel("trial")
         first.set_ylabel("test accuracy, %")
-        first.xaxis.set_major_locator(MaxNLocator(integer=True))
+        count_from_one(first)
         for place, field in enumerate(tuned.fields):
             row, column = divmod(place, _COLUMNS)
             axis = figure.add_subplot(grid[1 + row, column], sharey=first)

@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LIGHT = {
     "paper": "#fdfdfc",
@@ -119,6 +122,15 @@ def turned_where_crowded(names: Sequence[str], inches: float) -> dict[str, Any]:
     if all((len(one) + len(other)) / 2 + 1 <= room for one, other in pairwise(names)):
         return {}
     return {"rotation": 20, "ha": "right", "rotation_mode": "anchor"}
+
+
+def count_from_one(axis: Axes) -> None:
+    """Let an axis name whole numbers only, and none below 1."""
+    from matplotlib.ticker import MaxNLocator
+
+    whole = MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
+    axis.xaxis.set_major_locator(whole)
+    axis.set_xlim(left=max(0.5, axis.get_xlim()[0]))
 
 
 def variables(colours: dict[str, str]) -> str:
