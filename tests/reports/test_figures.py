@@ -148,6 +148,19 @@ def test_a_bar_has_its_height_above_it_and_its_hatch_in_the_legend(make: Make) -
     ]
 
 
+def test_a_setting_that_failed_has_a_cross_for_a_bar(make: Make) -> None:
+    """An empty place would mean that it was not run yet."""
+    settings = [(split, name) for split in ("random", "class") for name in ("average", "first")]
+    runs = [make.run([0.5], values=settings[0])]
+    lost = (make.run([], values=settings[3]),)
+    axes = ("split", "aggregate")
+    group = make.group(axes=axes, settings=settings, runs=runs, failed=lost)
+    axis = outcome_figure(group, "accuracy").axes[0]
+    assert [text.get_text() for text in axis.texts] == ["×", "50.0"]
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["random", "class"]
+    assert "× stands for what failed" in plots_of(make.study(group))[1].caption
+
+
 def test_many_narrow_bars_have_upright_numbers(make: Make) -> None:
     """Side by side they would touch."""
     settings = [(split, n) for split in "abcdef" for n in "wxyz"]

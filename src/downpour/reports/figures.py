@@ -89,6 +89,8 @@ def _plots_of_group(group: Group) -> list[Plot]:
     bands, whiskers = "", ""
     if group.trials >= _TRIALS_MIN:
         bands, whiskers = f"; bands {_INTERVALS}", f"; whiskers {_INTERVALS}"
+    if group.lost and _numeric_axis(group) < 0:
+        whiskers += "; × stands for what failed"
     has_accuracy = any(run.result.accuracy is not None for run in group.runs)
     if has_accuracy:
         caption = f"Test accuracy after each epoch{bands}"
@@ -147,14 +149,17 @@ def learning_figure(group: Group) -> Figure:
 
 def outcome_figure(group: Group, measure: Measure) -> Figure:
     """Draw what each setting came to: lines along an axis of numbers, else grouped bars."""
-    numeric = next((place for place, axis in enumerate(group.axes) if _is_numeric(group, axis)), -1)
+    numeric = _numeric_axis(group)
     ahead = max(numeric, 0)
     rest = [axis for place, axis in enumerate(group.axes) if place != ahead]
     looks = _looks(_name(v[:ahead] + v[ahead + 1 :]) for v in group.settings)
     with styled():
         figure, (axis,) = _panels(1)
         lines = _lines_along(group, ahead, measure)
-        places = {_place(group, ahead, v): label(v[ahead]) for v, _ in group.measured}
+        shown = [values for values, _ in group.measured]
+        if numeric < 0:
+            shown = [v for v in group.settings if v in shown or v in group.lost]
+        places = {_place(group, ahead, v): label(v[ahead]) for v in shown}
         bars = {place: lines[name] for place, name in enumerate(looks) if name in lines}
         if numeric >= 0:
             for name, points in lines.items():
@@ -162,6 +167,7 @@ def outcome_figure(group: Group, measure: Measure) -> Figure:
             _name_numbers(axis, places)
         else:
             _draw_bars(axis, bars, len(looks))
+            _mark_lost(axis, group, list(looks))
             _name_clusters(axis, places)
         axis.set_xlabel(_spoken(group.axes[ahead]))
         axis.set_ylabel("final test accuracy, %" if measure == "accuracy" else "training, s")
@@ -274,6 +280,14 @@ def _draw_bars(axis: Axes, bars: Mapping[int, Sequence[Dot]], count: int) -> Non
             axis.errorbar(middle, estimate.mean, reach, color=LIGHT["ink"], elinewidth=1, capsize=2)
 
 
+def _mark_lost(axis: Axes, group: Group, names: Sequence[str]) -> None:
+    """Put a cross in the place of each bar whose runs all failed; clusters are the first axis."""
+    for values in group.lost:
+        middle = _middle(_place(group, 0, values), names.index(_name(values[1:])), len(names))
+        look: Look = {"color": LIGHT["failure"], "ha": "center", "va": "bottom"}
+        axis.annotate("×", (middle, 0), (0, 1), textcoords="offset points", **look)
+
+
 def _tell_heights(axis: Axes, bars: Mapping[int, Sequence[Dot]], count: int, clusters: int) -> None:
     """Write each mean above its bar and whisker; upright where the bars are narrow."""
     decimals = _decimals(estimate.mean for _, _, estimate in _each(bars))
@@ -380,6 +394,11 @@ def _legend(
 
 def _name(values: Sequence[Any]) -> str:
     return ", ".join(map(label, values))
+
+
+def _numeric_axis(group: Group) -> int:
+    """Return the place of the first axis that has several numbers on it; -1 where none has."""
+    return next((place for place, axis in enumerate(group.axes) if _is_numeric(group, axis)), -1)
 
 
 def _is_numeric(group: Group, axis: str) -> bool:

@@ -59,6 +59,15 @@ class Group:
         """Every place that has a run, with its runs."""
         return [(values, runs) for values in self.settings if (runs := self.at(values))]
 
+    @property
+    def lost(self) -> list[tuple[Any, ...]]:
+        """Every place at which whatever was run failed."""
+        return [
+            values
+            for values in self.settings
+            if not self.at(values) and any(run.values == values for run in self.failed)
+        ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
