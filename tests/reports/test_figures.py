@@ -142,7 +142,7 @@ def test_a_bar_has_its_height_above_it_and_its_hatch_in_the_legend(make: Make) -
     figure = outcome_figure(make.group(axes=axes, settings=settings, runs=runs), "time")
     assert [text.get_text() for text in figure.axes[0].texts] == ["0.013"] * 4
     keys = figure.legends[0].get_patches()
-    assert [key.get_hatch() or "" for key in keys] == ["", "", "...", "////"]
+    assert [key.get_hatch() or "" for key in keys] == ["", "", "////", "..."]
     assert [key.get_facecolor() for key in keys] == [
         bar.get_facecolor() for bar in figure.axes[0].patches
     ]

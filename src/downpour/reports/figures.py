@@ -341,6 +341,7 @@ def _suit_decades(numbers: Sequence[float]) -> bool:
 
 def _name_clusters(axis: Axes, places: Mapping[float, str]) -> None:
     names = list(places.values())
+    axis.set_xlim(min(places) - 0.5, max(places) + 0.5)
     axis.set_xticks(list(places), names, **turned_where_crowded(names, _AXIS_INCHES))
     axis.grid(visible=False, axis="x")
     axis.tick_params(axis="x", length=0)

@@ -47,7 +47,7 @@ DARK = {
 SERIES = tuple(LIGHT[name] for name in LIGHT if name.startswith("series-"))
 MARKS = ("o", "s", "^", "D", "v", "P")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 1.5, 1.5, 1.5)), "-", "--")
-HATCHES = ("", "", "...", "////", "xxx", "---")
+HATCHES = ("", "", "////", "...", "xxx", "---")
 """Of areas: only the first two colours differ plainly for all of the colour-blind."""
 
 WIDTH_INCHES = 5.0
