@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -73,6 +74,7 @@ PRINTED: dict[str, Any] = {
     "marker": "x",
     "markersize": 7,
     "linestyle": "none",
+    "clip_on": False,
 }
 
 
@@ -168,6 +170,13 @@ def narrowed(group: Group, axis: str, value: Any) -> Group:
     )
 
 
+def mark(axis: Axes, xs: Sequence[float], percents: Sequence[float], **look: Any) -> None:
+    """Draw what was published, and make room for it where ours is far from it."""
+    low, high = axis.get_ylim()
+    axis.plot(xs, percents, **{**PRINTED, **look})
+    axis.set_ylim(max(0, min(low, min(percents) - 3)), min(100, max(high, max(percents) + 3)))
+
+
 def by_workers(study: Study) -> Figure:
     """Draw accuracy against epoch for each number of workers."""
     group = group_of(study, "workers")
@@ -175,7 +184,7 @@ def by_workers(study: Study) -> Figure:
     for one in PUBLISHED:
         if one.split == "random":
             look = series(group.settings.index((one.workers,)))
-            figure.axes[0].plot(EPOCHS, one.printed, **{**PRINTED, "color": look["color"]})
+            mark(figure.axes[0], EPOCHS, one.printed, color=look["color"])
     return figure
 
 
@@ -183,8 +192,9 @@ def time_by_workers(study: Study) -> Figure:
     """Draw training time against the number of workers."""
     figure = outcome_figure(group_of(study, "workers"), "time")
     timed = [(one.workers, one.seconds) for one in PUBLISHED if one.seconds is not None]
+    ours = figure.axes[0].get_ylim()[1]
     figure.axes[0].plot(*zip(*timed, strict=True), **PRINTED)
-    figure.axes[0].set_ylim(0, 1.05 * max(taken for _, taken in timed))
+    figure.axes[0].set_ylim(0, max(ours, *(1.05 * taken for _, taken in timed)))
     return figure
 
 
@@ -194,7 +204,7 @@ def by_aggregation(split: str) -> Callable[[Study], Figure]:
     def draw(study: Study) -> Figure:
         figure = learning_figure(narrowed(group_of(study, "splits"), "split", split))
         printed = next(one.printed for one in PUBLISHED if one.workers > 1 and one.split == split)
-        figure.axes[0].plot(EPOCHS, printed, **PRINTED)
+        mark(figure.axes[0], EPOCHS, printed)
         return figure
 
     return draw
@@ -205,8 +215,7 @@ def final_accuracies(study: Study) -> Figure:
     figure = outcome_figure(group_of(study, "splits"), "accuracy")
     splits = list(dict.fromkeys(values[0] for values in group_of(study, "splits").settings))
     marked = [(splits.index(o.split), o.printed[-1]) for o in PUBLISHED if o.workers > 1]
-    beside_bars = [(place - 0.45, percent) for place, percent in marked]
-    figure.axes[0].plot(*zip(*beside_bars, strict=True), **PRINTED)
+    mark(figure.axes[0], [place - 0.45 for place, _ in marked], [percent for _, percent in marked])
     return figure
 
 

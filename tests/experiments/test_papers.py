@@ -49,6 +49,13 @@ def test_what_was_published_stands_beside_ours(
     assert len(figures) == 8
     shown = ["as published" in figure.read_text("utf-8") for figure in figures]
     assert shown == [True] * 6 + [False] * 2
+    study = folder.study()
+    for number, drawn in enumerate((ece751.by_workers, ece751.final_accuracies)):
+        axis = drawn(study).axes[0]
+        low, high = axis.get_ylim()
+        marks = [y for line in axis.lines if line.get_marker() == "x" for y in line.get_ydata()]
+        assert len(marks) == (4, 3)[number]
+        assert all(low < y < high for y in marks)
 
 
 def test_lerats_setups_are_there() -> None:
