@@ -131,6 +131,19 @@ def test_two_trials_draw_no_interval(make: Make) -> None:
         runs = [make.run([0.1 * n, 0.2 * n], values=(), trial=n) for n in range(1, trials + 1)]
         figure = learning_figure(make.group(settings=[()], runs=runs))
         assert len(figure.axes[0].collections) == bands
+        caption = plots_of(make.study(make.group(settings=[()], runs=runs)))[0].caption
+        assert ("bands are 95" in caption) == bool(bands)
+
+
+def test_a_line_that_is_not_there_is_not_in_the_legend(make: Make) -> None:
+    """And the others look as they will when it is."""
+    settings = [("a",), ("b",), ("c",)]
+    runs = [make.run([0.5, 0.6], values=values) for values in settings[1:]]
+    figure = learning_figure(make.group(axes=("split",), settings=settings, runs=runs))
+    keys = figure.legends[0]
+    assert [text.get_text() for text in keys.get_texts()] == ["b", "c"]
+    drawn = [line.get_color() for line in figure.axes[0].lines]
+    assert [key.get_color() for key in keys.get_lines()] == drawn
 
 
 def test_a_bar_has_its_height_above_it_and_its_hatch_in_the_legend(make: Make) -> None:

@@ -87,7 +87,7 @@ def plots_of(study: Study) -> list[Plot]:
 def _plots_of_group(group: Group) -> list[Plot]:
     plots = []
     bands, whiskers = "", ""
-    if group.trials >= _TRIALS_MIN:
+    if any(len(runs) >= _TRIALS_MIN for _, runs in group.measured):
         bands, whiskers = f"; bands {_INTERVALS}", f"; whiskers {_INTERVALS}"
     if group.lost and _numeric_axis(group) < 0:
         whiskers += "; × stands for what failed"
@@ -143,7 +143,9 @@ def learning_figure(group: Group) -> Figure:
             _keep_per_cent(axis)
         axes[-1].set_xlabel("epoch")
         count_from_one(axes[-1])
-        _legend(figure, looks, group.axes[1:] if faceted else group.axes)
+        drawn = {name for lines in panels.values() for name, _ in lines}
+        shown = {name: look for name, look in looks.items() if name in drawn}
+        _legend(figure, shown, group.axes[1:] if faceted else group.axes)
     return figure
 
 
