@@ -39,6 +39,13 @@ def test_a_page_needs_nothing_else(page: str) -> None:
     assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 
 
+def test_names_within_figures_do_not_clash(page: str) -> None:
+    """Each is there once, and whatever is referred to is there."""
+    names = re.findall(r' id="([^"]+)"', page)
+    assert len(names) == len(set(names))
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', page)) <= set(names)
+
+
 def test_a_page_is_light_or_dark_as_its_reader_is(page: str) -> None:
     """Both sets of colours are there, and figures use them; phones are told the width."""
     assert "prefers-color-scheme: dark" in page

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _COORDINATES = re.compile(r' (?:d|x|y)="[^"]*"')
 _DIGITS_BEYOND_HUNDREDTHS = re.compile(r"(\.\d\d)\d+")
 # Matplotlib names every group of shapes; on a page with several figures the names would clash.
-_GROUP_NAMES = re.compile(r'<g id="[^"]*">')
+_GROUP_NAMES = re.compile(r'<g id="[^"]*"')
 
 
 def to_png(figure: Figure) -> bytes:
@@ -42,7 +42,7 @@ def for_page(svg: str) -> str:
     inner = svg[svg.index("<svg") :]
     inner = inner.replace(f"fill: {LIGHT['paper']}", "fill: none", 1)
     inner = re.sub(r"<metadata>.*?</metadata>", "", inner, flags=re.DOTALL)
-    inner = _GROUP_NAMES.sub("<g>", inner)
+    inner = _GROUP_NAMES.sub("<g", inner)
     inner = _COORDINATES.sub(_rounded, inner)
     for name, colour in LIGHT.items():
         inner = inner.replace(colour, f"var(--{name})")
