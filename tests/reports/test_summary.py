@@ -9,8 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from downpour.reports.statistics import Estimate
 from downpour.reports.study import label
-from downpour.reports.summary import Column, Table, classes, outcomes, resources, tables_of
+from downpour.reports.summary import (
+    Column,
+    Table,
+    classes,
+    outcomes,
+    resources,
+    tables_of,
+    written,
+)
 from tests.reports.conftest import Make
 
 RECORDED = Path(__file__).parent / "recorded" / "splits"
@@ -21,8 +30,8 @@ def test_the_tables_look_as_agreed(make: Make, suffix: str) -> None:
     """Every table of a small study, in each format."""
     tables = tables_of(make.study(make.splits()))
     write = {"md": Table.to_markdown, "csv": Table.to_csv, "json": Table.to_json}[suffix]
-    written = "\n".join(write(table) for table in tables)
-    assert written == (RECORDED / f"tables.{suffix}").read_text(encoding="utf-8")
+    told = "\n".join(write(table) for table in tables)
+    assert told == (RECORDED / f"tables.{suffix}").read_text(encoding="utf-8")
 
 
 def test_means_and_intervals_stand_in_columns_of_their_own(make: Make) -> None:
@@ -90,3 +99,11 @@ def test_a_bar_in_a_value_does_not_end_its_column() -> None:
 def test_values_are_written_for_people(value: object, said: str) -> None:
     """Whatever TOML may hold."""
     assert label(value) == said
+
+
+def test_a_count_that_is_always_the_same_has_no_interval() -> None:
+    """One that differs has, and so has what was measured."""
+    processes, seconds = Column("processes", "processes", 0), Column("seconds", "s", 2)
+    assert written(Estimate(2.0, 0.0, 3), processes) == "2"
+    assert written(Estimate(2.3, 1.4, 3), processes) == "2 ± 1"
+    assert written(Estimate(2.0, 0.0, 3), seconds) == "2.00 ± 0.00"

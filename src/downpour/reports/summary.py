@@ -94,6 +94,8 @@ def written(cell: Cell, column: Column) -> str:
             return NOTHING
         case Estimate(mean, None):
             return f"{mean:.{column.decimals or 0}f}"
+        case Estimate(mean, 0) if not column.decimals:  # a count that was the same in every trial
+            return f"{mean:.0f}"
         case Estimate(mean, half_width):
             return f"{mean:.{column.decimals or 0}f} ± {half_width:.{column.decimals or 0}f}"
         case float():
@@ -186,13 +188,13 @@ def resources(group: Group) -> Table:
     """Say what each setting's processes used while they trained, each of them by itself."""
     measures: list[tuple[Column, Callable[[Run], float | None]]] = [
         (Column("processes", "processes", 0), lambda r: len({s.worker for s in r.resources})),
-        (Column("cpu_cores", "CPU, cores", 2), lambda r: _mean(s.cpu_share for s in r.resources)),
+        (Column("cpu_cores", "CPU cores", 2), lambda r: _mean(s.cpu_share for s in r.resources)),
         (
-            Column("memory_mb", "memory at most, MB", 0),
+            Column("memory_mb", "peak memory MB", 0),
             lambda r: max((s.memory_bytes / 1e6 for s in r.resources), default=None),
         ),
         (
-            Column("threads", "threads at most", 0),
+            Column("threads", "peak threads", 0),
             lambda r: max((s.threads for s in r.resources), default=None),
         ),
         (
