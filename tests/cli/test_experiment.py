@@ -133,9 +133,12 @@ def test_a_report_needs_results(
     """A folder of something else, a corrupt record, a folder that is in use: a line each."""
     line = refused("report", file.parent)
     assert line.startswith(f"FOLDER = '{file.parent}': must be a folder of")
+    (tmp_path / "search").mkdir()
+    (tmp_path / "search" / "tune.toml").touch()
+    assert "search.svg is the figure" in refused("report", tmp_path / "search")
     assert refused("report", done, "--out", tmp_path).endswith("choose another folder")
     cell = next((done / "cells").iterdir())
     (cell / "record.jsonl").write_text("{}\n")
-    assert "record.jsonl: line 1 is not a fact" in refused("report", done)
+    assert "record.jsonl cannot be read: line 1 is not a fact" in refused("report", done)
     assert "record.jsonl: line 1 is not a fact" in refused("report", cell)
     assert not (done / "report").exists()

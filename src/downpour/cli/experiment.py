@@ -192,6 +192,7 @@ def _study(folder: Path) -> tuple[Study, Path]:
     """Read what a folder holds, and say where a report on it usually goes."""
     from downpour.experiments import GRID_NAME, Folder
     from downpour.reports.study import read_one
+    from downpour.tuning.folder import FIGURE_STEM, TUNE_NAME
 
     if (folder / GRID_NAME).exists():
         grid = Folder.read(folder)
@@ -200,6 +201,9 @@ def _study(folder: Path) -> tuple[Study, Path]:
     try:
         study = read_one(folder)
     except FileMissing:
+        if (folder / TUNE_NAME).exists():
+            reason = f"is of `downpour tune`; {FIGURE_STEM}.svg is the figure of a search"
+            raise SpecError("FOLDER", str(folder), reason) from None
         accepted = "must be a folder of `downpour experiment`, or of one experiment"
         raise SpecError("FOLDER", str(folder), accepted) from None
     except FileCorrupt as error:
