@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from downpour.errors import SpecError
-from downpour.reports.page import html_page
+from downpour.reports.page import Drawn, html_page
 from downpour.reports.report import write_report
 from downpour.reports.study import Study
 from downpour.reports.summary import tables_of
@@ -137,6 +137,16 @@ def test_a_group_of_which_nothing_has_ended_shows_no_empty_table(make: Make) -> 
     page = html_page(study, tables_of(study), [])
     assert "later: final accuracy and seconds" in page
     assert "later: epochs" not in page
+
+
+def test_what_happened_over_time_is_folded_away_unless_it_is_all_there_is(make: Make) -> None:
+    """Where nothing was evaluated, it is what was run for."""
+    study = make.study(make.group(settings=[()], runs=[make.run([0.5])]))
+    aside, other = (
+        Drawn("traces", "<svg></svg>", "splits", aside=aside) for aside in (True, False)
+    )
+    assert "<details open>" in html_page(study, tables_of(study), [aside] * 3)
+    assert "<details open>" not in html_page(study, tables_of(study), [aside] * 3 + [other])
 
 
 def test_whatever_scrolls_can_be_scrolled_with_the_keyboard(page: str) -> None:

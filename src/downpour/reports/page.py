@@ -48,6 +48,7 @@ def html_page(study: Study, tables: Sequence[Table], figures: Sequence[Drawn]) -
         dark=Markup(variables(DARK)),  # noqa: S704
         sections=_sections(study, tables, shown),
         asides=[figure for figure in shown if figure["aside"]],
+        has_others=any(not figure["aside"] for figure in shown),
         runs=tables[-1],
         fields=_fields(study),
     )
