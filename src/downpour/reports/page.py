@@ -74,8 +74,10 @@ def _headline(study: Study) -> str:
         reason = f": {run.result.reason}" if run and run.result.reason else "."
         return f"One experiment, {state}{reason}"
     trials = study.groups[0].trials
-    told = f"{study.done} of {study.asked} runs, {trials} trial{'s' if trials > 1 else ''} each"
-    return f"{told}. Intervals are 95\u00a0% intervals of the mean, by Student's t."
+    told = f"{study.done} of {study.asked} runs, {trials} trial{'s' if trials > 1 else ''} each."
+    if trials == 1:
+        return told
+    return f"{told} Intervals are 95\u00a0% intervals of the mean, by Student's t."
 
 
 def _failures(study: Study) -> list[str]:
