@@ -122,6 +122,14 @@ def test_failures_are_told_by_their_settings(make: Make) -> None:
     assert "2 came to nothing" in page
 
 
+def test_what_failed_was_run_too(make: Make) -> None:
+    """Its fields are among those that vary."""
+    failed = (make.run([], trial=2, spec={"learning_rate": 1e12}),)
+    runs = [make.run([0.5], spec={"learning_rate": 0.1})]
+    study = make.study(make.group(settings=[()], runs=runs, failed=failed))
+    assert "varies: 0.1, 1e+12" in html_page(study, tables_of(study), [])
+
+
 def test_why_a_single_experiment_failed_is_told(make: Make) -> None:
     """At the top of its page."""
     run = make.run([0.5])

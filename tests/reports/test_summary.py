@@ -93,11 +93,12 @@ def test_a_bar_in_a_value_does_not_end_its_column() -> None:
         ([0.9, 0.99], "0.9, 0.99"),
         ({"hidden": [8, 4], "dropout": 0.5}, "hidden 8, 4, dropout 0.5"),
         ({}, "none"),
+        (None, "none"),
         ("class", "class"),
     ],
 )
 def test_values_are_written_for_people(value: object, said: str) -> None:
-    """Whatever TOML may hold."""
+    """Whatever a spec may hold."""
     assert label(value) == said
 
 

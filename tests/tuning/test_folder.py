@@ -73,7 +73,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     ("name", "content", "reason"),
     [
         ("trials/0002/record.jsonl", "{}\n", "line 1 is not a fact"),
-        ("trials/0002/summary.json", "{}", "is not the summary of a cell"),
+        ("trials/0002/summary.json", "{}", "not the summary of a cell"),
         ("trials/0002/spec.toml", 'name = "small"', "tells of something else than its name says"),
         ("trials/0002/spec.toml", "\x00", "cannot be read"),
         ("trials/0002/record.jsonl", None, "tells of something else than its name says"),

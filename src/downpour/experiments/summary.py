@@ -70,7 +70,7 @@ class Summary:
         try:
             return _READER.validate_json(text)
         except ValidationError:
-            raise FileCorrupt(source, "is not the summary of a cell") from None
+            raise FileCorrupt(source, "not the summary of a cell") from None
 
     def to_json(self) -> str:
         """Write the summary as indented JSON."""

@@ -76,7 +76,7 @@ def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
         for axis, (name, measure) in zip(axes, _MEASURES.items(), strict=True):
             for place, worker in enumerate(workers):
                 own = _thinned([sample for sample in samples if sample.worker == worker])
-                look = {**series(place), "marker": ".", "markersize": 3.0, "linewidth": 1.1}
+                look = {**series(place), "marker": ".", "markersize": 4.5, "linewidth": 1.1}
                 look["clip_on"] = False  # lines along the bottom would lose half of their width
                 times, values, alone = _broken(own, measure)
                 axis.plot(times, values, label=worker, markevery=alone, **look)

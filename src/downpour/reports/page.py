@@ -99,7 +99,7 @@ def _failures(study: Study) -> list[str]:
 
 def _fields(study: Study) -> Table:
     """Say what the specs have in common, and name the fields that vary."""
-    specs = [run.result.spec for group in study.groups for run in group.runs]
+    specs = [r.result.spec for group in study.groups for r in (*group.runs, *group.failed)]
     names = list(dict.fromkeys(name for spec in specs for name in spec))
     rows = []
     for name in names:

@@ -125,6 +125,8 @@ def label(value: Any) -> str:
     match value:
         case bool():
             return "yes" if value else "no"
+        case None:
+            return "none"
         case float():
             return f"{value:g}"
         case list() | tuple():
