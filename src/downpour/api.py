@@ -9,7 +9,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -26,6 +26,7 @@ from downpour.manager.options import (
     checked_patience,
 )
 from downpour.reports import Result
+from downpour.reports.event_files import Follower
 from downpour.rpc import ManagerClient, Trust, parse_address
 from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status
 from downpour.spec import Spec
@@ -49,6 +50,7 @@ def run(
     data_dir: str | os.PathLike[str] | None = None,
     patience: float = 1.0,
     on_status: OnStatus | None = None,
+    tensorboard: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Train on this machine: a manager and worker processes that end with the call.
 
@@ -59,9 +61,11 @@ def run(
         data_dir: A folder with datasets, laid out as torchvision does; else DOWNPOUR_DATA.
         patience: Scales how long silence, standstill and missing files are borne.
         on_status: Called with what goes on, several times a second at most.
+        tensorboard: A folder for TensorBoard, in which the run has event files that grow with it.
 
     Raises:
         SpecError: what was asked for cannot be; names the field and what is accepted.
+        MissingPackage: event files are wanted, and TensorBoard is not installed.
         ExperimentFailed: training came to nothing, and why.
         LaunchError: a process could not be started.
     """
@@ -69,15 +73,29 @@ def run(
     data_dir = data_dir or os.environ.get("DOWNPOUR_DATA")
     datasets.check_source(resolved, Path(data_dir) if data_dir else None)
     embedded = embed(resolved, workers, shared=shared, data_dir=data_dir, patience=patience)
-    with embedded as (cluster, client):
+    with following(tensorboard) as follower, embedded as (cluster, client):
         experiment = client.submit(resolved)
 
         def look(status: Status) -> None:
             cluster.provide(status.wanted_workers)
+            if follower is not None:
+                follower.follow(experiment, client.record)
             if on_status is not None:
                 on_status(status)
 
         return client.wait(experiment, on_status=look, check=cluster.check)
+
+
+def following(
+    tensorboard: str | os.PathLike[str] | None,
+) -> AbstractContextManager[Follower | None]:
+    """Write event files for TensorBoard while an experiment runs, where a folder is named.
+
+    Raises:
+        MissingPackage: TensorBoard is not installed.
+        SpecError: the folder cannot be written.
+    """
+    return Follower(Path(tensorboard)) if tensorboard is not None else nullcontext()
 
 
 @contextmanager

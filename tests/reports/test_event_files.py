@@ -11,11 +11,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from downpour.errors import FileCorrupt, MissingPackage, SpecError
+from downpour.errors import FileCorrupt, MissingPackage, SpecError, Unreachable
 from downpour.reports import Result
-from downpour.reports.event_files import EventFiles, Follower, write_events
-from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status
-from downpour.runtime.facts import Submitted
+from downpour.reports.event_files import EndedRuns, EventFiles, Follower, write_events
+from downpour.runtime.facts import Aggregated, ResourcesUsed, Sample, Submitted
 from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -160,38 +159,27 @@ def test_without_the_package_its_extra_is_named(
     assert not (tmp_path / "runs").exists()
 
 
-def shown(experiment: str) -> Status:
-    """Make a status that tells of an experiment."""
-    summary = ExperimentSummary(
-        experiment=experiment,
-        name="one",
-        state=ExperimentState.RUNNING,
-        rounds_done=0,
-        rounds_total=1,
-        accuracy=None,
-        reason=None,
-        asked_wrongly=False,
-    )
-    return Status(change=1, experiment=summary)
-
-
 def test_event_files_grow_with_a_running_experiment(tmp_path: Path) -> None:
-    """Line by line as far as they are whole; in the end there is what one writing gives."""
+    """Line by line; in the end there is what one writing gives."""
     name = Result.from_record(HANDOFF).experiment
-    record = tmp_path / "experiments" / name / RECORD_NAME
-    record.parent.mkdir(parents=True)
-    lines = (RECORDED / "handoff" / RECORD_NAME).read_bytes().splitlines(keepends=True)
-    first_round = next(n for n, line in enumerate(lines) if b'"aggregated"' in line)
-    with Follower(tmp_path / "live", tmp_path) as follower:
-        follower.show(Status(change=1))
-        follower.show(shown(name))
-        record.write_bytes(b"".join(lines[:first_round]) + lines[first_round][:20])
-        follower.show(shown(name))
+    lines = (RECORDED / "handoff" / RECORD_NAME).read_text().splitlines()
+    first_round = next(n for n, line in enumerate(lines) if '"aggregated"' in line)
+    told: list[str] = []
+
+    def record(experiment: str, from_line: int) -> list[str]:
+        assert experiment == name
+        return told[from_line:]
+
+    with Follower(tmp_path / "live") as follower:
+        follower.follow(name, record)
+        told += lines[:first_round]
+        follower.follow(name, record)
         assert "loss/train" not in points(tmp_path / "live" / name)
-        record.write_bytes(b"".join(lines[: first_round + 1]))
-        follower.show(shown(name))
+        told.append(lines[first_round])
+        follower.follow(name, record)
         assert set(points(tmp_path / "live" / name)["loss/train"]) == {1}
-        record.write_bytes(b"".join(lines))
+        told += lines[first_round + 1 :]
+        follower.follow(name, record)
     write_events(HANDOFF, tmp_path / "once")
     assert points(tmp_path / "live" / name) == points(tmp_path / "once" / name)
 
@@ -201,16 +189,70 @@ def test_event_files_that_cannot_be_written_cost_no_experiment(
 ) -> None:
     """It is said once, and the run goes on."""
     name = Result.from_record(HANDOFF).experiment
-    record = tmp_path / "experiments" / name / RECORD_NAME
-    record.parent.mkdir(parents=True)
-    record.write_bytes((RECORDED / "handoff" / RECORD_NAME).read_bytes())
-    with caplog.at_level(logging.WARNING), Follower(tmp_path / "live", tmp_path) as follower:
+    lines = (RECORDED / "handoff" / RECORD_NAME).read_text().splitlines()
+    with caplog.at_level(logging.WARNING), Follower(tmp_path / "live") as follower:
         (tmp_path / "live" / name).touch()
-        follower.show(shown(name))
-        follower.show(shown(name))
+        for _ in range(2):
+            follower.follow(name, lambda _, from_line: lines[from_line:])
     assert [r.getMessage().partition(": ")[0] for r in caplog.records] == [
         "no more event files are written"
     ]
+
+
+def test_a_manager_that_is_gone_costs_no_more_than_event_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever waits for the experiment hears of it by waiting."""
+
+    def gone(*_: object) -> list[str]:
+        raise Unreachable("127.0.0.1:1", "nobody answers")
+
+    with caplog.at_level(logging.WARNING), Follower(tmp_path) as follower:
+        follower.follow("any", gone)
+    assert "no more event files are written: 127.0.0.1:1 cannot be" in caplog.text
+
+
+def test_runs_that_have_ended_are_written_one_by_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Under their folders' names; after one that cannot be, none is, and that is said once."""
+    runs = EndedRuns(tmp_path / "runs")
+    runs.write(RECORDED / "handoff" / RECORD_NAME)
+    assert "accuracy/test" in points(tmp_path / "runs" / "handoff")
+    (tmp_path / "runs" / "gestures").touch()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            runs.write(RECORDED / "gestures" / RECORD_NAME)
+    assert len(caplog.records) == 1
+
+
+def test_what_processes_used_is_told_by_epoch(tmp_path: Path) -> None:
+    """Mean shares of time, the most memory and threads; a worker that was not sampled has none."""
+
+    def used(worker: str, shard: int, *samples: tuple[float, int, int, float]) -> ResourcesUsed:
+        return ResourcesUsed(
+            round=0,
+            shard=shard,
+            attempt=0,
+            worker=worker,
+            samples=tuple(Sample(1.0, *sample) for sample in samples),
+        )
+
+    ended = next(place for place, (_, f) in enumerate(HANDOFF) if isinstance(f, Aggregated))
+    told = [
+        used("a", 0, (1.0, 100, 3, 0.0), (0.5, 300, 2, 0.2)),
+        used("a", 1, (0.0, 200, 4, 0.1)),
+        used("b", 2, (0.25, 50, 1, 0.0)),
+        used("c", 3),
+    ]
+    record = [*HANDOFF[:ended], *((1.0, fact) for fact in told), *HANDOFF[ended:]]
+    write_events(record, tmp_path, "one")
+    found = points(tmp_path / "one")
+    assert found["cpu_share/a"] == {1: 0.5}
+    assert found["io_wait/a"] == pytest.approx({1: 0.1})
+    assert (found["memory_bytes/a"], found["threads/a"]) == ({1: 300.0}, {1: 4.0})
+    assert found["cpu_share/b"] == {1: 0.25}
+    assert "threads/c" not in found
 
 
 def test_half_a_record_makes_half_a_run(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,7 +37,9 @@ from downpour.spec import Spec
 
 if TYPE_CHECKING:
     from downpour.api import Client
-    from downpour.reports.event_files import EventFiles
+    from downpour.reports import Result
+    from downpour.reports.event_files import Follower
+    from downpour.rpc.messages import Status
     from downpour.runtime.facts import Fact
 
     Record = list[tuple[float, Fact]]
@@ -64,25 +65,19 @@ def submit(
     if tensorboard is not None and not watch:
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
         raise SpecError("tensorboard", str(tensorboard), later)
-    with _client(manager, credentials) as client, _event_files(tensorboard) as files:
+    from downpour.api import following
+
+    with _client(manager, credentials) as client, following(tensorboard) as follower:
         experiment = client.submit(spec)
         out().print(experiment, highlight=False, soft_wrap=True)
         if not watch:
             print_spec(spec)
             return
-        from downpour.reports.progress import ProgressDisplay
-
         try:
-            with ProgressDisplay(err()) as display:
-                shown = with_spec_shown(spec, display.show)
-                result = client.wait(experiment, on_status=shown)
+            result = _stay(client, experiment, spec, follower)
         except KeyboardInterrupt:
             note(f"{experiment} goes on; `downpour cancel {experiment}` ends it")
             raise
-        if files is not None:
-            from downpour.runtime.record import parse_lines
-
-            files.take(parse_lines(client.record(experiment)))
     print_result(result)
 
 
@@ -170,18 +165,25 @@ def results(
     print_result(Result.from_record(record, folder), as_json=as_json, as_csv=as_csv)
 
 
+def _stay(client: Client, experiment: str, spec: Spec, follower: Follower | None) -> Result:
+    """Show an experiment until it ends, and have its event files grow."""
+    from downpour.reports.progress import ProgressDisplay
+
+    with ProgressDisplay(err()) as display:
+        show = with_spec_shown(spec, display.show)
+
+        def look(status: Status) -> None:
+            show(status)
+            if follower is not None:
+                follower.follow(experiment, client.record)
+
+        return client.wait(experiment, on_status=look)
+
+
 def _client(manager: str, credentials: Credentials) -> Client:
     from downpour.api import Client
 
     return Client(manager, credentials=credentials)
-
-
-def _event_files(folder: Path | None) -> AbstractContextManager[EventFiles | None]:
-    if folder is None:
-        return nullcontext()
-    from downpour.reports.event_files import EventFiles
-
-    return EventFiles(folder)
 
 
 def _find(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -22,10 +19,6 @@ from downpour.cli.options import (
 from downpour.cli.printing import check_format, err, print_result, with_spec_shown
 from downpour.cli.spec_options import with_spec
 from downpour.spec import Spec
-
-if TYPE_CHECKING:
-    from downpour.reports.event_files import Follower
-    from downpour.rpc.messages import Status
 
 Workers = Annotated[
     int | None,
@@ -62,32 +55,14 @@ def run(
 
     spec, workers = api.resolve(spec, workers)
     for_people = not (as_json or as_csv)
-    with ProgressDisplay(err()) as display, _follower(tensorboard, shared) as follower:
-        show = with_spec_shown(spec, display.show) if for_people else display.show
+    with ProgressDisplay(err()) as display:
         result = api.run(
             spec,
             workers=workers,
             shared=shared,
             data_dir=data_dir,
             patience=patience,
-            on_status=show if follower is None else _both(show, follower.show),
+            on_status=with_spec_shown(spec, display.show) if for_people else display.show,
+            tensorboard=tensorboard,
         )
     print_result(result, as_json=as_json, as_csv=as_csv)
-
-
-def _follower(folder: Path | None, shared: Path) -> AbstractContextManager[Follower | None]:
-    if folder is None:
-        return nullcontext()
-    from downpour.reports.event_files import Follower
-
-    return Follower(folder, shared)
-
-
-def _both(
-    one: Callable[[Status], None], other: Callable[[Status], None]
-) -> Callable[[Status], None]:
-    def show(status: Status) -> None:
-        one(status)
-        other(status)
-
-    return show

@@ -13,20 +13,28 @@ import logging
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import IO, Any, Self
 
 import tomli_w
 
-from downpour.errors import FileCorrupt, MissingPackage, SpecError
+from downpour.errors import DownpourError, FileCorrupt, MissingPackage, SpecError
 from downpour.reports.result import Result, RoundResult
-from downpour.rpc.messages import Status
-from downpour.runtime.facts import Aggregated, Evaluated, Fact, Prepared, Submitted, Updated
-from downpour.runtime.record import RECORD_NAME, parse_lines
-from downpour.store import SharedDirectory
+from downpour.runtime.facts import (
+    Aggregated,
+    Evaluated,
+    Fact,
+    Prepared,
+    ResourcesUsed,
+    Sample,
+    Submitted,
+    Updated,
+)
+from downpour.runtime.record import parse_lines, read_record
 from downpour.store.publish import explain
 from downpour.values import is_bare_name
 
@@ -35,7 +43,12 @@ log = logging.getLogger(__name__)
 _STAMP = re.compile(r"-(\d{8}-\d{6})-[0-9a-f]+")
 _OURS = "events.out.tfevents.{}.downpour"
 
+_NO_MORE = "no more event files are written: %s"
+
 Scalars = Mapping[str, float | None]
+
+Lines = Callable[[str, int], list[str]]
+"""Returns the lines of an experiment's record from one on, as `Client.record` does."""
 
 
 class EventFiles:
@@ -62,6 +75,7 @@ class EventFiles:
         self._file: _EventFile | None = None
         self._record: list[tuple[float, Fact]] = []
         self._updates: defaultdict[int, list[Updated]] = defaultdict(list)
+        self._used: defaultdict[int, list[ResourcesUsed]] = defaultdict(list)
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -103,9 +117,12 @@ class EventFiles:
                 self._file.add_scalars(at_seconds, 0, {"parameters": fact.parameters})
             case Updated():
                 self._updates[fact.round].append(fact)
+            case ResourcesUsed():
+                self._used[fact.round].append(fact)
             case Aggregated():
                 scalars = _of_round(fact, self._updates.pop(fact.round, []))
-                self._file.add_scalars(at_seconds, fact.round + 1, scalars)
+                used = _of_resources(self._used.pop(fact.round, []))
+                self._file.add_scalars(at_seconds, fact.round + 1, {**scalars, **used})
             case Evaluated():
                 self._file.add_scalars(at_seconds, fact.round + 1, _of_evaluation(fact))
             case _:
@@ -132,60 +149,75 @@ def write_events(record: Sequence[tuple[float, Fact]], folder: Path, name: str =
 
 
 class Follower:
-    """Writes event files while an experiment of this machine runs; a context manager.
+    """Writes event files while an experiment runs; a context manager.
 
     Where they cannot be written any more, that is said once: the experiment is worth more. They can
     be written anew later.
 
     Args:
         folder: TensorBoard's folder of runs.
-        shared: The shared directory in which the experiment is.
 
     Raises:
         MissingPackage: TensorBoard is not installed.
         SpecError: the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, shared: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self._files: EventFiles | None = EventFiles(folder)
-        self._shared = SharedDirectory(shared)
-        self._record: Path | None = None
-        self._read = 0
+        self._taken = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._follow(last=True)
+        self._try(EventFiles.close)
 
-    def show(self, status: Status) -> None:
-        """Write what has come to the record of the experiment."""
-        if status.experiment is not None:
-            folder = self._shared.experiment_path(status.experiment.experiment)
-            self._record = folder / RECORD_NAME
-            self._follow()
+    def follow(self, experiment: str, record: Lines) -> None:
+        """Write what has come to an experiment's record; always of the same one."""
 
-    def _follow(self, *, last: bool = False) -> None:
+        def take(files: EventFiles) -> None:
+            lines = record(experiment, self._taken)
+            files.take(parse_lines(lines))
+            self._taken += len(lines)
+
+        self._try(take)
+
+    def _try(self, work: Callable[[EventFiles], None]) -> None:
         if self._files is None:
             return
         try:
-            self._files.take(self._news())
-            if last:
-                self._files.close()
-        except (SpecError, FileCorrupt, OSError) as error:
-            log.warning("no more event files are written: %s", error)
+            work(self._files)
+        except DownpourError as error:
+            log.warning(_NO_MORE, error)
             self._files = None
 
-    def _news(self) -> list[tuple[float, Fact]]:
-        """Read the lines that are new and whole."""
-        if self._record is None or not self._record.exists():
-            return []
-        with self._record.open("rb") as file:
-            file.seek(self._read)
-            content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        self._read += len(whole)
-        return parse_lines(whole.decode("utf-8", errors="replace").split("\n")[:-1])
+
+class EndedRuns:
+    """Writes event files of runs that have ended, each under the name of its record's folder.
+
+    Where they cannot be written any more, that is said once: what goes on is worth more.
+
+    Args:
+        folder: TensorBoard's folder of runs.
+
+    Raises:
+        MissingPackage: TensorBoard is not installed.
+        SpecError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        EventFiles(folder)  # refuses what cannot be
+        self._folder: Path | None = folder
+
+    def write(self, record: Path) -> None:
+        """Write those of one run."""
+        if self._folder is None:
+            return
+        try:
+            write_events(read_record(record), self._folder, record.parent.name)
+        except DownpourError as error:
+            log.warning(_NO_MORE, error)
+            self._folder = None
 
 
 class _EventFile:
@@ -255,6 +287,21 @@ def _of_round(fact: Aggregated, updates: Sequence[Updated]) -> Scalars:
         "seconds/aggregate": fact.seconds,
         **took,
     }
+
+
+def _of_resources(used: Sequence[ResourcesUsed]) -> Scalars:
+    """Give what workers' processes used in an epoch: mean shares of time, the most of all else."""
+    samples: defaultdict[str, list[Sample]] = defaultdict(list)
+    for attempt in used:
+        for sample in attempt.samples:
+            samples[attempt.worker].append(sample)
+    told: dict[str, float] = {}
+    for worker, those in samples.items():
+        told[f"cpu_share/{worker}"] = fmean(sample.cpu_share for sample in those)
+        told[f"io_wait/{worker}"] = fmean(sample.io_wait for sample in those)
+        told[f"memory_bytes/{worker}"] = max(sample.memory_bytes for sample in those)
+        told[f"threads/{worker}"] = max(sample.threads for sample in those)
+    return told
 
 
 def _of_evaluation(fact: Evaluated) -> Scalars:
