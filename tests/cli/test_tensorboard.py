@@ -14,9 +14,11 @@ from downpour.experiments import Folder, Grid, run_missing
 from downpour.launchers import LocalCluster
 from downpour.manager.options import ManagerOptions
 from tests.experiments.conftest import GRID, FakeTrainer, Silence
+from tests.tuning.conftest import SEARCH
 
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
+ASKED = {"experiment": GRID, "tune": SEARCH}
 GESTURES = str(Path(__file__).parents[1] / "reports" / "recorded" / "gestures")
 
 
@@ -27,18 +29,25 @@ def accuracies(folder: Path) -> list[float]:
     return [event.value for event in found.Scalars("accuracy/test")]
 
 
-@pytest.mark.parametrize("words", [["run"], ["submit", "--watch"], ["report", GESTURES]])
+@pytest.mark.parametrize(
+    "words", [["run"], ["submit", "--watch"], ["report", GESTURES], ["experiment"], ["tune"]]
+)
 def test_a_folder_that_is_none_is_told_before_anything_starts(
     refused: Refused, served: Any, tmp_path: Path, words: list[str]
 ) -> None:
     """Whoever writes them; nothing is submitted, and no shared directory made."""
     file = tmp_path / "file"
     file.touch()
+    if words[0] in ASKED:
+        (tmp_path / "asked.toml").write_text(ASKED[words[0]])
+        words = [*words, str(tmp_path / "asked.toml"), "--out", str(tmp_path / "out")]
     at = ["--manager", served.address] if words[0] == "submit" else []
-    shared = ["--shared", str(tmp_path / "shared")] if words[0] == "run" else []
+    is_here = words[0] in {"run", *ASKED}
+    shared = ["--shared", str(tmp_path / "shared")] if is_here else []
     line = refused(*words, *at, *shared, "--tensorboard", file)
     assert line == f"tensorboard = '{file}': not a folder"
     assert not (tmp_path / "shared").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_who_does_not_stay_is_told_how_to_get_them_later(refused: Refused, tmp_path: Path) -> None:
@@ -58,6 +67,23 @@ def test_a_grid_has_a_run_for_each_cell(downpour: Downpour, tmp_path: Path) -> N
     assert {path.name for path in runs.iterdir()} == set(folder.grid.cells)
     for cell, summary in folder.summaries().items():
         assert accuracies(runs / cell)[-1] == pytest.approx(summary.accuracy)
+
+
+@pytest.mark.slow
+def test_a_grid_that_runs_writes_each_cell_as_it_ends(downpour: Downpour, tmp_path: Path) -> None:
+    """And before the first of them what had ended before."""
+    file, runs = tmp_path / "quick.toml", tmp_path / "runs"
+    text = 'name = "quick"\nworkers = 1\nepochs = 1\ntrain_limit = 100\n'
+    words = "experiment", file, "--out", tmp_path / "out", "--shared", tmp_path / "shared"
+    file.write_text(text)
+    assert downpour(*words).status == 0
+    assert not runs.exists()
+    file.write_text(f"{text}trials = 2\n")
+    assert downpour(*words, "--tensorboard", runs).status == 0
+    folder = Folder.read(tmp_path / "out")
+    assert {path.name for path in runs.iterdir()} == set(folder.grid.cells)
+    for cell, summary in folder.summaries().items():
+        assert accuracies(runs / cell) == pytest.approx([summary.accuracy])
 
 
 @pytest.mark.slow

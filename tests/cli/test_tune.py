@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from downpour.experiments.hold import held
+from downpour.experiments.hold import held, holder
 from downpour.spec import Spec
 from downpour.tuning import Folder, Search, read_search, run_search
+from tests.experiments.test_detached import wait_for
 from tests.tuning.conftest import SEARCH, FakeTrainer, Silence
+
+QUICK = """\
+name = "quick"
+workers = 1
+epochs = 2
+train_limit = 200
+
+[search]
+trials = 6
+learning_rate = { low = 0.001, high = 0.1, log = true }
+"""
 
 
 @pytest.fixture
@@ -90,6 +104,8 @@ def test_a_search_that_is_done_is_only_told_of(
     assert (outcome.status, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
     assert lines[-4].startswith("small: 12 of 12 trials, ")
+    assert downpour("tune", file, "--out", done, "--detach").out == outcome.out
+    assert not (done / "log.txt").exists()
     files = [done / name for name in ("best.toml", "search.png", "search.svg")]
     assert lines[-3:] == list(map(str, files))
     assert all(path.is_file() for path in files)
@@ -114,6 +130,55 @@ def test_a_search_that_runs_elsewhere_is_told_of(
     with held(done):
         outcome = downpour("tune", file, "--out", done)
     assert outcome.status == 0
-    assert "runs it" in outcome.err
     assert "small: 12 of 13 trials" in outcome.out
+    assert outcome.out.splitlines()[-2].endswith("runs it")
+    assert outcome.out.splitlines()[-1] == str(done / "best.toml")
     assert not (done / "search.png").exists()
+
+
+def test_trials_of_bad_luck_are_told_by_the_status(
+    downpour: Callable[..., Any], file: Path, tmp_path: Path
+) -> None:
+    """One that failed because of its values is not: there is nothing to be done about it."""
+    folder = Folder(tmp_path / "results", Search.from_toml(SEARCH))
+    run_search(folder, FakeTrainer(hopeless={2}), Silence())
+    assert downpour("tune", file, "--out", folder.path).status == 0
+    text = SEARCH.replace("trials = 12", "trials = 13")
+    file.write_text(text)
+    grown = Folder(folder.path, Search.from_toml(text))
+    run_search(grown, FakeTrainer(unlucky={1}), Silence())
+    told = downpour("tune", file, "--out", folder.path, "--status")
+    assert "1 failed, 1 to be run again (trial 13: no luck)" in told.out
+    assert "nobody runs it now" in told.out
+
+
+@pytest.mark.slow
+def test_a_detached_search_is_killed_and_goes_on(
+    downpour: Callable[..., Any], file: Path, tmp_path: Path
+) -> None:
+    """It says in its log what each trial came to; what ended before is as it was."""
+    file.write_text(QUICK)
+    out = tmp_path / "out"
+    words = "tune", file, "--out", out, "--shared", tmp_path / "shared"
+
+    def records() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in out.glob("trials/0*/record.jsonl")}
+
+    begun = downpour(*words, "--detach", "--tensorboard", tmp_path / "runs")
+    assert (begun.status, begun.out) == (0, "")
+    assert f"writes {out / 'log.txt'}" in begun.err
+    wait_for(lambda: len(records()) >= 1)
+    os.kill(int((out / "run.pid").read_text()), signal.SIGKILL)
+    wait_for(lambda: holder(out) is None)
+    kept = records()
+    assert len(kept) < 6
+    assert downpour(*words, "--detach", "--tensorboard", tmp_path / "runs").status == 0
+    wait_for(lambda: holder(out) is None)
+    assert kept.items() <= records().items()
+    assert len(records()) == 6
+    assert (out / "search.svg").exists()
+    assert "6/6 trial 6 " in (out / "log.txt").read_text()
+    told = json.loads(downpour(*words, "--status", "--json").out)
+    assert (len(told["trials"]), told["running"], told["seconds_left"]) == (6, None, 0.0)
+    assert len(told["files"]) == 3
+    assert {run.name for run in (tmp_path / "runs").iterdir()} == {f"{n:04d}" for n in range(1, 7)}

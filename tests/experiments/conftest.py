@@ -14,6 +14,7 @@ from downpour.rpc.messages import Status
 from downpour.runtime.facts import (
     Aggregated,
     Assigned,
+    AttemptFailed,
     Evaluated,
     Fact,
     Failed,
@@ -86,10 +87,17 @@ class Silence:
         """Nothing."""
 
 
-def record_of(cell: Cell, *, failed: bool = False, wrong: bool = False) -> bytes:
-    """Write the record of a cell: accuracies drawn from its identity, seconds from its workers."""
+def record_of(
+    cell: Cell, *, failed: bool = False, wrong: bool = False, lost: bool = False
+) -> bytes:
+    """Write the record of a cell: accuracies drawn from its identity, seconds from its workers.
+
+    One that failed did so with an attempt that diverged, or whose worker was `lost`.
+    """
     facts: list[tuple[float, Fact]] = [(0.0, _submitted(cell)), (0.5, _prepared(cell))]
     if failed:
+        if not wrong:
+            facts.append((1.0, _attempt_failed("lost" if lost else "non_finite")))
         facts.append((1.0, Failed(reason="no luck", asked_wrongly=wrong)))
     else:
         for number in range(cell.spec.epochs):
@@ -121,6 +129,12 @@ def _prepared(cell: Cell) -> Prepared:
         split_seconds=0.1,
         bytes=1000,
         parameters=250,
+    )
+
+
+def _attempt_failed(failure: str) -> AttemptFailed:
+    return AttemptFailed(
+        round=0, shard=0, attempt=0, worker="worker-1", failure=failure, reason="no luck"
     )
 
 

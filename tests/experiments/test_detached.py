@@ -16,7 +16,7 @@ import pytest
 from downpour.errors import SpecError
 from downpour.experiments import Folder, Grid
 from downpour.experiments.detached import detach
-from downpour.experiments.hold import held, holder
+from downpour.experiments.hold import LOG_NAME, held, holder
 from tests.experiments.conftest import GRID
 
 PATIENCE_SECONDS = 90.0
@@ -48,9 +48,9 @@ def test_a_grid_that_is_being_run_is_not_begun_again(tmp_path: Path) -> None:
     """No process is started beside the one that holds the folder."""
     folder = Folder(tmp_path / "small", Grid.from_toml(GRID))
     folder.make()
-    with held(folder.path), pytest.raises(SpecError, match="runs this experiment"):
-        detach(folder, [])
-    assert not folder.log.exists()
+    with held(folder.path), pytest.raises(SpecError, match="runs it already"):
+        detach("experiment", folder, [])
+    assert not (folder.path / LOG_NAME).exists()
 
 
 @pytest.mark.slow

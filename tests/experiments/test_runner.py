@@ -105,5 +105,5 @@ def test_only_one_process_runs_a_grid(tmp_path: Path) -> None:
             run_missing(folder, FakeTrainer(), Silence())
             raise AssertionError(words)
 
-    with pytest.raises(SpecError, match=r"process \d+ runs this experiment"):
+    with pytest.raises(SpecError, match=r"process \d+ runs it already"):
         run_missing(folder, Nosy(), Silence())

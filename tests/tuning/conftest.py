@@ -50,10 +50,12 @@ def final_accuracy(cell: Cell) -> float:
     return 0.9 - 0.5 * far - (0.05 if spec.batch_size == 16 else 0.0)
 
 
-def told_by(cell: Cell, *, failed: bool = False, wrong: bool = False) -> list[str]:
+def told_by(
+    cell: Cell, *, failed: bool = False, wrong: bool = False, lost: bool = False
+) -> list[str]:
     """Write the record of a trial, whose accuracies come near the final one."""
     lines = []
-    for line in record_of(cell, failed=failed, wrong=wrong).decode().splitlines():
+    for line in record_of(cell, failed=failed, wrong=wrong, lost=lost).decode().splitlines():
         fact = json.loads(line)
         if fact["kind"] == "evaluated":
             fact["accuracy"] = final_accuracy(cell) * (1 - 0.5 ** (fact["round"] + 1))
@@ -66,13 +68,14 @@ class FakeTrainer:
     """Trains in no time; `interrupted_at` are the calls that end with an interruption.
 
     `late` is how many epochs go by before a trial that should end does. `hopeless` are the calls
-    whose trial fails, `wrong` those whose spec cannot be, `stolen` those whose trial somebody else
-    cancels.
+    whose trial fails, `wrong` those whose spec cannot be, `unlucky` those whose workers die,
+    `stolen` those whose trial somebody else cancels.
     """
 
     interrupted_at: set[int] = field(default_factory=set)
     hopeless: set[int] = field(default_factory=set)
     wrong: set[int] = field(default_factory=set)
+    unlucky: set[int] = field(default_factory=set)
     stolen: set[int] = field(default_factory=set)
     late: int = 0
     trained: list[Cell] = field(default_factory=list)
@@ -98,7 +101,9 @@ class FakeTrainer:
         wrong = self.calls in self.wrong
         told: list[str] = []
         left: float = math.inf
-        for line in told_by(cell, failed=wrong or self.calls in self.hopeless, wrong=wrong):
+        unlucky = self.calls in self.unlucky
+        failed = wrong or unlucky or self.calls in self.hopeless
+        for line in told_by(cell, failed=failed, wrong=wrong, lost=unlucky):
             told.append(line)
             for epoch, accuracy in accuracies_in([line]):
                 self.epochs += 1

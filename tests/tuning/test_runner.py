@@ -114,6 +114,26 @@ def test_a_trial_that_fails_costs_only_itself(tmp_path: Path) -> None:
     assert (again.trained, again.starts) == ([], 0)
 
 
+def test_a_trial_of_bad_luck_is_tried_again(tmp_path: Path) -> None:
+    """With the same values, in its place, once the search goes on; nothing else is run again."""
+    folder = folder_in(tmp_path)
+    before = run_search(folder, FakeTrainer(unlucky={3, 5}, hopeless={7}), Silence())
+    assert [trial.number for trial in before.trials if trial.to_repeat] == [3, 5]
+    assert str(before).startswith("small: 10 of 12 trials")
+    assert "1 failed, 2 to be run again (trial 3: no luck)" in str(before)
+    again = FakeTrainer(unlucky={2})
+    after = run_search(folder, again, Silence())
+    assert [folder.search.values_of(cell.spec) for cell in again.trained] == [
+        before.trials[2].values,
+        before.trials[4].values,
+    ]
+    assert [trial.number for trial in after.trials if trial.to_repeat] == [5]
+    assert [t for t in after.trials if t.number != 3] == [t for t in before.trials if t.number != 3]
+    run_search(folder, FakeTrainer(), Silence())
+    assert folder.tuned().left == 0
+    assert [t.number for t in folder.tuned().trials if t.state == "failed"] == [7]
+
+
 def test_a_mistake_shows_at_the_first_trial(tmp_path: Path) -> None:
     """Where its spec cannot be, nothing else is tried; the file may be mended, its folder kept."""
     trainer = FakeTrainer(wrong={1})
@@ -152,5 +172,5 @@ def test_only_one_process_runs_a_search(tmp_path: Path) -> None:
             run_search(folder, FakeTrainer(), Silence())
             raise AssertionError(words)
 
-    with pytest.raises(SpecError, match=r"process \d+ runs this experiment"):
+    with pytest.raises(SpecError, match=r"process \d+ runs it already"):
         run_search(folder, Nosy(), Silence())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from downpour.reports.tuned import Trial
@@ -59,6 +60,21 @@ def test_a_sampler_that_was_told_goes_on_as_one_that_was_there() -> None:
         there.learn(trial(number, values, accuracy))
         told.relive(trial(number, values, accuracy))
     assert there.propose(14) == told.propose(14)
+
+
+def test_a_trial_of_bad_luck_says_nothing_about_its_values() -> None:
+    """What is proposed after it is what would be had it not been tried."""
+    search = search_of()
+    unlucky, without = Sampler(search), Sampler(search)
+    for number in range(1, 14):
+        values = unlucky.propose(number)
+        without.repeat(values)
+        good = trial(number, values, 0.5 + 0.01 * number)
+        unlucky.learn(good)
+        without.learn(good)
+    unlucky.repeat(values)
+    unlucky.learn(replace(trial(14, values, None), to_repeat=True))
+    assert unlucky.propose(15) == without.propose(15)
 
 
 def test_a_trial_that_failed_counts_as_one_that_learned_nothing() -> None:

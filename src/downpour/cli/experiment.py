@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from downpour.cli.options import SHARED, AsJson, DataDir, Shared, TensorBoard
+from downpour.cli.means import Means
+from downpour.cli.options import (
+    RESULTS,
+    SHARED,
+    AsJson,
+    DataDir,
+    Detach,
+    ManagerElsewhere,
+    OnlyStatus,
+    OutDir,
+    Shared,
+    TensorBoard,
+)
 from downpour.cli.printing import err, note, out, print_json
 from downpour.cli.trust_options import with_credentials
-from downpour.credentials import FILES, Credentials
+from downpour.credentials import Credentials
 from downpour.errors import FileCorrupt, FileMissing, SpecError
 
 if TYPE_CHECKING:
@@ -19,7 +30,6 @@ if TYPE_CHECKING:
     from downpour.reports.study import Study
 
 _FAILED = 1
-_RESULTS = Path("results")
 
 
 @with_credentials
@@ -27,31 +37,14 @@ def experiment(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A TOML file that says what to run.")
     ],
-    out_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Where results go.", show_default="./results/NAME"
-        ),
-    ] = None,
+    out_dir: OutDir = None,
     shared: Shared = SHARED,
     data_dir: DataDir = None,
-    manager: Annotated[
-        str,
-        typer.Option(
-            "--manager",
-            metavar="HOST:PORT",
-            help="Let this manager run it, with the workers that it has.",
-            show_default="processes of its own, on this machine",
-        ),
-    ] = "",
+    manager: ManagerElsewhere = "",
+    tensorboard: TensorBoard = None,
     *,
-    detach: Annotated[
-        bool,
-        typer.Option("--detach", help="Go on without this terminal; DIR/log.txt tells how far."),
-    ] = False,
-    status: Annotated[
-        bool, typer.Option("--status", help="Only say how far it is; starts nothing.")
-    ] = False,
+    detach: Detach = False,
+    status: OnlyStatus = False,
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
@@ -72,14 +65,21 @@ def experiment(
     from downpour.experiments.hold import holder
 
     grid = read_grid(file)
-    folder = Folder((out_dir or _RESULTS / grid.name).absolute(), grid)
+    folder = Folder((out_dir or RESULTS / grid.name).absolute(), grid)
+    means = Means(
+        shared=shared,
+        data_dir=data_dir,
+        manager=manager,
+        tensorboard=tensorboard,
+        credentials=credentials,
+    )
     folder.check()
     if status or holder(folder.path) or (detach and not folder.missing()):
         _tell(folder, as_json=as_json)
     elif detach:
-        _detach(folder, shared, data_dir, manager, credentials)
+        means.detach("experiment", folder)
     else:
-        _run(folder, shared, data_dir, manager, credentials)
+        _run(folder, means)
         _tell(folder, as_json=as_json)
         if any(not summary.is_finished for summary in folder.summaries().values()):
             raise typer.Exit(_FAILED)
@@ -138,40 +138,22 @@ def _write_events(folder: Path, tensorboard: Path) -> None:
     if not (folder / GRID_NAME).exists():
         write_events(read_record(folder / RECORD_NAME), tensorboard)
         return
-    for cell_id, record in Folder.read(folder).records().items():
-        write_events(read_record(record), tensorboard, cell_id)
+    for record in Folder.read(folder).records():
+        write_events(read_record(record), tensorboard, record.parent.name)
 
 
-def _run(
-    folder: Folder, shared: Path, data_dir: Path | None, manager: str, credentials: Credentials
-) -> None:
-    from downpour.api import Client
+def _run(folder: Folder, means: Means) -> None:
     from downpour.experiments import Embedded, Remote, run_missing
     from downpour.experiments.progress import GridDisplay
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` stops it as Ctrl-C does
+    on_kept = means.event_writer(folder.records())
     finished = {id_: s for id_, s in folder.summaries().items() if s.is_finished}
-    with GridDisplay(err(), note, folder.grid.cells, finished) as display:
-        if not manager:
-            run_missing(folder, Embedded(shared, data_dir), display)
-            return
-        with Client(manager, credentials=credentials) as client:
-            run_missing(folder, Remote(client), display)
-
-
-def _detach(
-    folder: Folder, shared: Path, data_dir: Path | None, manager: str, credentials: Credentials
-) -> None:
-    from downpour.experiments.detached import detach
-
-    options = ["--shared", str(shared)]
-    options += ["--data-dir", str(data_dir)] if data_dir else []
-    options += ["--manager", manager] if manager else []
-    for name in FILES:
-        if path := getattr(credentials, name):
-            options += [f"--{name.replace('_', '-')}", path]
-    process = detach(folder, options)
-    note(f"process {process} runs it and writes {folder.log}; `kill {process}` stops it")
+    with (
+        means.client() as client,
+        GridDisplay(err(), note, folder.grid.cells, finished) as display,
+    ):
+        trainer = Remote(client) if client else Embedded(means.shared, means.data_dir)
+        run_missing(folder, trainer, display, on_kept)
 
 
 def _tell(folder: Folder, *, as_json: bool) -> None:
@@ -208,4 +190,4 @@ def _study(folder: Path) -> tuple[Study, Path]:
         raise SpecError("FOLDER", str(folder), accepted) from None
     except FileCorrupt as error:
         raise SpecError("FOLDER", str(folder), str(error)) from None
-    return study, _RESULTS / study.groups[0].runs[0].result.experiment
+    return study, RESULTS / study.groups[0].runs[0].result.experiment

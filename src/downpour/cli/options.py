@@ -83,6 +83,26 @@ TensorBoard = Annotated[
         show_default="not written",
     ),
 ]
+OutDir = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Where results go.", show_default="./results/NAME"),
+]
+ManagerElsewhere = Annotated[
+    str,
+    typer.Option(
+        "--manager",
+        metavar="HOST:PORT",
+        help="Let this manager train, with the workers that it has.",
+        show_default="processes of its own, on this machine",
+    ),
+]
+Detach = Annotated[
+    bool,
+    typer.Option("--detach", help="Go on without this terminal; DIR/log.txt tells how far."),
+]
+OnlyStatus = Annotated[
+    bool, typer.Option("--status", help="Only say how far it is; starts nothing.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row an epoch.")]
 Experiment = Annotated[str, typer.Argument(metavar="ID", help="An experiment's identifier.")]
@@ -92,3 +112,4 @@ AnyExperiment = Annotated[
 
 MANAGER = DEFAULT_MANAGER
 SHARED = Path(DEFAULT_SHARED)
+RESULTS = Path("results")

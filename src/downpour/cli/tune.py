@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import signal
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from downpour.cli.options import SHARED, AsJson, DataDir, Shared
+from downpour.cli.means import Means
+from downpour.cli.options import (
+    RESULTS,
+    SHARED,
+    AsJson,
+    DataDir,
+    Detach,
+    ManagerElsewhere,
+    OnlyStatus,
+    OutDir,
+    Shared,
+    TensorBoard,
+)
 from downpour.cli.printing import err, note, out, print_json
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
@@ -18,7 +28,6 @@ if TYPE_CHECKING:
     from downpour.tuning import Folder
 
 _FAILED = 1
-_RESULTS = Path("results")
 
 
 @with_credentials
@@ -26,27 +35,14 @@ def tune(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A TOML file that says what to search.")
     ],
-    out_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Where results go.", show_default="./results/NAME"
-        ),
-    ] = None,
+    out_dir: OutDir = None,
     shared: Shared = SHARED,
     data_dir: DataDir = None,
-    manager: Annotated[
-        str,
-        typer.Option(
-            "--manager",
-            metavar="HOST:PORT",
-            help="Let this manager train, with the workers that it has.",
-            show_default="processes of its own, on this machine",
-        ),
-    ] = "",
+    manager: ManagerElsewhere = "",
+    tensorboard: TensorBoard = None,
     *,
-    status: Annotated[
-        bool, typer.Option("--status", help="Only say how far it is; starts nothing.")
-    ] = False,
+    detach: Detach = False,
+    status: OnlyStatus = False,
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
@@ -58,9 +54,10 @@ def tune(
     `shards` is absent there are as many as workers.
 
     Each trial is an experiment. Optuna chooses its values by what the trials before it came to, and
-    one that falls behind is cancelled. What has ended is never run again: the command may be
-    stopped at any time and given again, also with more trials. DIR then has each trial, the spec of
-    the best as best.toml, and a figure as search.png and search.svg.
+    one that falls behind is cancelled. What has ended is never run again, but for what failed by
+    bad luck: the command may be stopped at any time and given again, also with more trials. While
+    it runs elsewhere, it says how far it is. DIR then has each trial, the spec of the best as
+    best.toml, and a figure as search.png and search.svg.
 
     Accuracy is that on the test examples, so the best trial's is too good an estimate of how it
     does on others.
@@ -69,45 +66,52 @@ def tune(
     from downpour.tuning import Folder, read_search
 
     search = read_search(file)
-    folder = Folder((out_dir or _RESULTS / search.name).absolute(), search)
+    folder = Folder((out_dir or RESULTS / search.name).absolute(), search)
+    means = Means(
+        shared=shared,
+        data_dir=data_dir,
+        manager=manager,
+        tensorboard=tensorboard,
+        credentials=credentials,
+    )
     folder.check()
-    if running := holder(folder.path):
-        note(f"{running} runs it")
-    elif not status:
-        _run(folder, shared, data_dir, manager, credentials)
-    figure = folder.draw() if not (status or running) else []
-    _tell(folder, figure, as_json=as_json)
-    if not (status or running) and folder.tuned().best is None:
-        raise typer.Exit(_FAILED)
+    if status or holder(folder.path) or (detach and not folder.missing()):
+        _tell(folder, as_json=as_json)
+    elif detach:
+        means.detach("tune", folder)
+    else:
+        _run(folder, means)
+        _tell(folder, as_json=as_json)
+        tuned = folder.tuned()
+        if tuned.left or tuned.best is None:
+            raise typer.Exit(_FAILED)
 
 
-def _run(
-    folder: Folder, shared: Path, data_dir: Path | None, manager: str, credentials: Credentials
-) -> None:
-    from downpour.api import Client
+def _run(folder: Folder, means: Means) -> None:
     from downpour.tuning import Embedded, Remote, run_search
     from downpour.tuning.progress import SearchDisplay
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` stops it as Ctrl-C does
-    tuned = folder.tuned()
+    on_kept = means.event_writer(folder.records())
     with (
-        Client(manager, credentials=credentials) if manager else nullcontext() as client,
-        SearchDisplay(err(), note, tuned) as display,
+        means.client() as client,
+        SearchDisplay(err(), note, folder.tuned()) as display,
     ):
-        run_search(folder, Remote(client) if client else Embedded(shared, data_dir), display)
+        trainer = Remote(client) if client else Embedded(means.shared, means.data_dir)
+        run_search(folder, trainer, display, on_kept)
+    folder.draw()
 
 
-def _tell(folder: Folder, figure: list[Path], *, as_json: bool) -> None:
-    """Show the trials, the best of them, and where its spec and the figure are."""
+def _tell(folder: Folder, *, as_json: bool) -> None:
+    """Show the trials, how far the search is, and the files of what came of it."""
     from downpour.reports.tables import tuned_table
+    from downpour.tuning.standing import standing_of
 
-    tuned = folder.tuned()
-    files = [folder.best] * (tuned.best is not None) + figure
+    standing, files = standing_of(folder), folder.files()
     if as_json:
-        print_json({**tuned.to_dict(), "files": [str(file) for file in files]})
+        print_json({**standing.to_dict(), "files": [str(file) for file in files]})
         return
-    if tuned.trials:
-        out().print(tuned_table(tuned))
-    out().print(str(tuned), highlight=False, markup=False, soft_wrap=True)
+    if standing.tuned.trials:
+        out().print(tuned_table(standing.tuned))
+    out().print(str(standing), highlight=False, markup=False, soft_wrap=True)
     for file in files:
         out().print(str(file), highlight=False, markup=False, soft_wrap=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from downpour.experiments.folder import GRID_NAME, Folder
 from downpour.experiments.grid import Cell, Grid, Group, Point
 from downpour.experiments.grid_file import read_grid
-from downpour.experiments.runner import run_missing
+from downpour.experiments.runner import OnKept, run_missing
 from downpour.experiments.trainers import Embedded, Remote, Trainer
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "GRID_NAME",
     "read_grid",
     "run_missing",
+    "OnKept",
     "Trainer",
     "Embedded",
     "Remote",

@@ -38,7 +38,6 @@ from downpour.runtime.record import RECORD_NAME
 from downpour.store.publish import explain
 
 GRID_NAME = "grid.toml"
-LOG_NAME = "log.txt"
 _CELLS = "cells"
 
 
@@ -60,9 +59,9 @@ class Folder:
         return cls(path, _grid_of(path))
 
     @property
-    def log(self) -> Path:
-        """The file that a detached run writes to."""
-        return self.path / LOG_NAME
+    def asked(self) -> Path:
+        """The file of what was asked for, which is there once the folder was begun."""
+        return self.path / GRID_NAME
 
     def check(self) -> None:
         """See that the folder can take this grid's results; changes nothing.
@@ -71,7 +70,7 @@ class Folder:
         each cell is looked at in full.
         """
         try:
-            others = {path.name for path in self.path.iterdir()} - {LOG_NAME, *HOLD_NAMES}
+            others = {path.name for path in self.path.iterdir()} - set(HOLD_NAMES)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -93,7 +92,7 @@ class Folder:
         """Write down the grid and remove what was cut off; only for who holds the folder."""
         try:
             (self.path / _CELLS).mkdir(exist_ok=True)
-            replace_file(self.path / GRID_NAME, self.grid.to_toml().encode())
+            replace_file(self.asked, self.grid.to_toml().encode())
             remove_unfinished(self.path / _CELLS)
             for cell_id in self._strangers():  # they came to nothing, and nobody wants them
                 shutil.rmtree(self.path / _CELLS / cell_id)
@@ -111,9 +110,13 @@ class Folder:
         """Return what the cells that have ended came to."""
         return {cell_id: self._summary(cell_id) for cell_id in self._ended()}
 
-    def records(self) -> dict[str, Path]:
-        """Say where the records of the cells that have ended are."""
-        return {cell_id: self.path / _CELLS / cell_id / RECORD_NAME for cell_id in self._ended()}
+    def records(self) -> list[Path]:
+        """Name the records of the cells that have ended, each in a folder of its cell's name."""
+        return [self.record(cell_id) for cell_id in self._ended()]
+
+    def record(self, cell_id: str) -> Path:
+        """Name the record of a cell, which is there once it has ended."""
+        return self.path / _CELLS / cell_id / RECORD_NAME
 
     def missing(self) -> list[Cell]:
         """Return the cells that have not finished, in the order in which to run them."""

@@ -1,4 +1,4 @@
-"""Who runs a grid: one process at a time, and others can see which.
+"""Who fills a folder of results: one process at a time, and others can see which.
 
 A lock that ends with its holder, and beside it the holder's process number.
 """
@@ -17,12 +17,14 @@ from downpour.store.publish import explain
 
 _LOCK = "run.lock"
 _PID = "run.pid"
-HOLD_NAMES = (_LOCK, _PID)
+LOG_NAME = "log.txt"
+HOLD_NAMES = (_LOCK, _PID, LOG_NAME)
+"""What lies in a folder because somebody fills it, or did; the log is a detached run's."""
 
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold a grid's folder, which exists.
+    """Hold a folder of results, which exists.
 
     Raises:
         SpecError: somebody else holds it.
@@ -32,7 +34,7 @@ def held(folder: Path) -> Iterator[None]:
         lock.acquire(blocking=False)
         (folder / _PID).write_text(str(os.getpid()))
     except Timeout:
-        raise SpecError("folder", str(folder), f"{_pid(folder)} runs this experiment") from None
+        raise SpecError("folder", str(folder), f"{_pid(folder)} runs it already") from None
     except OSError as error:
         lock.release()
         raise SpecError("folder", str(folder), explain(error)) from None
@@ -44,7 +46,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def holder(folder: Path) -> str | None:
-    """Say which process holds a grid's folder, in words; None where none does."""
+    """Say which process holds a folder of results, in words; None where none does."""
     if not (folder / _LOCK).exists():
         return None
     lock = FileLock(folder / _LOCK)

@@ -8,7 +8,8 @@ setting that cannot be: that ends the run, before hours of the same.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from downpour.errors import ExperimentFailed
@@ -18,6 +19,9 @@ from downpour.experiments.hold import held
 from downpour.experiments.summary import Summary
 from downpour.experiments.trainers import Trainer
 from downpour.rpc.messages import Status
+
+OnKept = Callable[[Path], None]
+"""Hears of the record of a run that has ended and was kept, in a folder of the run's name."""
 
 
 class Watcher(Protocol):
@@ -33,7 +37,9 @@ class Watcher(Protocol):
         """A cell has finished, or failed."""
 
 
-def run_missing(folder: Folder, trainer: Trainer, watcher: Watcher) -> dict[str, Summary]:
+def run_missing(
+    folder: Folder, trainer: Trainer, watcher: Watcher, on_kept: OnKept | None = None
+) -> dict[str, Summary]:
     """Run every cell that has not finished; returns those that came to nothing.
 
     Raises:
@@ -54,6 +60,8 @@ def run_missing(folder: Folder, trainer: Trainer, watcher: Watcher) -> dict[str,
             began = time.monotonic()
             record = trainer.train(cell, watcher.shows)
             summary = folder.keep(cell, record, time.monotonic() - began)
+            if on_kept is not None:
+                on_kept(folder.record(cell.id))
             watcher.ends(cell, summary)
             if not summary.is_finished:
                 failed[cell.id] = summary

@@ -36,9 +36,14 @@ class Standing:
             first, reason = next(iter(self.failures.items()))
             told.append(f"{len(self.failures)} failed ({first}: {reason})")
         if self.finished < self.cells:
-            told.append(f"{about(self.seconds_left)} left")
-            told.append(f"{self.running} runs it" if self.running else "nobody runs it now")
+            told.append(outlook(self.seconds_left, self.running))
         return ", ".join(told)
+
+
+def outlook(seconds_left: float | None, running: str | None) -> str:
+    """Say of what is not done yet how long it takes, and who is at it."""
+    at_it = f"{running} runs it" if running else "nobody runs it now"
+    return f"{about(seconds_left)} left, {at_it}"
 
 
 def standing_of(folder: Folder) -> Standing:

@@ -17,6 +17,8 @@ from downpour.reports.result import State
 class Summary:
     """What a cell came to; `asked_wrongly` is true where it failed because of its spec.
 
+    `failure` is the kind, in a word, of the attempt whose failure was one too many; None where the
+    cell ended otherwise.
     Accuracies are shares in 0..1, one an epoch; `wall_seconds` include starting and stopping the
     processes. `checksum` is that of the files beside it, where it is kept with them.
     """
@@ -25,6 +27,7 @@ class Summary:
     state: State
     reason: str | None
     asked_wrongly: bool = False
+    failure: str | None = None
     workers: int | None
     seed: int
     accuracy: float | None
@@ -49,6 +52,7 @@ class Summary:
             state=result.state,
             reason=result.reason,
             asked_wrongly=result.asked_wrongly,
+            failure=_failure(result),
             workers=workers,
             seed=int(result.spec["seed"]),
             accuracy=result.accuracy,
@@ -75,6 +79,13 @@ class Summary:
     def to_json(self) -> str:
         """Write the summary as indented JSON."""
         return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
+
+
+def _failure(result: Result) -> str | None:
+    """Name the kind of the attempt that an experiment failed with, if it failed with one."""
+    last = result.failures[-1] if result.failures else None
+    told = last is not None and (result.reason or "").endswith(last.reason)
+    return last.failure if last and told and result.state == "failed" else None
 
 
 _READER = TypeAdapter(Summary)

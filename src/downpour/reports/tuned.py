@@ -36,7 +36,8 @@ class Trial:
 
     `accuracy` is a share in 0..1: of the final model, or where the trial was pruned of the last
     one before; `epoch_accuracy` has one an epoch, None where none was measured. `reason` says why
-    it was pruned or has failed. `experiment` is what the manager called it.
+    it was pruned or has failed. `experiment` is what the manager called it. `to_repeat` is true
+    where it failed through no fault of its values, so that it is run again.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Trial:
     train_seconds: float
     wall_seconds: float
     experiment: str
+    to_repeat: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,11 @@ class Tuned:
     fields: tuple[Field, ...]
     asked: int
     trials: tuple[Trial, ...]
+
+    @property
+    def left(self) -> int:
+        """How many trials are to be run yet, or once more."""
+        return self.asked - sum(t.number <= self.asked and not t.to_repeat for t in self.trials)
 
     @property
     def best(self) -> Trial | None:
@@ -83,9 +90,13 @@ class Tuned:
         }
 
     def __str__(self) -> str:
-        counts = Counter(trial.state for trial in self.trials)
+        repeated = [trial for trial in self.trials if trial.to_repeat]
+        counts = Counter(trial.state for trial in self.trials if not trial.to_repeat)
         left_out = [f"{counts[state]} {state}" for state in ("pruned", "failed") if counts[state]]
-        told = [f"{self.name}: {len(self.trials)} of {self.asked} trials", *left_out]
+        told = [f"{self.name}: {counts.total()} of {self.asked} trials", *left_out]
+        if repeated:
+            first = f"trial {repeated[0].number}: {repeated[0].reason}"
+            told.append(f"{len(repeated)} to be run again ({first})")
         if (best := self.best) and best.accuracy is not None:
             told.append(f"the best is trial {best.number} with {best.accuracy:.2%}")
         return ", ".join(told)

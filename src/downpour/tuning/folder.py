@@ -4,10 +4,12 @@
     trials/0001/     spec.toml, record.jsonl and summary.json of one trial
     best.toml        the spec of the best trial that has finished
     search.png, .svg the figure of the search
-    run.lock         held by whoever runs the search
+    run.lock         held by whoever runs the search (`experiments/hold.py`)
+    log.txt          what a detached run had to say
 
 A trial's folder appears whole, by renaming, once the trial has ended: finished, pruned or failed.
-It is all that a search remembers, so what was cut off costs that trial alone. A folder that holds
+It is all that a search remembers, so what was cut off costs that trial alone. One that failed
+through no fault of its values is run again with the same, and replaced. A folder that holds
 anything else is refused, and left as it is.
 """
 
@@ -33,18 +35,23 @@ from downpour.experiments.kept import (
 )
 from downpour.experiments.summary import Summary
 from downpour.reports.tuned import Trial, TrialState, Tuned
+from downpour.runtime.record import RECORD_NAME
 from downpour.store.publish import explain
 from downpour.tuning.search import Search
+from downpour.values import FailureKind
 
 TUNE_NAME = "tune.toml"
 BEST_NAME = "best.toml"
 FIGURE_STEM = "search"
+_FIGURES = f"{FIGURE_STEM}.png", f"{FIGURE_STEM}.svg"
 _TRIALS = "trials"
 _STATES: dict[str, TrialState] = {
     "finished": "finished",
     "cancelled": "pruned",
     "failed": "failed",
 }
+_BAD_LUCK = {FailureKind.LOST, FailureKind.STORE}
+"""What ends attempts whatever is trained: workers that die, files that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,11 @@ class Folder:
 
     path: Path
     search: Search
+
+    @property
+    def asked(self) -> Path:
+        """The file of what was asked for, which is there once the folder was begun."""
+        return self.path / TUNE_NAME
 
     def check(self) -> None:
         """See that the folder can take this search's results; changes nothing.
@@ -88,7 +100,7 @@ class Folder:
         """Write down the search and remove what was cut off; only for who holds the folder."""
         try:
             (self.path / _TRIALS).mkdir(exist_ok=True)
-            replace_file(self.path / TUNE_NAME, self.search.to_toml().encode())
+            replace_file(self.asked, self.search.to_toml().encode())
             remove_unfinished(self.path / _TRIALS)
         except OSError as error:
             raise refusal(self.path, explain(error)) from None
@@ -99,8 +111,8 @@ class Folder:
         return self._trial(number)
 
     def missing(self) -> list[int]:
-        """Return the numbers of the trials that have not ended."""
-        ended = set(self._numbers())
+        """Return the numbers of the trials that have not ended, or are to be repeated."""
+        ended = {trial.number for trial in self.tuned().trials if not trial.to_repeat}
         return [number for number in range(1, self.search.trials + 1) if number not in ended]
 
     def tuned(self) -> Tuned:
@@ -112,25 +124,33 @@ class Folder:
             trials=tuple(map(self._trial, self._numbers())),
         )
 
-    def draw(self) -> list[Path]:
-        """Draw the search as far as it has come; returns the figure's files, if there is one."""
+    def records(self) -> list[Path]:
+        """Name the records of the trials that have ended, each in a folder of its trial's name."""
+        return [self.record(number) for number in self._numbers()]
+
+    def record(self, number: int) -> Path:
+        """Name the record of a trial, which is there once it has ended."""
+        return self._place(number) / RECORD_NAME
+
+    def draw(self) -> None:
+        """Draw the search as far as it has come, if some trial has an accuracy."""
         from downpour.reports.drawing import to_png, to_svg
         from downpour.reports.search_figure import search_figure
 
         tuned = self.tuned()
         if all(trial.accuracy is None for trial in tuned.trials):
-            return []
+            return
         figure = search_figure(tuned)
-        files = {
-            f"{FIGURE_STEM}.png": to_png(figure),
-            f"{FIGURE_STEM}.svg": to_svg(figure, FIGURE_STEM).encode(),
-        }
+        contents = to_png(figure), to_svg(figure, FIGURE_STEM).encode()
         try:
-            for name, content in files.items():
+            for name, content in zip(_FIGURES, contents, strict=True):
                 replace_file(self.path / name, content)
         except OSError as error:
             raise refusal(self.path, explain(error)) from None
-        return [self.path / name for name in files]
+
+    def files(self) -> list[Path]:
+        """Name the files of what came of it, as far as they are there: best spec and figure."""
+        return [path for name in (BEST_NAME, *_FIGURES) if (path := self.path / name).exists()]
 
     @property
     def best(self) -> Path:
@@ -147,7 +167,7 @@ class Folder:
 
     def _before(self) -> Search:
         try:
-            return Search.from_toml((self.path / TUNE_NAME).read_text("utf-8"))
+            return Search.from_toml(self.asked.read_text("utf-8"))
         except FileNotFoundError:
             raise refusal(self.path, f"is not empty, and has no {TUNE_NAME}") from None
         except (OSError, ValueError) as error:
@@ -183,4 +203,5 @@ class Folder:
             train_seconds=summary.train_seconds,
             wall_seconds=summary.wall_seconds,
             experiment=summary.experiment,
+            to_repeat=summary.state == "failed" and summary.failure in _BAD_LUCK,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ from downpour.experiments.grid import Cell
 from downpour.experiments.progress import about, spoken
 from downpour.reports.progress import ProgressDisplay
 from downpour.reports.tables import shortened
-from downpour.reports.tuned import Field, Trial, Tuned, best_of
+from downpour.reports.tuned import Field, Trial, Tuned
 from downpour.rpc.messages import Status
 
 
@@ -29,7 +30,6 @@ class SearchDisplay:
         self._display = ProgressDisplay(console)
         self._say = say
         self._tuned = tuned
-        self._trials = list(tuned.trials)
         self._bar = self._display.bars.add_task("trials", total=tuned.asked, count="", left="")
 
     def __enter__(self) -> Self:
@@ -51,35 +51,39 @@ class SearchDisplay:
 
     def ends(self, trial: Trial) -> None:
         """Tell what the trial came to, and which is the best."""
-        self._trials.append(trial)
+        others = (other for other in self._tuned.trials if other.number != trial.number)
+        self._tuned = replace(self._tuned, trials=(*others, trial))
         accuracy = "" if trial.accuracy is None else f" accuracy {trial.accuracy:.2%}"
         reason = f", {trial.reason}" if trial.reason else ""
         chosen = described(self._tuned.fields, trial.values)
         self._say(
-            f"{len(self._trials)}/{self._tuned.asked} trial {trial.number} {trial.state}"
+            f"{self._count()} trial {trial.number} {trial.state}"
             f"{accuracy}{reason} in {spoken(trial.wall_seconds)}: {chosen}{self._best(trial)}"
         )
         self._draw()
 
     def _best(self, trial: Trial) -> str:
-        return " (the best so far)" if best_of(self._trials) is trial else ""
+        return " (the best so far)" if self._tuned.best is trial else ""
+
+    def _count(self) -> str:
+        return f"{self._tuned.asked - self._tuned.left}/{self._tuned.asked}"
 
     def _draw(self) -> None:
-        best, done = best_of(self._trials), len(self._trials)
+        best = self._tuned.best
         self._display.bars.update(
             self._bar,
             description=f"trials, best {best.accuracy:.2%}" if best and best.accuracy else "trials",
-            completed=done,
-            count=f"{done}/{self._tuned.asked}",
-            left=about(seconds_left(self._trials, self._tuned.asked)),
+            completed=self._tuned.asked - self._tuned.left,
+            count=self._count(),
+            left=about(seconds_left(self._tuned)),
         )
 
 
-def seconds_left(trials: Sequence[Trial], asked: int) -> float | None:
+def seconds_left(tuned: Tuned) -> float | None:
     """Say how long the other trials will take, as those that ended; None before the first has."""
-    if not trials:
+    if not tuned.trials:
         return None
-    return max(0, asked - len(trials)) * fmean(trial.wall_seconds for trial in trials)
+    return tuned.left * fmean(trial.wall_seconds for trial in tuned.trials)
 
 
 def described(fields: Sequence[Field], values: Mapping[str, Any]) -> str:

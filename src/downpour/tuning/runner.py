@@ -1,21 +1,24 @@
 """Runs the trials of a search one after the other, and keeps each as soon as it has ended.
 
 Whether a trial is pruned follows from its accuracies alone, epoch by epoch, not from how soon the
-news of them arrive: an epoch that was trained beyond is not counted. A trial that fails, because
-it diverges, say, counts as one that learned nothing, and is not run again. But where the very first
-fails because of its spec, a mistake in the file is likelier, and ends the search; and one that
-somebody else has cancelled is run again the next time.
+news of them arrive: an epoch that was trained beyond is not counted. A trial that fails because of
+its values, as one that diverges, counts as one that learned nothing, and is not run again. But
+where the very first fails because of its spec, a mistake in the file is likelier, and ends the
+search. A trial that failed by bad luck, because workers died, say, costs only itself and is run
+again the next time, as is one that somebody else has cancelled.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from downpour.errors import ExperimentFailed
-from downpour.experiments.grid import Cell
+from downpour.experiments.grid import Cell, Value
 from downpour.experiments.hold import held
+from downpour.experiments.runner import OnKept
 from downpour.experiments.summary import Summary
 from downpour.reports import Result
 from downpour.reports.tuned import Trial, Tuned, best_of
@@ -23,6 +26,9 @@ from downpour.rpc.messages import Status
 from downpour.tuning.folder import Folder
 from downpour.tuning.sampler import Sampler, judged
 from downpour.tuning.trainers import Train, Trainer
+
+Values = Mapping[str, Value]
+"""What a trial has in the fields that are searched."""
 
 
 class Watcher(Protocol):
@@ -38,7 +44,9 @@ class Watcher(Protocol):
         """A trial has ended."""
 
 
-def run_search(folder: Folder, trainer: Trainer, watcher: Watcher) -> Tuned:
+def run_search(
+    folder: Folder, trainer: Trainer, watcher: Watcher, on_kept: OnKept | None = None
+) -> Tuned:
     """Run every trial that has not ended; returns all that have.
 
     Raises:
@@ -51,7 +59,9 @@ def run_search(folder: Folder, trainer: Trainer, watcher: Watcher) -> Tuned:
     folder.make()
     with held(folder.path):
         folder.begin()
-        sampler, trials = Sampler(folder.search), list(folder.tuned().trials)
+        sampler, before = Sampler(folder.search), folder.tuned().trials
+        repeated = {trial.number: trial.values for trial in before if trial.to_repeat}
+        trials = [trial for trial in before if not trial.to_repeat]
         for trial in trials:
             sampler.relive(trial)
         if best := best_of(trials):
@@ -59,15 +69,34 @@ def run_search(folder: Folder, trainer: Trainer, watcher: Watcher) -> Tuned:
         if missing := folder.missing():
             with trainer.start(folder.search) as train:
                 for number in missing:
-                    trials.append(_run(number, folder, sampler, train, watcher))
-                    if best_of(trials) is trials[-1]:
-                        folder.crown(trials[-1])
+                    values = _values(number, sampler, repeated)
+                    trial = _run(number, values, folder, sampler, train, watcher)
+                    trials = sorted([*trials, trial], key=lambda trial: trial.number)
+                    if on_kept is not None:
+                        on_kept(folder.record(number))
+                    if best_of(trials) is trial:
+                        folder.crown(trial)
         return folder.tuned()
 
 
-def _run(number: int, folder: Folder, sampler: Sampler, train: Train, watcher: Watcher) -> Trial:
+def _values(number: int, sampler: Sampler, repeated: Mapping[int, Values]) -> Values:
+    """Return the values of a trial that begins: those that it had, or new ones."""
+    if number not in repeated:
+        return sampler.propose(number)
+    sampler.repeat(repeated[number])
+    return repeated[number]
+
+
+def _run(
+    number: int,
+    values: Values,
+    folder: Folder,
+    sampler: Sampler,
+    train: Train,
+    watcher: Watcher,
+) -> Trial:
     """Run a trial and keep it."""
-    cell = folder.search.cell(sampler.propose(number))
+    cell = folder.search.cell(values)
     judge = _Judge(sampler, cell.spec.epochs)
     watcher.begins(number, cell)
     began = time.monotonic()

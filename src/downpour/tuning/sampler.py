@@ -9,7 +9,7 @@ interrupted goes on as it would have gone on anyway.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +52,12 @@ class Sampler:
         chosen = self._trial.params
         return {name: _value(axis, chosen[name]) for name, axis in self._search.axes.items()}
 
+    def repeat(self, values: Mapping[str, Value]) -> None:
+        """Begin a trial that has these values."""
+        params = {name: _param(axis, values[name]) for name, axis in self._search.axes.items()}
+        self._study.enqueue_trial(params)
+        self._trial = self._study.ask(self._space)
+
     def is_hopeless(self, epoch: int, accuracy: float) -> bool:
         """Hear the accuracy after an epoch (from 1); says whether the trial should end with it."""
         trial = self._begun()
@@ -61,11 +67,14 @@ class Sampler:
     def learn(self, ended: Trial) -> None:
         """Hear what the trial came to. One that has failed is taken for one that learned nothing.
 
-        That it diverged, say, is to keep the sampler away from values like these.
+        That it diverged, say, is to keep the sampler away from values like these. One that is to be
+        repeated says nothing about them.
         """
         from optuna.trial import TrialState
 
-        if ended.state == "pruned":
+        if ended.to_repeat:
+            self._study.tell(self._begun(), state=TrialState.FAIL)
+        elif ended.state == "pruned":
             self._study.tell(self._begun(), state=TrialState.PRUNED)
         else:
             finished = ended.state == "finished"
@@ -74,9 +83,7 @@ class Sampler:
 
     def relive(self, ended: Trial) -> None:
         """Hear of a trial that ended in an earlier run of the search, as if it were now."""
-        params = {n: _param(axis, ended.values[n]) for n, axis in self._search.axes.items()}
-        self._study.enqueue_trial(params)
-        self._trial = self._study.ask(self._space)
+        self.repeat(ended.values)
         for epoch, accuracy in judged(ended.epoch_accuracy):
             self.is_hopeless(epoch, accuracy)
         self.learn(ended)
