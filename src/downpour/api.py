@@ -179,14 +179,17 @@ class Client:
         """Let go of the connections."""
         self._manager.close()
 
-    def submit(self, spec: Spec) -> str:
+    def submit(self, spec: Spec, request: str = "") -> str:
         """Hand an experiment in; returns its identifier at once.
+
+        The same `request`, 4 to 32 hexadecimal digits, leads to the same experiment, which its
+        identifier ends with; one is made up where absent.
 
         Raises:
             SpecError: the manager sees that it cannot be.
         """
         self._ask(self._manager.describe)
-        return self._ask(self._manager.submit, spec.to_toml(), secrets.token_hex(4))
+        return self._ask(self._manager.submit, spec.to_toml(), request or secrets.token_hex(4))
 
     def status(self, experiment: str = "") -> Status:
         """Say what goes on now; without an identifier, with the active experiment."""

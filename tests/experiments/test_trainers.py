@@ -23,8 +23,9 @@ class FakeClient(Client):
         self.end = end
         self.cancelled: list[str] = []
 
-    def submit(self, spec: Spec) -> str:
+    def submit(self, spec: Spec, request: str = "") -> str:
         """Take it."""
+        assert request
         self.spec = spec
         return "quick-1"
 

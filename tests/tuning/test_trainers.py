@@ -41,8 +41,9 @@ class FakeClient(Client):
         self.told = 0
         self.cancelled: list[str] = []
 
-    def submit(self, spec: Spec) -> str:
+    def submit(self, spec: Spec, request: str = "") -> str:
         """Take it."""
+        assert request
         self.spec = spec
         return "small-1"
 
@@ -99,6 +100,17 @@ def test_a_manager_is_given_the_spec_and_gives_the_record() -> None:
     assert record.decode().splitlines() == client.lines
     assert heard == [1, 2, 3, 4]
     assert (client.spec, client.cancelled) == (some_cell().spec, [])
+
+
+def test_what_a_manager_trains_is_written_down_until_it_has_ended(tmp_path: Path) -> None:
+    """So that a search that is killed finds its trial again."""
+    note = tmp_path / "request.json"
+    noted: list[str] = []
+    client = FakeClient(some_cell())
+    with Remote(client, note).start(search_of()) as trained:
+        trained(some_cell(), lambda _: noted.append(note.read_text()), lambda *_: False)
+    assert some_cell().id in noted[0]
+    assert not note.exists()
 
 
 def test_a_trial_that_should_end_is_cancelled() -> None:

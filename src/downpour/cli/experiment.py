@@ -152,7 +152,9 @@ def _run(folder: Folder, means: Means) -> None:
         means.client() as client,
         GridDisplay(err(), note, folder.grid.cells, finished) as display,
     ):
-        trainer = Remote(client) if client else Embedded(means.shared, means.data_dir)
+        trainer = (
+            Remote(client, folder.request) if client else Embedded(means.shared, means.data_dir)
+        )
         run_missing(folder, trainer, display, on_kept)
 
 

@@ -96,7 +96,9 @@ def _run(folder: Folder, means: Means) -> None:
         means.client() as client,
         SearchDisplay(err(), note, folder.tuned()) as display,
     ):
-        trainer = Remote(client) if client else Embedded(means.shared, means.data_dir)
+        trainer = (
+            Remote(client, folder.request) if client else Embedded(means.shared, means.data_dir)
+        )
         run_search(folder, trainer, display, on_kept)
     folder.draw()
 

@@ -4,6 +4,7 @@
     cells/ID/        spec.toml, record.jsonl and summary.json of one cell
     run.lock         held by whoever runs the grid (`hold.py`)
     log.txt          what a detached run had to say
+    request.json     what a manager elsewhere is training (`submission.py`)
 
 A cell's folder appears whole, by renaming, once the cell has ended; so what is there was run, and
 what is not there was not. A cell that failed is run again, and replaced. A grid may change in its
@@ -31,6 +32,7 @@ from downpour.experiments.kept import (
     replace_file,
     stranger,
 )
+from downpour.experiments.submission import REQUEST_NAME
 from downpour.experiments.summary import Summary
 from downpour.reports import Result
 from downpour.reports.study import Group, Run, Study
@@ -62,6 +64,11 @@ class Folder:
     def asked(self) -> Path:
         """The file of what was asked for, which is there once the folder was begun."""
         return self.path / GRID_NAME
+
+    @property
+    def request(self) -> Path:
+        """The file in which it is written down what a manager elsewhere is training."""
+        return self.path / REQUEST_NAME
 
     def check(self) -> None:
         """See that the folder can take this grid's results; changes nothing.

@@ -20,7 +20,8 @@ class Summary:
     `failure` is the kind, in a word, of the attempt whose failure was one too many; None where the
     cell ended otherwise.
     Accuracies are shares in 0..1, one an epoch; `wall_seconds` include starting and stopping the
-    processes. `checksum` is that of the files beside it, where it is kept with them.
+    processes. Of a run that was found again at a manager they are what was yet to be waited for.
+    `checksum` is that of the files beside it, where it is kept with them.
     """
 
     experiment: str

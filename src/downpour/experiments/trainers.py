@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from downpour import api, datasets
-from downpour.errors import DownpourError, ExperimentFailed, SpecError, StoreError
+from downpour.errors import ExperimentFailed, SpecError, StoreError
 from downpour.experiments.grid import Cell, Grid
+from downpour.experiments.submission import submitted
 from downpour.runtime.record import RECORD_NAME
 from downpour.spec import Spec
 from downpour.store import SharedDirectory
@@ -72,9 +73,13 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Has a manager train, with the workers that it has."""
+    """Has a manager train, with the workers that it has.
+
+    What is being trained is written down in `note`, so that it is found again by who comes next.
+    """
 
     client: api.Client
+    note: Path | None = None
 
     def check(self, grid: Grid) -> None:
         """Refuse several numbers of workers: a manager's are as they are."""
@@ -85,16 +90,10 @@ class Remote:
 
     def train(self, cell: Cell, on_status: api.OnStatus) -> bytes:
         """Submit a cell and wait for it; where that is interrupted, it is cancelled."""
-        experiment = self.client.submit(cell.spec)
-        try:
-            self.client.wait(experiment, on_status=on_status)
-        except ExperimentFailed:
-            pass  # the record tells
-        except BaseException:
-            with suppress(DownpourError):
-                self.client.cancel(experiment)
-            raise
-        return "".join(f"{line}\n" for line in self.client.record(experiment)).encode()
+        with submitted(self.client, cell, self.note) as experiment:
+            with suppress(ExperimentFailed):  # the record tells
+                self.client.wait(experiment, on_status=on_status)
+            return "".join(f"{line}\n" for line in self.client.record(experiment)).encode()
 
 
 def once_each_dataset(specs: Iterable[Spec]) -> Iterable[Spec]:

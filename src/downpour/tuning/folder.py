@@ -6,6 +6,7 @@
     search.png, .svg the figure of the search
     run.lock         held by whoever runs the search (`experiments/hold.py`)
     log.txt          what a detached run had to say
+    request.json     what a manager elsewhere is training (`experiments/submission.py`)
 
 A trial's folder appears whole, by renaming, once the trial has ended: finished, pruned or failed.
 It is all that a search remembers, so what was cut off costs that trial alone. One that failed
@@ -33,6 +34,7 @@ from downpour.experiments.kept import (
     replace_file,
     stranger,
 )
+from downpour.experiments.submission import REQUEST_NAME
 from downpour.experiments.summary import Summary
 from downpour.reports.tuned import Trial, TrialState, Tuned
 from downpour.runtime.record import RECORD_NAME
@@ -70,6 +72,11 @@ class Folder:
     def asked(self) -> Path:
         """The file of what was asked for, which is there once the folder was begun."""
         return self.path / TUNE_NAME
+
+    @property
+    def request(self) -> Path:
+        """The file in which it is written down what a manager elsewhere is training."""
+        return self.path / REQUEST_NAME
 
     def check(self) -> None:
         """See that the folder can take this search's results; changes nothing.

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Protocol
 
 from downpour import api, datasets
-from downpour.errors import DownpourError, ExperimentFailed
+from downpour.errors import ExperimentFailed
 from downpour.experiments.grid import Cell
+from downpour.experiments.submission import submitted
 from downpour.experiments.trainers import once_each_dataset
 from downpour.rpc.messages import Status
 from downpour.runtime.facts import Evaluated
@@ -73,7 +74,7 @@ class Embedded:
             def provide(status: Status) -> None:
                 cluster.provide(status.wanted_workers)
 
-            yield partial(_train, client, provide, cluster.check)
+            yield partial(_train, client, None, provide, cluster.check)
 
     def _workers(self, search: Search) -> int:
         return max(api.resolve(cell.spec, search.workers)[1] for cell in search.corners())
@@ -81,9 +82,13 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Has a manager train, with the workers that it has."""
+    """Has a manager train, with the workers that it has.
+
+    What is being trained is written down in `note`, so that it is found again by who comes next.
+    """
 
     client: api.Client
+    note: Path | None = None
 
     def check(self, search: Search) -> None:
         """Leave it to the manager, which knows what it has."""
@@ -92,11 +97,12 @@ class Remote:
     def start(self, search: Search) -> Iterator[Train]:
         """Begin nothing: the manager runs already."""
         del search
-        yield partial(_train, self.client, None, None)
+        yield partial(_train, self.client, self.note, None, None)
 
 
 def _train(
     client: api.Client,
+    note: Path | None,
     look: api.OnStatus | None,
     check: Callable[[], None] | None,
     cell: Cell,
@@ -104,7 +110,6 @@ def _train(
     on_epoch: OnEpoch,
 ) -> bytes:
     """Submit a trial and wait for it; where it should end, or the wait does, it is cancelled."""
-    experiment = client.submit(cell.spec)
     lines: list[str] = []
     ending = False
 
@@ -119,15 +124,10 @@ def _train(
             ending = True
             client.cancel(experiment)
 
-    try:
-        client.wait(experiment, on_status=watch, check=check)
-    except ExperimentFailed:
-        pass  # the record tells
-    except BaseException:
-        with suppress(DownpourError):
-            client.cancel(experiment)
-        raise
-    lines += client.record(experiment, len(lines))
+    with submitted(client, cell, note) as experiment:
+        with suppress(ExperimentFailed):  # the record tells
+            client.wait(experiment, on_status=watch, check=check)
+        lines += client.record(experiment, len(lines))
     return "".join(f"{line}\n" for line in lines).encode()
 
 
