@@ -408,7 +408,7 @@ def _is_numeric(group: Group, axis: str) -> bool:
     """Whether an axis has several numbers on it; those that mean yes or no are none."""
     values = [values[group.axes.index(axis)] for values in group.settings]
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-    return numbers and len(set(values)) > 1 if numbers else False
+    return numbers and len(set(values)) > 1
 
 
 def _spoken(axis: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import inf, nan
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from downpour.reports.study import natural
 from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
 from downpour.reports.timeline import ResourceSample, Stint
 
@@ -40,7 +40,7 @@ def timeline_figure(stints: Sequence[Stint]) -> Figure:
     from matplotlib.figure import Figure
 
     shown = first_epochs(stints)
-    workers = sorted({stint.worker for stint in shown}, key=_natural)[:_LANES_MAX]
+    workers = sorted({stint.worker for stint in shown}, key=natural)[:_LANES_MAX]
     with styled():
         size = WIDTH_INCHES * 1.4, 1.1 + 0.24 * max(1, len(workers))
         figure = Figure(figsize=size, layout="constrained")
@@ -68,7 +68,7 @@ def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    workers = sorted({sample.worker for sample in samples}, key=_natural)[:_LINES_MAX]
+    workers = sorted({sample.worker for sample in samples}, key=natural)[:_LINES_MAX]
     with styled():
         size = WIDTH_INCHES * 1.4, 0.8 + 1.35 * len(_MEASURES)
         figure = Figure(figsize=size, layout="constrained")
@@ -186,8 +186,3 @@ def _draw_key(figure: Figure, axis: Axes, stints: Sequence[Stint]) -> None:
         ncols=len(keys),
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
     )
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Order worker-2 before worker-10."""
-    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", name)]

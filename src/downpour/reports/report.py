@@ -8,10 +8,10 @@ from pathlib import Path
 
 from downpour.errors import SpecError
 from downpour.reports.drawing import for_page, to_png, to_svg
-from downpour.reports.figures import plots_of
+from downpour.reports.figures import Plot, plots_of
 from downpour.reports.page import Drawn, html_page
 from downpour.reports.study import Study
-from downpour.reports.summary import tables_of
+from downpour.reports.summary import Table, tables_of
 from downpour.store.publish import explain
 
 PAGE_NAME = "index.html"
@@ -37,32 +37,37 @@ def write_report(study: Study, out: Path, on_progress: OnProgress = lambda *_: N
     if not any(group.runs for group in study.groups):
         raise SpecError("FOLDER", study.name, "has no finished run to report on")
     _check(out)
-    tables = tables_of(study)
-    plots = plots_of(study)
+    tables, plots, page = tables_of(study), plots_of(study), out / PAGE_NAME
     try:
         for name in (_TABLES, _FIGURES):
             shutil.rmtree(out / name, ignore_errors=True)
             (out / name).mkdir(parents=True)
         for table in tables:
-            for suffix, text in {
-                "md": table.to_markdown(),
-                "csv": table.to_csv(),
-                "json": table.to_json(),
-            }.items():
-                (out / _TABLES / f"{table.name}.{suffix}").write_text(text, "utf-8")
+            _write_table(table, out / _TABLES)
         drawn = []
         for done, plot in enumerate(plots):
             on_progress(done, len(plots))
-            svg = to_svg(plot.figure, plot.name)
-            (out / _FIGURES / f"{plot.name}.svg").write_text(svg, "utf-8")
-            (out / _FIGURES / f"{plot.name}.png").write_bytes(to_png(plot.figure))
-            drawn.append(Drawn(plot.caption, for_page(svg), plot.group, plot.aside))
+            drawn.append(_draw(plot, out / _FIGURES))
         on_progress(len(plots), len(plots))
-        page = out / PAGE_NAME
         page.write_text(html_page(study, tables, drawn), "utf-8")
     except OSError as error:
         raise SpecError("out", str(out), explain(error)) from None
     return page
+
+
+def _write_table(table: Table, folder: Path) -> None:
+    """Write a table in every form."""
+    forms = {"md": table.to_markdown(), "csv": table.to_csv(), "json": table.to_json()}
+    for suffix, text in forms.items():
+        (folder / f"{table.name}.{suffix}").write_text(text, "utf-8")
+
+
+def _draw(plot: Plot, folder: Path) -> Drawn:
+    """Write a figure in both forms; returns it as a page has it."""
+    svg = to_svg(plot.figure, plot.name)
+    (folder / f"{plot.name}.svg").write_text(svg, "utf-8")
+    (folder / f"{plot.name}.png").write_bytes(to_png(plot.figure))
+    return Drawn(plot.caption, for_page(svg), plot.group, plot.aside)
 
 
 def _check(out: Path) -> None:

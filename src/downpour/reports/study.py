@@ -5,6 +5,7 @@ A value of results and labels; where its folder lies and how it is laid out, oth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,3 +136,8 @@ def label(value: Any) -> str:
             return ", ".join(f"{key} {label(inner)}" for key, inner in value.items()) or "none"
         case _:
             return str(value)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return what to sort names by, so that worker-2 comes before worker-10."""
+    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", name)]

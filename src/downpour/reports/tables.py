@@ -64,7 +64,7 @@ def workers_table(result: Result) -> RenderableType:
     for task in result.tasks:
         times[task.worker].append(task.completion_seconds)
     failures = Counter(failure.worker for failure in result.failures)
-    names = sorted({*times, *failures}, key=_natural)
+    names = sorted({*times, *failures}, key=study.natural)
     return _table(
         [
             ("worker", names),
@@ -242,8 +242,3 @@ def _table(columns: Sequence[Column], *, is_tight: bool = False) -> Table:
     for row in zip(*(cells for _, cells in shown), strict=True):
         table.add_row(*(Text(NOTHING if cell is None else cell) for cell in row))
     return table
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Order worker-2 before worker-10."""
-    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", name)]
