@@ -182,12 +182,12 @@ def _study(folder: Path) -> tuple[Study, Path]:
         grid = Folder.read(folder)
         grid.check()
         return grid.study(), folder / "report"
+    if (folder / TUNE_NAME).exists():
+        accepted = f"is of `downpour tune`; {FIGURE_STEM}.svg is the figure of a search"
+        raise SpecError("FOLDER", str(folder), accepted)
     try:
         study = read_one(folder)
     except FileMissing:
-        if (folder / TUNE_NAME).exists():
-            reason = f"is of `downpour tune`; {FIGURE_STEM}.svg is the figure of a search"
-            raise SpecError("FOLDER", str(folder), reason) from None
         accepted = "must be a folder of `downpour experiment`, or of one experiment"
         raise SpecError("FOLDER", str(folder), accepted) from None
     except FileCorrupt as error:

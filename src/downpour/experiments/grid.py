@@ -153,6 +153,8 @@ class Grid:
         for field, value in fields.items():
             check_name(field, value, _OWN)
         common = dict(fields)
+        if "search" in common:
+            raise SpecError("search", "[search]", "is what `downpour tune` takes, with this file")
         groups = common.pop(_GROUP, None)
         name = common.pop("name", None)
         Spec.make({"name": name})  # judges it as it does any other
