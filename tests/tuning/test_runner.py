@@ -128,7 +128,8 @@ def test_a_trial_of_bad_luck_is_tried_again(tmp_path: Path) -> None:
         before.trials[4].values,
     ]
     assert [trial.number for trial in after.trials if trial.to_repeat] == [5]
-    assert [t for t in after.trials if t.number != 3] == [t for t in before.trials if t.number != 3]
+    others = [trial for trial in before.trials if trial.number not in (3, 5)]
+    assert [trial for trial in after.trials if trial.number not in (3, 5)] == others
     run_search(folder, FakeTrainer(), Silence())
     assert folder.tuned().left == 0
     assert [t.number for t in folder.tuned().trials if t.state == "failed"] == [7]

@@ -11,12 +11,11 @@ again the next time, as is one that somebody else has cancelled.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from downpour.errors import ExperimentFailed
-from downpour.experiments.grid import Cell, Value
+from downpour.experiments.grid import Cell
 from downpour.experiments.hold import held
 from downpour.experiments.runner import OnKept
 from downpour.experiments.summary import Summary
@@ -24,11 +23,8 @@ from downpour.reports import Result
 from downpour.reports.tuned import Trial, Tuned, best_of
 from downpour.rpc.messages import Status
 from downpour.tuning.folder import Folder
-from downpour.tuning.sampler import Sampler, judged
+from downpour.tuning.sampler import Sampler, Values, judged
 from downpour.tuning.trainers import Train, Trainer
-
-Values = Mapping[str, Value]
-"""What a trial has in the fields that are searched."""
 
 
 class Watcher(Protocol):
@@ -69,7 +65,8 @@ def run_search(
         if missing := folder.missing():
             with trainer.start(folder.search) as train:
                 for number in missing:
-                    values = _values(number, sampler, repeated)
+                    former = repeated.get(number)
+                    values = sampler.repeat(former) if former else sampler.propose(number)
                     trial = _run(number, values, folder, sampler, train, watcher)
                     trials = sorted([*trials, trial], key=lambda trial: trial.number)
                     if on_kept is not None:
@@ -77,14 +74,6 @@ def run_search(
                     if best_of(trials) is trial:
                         folder.crown(trial)
         return folder.tuned()
-
-
-def _values(number: int, sampler: Sampler, repeated: Mapping[int, Values]) -> Values:
-    """Return the values of a trial that begins: those that it had, or new ones."""
-    if number not in repeated:
-        return sampler.propose(number)
-    sampler.repeat(repeated[number])
-    return repeated[number]
 
 
 def _run(

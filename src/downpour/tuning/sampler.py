@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from downpour.tuning.pruner import Pruner
 
 
+Values = Mapping[str, Value]
+"""What a trial has in the fields that are searched."""
+
+
 class Sampler:
     """Proposes the values of one trial after the other, and hears what came of each.
 
@@ -42,7 +46,7 @@ class Sampler:
         self._study = optuna.create_study(direction="maximize", pruner=_pruner(search.pruner))
         self._trial: optuna_trial.Trial | None = None
 
-    def propose(self, number: int) -> dict[str, Value]:
+    def propose(self, number: int) -> Values:
         """Choose the values of a trial, which begins with that."""
         from optuna.samplers import TPESampler
 
@@ -52,11 +56,12 @@ class Sampler:
         chosen = self._trial.params
         return {name: _value(axis, chosen[name]) for name, axis in self._search.axes.items()}
 
-    def repeat(self, values: Mapping[str, Value]) -> None:
-        """Begin a trial that has these values."""
+    def repeat(self, values: Values) -> Values:
+        """Begin a trial that has these values, and return them."""
         params = {name: _param(axis, values[name]) for name, axis in self._search.axes.items()}
         self._study.enqueue_trial(params)
         self._trial = self._study.ask(self._space)
+        return values
 
     def is_hopeless(self, epoch: int, accuracy: float) -> bool:
         """Hear the accuracy after an epoch (from 1); says whether the trial should end with it."""
