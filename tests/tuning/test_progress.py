@@ -29,7 +29,7 @@ def test_a_line_tells_of_each_trial_and_the_bar_of_the_best(tmp_path: Path) -> N
     assert "learning rate " in lines[0]
     assert "dropout 0." in lines[0]
     assert lines[0].endswith("(the best so far)")
-    assert lines[1].startswith("2/12 trial 2 failed, no luck in 0 s: learning rate")
+    assert lines[1].startswith("2/12 trial 2 failed, no luck in 0 s: batch size ")
     assert any(", pruned after epoch" in line for line in lines)
     assert tuned.best is not None
     assert tuned.best.accuracy is not None

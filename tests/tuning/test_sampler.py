@@ -48,6 +48,15 @@ def test_a_proposal_follows_from_the_seed_and_the_number() -> None:
     assert isinstance(found[0]["local_steps"], int)
 
 
+def test_a_proposal_does_not_follow_from_the_order_of_lines() -> None:
+    """A detached search reads them in another order than the user wrote them."""
+    lines = SEARCH.splitlines()
+    turned = "\n".join([*lines[:-5], *reversed(lines[-5:])])
+    assert turned != SEARCH
+    assert proposals(search_of(turned)) == proposals(search_of())
+    assert proposals(search_of(search_of().to_toml())) == proposals(search_of())
+
+
 def test_a_sampler_that_was_told_goes_on_as_one_that_was_there() -> None:
     """The trials of an earlier run are as good as its own."""
     search = search_of()

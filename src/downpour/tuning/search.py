@@ -171,7 +171,11 @@ def _resolved(given: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def _axes(said: Mapping[str, Value]) -> dict[str, Axis]:
-    """Read what is searched; `model_options.dropout = …` may stand with or without quotes."""
+    """Read what is searched; `model_options.dropout = …` may stand with or without quotes.
+
+    In the order of names: which values are drawn for a trial depends on the order of the fields,
+    and must not on that of a file's lines, which TOML does not keep either.
+    """
     flat: dict[str, Value] = {}
     for field, value in said.items():
         if field in _OPTIONS and isinstance(value, dict):
@@ -183,7 +187,7 @@ def _axes(said: Mapping[str, Value]) -> dict[str, Axis]:
         raise SpecError(_SEARCH, dict(said), accepted)
     for field, value in flat.items():
         _check_field(field, value, flat)
-    return {field: axis_of(field, value) for field, value in flat.items()}
+    return {field: axis_of(field, value) for field, value in sorted(flat.items())}
 
 
 def _check_above(field: str, value: Value) -> None:
