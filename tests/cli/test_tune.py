@@ -159,9 +159,9 @@ def test_a_detached_search_is_killed_and_goes_on(file: Path, tmp_path: Path) -> 
     """It says in its log what each trial came to; what ended before is as it was."""
     file.write_text(QUICK)
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "downpour.cli", "tune", file, "--out", out]
-    detached = [*command, "--shared", tmp_path / "shared", "--detach"]
-    detached += ["--tensorboard", tmp_path / "runs"]
+    command = [sys.executable, "-m", "downpour.cli", "tune", str(file), "--out", str(out)]
+    detached = [*command, "--shared", str(tmp_path / "shared"), "--detach"]
+    detached += ["--tensorboard", str(tmp_path / "runs")]
 
     def records() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in out.glob("trials/0*/record.jsonl")}

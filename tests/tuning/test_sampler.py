@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from downpour.reports.tuned import Trial
 from downpour.tuning import Search
-from downpour.tuning.sampler import Sampler
+from downpour.tuning.sampler import Sampler, Values
 from tests.tuning.conftest import SEARCH, search_of
 
 
-def trial(number: int, values: dict[str, Any], accuracy: float | None) -> Trial:
+def trial(number: int, values: Values, accuracy: float | None) -> Trial:
     """Make a trial that finished, or failed where it has no accuracy."""
     return Trial(
         number=number,
@@ -26,7 +25,7 @@ def trial(number: int, values: dict[str, Any], accuracy: float | None) -> Trial:
     )
 
 
-def proposals(search: Search, count: int = 4) -> list[dict[str, Any]]:
+def proposals(search: Search, count: int = 4) -> list[Values]:
     """Return what is proposed when every trial comes to the same."""
     sampler = Sampler(search)
     found = []
