@@ -102,6 +102,15 @@ def test_lists_by_nature_are_values_until_they_are_lists_of_lists() -> None:
     assert several.groups[0].axes == ("betas", "model_options")
 
 
+def test_axes_of_tables_come_last() -> None:
+    """As TOML has them in what was written down, so that it is run and shown in the same order."""
+    text = 'name="g"\nworkers=1\nmodel_options=[{a=1}, {a=2}]\nsplit=["random", "class"]\n'
+    grid = Grid.from_toml(text)
+    again = Grid.from_toml(grid.to_toml())
+    assert again.groups[0].axes == grid.groups[0].axes == ("split", "model_options")
+    assert list(again.cells) == list(grid.cells)
+
+
 def test_a_cell_has_a_name_that_a_folder_may_have() -> None:
     """Readable, and safe whatever stands in the spec."""
     grid = Grid.from_toml('name = "g"\nworkers = 2\nsplit = "dirichlet(0.3)"\n')

@@ -36,6 +36,8 @@ _GROUP = "experiment"
 _OWN = ("name", "workers", "trials", _GROUP)
 _SINGLE = {"name", "seed"}
 _LISTS = {"betas"}
+OPTIONS = ("dataset_options", "model_options", "policy_options")
+"""The fields whose values are tables."""
 
 Value = Any
 """What a field of the file may hold: whatever TOML can say."""
@@ -184,9 +186,11 @@ def _group(grid: str, common: Mapping[str, Value], own: Mapping[str, Value], num
     Spec.make({"name": name})
     for field, value in given.items():
         _check(field, value)
-    # First what was given, so that the axes keep their order; then the defaults.
+    # First what was given, so that the axes keep their order; then the defaults. Tables come last,
+    # as they do in whatever `to_toml` writes, so that a grid read back has its axes in this order.
     defaults = {field: value for field, value in _defaults().items() if field not in given}
-    return Group(name, {**given, **defaults, "name": grid})
+    fields = {**given, **defaults, "name": grid}
+    return Group(name, dict(sorted(fields.items(), key=lambda item: item[0] in OPTIONS)))
 
 
 def _defaults() -> dict[str, Value]:

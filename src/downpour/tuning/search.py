@@ -16,7 +16,7 @@ from typing import Any
 import tomli_w
 
 from downpour.errors import SpecError
-from downpour.experiments.grid import WORKERS_MAX, Cell, Value, check_name, whole_number
+from downpour.experiments.grid import OPTIONS, WORKERS_MAX, Cell, Value, check_name, whole_number
 from downpour.reports.tuned import Field
 from downpour.spec import Spec
 from downpour.tuning.axis import Axis, Choices, axis_of
@@ -25,7 +25,6 @@ from downpour.tuning.pruner import Pruner
 _SEARCH = "search"
 _ABOVE = ("name", "workers", _SEARCH)
 _SETTINGS = ("trials", "seed", "pruner", "objective")
-_OPTIONS = ("dataset_options", "model_options", "policy_options")
 _TRIALS = 20
 _TRIALS_MAX = 10_000
 _SEED_MAX = 2**63 - 1
@@ -178,7 +177,7 @@ def _axes(said: Mapping[str, Value]) -> dict[str, Axis]:
     """
     flat: dict[str, Value] = {}
     for field, value in said.items():
-        if field in _OPTIONS and isinstance(value, dict):
+        if field in OPTIONS and isinstance(value, dict):
             flat |= {f"{field}.{option}": one for option, one in value.items()}
         else:
             flat[field] = value
@@ -200,12 +199,12 @@ def _check_above(field: str, value: Value) -> None:
 
 def _check_field(field: str, value: Any, beside: Mapping[str, Value]) -> None:
     top, dot, option = field.partition(".")
-    known = ", ".join(f"{table}.NAME" for table in _OPTIONS)
+    known = ", ".join(f"{table}.NAME" for table in OPTIONS)
     if field in _NEVER:
         raise SpecError(f"{_SEARCH}.{field}", value, f"cannot be searched: {_NEVER[field]}")
     if not dot and field not in Spec.model_fields:
         check_name(field, value, _SETTINGS)
-    if dot and (top not in _OPTIONS or not option):
+    if dot and (top not in OPTIONS or not option):
         raise SpecError(f"{_SEARCH}.{field}", value, f"no such field; options are {known}")
     if dot and top in beside:
         raise SpecError(f"{_SEARCH}.{field}", value, f"{top} is searched as a whole already")
