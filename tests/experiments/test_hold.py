@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from threading import Timer
 
 import pytest
+from filelock import FileLock
 
 from downpour.errors import SpecError
 from downpour.experiments.hold import held, holder
@@ -19,6 +21,15 @@ def test_who_holds_a_folder_is_named_until_it_lets_go(tmp_path: Path) -> None:
     assert holder(tmp_path) is None
     with held(tmp_path), pytest.raises(SpecError, match="runs it already"), held(tmp_path):
         pass
+
+
+def test_whoever_only_looks_keeps_nobody_out(tmp_path: Path) -> None:
+    """A look takes the lock, too, but for a moment; so long whoever comes to hold it waits."""
+    look = FileLock(tmp_path / "run.lock", thread_local=False)
+    look.acquire()
+    Timer(0.02, look.release).start()
+    with held(tmp_path):
+        assert holder(tmp_path) == f"process {os.getpid()}"
 
 
 def _fail_while(who: str, folder: Path) -> None:

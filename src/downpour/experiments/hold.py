@@ -17,6 +17,8 @@ from downpour.store.publish import explain
 
 _LOCK = "run.lock"
 _PID = "run.pid"
+_LOOK_SECONDS = 0.2
+"""Whoever only looks holds the lock, too, but for a moment."""
 LOG_NAME = "log.txt"
 HOLD_NAMES = (_LOCK, _PID, LOG_NAME)
 """What lies in a folder because somebody fills it, or did; the log is a detached run's."""
@@ -31,7 +33,7 @@ def held(folder: Path) -> Iterator[None]:
     """
     lock = FileLock(folder / _LOCK)
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=_LOOK_SECONDS, poll_interval=_LOOK_SECONDS / 10)
         (folder / _PID).write_text(str(os.getpid()))
     except Timeout:
         raise SpecError("folder", str(folder), f"{_pid(folder)} runs it already") from None

@@ -104,8 +104,8 @@ class Result:
     """An experiment as far as it has come.
 
     `reason` says why it failed or was cancelled; `asked_wrongly` that the user can mend it by
-    changing the spec. `model_file` is the final model, where the
-    experiment is finished and its folder known. Seconds of what has not happened yet are 0.
+    changing the spec. `model_file` is the final model, where the experiment is finished and its
+    folder known. Seconds of what has not happened yet are 0.
     `stragglers` sums the epochs up, where another policy than waiting was used or work was lost.
     """
 
