@@ -136,7 +136,7 @@ def test_a_cell_has_a_name_that_a_folder_may_have() -> None:
         ("trial = 3", "trial = 3: no such field; did you mean trials?"),
         ("[[experiments]]", "experiments = [{}]: no such field; did you mean experiment?"),
         ("[[experiment]]\ntrials = 3", "trials = 3: must stand above the first [[experiment]]"),
-        ("[search]", "search = {}: is for `downpour tune`"),
+        ("[search]", "search = '[search]': is what `downpour tune` takes"),
         ("split = ['random', 'fair']", "split = 'fair': must be random, class, equal"),
         ("split = ['class', 'class']", "split = ['class', 'class']: names a value twice"),
         ("workers = [1, 0]", "workers = 0: must be a whole number from 1 to 100000"),

@@ -149,14 +149,10 @@ class Grid:
     @classmethod
     def _of(cls, fields: Mapping[str, Value]) -> Grid:
         if "search" in fields:
-            raise SpecError(
-                "search", fields["search"], "is for `downpour tune`, which has no grids"
-            )
+            raise SpecError("search", "[search]", "is what `downpour tune` takes, with this file")
         for field, value in fields.items():
             check_name(field, value, _OWN)
         common = dict(fields)
-        if "search" in common:
-            raise SpecError("search", "[search]", "is what `downpour tune` takes, with this file")
         groups = common.pop(_GROUP, None)
         name = common.pop("name", None)
         Spec.make({"name": name})  # judges it as it does any other
