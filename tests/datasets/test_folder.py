@@ -102,3 +102,20 @@ def test_deep_pixels_are_refused_rather_than_clipped(tmp_path: Path) -> None:
         Image.fromarray(pixels).save(path.with_name(f"{number}.png"))
     with pytest.raises(SpecError, match="8 bits"):
         prepare(spec_of(tmp_path / "images"), tmp_path)
+
+
+def test_chest_x_rays_as_they_are_published(tmp_path: Path) -> None:
+    """Gray JPEGs of many sizes become squares; val/ and hidden files are left alone."""
+    root = tmp_path / "chest_xray"
+    for part, count in (("train", 4), ("test", 2), ("val", 1)):
+        for number in range(count):
+            size = 90 + 7 * number, 60 + 5 * number
+            draw(root / part / "NORMAL" / f"IM-{number:04}-0001.jpeg", 40, size=size)
+            draw(root / part / "PNEUMONIA" / f"person{number}_virus_1.jpeg", 220, size=size)
+        (root / part / "NORMAL" / ".DS_Store").write_bytes(b"no image")
+        (root / part / "PNEUMONIA" / "._person1_virus_1.jpeg").write_bytes(b"no image")
+        (root / part / ".thumbnails").mkdir()
+    dataset = open_prepared(tmp_path, prepare(spec_of(root, image_size=50), tmp_path))
+    assert dataset.facts.sample_shape == (1, 50, 50)
+    assert (len(dataset.train), len(dataset.test), dataset.facts.classes) == (8, 4, 2)
+    assert np.array_equal(dataset.train.x[:, 25, 25, 0] > 128, dataset.train.y == 1)

@@ -2,7 +2,8 @@
 
 Without a test part a fifth of each class is held out, always the same. The files are taken in a
 seeded random order, so that a limit takes a fair sample; only as many as the limits ask for are
-decoded. Images are gray where all of them are, and color otherwise.
+decoded. Images are gray where all of them are, and color otherwise. A validation part (`val/`) is
+left alone, and so are hidden files and folders, which some systems leave in archives.
 """
 
 from __future__ import annotations
@@ -65,7 +66,11 @@ def _train_root(root: Path) -> Path:
 
 
 def _class_folders(root: Path) -> list[str]:
-    return sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+    return sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not _hidden(entry))
+
+
+def _hidden(path: Path) -> bool:
+    return path.name.startswith(".")
 
 
 def _parts(root: Path) -> tuple[_Part, _Part]:
@@ -92,7 +97,7 @@ def _listed(root: Path, classes: list[str]) -> _Part:
     for label, name in enumerate(classes):
         folder = root / name
         files = sorted(folder.iterdir()) if folder.is_dir() else []
-        images = [path for path in files if path.suffix.lower() in _SUFFIXES]
+        images = [path for path in files if path.suffix.lower() in _SUFFIXES and not _hidden(path)]
         paths += images
         labels += [label] * len(images)
     return _Part(paths, np.asarray(labels, dtype=np.int64))
