@@ -101,7 +101,8 @@ class Spec(BaseModel):
     model: str = Field(
         default="digits-cnn",
         min_length=1,
-        description="digits-cnn, mnist-cnn, mlp, a torchvision.models name or a factory",
+        description="digits-cnn, mnist-cnn, mlp, xray-cnn, conv-lstm, a torchvision.models name "
+        "or a factory",
     )
     model_options: dict[str, Option] = Field(
         default_factory=dict, description="Arguments of the model, such as dropout"

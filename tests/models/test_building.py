@@ -20,6 +20,10 @@ from .conftest import facts_of
         ("mnist-cnn", {"dropout": 1.5}, "model_options.dropout"),
         ("mlp", {"hidden": [0]}, "model_options.hidden"),
         ("digits-cnn", {"width": 3}, "model_options.width"),
+        ("xray-cnn", {"hidden": 0}, "model_options.hidden"),
+        ("xray-cnn", {"dropout": -0.1}, "model_options.dropout"),
+        ("conv-lstm", {"channels": [16, 0]}, "model_options.channels"),
+        ("conv-lstm", {"hidden": [8]}, "model_options.hidden"),
     ],
 )
 def test_options_that_do_not_fit_are_named(
@@ -27,15 +31,16 @@ def test_options_that_do_not_fit_are_named(
 ) -> None:
     """The refusal names the option and what would be accepted."""
     with pytest.raises(SpecError) as refusal:
-        build(Spec.make({"model": model, "model_options": options}), facts_of())
+        build(Spec.make({"model": model, "model_options": options}), facts_of((1, 50, 50)))
     assert refusal.value.field == field
 
 
 @pytest.mark.parametrize("shape", [(7,), (1, 2, 2)])
-def test_images_too_small_and_plain_numbers_are_refused(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("model", ["mnist-cnn", "xray-cnn", "conv-lstm"])
+def test_images_too_small_and_plain_numbers_are_refused(model: str, shape: tuple[int, ...]) -> None:
     """A convolutional network says what it needs."""
     with pytest.raises(SpecError, match="needs images of at least"):
-        build(Spec.make({"model": "mnist-cnn"}), facts_of(shape))
+        build(Spec.make({"model": model}), facts_of(shape))
 
 
 def test_an_output_that_does_not_fit_the_labels_is_refused() -> None:

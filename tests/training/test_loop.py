@@ -31,12 +31,14 @@ def finished(training: ShardTraining) -> ShardTraining:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("model", ["mnist-cnn", "conv-lstm"])
 def test_a_snapshot_after_any_step_continues_with_the_same_bytes(
-    dataset: PreparedDataset, optimizer: str, precision: str, *, channels_last: bool
+    dataset: PreparedDataset, model: str, optimizer: str, precision: str, *, channels_last: bool
 ) -> None:
     """With dropout and flips on, another process ends where an undisturbed one does."""
     fields: dict[str, Any] = {"optimizer": optimizer, "precision": precision, "flip": True}
     fields |= {"channels_last": channels_last, "momentum": 0.9, "weight_decay": 0.01}
+    fields |= {"model": model}
     whole = finished(started(dataset, fields))
     for step in range(whole.steps_total + 1):
         first = started(dataset, fields)

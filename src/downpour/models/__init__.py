@@ -13,6 +13,7 @@ from torch import nn
 from downpour.allowlist import check_factory, load_factory
 from downpour.errors import SpecError
 from downpour.models.building import call_builder, check_fit, outputs_needed
+from downpour.models.convlstm import conv_lstm, xray_cnn
 from downpour.models.networks import digits_cnn, mlp, mnist_cnn
 from downpour.models.vision import known_networks, vision_builder
 from downpour.spec import Spec
@@ -22,6 +23,8 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "digits-cnn": digits_cnn,
     "mnist-cnn": mnist_cnn,
     "mlp": mlp,
+    "xray-cnn": xray_cnn,
+    "conv-lstm": conv_lstm,
 }
 
 __all__ = ["NETWORKS", "build", "check_fit", "check_model", "outputs_needed"]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from downpour.errors import SpecError
 from downpour.models.dropout import Dropout
+from downpour.models.options import image, probability, widths
 
 
 def digits_cnn(sample_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -21,7 +21,7 @@ def digits_cnn(sample_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     Learns digits in a few rounds over four shards with SGD, learning rate 0.1, momentum 0.9 and
     batches of 16; a hidden dense layer made it slower to learn.
     """
-    channels, height, width = _image(sample_shape, smallest=4)
+    channels, height, width = image(sample_shape, smallest=4)
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(channels, 16, 3, padding=1),
@@ -47,7 +47,7 @@ def mnist_cnn(
     Convolutions 3 x 3 with 32 and 64 channels, max-pooling by 2, `dropout`, a dense layer of 128,
     `dropout2`, and the output.
     """
-    channels, height, width = _image(sample_shape, smallest=6)
+    channels, height, width = image(sample_shape, smallest=6)
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(channels, 32, 3),
@@ -55,11 +55,11 @@ def mnist_cnn(
             conv2=nn.Conv2d(32, 64, 3),
             pool=nn.MaxPool2d(2),
             relu2=nn.ReLU(inplace=True),
-            dropout1=Dropout(_probability("dropout", dropout)),
+            dropout1=Dropout(probability("dropout", dropout)),
             flatten=nn.Flatten(),
             dense1=nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
             relu3=nn.ReLU(inplace=True),
-            dropout2=Dropout(_probability("dropout2", dropout2)),
+            dropout2=Dropout(probability("dropout2", dropout2)),
             dense2=nn.Linear(128, num_classes),
         )
     )
@@ -69,27 +69,11 @@ def mlp(
     sample_shape: tuple[int, ...], num_classes: int, *, hidden: Sequence[int] = (64, 64)
 ) -> nn.Module:
     """Dense layers with ReLU between them, of the widths in `hidden`; for examples of any shape."""
-    widths = [hidden] if isinstance(hidden, int) else list(hidden)
-    if any(not isinstance(width, int) or width < 1 for width in widths):
-        raise SpecError("model_options.hidden", hidden, "a list of widths, each at least 1")
     size = 1
     for length in sample_shape:
         size *= length
     layers: list[nn.Module] = [nn.Flatten()]
-    for width in widths:
+    for width in widths("hidden", hidden):
         layers += [nn.Linear(size, width), nn.ReLU(inplace=True)]
         size = width
     return nn.Sequential(*layers, nn.Linear(size, num_classes))
-
-
-def _image(sample_shape: tuple[int, ...], *, smallest: int) -> tuple[int, int, int]:
-    if len(sample_shape) != 3 or min(sample_shape[1:]) < smallest:
-        accepted = f"this network needs images of at least {smallest} x {smallest} pixels"
-        raise SpecError("model", f"examples of shape {sample_shape}", accepted)
-    return sample_shape
-
-
-def _probability(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise SpecError(f"model_options.{name}", value, "a number from 0 on and below 1")
-    return float(value)
