@@ -92,6 +92,38 @@ def test_lerats_pictures_are_prepared_as_the_paper_does(
         prepare(spec.replace(dataset_options={"images": 2}), tmp_path)
 
 
+def test_convlstms_questions_are_there() -> None:
+    """Both networks by workers, by shards and by batches; what two groups ask for is run once."""
+    grid = Grid.from_toml((PAPERS / "convlstm.toml").read_text("utf-8"))
+    assert [group.name for group in grid.groups] == ["workers", "shards", "batches"]
+    assert len(grid.cells) == 2 * (4 + 2 + 2) * 3
+    assert {cell.spec.image_size for cell in grid.cells.values()} == {50}
+    assert {cell.workers for cell in grid.cells.values() if cell.spec.shards == 32} == {2}
+
+
+def test_measured_and_simulated_times_stand_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script prints a line for each number of workers, though no machine had 32 of them."""
+    text = (PAPERS / "convlstm.toml").read_text("utf-8").replace("trials = 3", "trials = 1")
+    folder = Folder(tmp_path / "convlstm", Grid.from_toml(text))
+    run_missing(folder, FakeTrainer(), Silence())
+    monkeypatch.syspath_prepend(str(PAPERS))
+    monkeypatch.setattr(sys, "argv", ["convlstm.py", str(folder.path)])
+    import convlstm  # type: ignore[import-not-found]
+
+    convlstm.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("simulated × one worker" in line for line in lines) == 1
+    for network in convlstm.NETWORKS:
+        of_32 = next(line for line in lines if line.startswith(f"| {network} | 32 | "))
+        measured, simulated = of_32.split(" | ")[3:5], of_32.split(" | ")[5:]
+        assert measured == ["–", "–"]
+        assert "–" not in "".join(simulated)
+    assert (folder.path / "convlstm.png").read_bytes().startswith(b"\x89PNG")
+    assert "simulated" in (folder.path / "convlstm.svg").read_text("utf-8")
+
+
 @pytest.mark.slow
 def test_two_threads_and_two_processes_leave_their_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
