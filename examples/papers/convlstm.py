@@ -275,8 +275,9 @@ def figure(study: Study, expected: Expected) -> Figure:
             _line(good_batches, {n: accuracy(found) for n, found in runs.items()}, **look)
             _line(fast_batches, {n: seconds(found) for n, found in runs.items()}, **look)
         fast.set_yscale("log")
-        for axis, ticks in ((good, SIMULATED), (fast, SIMULATED)):
-            _scale(axis, "workers", [n for n in ticks if n != 5])
+        fast.yaxis.set_major_formatter("{x:g}")
+        for axis in (good, fast):
+            _scale(axis, "workers, a shard each", (*MEASURED, *TRAINED_BY_FEWER))
         for axis in (good_batches, fast_batches):
             _scale(axis, "batch size, two workers", BATCHES)
         for axis in (good, good_batches):
