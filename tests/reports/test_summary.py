@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from downpour.reports.statistics import Estimate
-from downpour.reports.study import label
+from downpour.reports.study import label, read_one
 from downpour.reports.summary import (
     Column,
     Table,
@@ -32,6 +32,16 @@ def test_the_tables_look_as_agreed(make: Make, suffix: str) -> None:
     write = {"md": Table.to_markdown, "csv": Table.to_csv, "json": Table.to_json}[suffix]
     told = "\n".join(write(table) for table in tables)
     assert told == (RECORDED / f"tables.{suffix}").read_text(encoding="utf-8")
+
+
+def test_a_shard_that_was_moved_has_not_failed() -> None:
+    """What a decision ended counts among no failures, in figures as in tables."""
+    study = read_one(RECORDED.parent / "handoff")
+    (run,) = study.groups[0].runs
+    assert [lost.failure for lost in run.result.failures] == ["handed_over"]
+    (row,) = json.loads(outcomes(study.groups[0]).to_json())
+    assert row["failed_attempts"] == 0
+    assert {stint.outcome for stint in run.stints} == {"trained", "moved", "stopped"}
 
 
 def test_means_and_intervals_stand_in_columns_of_their_own(make: Make) -> None:

@@ -34,10 +34,10 @@ def updated(shard: int, attempt: int = 0, worker: str = "a") -> Updated:
     )
 
 
-def failed(shard: int, attempt: int) -> AttemptFailed:
+def failed(shard: int, attempt: int, failure: str = "lost") -> AttemptFailed:
     """Fail an attempt."""
     return AttemptFailed(
-        round=0, shard=shard, attempt=attempt, worker="a", failure="lost", reason="gone"
+        round=0, shard=shard, attempt=attempt, worker="a", failure=failure, reason="gone"
     )
 
 
@@ -63,6 +63,31 @@ def test_attempts_begin_and_end_as_recorded() -> None:
         ("b", 0, 2.5, 4.0, "trained", True),
         ("a", 2, 4.5, 6.0, "open", False),
     ]
+
+
+def test_what_goes_on_elsewhere_has_not_failed() -> None:
+    """Moves and copies that lost are told apart from failures, and a copy ends when it has lost."""
+    record: list[tuple[float, Fact]] = [
+        (0.0, assigned(0)),
+        (0.0, assigned(1)),
+        (1.0, failed(0, 0, "handed_over")),
+        (1.0, assigned(0, attempt=1, worker="b")),
+        (2.0, assigned(1, attempt=1, worker="c")),
+        (2.0, assigned(0, attempt=2, worker="d")),
+        (3.0, failed(0, 2, "cancelled")),
+        (4.0, updated(1, attempt=1, worker="c")),
+        (5.0, updated(0, attempt=1, worker="b")),
+        (9.0, assigned(2)),
+    ]
+    told = {(s.shard, s.worker): (s.end_seconds, s.outcome) for s in stints(record)}
+    assert told == {
+        (0, "a"): (1.0, "moved"),
+        (0, "b"): (5.0, "trained"),
+        (0, "d"): (3.0, "stopped"),
+        (1, "a"): (4.0, "stopped"),
+        (1, "c"): (4.0, "trained"),
+        (2, "a"): (9.0, "open"),
+    }
 
 
 def test_a_lone_shard_is_waited_for_by_nobody() -> None:

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STINTS_MAX = 500
+_LOOKS = {
+    "moved": ("series-1", "////", "went on elsewhere"),
+    "stopped": ("muted", "....", "not needed any more"),
+    "failed": ("failure", "////", "failed"),
+    "open": ("muted", "", "not ended"),
+}
+"""Colour, hatch and name of attempts that have another end than an update."""
 _LANES_MAX = 40
+_KEYS_ABREAST = 3
 _LETTER_INCHES = 0.075
 _LINES_MAX = 12
 _GAP = 3.0
@@ -130,10 +138,10 @@ def first_epochs(stints: Sequence[Stint]) -> list[Stint]:
 def _draw_stint(axis: Axes, lane: int, stint: Stint, end: float) -> None:
     width = stint.end_seconds - stint.begin_seconds
     colour, hatch = LIGHT["series-1" if stint.epoch % 2 else "series-6"], ""
-    if stint.outcome == "failed":
-        colour, hatch = LIGHT["failure"], "////"
-    elif stint.outcome == "open":
-        colour = LIGHT["muted"]
+    if stint.outcome == "moved":
+        hatch = _LOOKS["moved"][1]
+    elif look := _LOOKS.get(stint.outcome):
+        colour, hatch = LIGHT[look[0]], look[1]
     elif stint.last:
         colour = LIGHT["series-2"]
     axis.barh(
@@ -149,9 +157,9 @@ def _draw_stint(axis: Axes, lane: int, stint: Stint, end: float) -> None:
     text = str(stint.shard)
     if width / end * WIDTH_INCHES > _LETTER_INCHES * (len(text) + 0.6):
         middle = stint.begin_seconds + width / 2
-        look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": 7.5}
+        letters: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": 7.5}
         behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.0} if hatch else None
-        axis.text(middle, lane, text, color=LIGHT["paper"], bbox=behind, **look)
+        axis.text(middle, lane, text, color=LIGHT["paper"], bbox=behind, **letters)
 
 
 def _draw_ends(axis: Axes, stints: Sequence[Stint]) -> None:
@@ -173,16 +181,16 @@ def _draw_key(figure: Figure, axis: Axes, stints: Sequence[Stint]) -> None:
     }
     if any(stint.last for stint in stints):
         keys["the one its epoch waited for"] = patch("series-2")
-    if any(stint.outcome == "failed" for stint in stints):
-        keys["failed"] = patch("failure", "////")
-    if any(stint.outcome == "open" for stint in stints):
-        keys["not ended"] = patch("muted")
+    there = {stint.outcome for stint in stints}
+    keys |= {
+        name: patch(colour, hatch) for key, (colour, hatch, name) in _LOOKS.items() if key in there
+    }
     ends = ", lines the ends of epochs" if any(stint.last for stint in stints) else ""
     axis.set_title(f"numbers are shards{ends}")
     figure.legend(
         keys.values(),
         keys.keys(),
         loc="outside lower center",
-        ncols=len(keys),
+        ncols=min(len(keys), _KEYS_ABREAST),
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
     )

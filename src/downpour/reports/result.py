@@ -34,6 +34,7 @@ from downpour.runtime.facts import (
     Updated,
 )
 from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
+from downpour.values import BLAMELESS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +90,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureResult:
-    """An attempt that came to nothing."""
+    """An attempt that came to nothing; `blameless` if by a decision, as where a shard was moved."""
 
     epoch: int
     shard: int
@@ -97,6 +98,11 @@ class FailureResult:
     worker: str
     failure: str
     reason: str
+
+    @property
+    def blameless(self) -> bool:
+        """Whether nothing failed: it went on elsewhere, or was not needed any more."""
+        return self.failure in BLAMELESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

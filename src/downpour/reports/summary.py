@@ -135,7 +135,7 @@ def outcomes(group: Group) -> Table:
                 *map(label, values),
                 len(found),
                 *(Estimate.of(measure(result) for result in found) for _, measure in measures),
-                sum(len(result.failures) for result in found),
+                sum(not lost.blameless for result in found for lost in result.failures),
             )
         )
     columns = (*_axes(group), trials, *(column for column, _ in measures), failures)

@@ -63,7 +63,7 @@ def workers_table(result: Result) -> RenderableType:
     times: defaultdict[str, list[float]] = defaultdict(list)
     for task in result.tasks:
         times[task.worker].append(task.completion_seconds)
-    failures = Counter(failure.worker for failure in result.failures)
+    failures = Counter(lost.worker for lost in result.failures if not lost.blameless)
     names = sorted({*times, *failures}, key=study.natural)
     return _table(
         [

@@ -9,7 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from downpour.runtime.facts import Assigned, AttemptFailed, Fact, ResourcesUsed, Updated
+from downpour.runtime.facts import (
+    Aggregated,
+    Assigned,
+    AttemptFailed,
+    Fact,
+    ResourcesUsed,
+    Updated,
+)
+from downpour.values import BLAMELESS, FailureKind
+
+Outcome = Literal["trained", "moved", "stopped", "failed", "open"]
+"""How an attempt ended: `moved` went on elsewhere, `stopped` was not needed any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +32,7 @@ class Stint:
     shard: int
     begin_seconds: float
     end_seconds: float
-    outcome: Literal["trained", "failed", "open"]
+    outcome: Outcome
     last: bool = False
 
 
@@ -44,21 +55,30 @@ class ResourceSample:
 def stints(record: Sequence[tuple[float, Fact]]) -> tuple[Stint, ...]:
     """List the attempts in the order in which they began."""
     begun: dict[tuple[int, int, int], tuple[float, Assigned]] = {}
-    ended: dict[tuple[int, int, int], tuple[float, Updated | AttemptFailed]] = {}
+    ended: dict[tuple[int, int, int], tuple[float, Outcome]] = {}
+    settled: dict[tuple[int, int], float] = {}
+    closed: dict[int, float] = {}
     for at, fact in record:
-        if isinstance(fact, Assigned):
-            begun[fact.round, fact.shard, fact.attempt] = at, fact
-        elif isinstance(fact, Updated | AttemptFailed):
-            ended[fact.round, fact.shard, fact.attempt] = at, fact
+        match fact:
+            case Assigned():
+                begun[fact.round, fact.shard, fact.attempt] = at, fact
+            case Updated():
+                ended[fact.round, fact.shard, fact.attempt] = at, "trained"
+                settled[fact.round, fact.shard] = at
+            case AttemptFailed():
+                ended[fact.round, fact.shard, fact.attempt] = at, _outcome(fact.failure)
+            case Aggregated():
+                closed[fact.round] = at
     if not begun:
         return ()
     start, end = min(at for at, _ in begun.values()), record[-1][0]
     found = []
     for key, (at, fact) in begun.items():
-        until, told = ended.get(key, (end, None))
-        outcome: Literal["trained", "failed", "open"] = "open"
-        if told is not None:
-            outcome = "trained" if isinstance(told, Updated) else "failed"
+        needless = settled.get(key[:2], closed.get(fact.round))
+        unended: tuple[float, Outcome] = (
+            (end, "open") if needless is None else (needless, "stopped")
+        )
+        until, outcome = ended.get(key, unended)
         found.append(
             Stint(
                 worker=fact.worker,
@@ -70,6 +90,13 @@ def stints(record: Sequence[tuple[float, Fact]]) -> tuple[Stint, ...]:
             )
         )
     return tuple(sorted(_with_last(found), key=lambda stint: (stint.begin_seconds, stint.shard)))
+
+
+def _outcome(failure: str) -> Outcome:
+    """Tell moves, and what was not needed any more, from failures."""
+    if failure == FailureKind.CANCELLED:
+        return "stopped"
+    return "moved" if failure in BLAMELESS else "failed"
 
 
 def resources(record: Sequence[tuple[float, Fact]]) -> tuple[ResourceSample, ...]:
