@@ -35,6 +35,10 @@ from common import Row, command_line, show
 
 from downpour import Client, Spec
 from downpour.reports import Result
+from downpour.reports.drawing import to_svg
+from downpour.reports.lanes import timelines_figure
+from downpour.reports.study import read_run
+from downpour.reports.timeline import Stint
 
 WORKERS = 9
 SLOWED = "worker-3"
@@ -106,7 +110,8 @@ class Cluster:
         before = self._cpu_seconds()
         with self.slowed(way), Client(self.manager, shared=self._shared) as client:
             result = client.wait(client.submit(spec))
-        return Run(way, spec, result, self._cpu_seconds() - before)
+        folder = self._shared / "experiments" / result.experiment
+        return Run(way, spec, result, self._cpu_seconds() - before, read_run(folder).stints)
 
     def _cpu_seconds(self) -> float:
         times = (process.cpu_times() for process in self._processes)
@@ -121,6 +126,7 @@ class Run:
     spec: Spec
     result: Result
     cpu_seconds: float
+    stints: tuple[Stint, ...]
 
     @property
     def seconds(self) -> list[float]:
@@ -166,9 +172,10 @@ class Run:
 
 def measure(
     policies: Sequence[str], ways: Sequence[str], specs: Sequence[Spec], share: float
-) -> list[Row]:
+) -> tuple[list[Row], list[Run]]:
     """Run everything, one after the other, on one cluster."""
     rows: list[Row] = []
+    runs: list[Run] = []
     with ExitStack() as stack:
         shared = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="downpour-slow-")))
         cluster = Cluster(shared, share, stack)
@@ -178,12 +185,23 @@ def measure(
         for spec, way in product(specs, (NOBODY, *ways)):
             run = waited[spec.seed, way] = cluster.run(spec, way)
             rows.append(_told(run.row(waited[spec.seed, NOBODY], run)))
+            runs.append(run)
         cluster.join(WORKERS)
         cluster.run(specs[0].replace(epochs=2, policy="handoff", standbys=1))
         for spec, policy, way in product(specs, policies, (NOBODY, *ways)):
             run = cluster.run(spec.replace(policy=policy, standbys=1), way)
             rows.append(_told(run.row(waited[spec.seed, NOBODY], waited[spec.seed, way])))
-    return rows
+            runs.append(run)
+    return rows, runs
+
+
+def draw(runs: Sequence[Run], way: str, file: Path) -> None:
+    """Draw what each policy did about a way of being slow, with the first seed."""
+    shown: dict[str, Sequence[Stint]] = {}
+    for run in runs:
+        if run.way == way:
+            shown.setdefault(run.spec.policy, run.stints)
+    file.write_text(to_svg(timelines_figure(shown), file.stem), "utf-8")
 
 
 def _told(row: Row) -> Row:
@@ -224,6 +242,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=12_000)
     parser.add_argument("--seeds", type=int, default=1, help="runs of each kind")
     parser.add_argument("--share", type=float, default=0.2, help="of a processor, each worker's")
+    parser.add_argument("--figure", type=Path, help="draw the first way's timelines into this SVG")
     chosen = parser.parse_args()
     if reason := slowing.why_not():
         parser.exit(0, f"skipped: {reason}\n")
@@ -239,7 +258,10 @@ def main() -> None:
         keep_models=1,
     )
     specs = [spec.replace(seed=seed) for seed in range(chosen.seeds)]
-    rows = measure(chosen.policies.split(","), chosen.ways.split(","), specs, chosen.share)
+    ways = chosen.ways.split(",")
+    rows, runs = measure(chosen.policies.split(","), ways, specs, chosen.share)
+    if chosen.figure:
+        draw(runs, ways[0], chosen.figure)
     show(rows if chosen.json else over_seeds(rows), as_json=chosen.json)
 
 

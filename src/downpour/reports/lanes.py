@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import inf, nan
 from statistics import median
@@ -45,26 +45,29 @@ def timeline_figure(stints: Sequence[Stint]) -> Figure:
 
     Only as many epochs are drawn as can be told apart, the first ones.
     """
+    return timelines_figure({"": stints})
+
+
+def timelines_figure(runs: Mapping[str, Sequence[Stint]]) -> Figure:
+    """Draw the timelines of runs, by their titles, one above the other along the same seconds."""
     from matplotlib.figure import Figure
 
-    shown = first_epochs(stints)
-    workers = sorted({stint.worker for stint in shown}, key=natural)[:_LANES_MAX]
+    shown = {title: first_epochs(stints) for title, stints in runs.items()}
+    lanes = {title: _lanes(stints) for title, stints in shown.items()}
+    everything = [stint for stints in shown.values() for stint in stints]
+    end = max((stint.end_seconds for stint in everything), default=1.0) or 1.0
     with styled():
-        size = WIDTH_INCHES * 1.4, 1.1 + 0.24 * max(1, len(workers))
+        heights = [max(1, len(workers)) for workers in lanes.values()]
+        size = WIDTH_INCHES * 1.4, 0.8 + 0.3 * len(shown) + 0.24 * sum(heights)
         figure = Figure(figsize=size, layout="constrained")
-        axis = figure.subplots()
-        end = max((stint.end_seconds for stint in shown), default=1.0) or 1.0
-        for lane, worker in enumerate(workers):
-            for stint in (stint for stint in shown if stint.worker == worker):
-                _draw_stint(axis, lane, stint, end)
-        _draw_ends(axis, shown)
-        axis.set_yticks(range(len(workers)), workers)
-        axis.set_ylim(len(workers) - 0.5, -0.5)
-        axis.set_xlim(0, end * 1.01)
-        axis.set_xlabel("seconds since the first assignment")
-        axis.grid(visible=False, axis="y")
-        axis.tick_params(axis="y", length=0)
-        _draw_key(figure, axis, shown)
+        axes = figure.subplots(
+            len(shown), sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights}
+        )[:, 0]
+        for axis, title in zip(axes, shown, strict=True):
+            _draw_lanes(axis, lanes[title], shown[title], end)
+            axis.set_title(title)
+        axes[-1].set_xlabel("seconds since the first assignment")
+        _draw_key(figure, axes[0], everything)
     return figure
 
 
@@ -135,6 +138,21 @@ def first_epochs(stints: Sequence[Stint]) -> list[Stint]:
     return shown
 
 
+def _lanes(stints: Sequence[Stint]) -> list[str]:
+    return sorted({stint.worker for stint in stints}, key=natural)[:_LANES_MAX]
+
+
+def _draw_lanes(axis: Axes, workers: Sequence[str], stints: Sequence[Stint], end: float) -> None:
+    for stint in (stint for stint in stints if stint.worker in workers):
+        _draw_stint(axis, workers.index(stint.worker), stint, end)
+    _draw_ends(axis, stints)
+    axis.set_yticks(range(len(workers)), workers)
+    axis.set_ylim(len(workers) - 0.5, -0.5)
+    axis.set_xlim(0, end * 1.01)
+    axis.grid(visible=False, axis="y")
+    axis.tick_params(axis="y", length=0)
+
+
 def _draw_stint(axis: Axes, lane: int, stint: Stint, end: float) -> None:
     width = stint.end_seconds - stint.begin_seconds
     colour, hatch = LIGHT["series-1" if stint.epoch % 2 else "series-6"], ""
@@ -186,7 +204,7 @@ def _draw_key(figure: Figure, axis: Axes, stints: Sequence[Stint]) -> None:
         name: patch(colour, hatch) for key, (colour, hatch, name) in _LOOKS.items() if key in there
     }
     ends = ", lines the ends of epochs" if any(stint.last for stint in stints) else ""
-    axis.set_title(f"numbers are shards{ends}")
+    axis.set_title(f"numbers are shards{ends}", loc="right" if axis.get_title("left") else "left")
     figure.legend(
         keys.values(),
         keys.keys(),
