@@ -16,7 +16,13 @@ from downpour.reports.figures import (
     outcome_figure,
     plots_of,
 )
-from downpour.reports.lanes import STINTS_MAX, first_epochs, resource_figure, timeline_figure
+from downpour.reports.lanes import (
+    STINTS_MAX,
+    first_epochs,
+    resource_figure,
+    timeline_figure,
+    timelines_figure,
+)
 from downpour.reports.style import LIGHT
 from tests.reports.conftest import Make
 
@@ -210,6 +216,21 @@ def test_a_long_experiment_is_drawn_from_its_beginning(make: Make) -> None:
     """Whole epochs, as many as can be told apart; the first in any case."""
     assert first_epochs(make.stints(2) * (STINTS_MAX // 8 + 1))[-1].epoch == 1
     assert first_epochs(make.stints(2))[-1].epoch == 2
+
+
+def test_runs_are_compared_along_the_same_seconds(make: Make) -> None:
+    """Each run has a panel with a lane for everybody, and what was moved is named once."""
+    everybody = make.stints(2)
+    moved = [replace(stint, outcome="moved", end_seconds=50.0) for stint in everybody[:1]]
+    figure = timelines_figure({"wait": everybody, "handoff": moved})
+    above, below = figure.axes
+    assert [axis.get_title("left") for axis in (above, below)] == ["wait", "handoff"]
+    assert above.get_xlim() == below.get_xlim() == (0, 50.5)
+    lanes = [[text.get_text() for text in axis.get_yticklabels()] for axis in (above, below)]
+    assert lanes[0] == lanes[1]
+    assert len(lanes[0]) > 1
+    (key,) = figure.legends
+    assert "went on elsewhere" in [text.get_text() for text in key.get_texts()]
 
 
 def test_resources_are_drawn_a_panel_each(make: Make) -> None:

@@ -49,22 +49,22 @@ def timeline_figure(stints: Sequence[Stint]) -> Figure:
 
 
 def timelines_figure(runs: Mapping[str, Sequence[Stint]]) -> Figure:
-    """Draw the timelines of runs, by their titles, one above the other along the same seconds."""
+    """Draw the timelines of runs, by their titles, one above the other along the same seconds.
+
+    Every worker has a lane in all of them, also where it trained nothing.
+    """
     from matplotlib.figure import Figure
 
     shown = {title: first_epochs(stints) for title, stints in runs.items()}
-    lanes = {title: _lanes(stints) for title, stints in shown.items()}
     everything = [stint for stints in shown.values() for stint in stints]
+    workers = sorted({stint.worker for stint in everything}, key=natural)[:_LANES_MAX]
     end = max((stint.end_seconds for stint in everything), default=1.0) or 1.0
     with styled():
-        heights = [max(1, len(workers)) for workers in lanes.values()]
-        size = WIDTH_INCHES * 1.4, 0.8 + 0.3 * len(shown) + 0.24 * sum(heights)
-        figure = Figure(figsize=size, layout="constrained")
-        axes = figure.subplots(
-            len(shown), sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights}
-        )[:, 0]
-        for axis, title in zip(axes, shown, strict=True):
-            _draw_lanes(axis, lanes[title], shown[title], end)
+        inches = len(shown) * (0.3 + 0.24 * max(1, len(workers)))
+        figure = Figure(figsize=(WIDTH_INCHES * 1.4, 0.8 + inches), layout="constrained")
+        axes = figure.subplots(len(shown), sharex=True, squeeze=False)[:, 0]
+        for axis, (title, stints) in zip(axes, shown.items(), strict=True):
+            _draw_lanes(axis, workers, stints, end)
             axis.set_title(title)
         axes[-1].set_xlabel("seconds since the first assignment")
         _draw_key(figure, axes[0], everything)
@@ -136,10 +136,6 @@ def first_epochs(stints: Sequence[Stint]) -> list[Stint]:
             break
         shown += own
     return shown
-
-
-def _lanes(stints: Sequence[Stint]) -> list[str]:
-    return sorted({stint.worker for stint in stints}, key=natural)[:_LANES_MAX]
 
 
 def _draw_lanes(axis: Axes, workers: Sequence[str], stints: Sequence[Stint], end: float) -> None:
