@@ -40,8 +40,8 @@ EPOCHS = (1, 5)
 class Published:
     """One setting of the report, averaged as it says.
 
-    Accuracies in per cent after the first and the last epoch, as printed, and as medians of the
-    repository's files; seconds of training as printed.
+    Accuracies in per cent after the first and the last epoch, as printed, and as its repository's
+    files of results have them, where that is known; seconds of training as printed.
     """
 
     workers: int
