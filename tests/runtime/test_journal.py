@@ -249,6 +249,27 @@ def test_a_disk_that_was_full_gets_the_rest_when_it_has_room(
     assert len(segments(tmp_path)) == 2
 
 
+@pytest.mark.parametrize(
+    ("terms", "names"),
+    [
+        ((1, 1), ("journal-000001-9999.jsonl", "journal-000001-10000.jsonl")),
+        ((999_999, 1_000_000), ("journal-999999-0001.jsonl", "journal-1000000-0001.jsonl")),
+    ],
+)
+def test_numbers_that_outgrow_their_digits_are_read_in_order(
+    tmp_path: Path, terms: tuple[int, int], names: tuple[str, str]
+) -> None:
+    """After 10,000 checkpoints under one manager, and after a million managers."""
+    written(tmp_path, ONE_OF_EACH[:1], term=terms[0])
+    segments(tmp_path)[0].rename(tmp_path / names[0])
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    written(elsewhere, ONE_OF_EACH[:1], ONE_OF_EACH[3:4], term=terms[1])
+    segments(elsewhere)[0].rename(tmp_path / names[1])
+    assert [path.name for path in segments(tmp_path)] == list(names)
+    assert [line.entry for line in read_journal(tmp_path)] == [ONE_OF_EACH[0], ONE_OF_EACH[3]]
+
+
 def test_nothing_appended_is_nothing_written(tmp_path: Path) -> None:
     """A commit without entries leaves no file."""
     Journal(tmp_path, 1).commit()

@@ -5,7 +5,7 @@ was when it was made, and the entry (`scheduler.replay` says which there are). L
 appended, and `commit` returns when they are durable. A manager begins a segment of its own, and
 another one after a write that failed: what had not been confirmed is then written again under the
 same numbers, so that a torn line in the middle is made good by the segment after it. Segments are
-read in the order of their names; of two lines with one number the later counts, and with the first
+read in the order of their numbers; of two lines with one number the later counts, and with the first
 line of a later term end those of the terms before it.
 
 A manager that takes up a journal writes what it has read before its own first line, so that nothing
@@ -54,7 +54,7 @@ _KINDS: dict[str, type[Entry]] = {
 _HEAD = on.ExperimentSubmitted, on.Prepared
 _KIND_OF = {entry: kind for kind, entry in _KINDS.items()}
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(e) for kind, e in _KINDS.items()}
-_SEGMENT = re.compile(r"journal-\d{6}-\d{4}\.jsonl")
+_SEGMENT = re.compile(r"journal-(\d+)-(\d+)\.jsonl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +198,7 @@ def in_order(parts: Iterable[tuple[int, Sequence[Line]]]) -> list[Line]:
     has begun to write, what the earlier one has written from there on belongs to no story.
 
     Args:
-        parts: a segment's term and whole lines, in the order of their names.
+        parts: a segment's term and whole lines, in the order in which they are read.
 
     Raises:
         FileCorrupt: an entry is missing, and later ones are there.
@@ -218,7 +218,10 @@ def in_order(parts: Iterable[tuple[int, Sequence[Line]]]) -> list[Line]:
 
 def segments(folder: Path) -> list[Path]:
     """Return the files of a journal, in the order in which they are read."""
-    return sorted(path for path in folder.iterdir() if _SEGMENT.fullmatch(path.name))
+    found = ((_SEGMENT.fullmatch(path.name), path) for path in folder.iterdir())
+    # By the numbers: a name with one digit more sorts before those that it follows.
+    numbered = [((int(match[1]), int(match[2])), path) for match, path in found if match]
+    return [path for _, path in sorted(numbered)]
 
 
 def _written(line: Line) -> bytes:
