@@ -5,8 +5,8 @@ was when it was made, and the entry (`scheduler.replay` says which there are). L
 appended, and `commit` returns when they are durable. A manager begins a segment of its own, and
 another one after a write that failed: what had not been confirmed is then written again under the
 same numbers, so that a torn line in the middle is made good by the segment after it. Segments are
-read in the order of their numbers; of two lines with one number the later counts, and with the first
-line of a later term end those of the terms before it.
+read in the order of their numbers; of two lines with one number the later counts, and with the
+first line of a later term end those of the terms before it.
 
 A manager that takes up a journal writes what it has read before its own first line, so that nothing
 which another one writes or removes meanwhile can take the ground from under it.
