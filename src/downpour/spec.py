@@ -196,7 +196,11 @@ class Spec(BaseModel):
         default="float32", description="bfloat16: automatic mixed precision"
     )
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="Where workers train")
-    channels_last: bool = Field(default=True, description="Memory layout of images in training")
+    channels_last: bool | None = Field(
+        default=None,
+        description="Memory layout of images in training; absent: on for Downpour's own networks "
+        "and torchvision's",
+    )
 
     @field_validator("betas", mode="before")
     @classmethod
@@ -221,6 +225,16 @@ class Spec(BaseModel):
         if self.dataset in {"npz", "folder"} and not self.data_path:
             raise _refusal("data_path", self.data_path, f"dataset '{self.dataset}' needs one")
         return self
+
+    @property
+    def model_is_factory(self) -> bool:
+        """Whether the network comes from code that is neither Downpour's nor torchvision's."""
+        return ":" in self.model
+
+    @property
+    def images_channels_last(self) -> bool:
+        """The memory layout of images in training: code of anybody may count on the plain one."""
+        return not self.model_is_factory if self.channels_last is None else self.channels_last
 
     @property
     def dirichlet_alpha(self) -> float | None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from downpour.errors import SpecError
 from downpour.spec import Spec
-from downpour.training.batches import batch_order
+from downpour.training.batches import batch_order, batches_in, samples_in
 
 shards = st.lists(st.integers(0, 6), max_size=150)
 
@@ -68,3 +68,28 @@ def test_balance_needs_classes_and_room_for_them() -> None:
         batch_order(spec_of("balanced"), np.arange(3), None, 0, 0)
     with pytest.raises(SpecError, match="holds 5 classes"):
         batch_order(spec_of("balanced", 4), np.arange(5), np.arange(5), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "batches", "held"),
+    [
+        (0, 0, [0]),
+        (1, 1, [0, 1]),
+        (8, 1, [0, 8]),
+        (9, 1, [0, 9]),
+        (10, 2, [0, 8, 10]),
+        (16, 2, [0, 8, 16]),
+        (17, 2, [0, 8, 17]),
+    ],
+)
+def test_a_single_example_that_is_left_over_joins_the_batch_before_it(
+    samples: int, batches: int, held: list[int]
+) -> None:
+    """Batches of eight; what is left over beyond one example is a batch of its own, as ever."""
+    assert batches_in(samples, 8) == batches
+    assert [samples_in(count, samples, 8) for count in range(batches + 1)] == held
+
+
+def test_batches_of_one_stay_batches_of_one() -> None:
+    """Where they are asked for there is nothing to join."""
+    assert (batches_in(3, 1), samples_in(2, 3, 1)) == (3, 2)

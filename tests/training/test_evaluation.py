@@ -14,7 +14,7 @@ from downpour.datasets import PreparedDataset, open_prepared, prepare
 from downpour.errors import NonFinite
 from downpour.models import build
 from downpour.spec import Spec
-from downpour.training import evaluate, parameters_of
+from downpour.training import evaluate, evaluation, parameters_of
 
 from .conftest import same_bytes
 
@@ -86,3 +86,30 @@ def test_a_loss_that_is_not_finite_is_reported(dataset: PreparedDataset) -> None
     """A broken network is an error, not an accuracy."""
     with pytest.raises(NonFinite):
         evaluate(Always(math.nan, 0.0, 0.0, 0.0), Spec.make({}), dataset)
+
+
+class Wide(nn.Module):
+    """Makes 32,000 numbers of an example, and remembers how many examples came together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+        self.wide, self.narrow = nn.Linear(64, 32_000), nn.Linear(32_000, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return four numbers an example."""
+        self.seen.append(len(x))
+        narrow: Tensor = self.narrow(self.wide(x.flatten(1)))
+        return narrow
+
+
+@pytest.mark.parametrize(("room", "most"), [(1 << 26, 40), (10 * 32_000, 10), (1, 1)])
+def test_examples_are_looked_at_together_as_far_as_memory_goes(
+    dataset: PreparedDataset, monkeypatch: pytest.MonkeyPatch, room: int, most: int
+) -> None:
+    """What the network makes of an example decides, not the size of the example alone."""
+    monkeypatch.setattr(evaluation, "_WIDEST_VALUES", room)
+    model = Wide()
+    found = evaluate(model, Spec.make({}), dataset)
+    assert max(model.seen[1:]) == most
+    assert sum(model.seen[1:]) == found.samples == 40

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from downpour.datasets import PreparedDataset
 from downpour.spec import Spec
@@ -51,3 +52,23 @@ def test_flips_mirror_some_images_and_only_in_training(dataset: PreparedDataset)
     assert bool((same | mirrored).all())
     assert 20 < int(mirrored.sum()) < 80
     assert torch.equal(flipping.block(0, 100)[0], original)
+
+
+@pytest.mark.parametrize(
+    ("fields", "channels_last"),
+    [
+        ({}, True),
+        ({"model": "resnet18"}, True),
+        ({"model": "my.nets:Net"}, False),
+        ({"model": "my.nets:Net", "channels_last": True}, True),
+        ({"channels_last": False}, False),
+    ],
+)
+def test_the_plain_layout_is_plain_for_gray_images_too(
+    dataset: PreparedDataset, fields: dict[str, object], *, channels_last: bool
+) -> None:
+    """Code of the user's gets it by default, so that `x.view` works on what convolutions return."""
+    x, _ = Feed(dataset, dataset.train, Spec.make(fields)).block(0, 3)
+    assert x.stride() == ((64, 1, 8, 1) if channels_last else (64, 64, 8, 1))
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    assert nn.Conv2d(1, 4, 3)(x).is_contiguous(memory_format=layout)

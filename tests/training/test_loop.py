@@ -11,6 +11,7 @@ import safetensors.numpy
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from downpour.datasets import PreparedDataset
 from downpour.errors import FileCorrupt, NonFinite, SpecError
@@ -168,8 +169,8 @@ def test_numbers_and_two_classes_with_one_output_train(numbers: PreparedDataset)
 
 
 def test_a_loss_that_explodes_is_reported(dataset: PreparedDataset) -> None:
-    """NaN ends the task with an error that says by which step."""
-    with pytest.raises(NonFinite, match="by step"):
+    """NaN ends the task with an error that says by which step, and what to change."""
+    with pytest.raises(NonFinite, match=r"by step \d of 6, with learning_rate = 1e\+30"):
         finished(started(dataset, {"learning_rate": 1e30}))
 
 
@@ -213,3 +214,41 @@ def test_arrays_survive_a_file(dataset: PreparedDataset, tmp_path: Path) -> None
     for arrays in (training.parameters(), training.optimizer_state(), training.snapshot()):
         safetensors.numpy.save_file(arrays, tmp_path / "file")
         assert same_bytes(safetensors.numpy.load_file(tmp_path / "file"), arrays)
+
+
+def test_a_last_batch_of_one_trains_with_batch_norm(dataset: PreparedDataset) -> None:
+    """Ninety-seven examples are six batches of sixteen, and the last one has one more."""
+    spec = Spec.make(BASE)
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 4), nn.BatchNorm1d(4))
+    task = LocalTask(indices=np.arange(97), round=0, shard=0)
+    training = finished(ShardTraining(spec, model, dataset, task))
+    assert (training.steps_done, training.samples) == (6, 97)
+
+
+class Masked(nn.Module):
+    """Has a causal mask, as attention does, and adds to a part of it where that is wanted."""
+
+    def __init__(self, *, spoils: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 4)
+        self.mask: Tensor
+        self.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))
+        self.spoils = spoils
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a row of four numbers an example."""
+        if self.spoils:
+            self.mask[0, 0] += 1
+        weights = torch.softmax(self.mask, dim=1)
+        mixed: Tensor = self.linear(x.flatten(1)) @ weights
+        return mixed
+
+
+def test_what_was_infinite_before_may_be_infinite_after(dataset: PreparedDataset) -> None:
+    """A mask that stays what it is is a constant; one that changes has come out wrong."""
+    task = LocalTask(indices=np.arange(32), round=0, shard=0)
+    kept = finished(ShardTraining(Spec.make(BASE), Masked(spoils=False), dataset, task))
+    assert np.isneginf(kept.parameters()["mask"]).sum() == 6
+    spoilt = finished(ShardTraining(Spec.make(BASE), Masked(spoils=True), dataset, task))
+    with pytest.raises(NonFinite, match="mask"):
+        spoilt.parameters()

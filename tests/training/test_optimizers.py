@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from downpour.errors import FileCorrupt
 from downpour.spec import Spec
@@ -70,3 +70,34 @@ def test_a_state_of_another_network_is_refused(name: str) -> None:
     optimizer = make_optimizer(model, Spec.make({"momentum": 0.9}))
     with pytest.raises(FileCorrupt):
         load_optimizer(optimizer, model, {name: np.zeros(7, np.float32)})
+
+
+class Branches(nn.Module):
+    """Two layers, of which the second is used from the second call on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.early, self.late = nn.Linear(3, 1), nn.Linear(3, 1)
+
+    def forward(self, x: Tensor, *, both: bool) -> Tensor:
+        """Return a number an example."""
+        early: Tensor = self.early(x)
+        return early + self.late(x) if both else early
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_parameter_may_get_its_first_gradient_late(name: str) -> None:
+    """As with stochastic depth or experts; the numbers are those of torch's plain optimizer."""
+    ours, theirs = Branches(), Branches()
+    theirs.load_state_dict(ours.state_dict())
+    spec = Spec.make({"optimizer": name, "learning_rate": 0.1})
+    fused, plain = make_optimizer(ours, spec), make_optimizer(theirs, spec)
+    plain.state.clear()
+    plain.param_groups[0]["fused"] = False
+    for both in (False, True, True):
+        for model, optimizer in ((ours, fused), (theirs, plain)):
+            optimizer.zero_grad(set_to_none=True)
+            model(torch.ones(2, 3), both=both).sum().backward()
+            optimizer.step()
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(mine, other, atol=1e-6)

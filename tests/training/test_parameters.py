@@ -12,6 +12,7 @@ from torch import nn
 
 from downpour.errors import FileCorrupt, NonFinite
 from downpour.training import check_finite, load_parameters, parameters_of
+from downpour.training.parameters import infinite_constants
 
 from .conftest import same_bytes
 
@@ -55,3 +56,14 @@ def test_what_is_not_finite_is_named(value: float) -> None:
     check_finite({"count": np.array(3)})
     with pytest.raises(NonFinite, match="weight"):
         check_finite({"weight": np.array([1.0, value])})
+
+
+def test_what_is_trained_is_no_constant() -> None:
+    """A buffer or a frozen parameter that holds infinities is one; a trainable parameter is not."""
+    model = network()
+    model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    with torch.no_grad():
+        for value in model.parameters():
+            value.fill_(torch.nan)
+    model[0].bias.requires_grad = False  # type: ignore[index]
+    assert infinite_constants(model).keys() == {"mask", "0.bias"}

@@ -40,7 +40,9 @@ _METAVARS = {
 }
 
 _TABLES = {name for name, info in Spec.model_fields.items() if "dict" in str(info.annotation)}
-_FLAGS = {name for name, info in Spec.model_fields.items() if info.annotation is bool}
+_FLAGS = {
+    name for name, info in Spec.model_fields.items() if info.annotation in {bool, bool | None}
+}
 _TEXTS = {
     name
     for name, info in Spec.model_fields.items()
@@ -137,7 +139,7 @@ def _default(name: str) -> str | bool:
     if name == "shards":
         return "as many as workers"
     if name in _FLAGS:
-        return "on" if value else "off"
+        return False if value is None else "on" if value else "off"
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value) if value not in (None, "", {}) else False

@@ -6,6 +6,9 @@ of s, with r_c of the R remaining examples in class c. Shares are rounded down, 
 over go to the largest remainders (ties in random order); so a class never differs from its share by
 a whole example, and every index appears exactly once. The order follows from (seed, epoch, shard)
 alone, and a round is an epoch.
+
+A single example that is left over joins the batch before it: batch normalization has no variance of
+one example, and its gradient would weigh as much as a whole batch's.
 """
 
 from __future__ import annotations
@@ -49,6 +52,18 @@ def batch_order(
         raise SpecError("batches", spec.batches, accepted)
     tie_order = random_order(len(present), _TIES, spec.seed, epoch, shard)
     return order[_stratified(classes, tie_order, spec.batch_size)]
+
+
+def batches_in(samples: int, batch_size: int) -> int:
+    """Return into how many batches a shard is cut."""
+    whole, rest = divmod(samples, batch_size)
+    return whole + 1 if rest > 1 or (rest and not whole) else whole
+
+
+def samples_in(batches: int, samples: int, batch_size: int) -> int:
+    """Return how many of a shard's examples its first batches hold."""
+    everything = batches >= batches_in(samples, batch_size)
+    return samples if everything else batches * batch_size
 
 
 def _stratified(classes: Indices, tie_order: Indices, batch_size: int) -> Indices:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from downpour.datasets import PreparedDataset
 from downpour.errors import NonFinite
@@ -18,6 +22,8 @@ from downpour.values import Evaluation
 
 _BLOCK_VALUES = 1 << 18
 _BLOCK_SAMPLES_MAX = 512
+_WIDEST_VALUES = 1 << 26
+"""What the largest tensor of a block may hold; 256 MiB of float32."""
 
 
 def evaluate(model: nn.Module, spec: Spec, dataset: PreparedDataset) -> Evaluation:
@@ -40,7 +46,7 @@ def evaluate(model: nn.Module, spec: Spec, dataset: PreparedDataset) -> Evaluati
     model.eval()
     try:
         with numerics.settings(spec), torch.inference_mode():
-            block = _block_samples(dataset)
+            block = _block_samples(model, spec, feed, dataset)
             for start in range(0, len(feed), block):
                 x, targets = feed.block(start, min(start + block, len(feed)))
                 with numerics.precision(spec):
@@ -69,6 +75,34 @@ def _by_class(targets: Tensor, classes: int) -> Tensor:
     return torch.bincount(targets, minlength=classes).cpu()
 
 
-def _block_samples(dataset: PreparedDataset) -> int:
+def _block_samples(model: nn.Module, spec: Spec, feed: Feed, dataset: PreparedDataset) -> int:
+    """Return how many examples to look at together; bounded by what the network makes of two."""
     values = math.prod(dataset.facts.sample_shape)
-    return max(1, min(_BLOCK_SAMPLES_MAX, _BLOCK_VALUES // values))
+    block = min(_BLOCK_SAMPLES_MAX, _BLOCK_VALUES // values, len(feed))
+    if block <= 2:
+        return max(1, block)
+    with numerics.precision(spec), _Widest() as seen:
+        model(feed.block(0, 2)[0])
+    widest: int = seen.values
+    return max(1, min(block, 2 * _WIDEST_VALUES // widest))
+
+
+class _Widest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Looks on at every operation of torch: how many values its largest result has."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.values: int = 1
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        del types
+        result = func(*args, **(kwargs or {}))
+        sizes = (value.numel() for value in tree_leaves(result) if isinstance(value, Tensor))
+        self.values = max(self.values, *sizes, 1)
+        return result

@@ -2,7 +2,7 @@
 
 A batch is gathered from mapped memory as bytes, a quarter of what floats would move, and normalized
 by one multiplication and one addition. Images lie as [b, h, w, c] in memory and are handed over
-as [b, c, h, w], which is torch's channels_last layout without a copy.
+as [b, c, h, w], which is torch's channels_last layout without a copy; the plain layout takes one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Feed:
         self._y = torch.from_numpy(part.y)
         self._images = dataset.images
         self._device = spec.device
-        self._contiguous = not spec.channels_last
+        self._channels_last = spec.images_channels_last
         self._flip = spec.flip and self._images
         scale = torch.from_numpy(1 / dataset.std)
         shift = torch.from_numpy(-dataset.mean / dataset.std)
@@ -55,7 +55,8 @@ class Feed:
         if not self._images:
             return x
         x = x.permute(0, 3, 1, 2)
-        return x.contiguous() if self._contiguous else x
+        # Not `contiguous()`: it leaves the strides of gray images, which tell torch of the layout.
+        return x if self._channels_last else x.clone(memory_format=torch.contiguous_format)
 
     def _moved(self, values: Tensor) -> Tensor:
         if self._device == "cpu":

@@ -23,11 +23,17 @@ from downpour.datasets import PreparedDataset
 from downpour.errors import FileCorrupt, NonFinite
 from downpour.spec import Spec
 from downpour.training import numerics
-from downpour.training.batches import batch_order
+from downpour.training.batches import batch_order, batches_in, samples_in
 from downpour.training.feed import Feed
 from downpour.training.objective import batch_loss
 from downpour.training.optimizers import load_optimizer, make_optimizer, optimizer_arrays
-from downpour.training.parameters import Arrays, check_finite, load_parameters, parameters_of
+from downpour.training.parameters import (
+    Arrays,
+    check_finite,
+    infinite_constants,
+    load_parameters,
+    parameters_of,
+)
 
 _RANDOMNESS = 3
 
@@ -71,6 +77,7 @@ class ShardTraining:
         self._feed = Feed(dataset, dataset.train, spec)
         numerics.place(model, spec, images=dataset.images)
         self._model = model
+        self._constants = infinite_constants(model)
         self._optimizer = make_optimizer(model, spec)
         if optimizer_state:
             load_optimizer(self._optimizer, model, optimizer_state)
@@ -89,14 +96,14 @@ class ShardTraining:
     @property
     def steps_total(self) -> int:
         """Optimizer steps of the whole task: the shard's batches, or `local_steps` if fewer."""
-        batches = -(-len(self._order) // self._spec.batch_size)
+        batches = batches_in(len(self._order), self._spec.batch_size)
         limit = self._spec.local_steps
         return batches if limit is None else min(batches, limit)
 
     @property
     def samples(self) -> int:
         """Examples trained on so far."""
-        return min(self._steps_done * self._spec.batch_size, len(self._order))
+        return self._samples_after(self._steps_done)
 
     @property
     def mean_loss(self) -> float:
@@ -117,11 +124,11 @@ class ShardTraining:
                 self._step()
         # Looked at once for many steps: on an accelerator every look waits for all of them.
         if not math.isfinite(self._loss_sum.item()):
-            raise NonFinite(f"the loss became NaN or infinite by step {self._steps_done}")
+            raise NonFinite(f"the loss became NaN or infinite {self._where()}")
 
     def _step(self) -> None:
-        start = self._steps_done * self._spec.batch_size
-        x, targets = self._feed.chosen(self._order[start : start + self._spec.batch_size])
+        start, stop = self.samples, self._samples_after(self._steps_done + 1)
+        x, targets = self._feed.chosen(self._order[start:stop])
         self._optimizer.zero_grad(set_to_none=True)
         with numerics.precision(self._spec):
             output = self._model(x)
@@ -131,16 +138,22 @@ class ShardTraining:
         self._loss_sum.add_(loss.detach(), alpha=len(x))
         self._steps_done += 1
 
+    def _samples_after(self, steps: int) -> int:
+        return samples_in(steps, len(self._order), self._spec.batch_size)
+
     def parameters(self, *, copy: bool = True) -> Arrays:
         """Return the parameters and buffers as they are now.
 
         Without `copy` they hold until the next step only, which suffices to write them to a file.
 
         Raises:
-            NonFinite: one holds NaN or infinity.
+            NonFinite: one holds NaN or infinity that was trained, or has changed.
         """
         arrays = parameters_of(self._model, copy=copy)
-        check_finite(arrays)
+        try:
+            check_finite(arrays, self._constants)
+        except NonFinite as error:
+            raise NonFinite(f"{error} {self._where()}") from None
         return arrays
 
     def optimizer_state(self) -> Arrays:
@@ -177,6 +190,10 @@ class ShardTraining:
         self._randomness.restore(_part("random", arrays))
         self._steps_done = int(progress["steps_done"][0])
         self._loss_sum.fill_(float(progress["loss_sum"][0]))
+
+    def _where(self) -> str:
+        rate = f"learning_rate = {self._spec.learning_rate:g}"
+        return f"by step {self._steps_done} of {self.steps_total}, with {rate}"
 
     def _identity(self) -> NDArray[np.int64]:
         task = self._task

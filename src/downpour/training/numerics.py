@@ -48,7 +48,7 @@ def precision(spec: Spec) -> torch.autocast:
 def place(model: nn.Module, spec: Spec, *, images: bool) -> None:
     """Move a network to the spec's device and memory layout, where it is not there already."""
     model.to(spec.device)
-    if images and spec.channels_last:
+    if images and spec.images_channels_last:
         for value in model.parameters():
             if value.dim() == 4:
                 value.data = value.data.contiguous(memory_format=torch.channels_last)

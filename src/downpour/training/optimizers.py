@@ -21,7 +21,7 @@ from downpour.training.parameters import Arrays, array_of, copy_into
 
 
 def _sgd(parameters: list[nn.Parameter], spec: Spec) -> Optimizer:
-    return torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         parameters,
         lr=spec.learning_rate,
         momentum=spec.momentum,
@@ -29,6 +29,12 @@ def _sgd(parameters: list[nn.Parameter], spec: Spec) -> Optimizer:
         weight_decay=spec.weight_decay,
         fused=True,
     )
+    if spec.momentum:
+        # The fused kernel takes buffers for all parameters or for none, and a parameter may get its
+        # first gradient late. From zeros the first step is what it is from nothing.
+        for parameter in parameters:
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
 
 
 def _adam(parameters: list[nn.Parameter], spec: Spec) -> Optimizer:
@@ -62,7 +68,7 @@ def make_optimizer(model: nn.Module, spec: Spec) -> Optimizer:
 
 
 def optimizer_arrays(optimizer: Optimizer, model: nn.Module) -> Arrays:
-    """Return copies of an optimizer's state; empty before its first step, or where it has none."""
+    """Return copies of an optimizer's state; empty where it has none."""
     return {
         f"{name}/{what}": array_of(value)
         for name, parameter in _trainable(model).items()

@@ -42,11 +42,28 @@ def load_parameters(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> Non
         copy_into(value, arrays[name], name)
 
 
-def check_finite(arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Raise NonFinite where an array holds NaN or infinity."""
+def check_finite(
+    arrays: Mapping[str, NDArray[Any]], constants: Mapping[str, NDArray[Any]] | None = None
+) -> None:
+    """Raise NonFinite where an array holds NaN or infinity, and is not as it is in `constants`."""
+    constants = constants or {}
     for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if is_finite(array):
+            continue
+        if name not in constants or array.tobytes() != constants[name].tobytes():
             raise NonFinite(f"{name} holds NaN or infinity")
+
+
+def infinite_constants(model: nn.Module) -> Arrays:
+    """Return copies of what holds infinities or NaN and is never trained, such as causal masks."""
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    arrays = {n: array_of(value) for n, value in model.state_dict().items() if n not in trained}
+    return {name: array for name, array in arrays.items() if not is_finite(array)}
+
+
+def is_finite(array: NDArray[Any]) -> bool:
+    """Whether all numbers of an array are finite; those that are no floats always are."""
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def array_of(value: Tensor, *, copy: bool = True) -> NDArray[Any]:
