@@ -8,10 +8,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from downpour.version import VERSION
 
+TYPE_CHECKING = False  # as type checkers read it; importing typing would be half of all work here
 if TYPE_CHECKING:
     from downpour.api import Client, run
     from downpour.credentials import Credentials
@@ -39,3 +38,8 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Name what is here for Tab and `dir`, also before it was imported."""
+    return sorted({*globals(), *__all__})

@@ -10,7 +10,7 @@ from typer import Context
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from downpour.cli import app
+from downpour.cli.commands import app
 from downpour.cli.help import groups, sentence, words
 
 

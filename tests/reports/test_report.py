@@ -97,6 +97,17 @@ def test_what_a_spec_says_is_only_text(make: Make, tmp_path: Path) -> None:
     assert "&lt;script&gt;" in page
 
 
+def test_no_name_is_a_formula(make: Make, tmp_path: Path) -> None:
+    """A worker may be called what TeX could not set: its name is drawn as it is."""
+    odd = "$\\frac{a$"
+    stints = tuple(replace(one, worker=odd) for one in make.stints(workers=1))
+    run = make.run([0.5], stints=stints, values=(odd,))
+    group = make.group(axes=("model",), settings=[(odd,)], runs=[run])
+    write_report(make.study(group), tmp_path / "report")
+    drawn = (tmp_path / "report").rglob("*.svg")
+    assert any(odd in figure.read_text("utf-8") for figure in drawn)
+
+
 def test_a_page_tells_what_came_to_nothing(make: Make) -> None:
     """Which runs failed and how many there are; they count nowhere."""
     group = make.group(settings=[()], runs=[make.run([0.5])], failed=(make.run([], trial=2),))

@@ -13,7 +13,7 @@ from typer import Context
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from downpour.cli import app
+from downpour.cli.commands import app
 from downpour.cli.help import groups, sentence, words
 
 _INTRODUCTION = """\
@@ -23,7 +23,8 @@ This page is made from the commands' own help: `make docs` writes it anew.
 
 {summary} A mistake costs one line on standard error and exit status 2, a failure of another kind
 exit status 1; Ctrl-C ends with status 130. Results go to standard output, progress and notes to
-standard error.
+standard error. Where the fault is in the program, the line names the file that has the traceback;
+with `DOWNPOUR_TRACEBACK=1` every error prints its own.
 """
 
 

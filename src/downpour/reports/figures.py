@@ -20,6 +20,7 @@ from downpour.reports.style import (
     WIDTH_INCHES,
     area,
     count_from_one,
+    in_decades,
     series,
     styled,
     turned_where_crowded,
@@ -326,7 +327,7 @@ def _name_numbers(axis: Axes, places: Mapping[float, str]) -> None:
     """Put the values of an axis at their numbers, in decades where they would crowd otherwise."""
     numbers = sorted(places)
     if _suit_decades(numbers):
-        axis.set_xscale("log")
+        in_decades(axis)
         axis.minorticks_off()
     if len(places) <= _TICKS_MAX:
         axis.set_xticks(list(places), list(places.values()))
@@ -337,8 +338,8 @@ def _suit_decades(numbers: Sequence[float]) -> bool:
         return False
     low, high = numbers[0], numbers[-1]
     near = min(after - before for before, after in pairwise(numbers)) / (high - low)
-    in_decades = min(log(b / a) for a, b in pairwise(numbers)) / log(high / low)
-    return high / low > _DECADES_RATIO or near < min(_TICKS_APART, in_decades)
+    nearest = min(log(b / a) for a, b in pairwise(numbers)) / log(high / low)
+    return high / low > _DECADES_RATIO or near < min(_TICKS_APART, nearest)
 
 
 def _name_clusters(axis: Axes, places: Mapping[float, str]) -> None:

@@ -10,7 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from downpour.reports.study import label
-from downpour.reports.style import LIGHT, WIDTH_INCHES, count_from_one, styled, turned_where_crowded
+from downpour.reports.style import (
+    LIGHT,
+    WIDTH_INCHES,
+    count_from_one,
+    in_decades,
+    styled,
+    turned_where_crowded,
+)
 from downpour.reports.tuned import Field, Trial, Tuned
 
 if TYPE_CHECKING:
@@ -67,7 +74,7 @@ def _draw_field(axis: Axes, tuned: Tuned, field: Field) -> None:
     axis.set_xlabel(field.words)
     if field.choices is None:
         if field.log:
-            axis.set_xscale("log")
+            in_decades(axis)
         _draw_trials(axis, tuned, lambda trial: float(trial.values[field.name]))
         if field.log:
             _keep_ticks_apart(axis)
@@ -81,12 +88,11 @@ def _draw_field(axis: Axes, tuned: Tuned, field: Field) -> None:
 
 def _keep_ticks_apart(axis: Axes) -> None:
     """Name the decades of a logarithmic axis; where it has hardly two, 2 and 5 between them."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = axis.get_xlim()
     if high / low < _DECADES_RATIO:
         axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
 
 

@@ -77,6 +77,8 @@ _SETTINGS: dict[str, Any] = {
     "ytick.labelcolor": LIGHT["ink"],
     "legend.frameon": False,
     "legend.fontsize": 9,
+    # Names are a user's: one with two dollar signs is no formula, and may not even be a valid one.
+    "text.parse_math": False,
     "font.size": 9.5,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -122,6 +124,14 @@ def turned_where_crowded(names: Sequence[str], inches: float) -> dict[str, Any]:
     if all((len(one) + len(other)) / 2 + 1 <= room for one, other in pairwise(names)):
         return {}
     return {"rotation": 20, "ha": "right", "rotation_mode": "anchor"}
+
+
+def in_decades(axis: Axes) -> None:
+    """Make an axis logarithmic, its numbers as a person types them: 0.001, 1e-05."""
+    from matplotlib.ticker import StrMethodFormatter
+
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 def count_from_one(axis: Axes) -> None:

@@ -1,0 +1,46 @@
+"""The commands by name; each is a function in a module of its own."""
+
+from __future__ import annotations
+
+import typer
+
+from downpour.cli import (
+    certs,
+    clients,
+    cluster,
+    compare_policies,
+    doctor,
+    experiment,
+    ping,
+    predictor,
+    run,
+    simulate,
+    tune,
+)
+from downpour.cli.help import Command
+
+app = typer.Typer(
+    name="downpour",
+    help="Train on the machines you have: uneven workers, one shared folder, no lost progress.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("run", cls=Command)(run.run)
+app.command("experiment", cls=Command)(experiment.experiment)
+app.command("report", cls=Command)(experiment.report)
+app.command("tune", cls=Command)(tune.tune)
+app.command("manager", cls=Command)(cluster.manager)
+app.command("worker", cls=Command)(cluster.worker)
+app.command("submit", cls=Command)(clients.submit)
+app.command("status", cls=Command)(clients.status)
+app.command("watch", cls=Command)(clients.watch)
+app.command("list", cls=Command)(clients.list_experiments)
+app.command("cancel", cls=Command)(clients.cancel)
+app.command("results", cls=Command)(clients.results)
+app.command("ping", cls=Command)(ping.ping)
+app.command("certs", cls=Command)(certs.certs)
+app.command("doctor", cls=Command)(doctor.doctor)
+app.command("simulate", cls=Command)(simulate.simulate)
+app.command("compare-policies", cls=Command)(compare_policies.compare_policies)
+app.add_typer(predictor.app, name="predictor")

@@ -1,0 +1,109 @@
+"""How a command ends badly: what was raised → one line on standard error, and an exit status.
+
+    2    what was asked for cannot be: the user can mend it
+    1    anything else that went wrong
+    130  Ctrl-C
+    141  whoever read the output has left (`downpour list | head -1`): nothing is said
+
+What nobody foresaw is one line, too, and names the file that has its traceback.
+DOWNPOUR_TRACEBACK=1 prints the traceback of any error.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import typer
+from typer.exceptions import TyperException
+
+from downpour.errors import DownpourError
+
+VARIABLE = "DOWNPOUR_TRACEBACK"
+LINE_CHARACTERS_MAX = 1000
+_FAILED = 1
+_ASKED_WRONGLY = 2
+_INTERRUPTED = 130
+_HUNG_UP = 141
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def complain(error: BaseException) -> int:
+    """Tell in one line what went wrong; returns the exit status."""
+    if os.environ.get(VARIABLE):
+        _print("".join(traceback.format_exception(error)))
+    line, status = _ending_of(error)
+    if line:
+        _print(f"downpour: {_in_one_line(line)}\n")
+    return status
+
+
+def ended_with(status: int) -> int:
+    """Return the status of a command that raised nothing; Ctrl-C may have become one on its way."""
+    return complain(KeyboardInterrupt()) if status == _INTERRUPTED else status
+
+
+def _ending_of(error: BaseException) -> tuple[str, int]:
+    match error:
+        case DownpourError():
+            return str(error), error.exit_status
+        case TyperException():
+            return error.format_message(), error.exit_code
+        case SystemExit():
+            # Rich and Typer end with 1 where the reader has left; a signal's handler with its own.
+            return "", error.code if isinstance(error.code, int) and error.code != 1 else _HUNG_UP
+        case KeyboardInterrupt() | typer.Abort():
+            return "stopped", _INTERRUPTED
+        case OSError():
+            return _ending_of_system(error)
+    return "out of memory" if isinstance(error, MemoryError) else _unforeseen(error), _FAILED
+
+
+def _ending_of_system(error: OSError) -> tuple[str, int]:
+    """Tell what the operating system refused; streams are what it does not name."""
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}", _FAILED
+    if isinstance(error, BrokenPipeError):
+        return "", _HUNG_UP
+    if error.errno in _FULL:
+        return f"output: {error.strerror}", _FAILED
+    if isinstance(error, FileNotFoundError) and not _has_working_directory():
+        return "the working directory is gone; change to one that exists", _ASKED_WRONGLY
+    return _unforeseen(error), _FAILED
+
+
+def _unforeseen(error: BaseException) -> str:
+    """Keep the traceback where it can be found; say where."""
+    told = f"internal error: {type(error).__name__}: {error}"
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="downpour-", suffix=".txt", text=True)
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.writelines(traceback.format_exception(error))
+    except OSError:
+        return f"{told} ({VARIABLE}=1 shows where)"
+    return f"{_in_one_line(told, LINE_CHARACTERS_MAX // 2)} (its traceback is in {path})"
+
+
+def _in_one_line(text: str, most: int = LINE_CHARACTERS_MAX) -> str:
+    """Cut what floods the line; what a peer has put into it can do nothing to the terminal."""
+    line = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def _has_working_directory() -> bool:
+    try:
+        return Path.cwd().is_dir()
+    except OSError:
+        return False
+
+
+def _print(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:  # nobody can be told
+        return
