@@ -1,6 +1,7 @@
 """How fast a round's updates are folded, against adding the same numbers in memory.
 
-The fold maps, hashes, sums and checks files that lie in the page cache. The yardstick is the plain
+The fold maps, hashes, sums and checks files that lie in the page cache; the model that they were
+trained from is one more of them. The yardstick is the plain
 mean of the same tensors taken in place, `total.add_(tensor)`, on one thread of torch and of numpy,
 whichever is faster. All run in turn in one process, the best of several counts, and the ratio means
 more than the speeds.
@@ -21,6 +22,7 @@ from common import Row, command_line, folders, show
 
 from downpour.aggregators import AGGREGATORS, Contribution, fold
 from downpour.store import Array, DirectoryStore, encode
+from downpour.values import PublishedFile
 
 RULES = ("average", "samples")
 
@@ -47,14 +49,14 @@ def measure(folder: Path, tensors: list[Array], *, repeats: int) -> list[Row]:
     """Return a row for every rule and number of threads; speeds are of update bytes read."""
     gigabytes = sum(tensor.nbytes for tensor in tensors) / 1e9
     rows: list[Row] = []
-    with _published(folder, tensors) as (store, contributions):
+    with _published(folder, tensors) as (store, model, contributions):
         for rule in RULES:
             weights = AGGREGATORS[rule](contributions)
             contenders: dict[str, Callable[[], object]] = {
                 "torch": _torch_mean(tensors),
                 "numpy": _numpy_mean(tensors),
-                "one": partial(fold, store, contributions, weights, threads=1),
-                "two": partial(fold, store, contributions, weights, threads=2),
+                "one": partial(fold, store, model, contributions, weights, threads=1),
+                "two": partial(fold, store, model, contributions, weights, threads=2),
             }
             seconds = _best_seconds(contenders, repeats)
             yardstick = min(seconds["torch"], seconds["numpy"])
@@ -76,11 +78,12 @@ def measure(folder: Path, tensors: list[Array], *, repeats: int) -> list[Row]:
 @contextmanager
 def _published(
     folder: Path, tensors: list[Array]
-) -> Iterator[tuple[DirectoryStore, list[Contribution]]]:
+) -> Iterator[tuple[DirectoryStore, PublishedFile, list[Contribution]]]:
     with tempfile.TemporaryDirectory(dir=folder) as path:
         store = DirectoryStore(Path(path))
         yield (
             store,
+            store.put_new("model", encode({"weight": tensors[0]}, {})),
             [
                 Contribution(
                     shard=shard,

@@ -14,25 +14,24 @@ from downpour.store import Array, MemoryStore
 def test_nothing_is_wrong_with_good_updates(contribute: Any) -> None:
     """An innocent round has no reasons."""
     store = MemoryStore()
-    parts = contribute(store, [{"w": np.zeros(3)}] * 3)
-    assert examine(store, parts, None, known={}) == {}
+    base, *parts = contribute(store, [{"w": np.zeros(3)}] * 4)
+    assert examine(store, base.file, parts, known={}) == {}
 
 
 def test_what_is_known_is_not_looked_at_again(contribute: Any) -> None:
     """A shard with a reason keeps it, and costs no second wait."""
     store = MemoryStore()
-    parts = contribute(store, [{"w": np.zeros(3)}] * 2)
+    base, *parts = contribute(store, [{"w": np.zeros(3)}] * 3)
     store.delete(parts[1].file.name)
-    assert examine(store, parts, None, known={1: "gone"}) == {1: "gone"}
+    assert examine(store, base.file, parts, known={2: "gone"}) == {2: "gone"}
 
 
-def test_most_of_them_decide_and_a_tie_goes_to_the_lowest_shard(contribute: Any) -> None:
-    """Without a reference, the layout of the most is right."""
+def test_what_the_model_has_and_is_not_finite_is_nobodys_fault(contribute: Any) -> None:
+    """A mask of -inf is what it was; the same in another place is a fault."""
     store = MemoryStore()
-    parts = contribute(store, [{"w": np.zeros(n)} for n in (3, 4, 4)], "three")
-    assert set(examine(store, parts, None, known={})) == {0}
-    parts = contribute(store, [{"w": np.zeros(n)} for n in (3, 4)], "two")
-    assert set(examine(store, parts, None, known={})) == {1}
+    mask, moved = np.array([0, -np.inf, 0]), np.array([0, -np.inf, -np.inf])
+    base, *parts = contribute(store, [{"w": mask}, {"w": mask}, {"w": moved}])
+    assert set(examine(store, base.file, parts, known={})) == {2}
 
 
 @pytest.mark.parametrize(
@@ -47,5 +46,5 @@ def test_most_of_them_decide_and_a_tie_goes_to_the_lowest_shard(contribute: Any)
 def test_differences_are_told(contribute: Any, tensors: dict[str, Array], told: str) -> None:
     """The first tensor that differs is named, with what it is and what it should be."""
     store = MemoryStore()
-    parts = contribute(store, [{"w": np.zeros(3)}, tensors])
-    assert told in examine(store, parts, None, known={})[1]
+    base, *parts = contribute(store, [{"w": np.zeros(3)}, tensors])
+    assert told in examine(store, base.file, parts, known={})[1]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from downpour.aggregators import AGGREGATORS, Contribution, fold, summing
-from downpour.errors import NonFinite, UpdatesRefused
+from downpour.errors import DownpourError, NonFinite, StoreError, UpdatesRefused
 from downpour.store import Array, DirectoryStore, MemoryStore, Store, decode, encode
 from downpour.values import PublishedFile
 
@@ -41,6 +41,11 @@ def whole(tensors: Update) -> bytes:
     return b"".join(bytes(chunk) for chunk in encode(tensors, {}))
 
 
+def model_of(store: Store, tensors: Update, name: str = "model") -> PublishedFile:
+    """Publish the model that updates were trained from."""
+    return store.put_new(name, encode(tensors, {}))
+
+
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let even small models have many windows and more than one thread."""
@@ -57,6 +62,7 @@ def test_the_fold_is_the_weighted_mean(count: int, seed: int, rule: str) -> None
     """For any number of updates it is within rounding of a mean computed in float64."""
     random = np.random.default_rng(seed)
     updates = [update_of(random) for _ in range(count)]
+    start = update_of(random)
     store = MemoryStore()
     parts = [
         Contribution(
@@ -68,7 +74,7 @@ def test_the_fold_is_the_weighted_mean(count: int, seed: int, rule: str) -> None
         for shard, update in enumerate(updates)
     ]
     weights = AGGREGATORS[rule](parts)
-    found = fold(store, parts, weights)
+    found = fold(store, model_of(store, start), parts, weights)
     assert found.keys() == updates[0].keys()
     for name, tensor in found.items():
         column = [update[name].astype(np.float64) for update in updates]
@@ -77,7 +83,8 @@ def test_the_fold_is_the_weighted_mean(count: int, seed: int, rule: str) -> None
         if tensor.dtype.kind == "f":
             # The classical bound on a sum of n rounded terms, then the rounding of the result.
             unit = np.finfo(np.promote_types(tensor.dtype, np.float32)).eps
-            bound = (count + 3) * unit * np.sum(np.abs(terms), axis=0)
+            size = np.sum(np.abs(terms), axis=0) + np.abs(start[name].astype(np.float64))
+            bound = (count + 3) * unit * size
             bound = bound + np.finfo(tensor.dtype).eps * np.abs(np.sum(terms, axis=0)) + 1e-7
             assert np.all(np.abs(tensor - np.sum(terms, axis=0)) <= bound)
         else:
@@ -90,15 +97,79 @@ def test_first_is_shard_zero_to_the_bit(contribute: Any, random: np.random.Gener
     updates[0]["weight"][0] = -0.0
     store = MemoryStore()
     parts = contribute(store, updates)
-    assert whole(fold(store, parts, AGGREGATORS["first"](parts))) == whole(updates[0])
+    model = model_of(store, update_of(random))
+    assert whole(fold(store, model, parts, AGGREGATORS["first"](parts))) == whole(updates[0])
 
 
-def test_equal_updates_average_to_themselves(contribute: Any, random: np.random.Generator) -> None:
-    """Three times the same parameters: the sum is divided once, so nothing drifts much."""
-    update = update_of(random)
+@pytest.mark.parametrize("rule", AGGREGATORS)
+def test_one_shard_is_the_next_model_to_the_bit(
+    contribute: Any, random: np.random.Generator, rule: str
+) -> None:
+    """Where nothing is averaged, nothing is rounded."""
+    store, update = MemoryStore(), update_of(random)
+    parts = contribute(store, [update])
+    model = model_of(store, update_of(random))
+    assert whole(fold(store, model, parts, AGGREGATORS[rule](parts))) == whole(update)
+
+
+def frozen_of(random: np.random.Generator, size: int) -> Update:
+    """Return parameters that nobody trains, with the numbers that rounding is hardest on."""
+    odd = np.array([-0.0, 0.0, 1e-45, -1e-45, 1 / 3, -2.5e-39, 3e38, -3e38], np.float32)
+    return {
+        "embedding": np.concatenate([odd, random.normal(size=size)]).astype(np.float32),
+        "double": np.concatenate([odd, random.normal(size=9)]),
+        "half": np.concatenate([[-0.0, 6e-8, -65504.0], random.normal(size=9)]).astype(np.float16),
+        "mask": np.array([0.0, -np.inf, np.nan], np.float32),
+    }
+
+
+def trained_from(model: Update, random: np.random.Generator) -> Update:
+    """Return the model with another adapter; all else is as it was."""
+    step = random.normal(size=model["adapter"].shape) * 1e-2
+    return {**model, "adapter": (model["adapter"] + step).astype(np.float32)}
+
+
+@pytest.mark.parametrize("rule", AGGREGATORS)
+@pytest.mark.parametrize("shards", [3, 7, 10])
+def test_what_is_not_trained_never_moves(
+    contribute: Any, random: np.random.Generator, rule: str, shards: int
+) -> None:
+    """Frozen parameters are the same to the bit after a hundred rounds."""
+    store, frozen = MemoryStore(), frozen_of(random, 40)
+    model: Update = {**frozen, "adapter": np.zeros((4, 2), np.float32)}
+    first = model["adapter"]
+    for number in range(100):
+        file = model_of(store, model, f"model-{number}")
+        updates = [trained_from(model, random) for _ in range(shards)]
+        parts = contribute(store, updates, f"round-{number}")
+        # Every other round is over without its first shard, as where it was dropped.
+        parts = parts[number % 2 :]
+        model = fold(store, file, parts, AGGREGATORS[rule](parts))
+    assert whole({key: model[key] for key in frozen}) == whole(frozen)
+    assert not np.array_equal(model["adapter"], first)
+
+
+@pytest.mark.parametrize("shards", [3, 7, 10])
+def test_the_mean_is_nearer_to_the_true_one_than_a_plain_sum(
+    random: np.random.Generator, shards: int
+) -> None:
+    """Against float64: what is rounded on the way are steps, not parameters."""
     store = MemoryStore()
-    parts = contribute(store, [update] * 4)
-    assert whole(fold(store, parts, AGGREGATORS["average"](parts))) == whole(update)
+    start = (random.normal(size=20_000) * 0.05).astype(np.float32)
+    steps = random.normal(size=(shards, start.size)) * 1e-3
+    updates = (start + steps).astype(np.float32)
+    files = [store.put_new(f"u{i}", encode({"w": w}, {})) for i, w in enumerate(updates)]
+    parts = [Contribution(shard=i, samples=1, loss=1.0, file=f) for i, f in enumerate(files)]
+    model = model_of(store, {"w": start})
+    found = fold(store, model, parts, AGGREGATORS["average"](parts))["w"]
+    plain = updates[0].copy()
+    for update in updates[1:]:
+        plain += update
+    plain /= np.float32(shards)
+    true = updates.mean(axis=0, dtype=np.float64)
+    assert np.abs(found - true).mean() < 0.8 * np.abs(plain - true).mean()
+    # Of the best there is, which is rounding the true mean once, hardly more than that is left.
+    assert np.abs(found - true).mean() < 1.1 * np.abs(true.astype(np.float32) - true).mean()
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -109,12 +180,13 @@ def test_bytes_depend_on_the_contributions_alone(
     """Neither order of arrival, nor threads, windows, groups of files or the store matter."""
     store = MemoryStore()
     parts = contribute(store, [update_of(random, 500) for _ in range(11)])
-    expected = whole(fold(store, parts, AGGREGATORS[rule](parts), threads=1))
+    model = model_of(store, update_of(random, 500))
+    expected = whole(fold(store, model, parts, AGGREGATORS[rule](parts), threads=1))
     for threads, piece_bytes, files in [(1, 8, 64), (2, 64, 4), (3, 200 * 8, 1), (2, 2**20, 7)]:
         monkeypatch.setattr(summing, "PIECE_BYTES", piece_bytes)
         monkeypatch.setattr(summing, "FILES_AT_ONCE", files)
         parts = [parts[index] for index in random.permutation(len(parts))]
-        found = fold(store, parts, AGGREGATORS[rule](parts), threads=threads)
+        found = fold(store, model, parts, AGGREGATORS[rule](parts), threads=threads)
         assert whole(found) == expected
 
 
@@ -125,12 +197,12 @@ def test_memory_holds_one_model_however_many_updates_come(
     store = DirectoryStore(tmp_path)
     size_bytes = 4_000_000
     update = {"w": random.normal(size=size_bytes // 4).astype(np.float32)}
-    parts = contribute(store, [update] * 30)
+    model, parts = model_of(store, update), contribute(store, [update] * 30)
     peaks = []
     for some in (parts[:3], parts):
         gc.collect()
         tracemalloc.start()
-        fold(store, some, AGGREGATORS["samples"](some), threads=1)
+        fold(store, model, some, AGGREGATORS["samples"](some), threads=1)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < peaks[0] + 200_000
@@ -142,10 +214,11 @@ def test_more_files_than_a_process_may_open(contribute: Any, tmp_path: Path) -> 
     store = DirectoryStore(tmp_path)
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    model = model_of(store, {"w": np.zeros(3, np.float32)})
     parts = contribute(store, [{"w": np.full(3, shard, np.float32)} for shard in range(320)])
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(300, limits[0]), limits[1]))
     try:
-        found = fold(store, parts, AGGREGATORS["average"](parts))
+        found = fold(store, model, parts, AGGREGATORS["average"](parts))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     np.testing.assert_allclose(found["w"], 159.5)
@@ -219,11 +292,12 @@ def test_a_bad_update_is_refused_and_named(
 ) -> None:
     """Whatever is wrong, and even where the update would not count, its shard is named."""
     store = MemoryStore()
+    model = model_of(store, update_of(random))
     parts = contribute(store, [update_of(random) for _ in range(4)])
     spoil, reason = SPOILED[fault]
     parts[2] = replace(parts[2], file=spoil(store, parts[2]))
     with pytest.raises(UpdatesRefused, match="shard 2") as refusal:
-        fold(store, parts, AGGREGATORS[rule](parts))
+        fold(store, model, parts, AGGREGATORS[rule](parts))
     assert set(refusal.value.reasons) == {2}
     assert reason in refusal.value.reasons[2]
 
@@ -234,46 +308,64 @@ def test_all_bad_updates_are_named_at_once(
     """One pass over a round with every fault tells exactly the shards to train again."""
     store = DirectoryStore(tmp_path, patience_seconds=0)
     bad = [2 * number + 1 for number in range(len(SPOILED))]
+    model = model_of(store, update_of(random))
     parts = contribute(store, [update_of(random) for _ in range(2 * len(SPOILED) + 3)])
     for shard, (spoil, _) in zip(bad, SPOILED.values(), strict=True):
         parts[shard] = replace(parts[shard], file=spoil(store, parts[shard]))
     with pytest.raises(UpdatesRefused) as refusal:
-        fold(store, parts, AGGREGATORS["average"](parts))
+        fold(store, model, parts, AGGREGATORS["average"](parts))
     assert list(refusal.value.reasons) == bad
     for shard, (_, reason) in zip(bad, SPOILED.values(), strict=True):
         assert reason in refusal.value.reasons[shard]
     assert len(str(refusal.value)) < 600
 
 
-def test_the_reference_decides_who_is_odd(contribute: Any, random: np.random.Generator) -> None:
+def test_the_model_decides_who_is_odd(contribute: Any, random: np.random.Generator) -> None:
     """Even a majority is refused where it does not fit the model."""
     store = MemoryStore()
+    model = model_of(store, update_of(random, 9))
     parts = contribute(store, [update_of(random, size) for size in (9, 8, 8)])
-    reference = decode(store.view(parts[0].file), "model").layout
     with pytest.raises(UpdatesRefused) as refusal:
-        fold(store, parts, AGGREGATORS["average"](parts), reference=reference)
+        fold(store, model, parts, AGGREGATORS["average"](parts))
     assert set(refusal.value.reasons) == {1, 2}
 
 
-def test_finite_updates_whose_sum_overflows_are_nobodys_fault(contribute: Any) -> None:
+def test_finite_updates_whose_mean_overflows_are_nobodys_fault(contribute: Any) -> None:
     """No shard is blamed, and nothing infinite becomes a model."""
     store = MemoryStore()
+    model = model_of(store, {"w": np.full(3, -3e38, np.float32)})
     parts = contribute(store, [{"w": np.full(3, 3e38, np.float32)}] * 2)
     with pytest.raises(NonFinite, match="overflows"):
-        fold(store, parts, AGGREGATORS["average"](parts))
+        fold(store, model, parts, AGGREGATORS["average"](parts))
+
+
+@pytest.mark.parametrize("fault", ["missing", "short", "altered", "format"])
+def test_a_bad_model_is_no_updates_fault(
+    contribute: Any, random: np.random.Generator, fault: str
+) -> None:
+    """The model that the round began from is named, and no shard is trained again for it."""
+    store = MemoryStore()
+    model, *parts = contribute(store, [update_of(random) for _ in range(4)])
+    spoil, reason = SPOILED[fault]
+    with pytest.raises(StoreError, match=reason) as failure:
+        fold(store, spoil(store, model), parts, AGGREGATORS["average"](parts))
+    assert "update-0" in str(failure.value)
 
 
 class Healing(MemoryStore):
     """A store whose views are wrong so many times, as a stale cache's are; `read` is right."""
 
-    def __init__(self, times: int) -> None:
+    def __init__(self, times: int, stale: str = "") -> None:
         super().__init__()
         self.times = times
+        self.stale = stale
 
     def view(self, file: PublishedFile) -> memoryview:
         """Return altered bytes at first."""
-        self.times -= 1
         content = bytearray(super().view(file))
+        if not file.name.startswith(self.stale):
+            return memoryview(content)
+        self.times -= 1
         content[-1] ^= self.times >= 0
         return memoryview(content)
 
@@ -282,21 +374,26 @@ class Healing(MemoryStore):
         return MemoryStore.view(self, file)
 
 
-def test_what_was_stale_is_summed_again(contribute: Any) -> None:
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_was_stale_is_summed_again(contribute: Any, times: int) -> None:
     """A file that is whole when it is read again costs a second pass, not an attempt."""
-    store = Healing(times=1)
+    store = Healing(times=times)
+    model = model_of(store, {"w": np.zeros(3, np.float32)})
     parts = contribute(store, [{"w": np.full(3, shard, np.float32)} for shard in range(3)])
-    np.testing.assert_array_equal(fold(store, parts, AGGREGATORS["average"](parts))["w"], 1)
+    np.testing.assert_array_equal(fold(store, model, parts, AGGREGATORS["average"](parts))["w"], 1)
 
 
-def test_what_stays_stale_is_refused() -> None:
-    """A file that differs in every pass is not waited for without end."""
-    store = Healing(times=10**6)
-    file = store.put_new("u", encode({"w": np.zeros(3)}, {}))
-    store.read = lambda file: MemoryStore.view(store, file)  # type: ignore[method-assign]
-    part = Contribution(shard=5, samples=1, loss=1.0, file=file)
-    with pytest.raises(UpdatesRefused, match="change while they are read"):
-        fold(store, [part], [1.0])
+@pytest.mark.parametrize("stale", ["model", "update"])
+def test_what_stays_stale_is_refused(stale: str) -> None:
+    """A file that differs in every pass is not waited for without end, and is named."""
+    store = Healing(10**6, stale)
+    model = model_of(store, {"w": np.zeros(3)})
+    part = Contribution(
+        shard=5, samples=1, loss=1.0, file=model_of(store, {"w": np.ones(3)}, "update")
+    )
+    with pytest.raises(DownpourError, match="change while they are read") as failure:
+        fold(store, model, [part], [1.0])
+    assert isinstance(failure.value, UpdatesRefused) == (stale == "update")
 
 
 @pytest.mark.parametrize(
@@ -307,5 +404,6 @@ def test_calls_that_make_no_sense_are_refused(
     imagine: Any, shards: list[int], weights: list[float]
 ) -> None:
     """Doubled shards, weights that are no weights, and nothing at all are mistakes."""
+    parts = [imagine(shard) for shard in shards]
     with pytest.raises(ValueError, match=r".+"):
-        fold(MemoryStore(), [imagine(shard) for shard in shards], weights)
+        fold(MemoryStore(), imagine(9).file, parts, weights)

@@ -261,7 +261,13 @@ def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(
     recorder = Recorder({"any": office.space}, office.roster)
     submitted = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC)
     aggregate = do.Aggregate(
-        cause=1, experiment="any", round=0, shards=(), updates=(), train_seconds=1.0
+        cause=1,
+        experiment="any",
+        round=0,
+        model=PublishedFile(name="m", size_bytes=1, checksum=""),
+        shards=(),
+        updates=(),
+        train_seconds=1.0,
     )
     recorder.note(submitted, [aggregate])
     recorder.note(TICK, [CONCLUDE])

@@ -7,20 +7,19 @@ of a round that goes well.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from downpour.aggregators.base import Contribution
+from downpour.aggregators.summing import is_sound
 from downpour.errors import SharedDirectoryError, StoreError
 from downpour.store import Layout, ParameterFile, Store, decode
+from downpour.values import PublishedFile
 
 
 def examine(
     store: Store,
+    base: PublishedFile,
     contributions: Sequence[Contribution],
-    reference: Layout | None,
     *,
     known: Mapping[int, str],
 ) -> dict[int, str]:
@@ -28,12 +27,15 @@ def examine(
 
     Args:
         store: Where the files lie.
+        base: The model that they were trained from, whose layout all must have.
         contributions: All of the round.
-        reference: The layout that all must have; absent: that of most of them.
         known: Shards whose reason is known already; their files are not read.
+
+    Raises:
+        StoreError: the base cannot be read.
     """
     reasons = dict(known)
-    layouts: dict[int, Layout] = {}
+    model = decode(store.read(base), base.name)
     for contribution in sorted(contributions, key=lambda contribution: contribution.shard):
         shard, name = contribution.shard, contribution.file.name
         if shard in known:
@@ -45,31 +47,23 @@ def examine(
         except StoreError as error:
             reasons[shard] = str(error)
             continue
-        layouts[shard] = file.layout
-        if tensor := _first_not_finite(file):
+        if file.layout != model.layout:
+            difference = _difference(file.layout, model.layout)
+            reasons[shard] = f"its tensors are not the model's: {difference}"
+        elif tensor := _first_unsound(file, model):
             reasons[shard] = f"{name}: tensor {tensor!r} holds NaN or infinity"
-    return reasons | _misfits(layouts, reference)
+    return reasons
 
 
-def _first_not_finite(file: ParameterFile) -> str | None:
+def _first_unsound(file: ParameterFile, model: ParameterFile) -> str | None:
     return next(
         (
             name
             for name, tensor in file.tensors.items()
-            if tensor.dtype.kind == "f" and not np.isfinite(tensor).all()
+            if tensor.dtype.kind == "f" and not is_sound(tensor, model.tensors[name])
         ),
         None,
     )
-
-
-def _misfits(layouts: Mapping[int, Layout], reference: Layout | None) -> dict[int, str]:
-    if reference is None and layouts:
-        reference = Counter(layouts.values()).most_common(1)[0][0]
-    return {
-        shard: f"its tensors are not the model's: {_difference(layout, reference)}"
-        for shard, layout in layouts.items()
-        if reference is not None and layout != reference
-    }
 
 
 def _difference(layout: Layout, reference: Layout) -> str:

@@ -1,10 +1,10 @@
 """A round's update files and their weights → the next model's parameters.
 
 Files are mapped, summed and verified in one pass, in the order of their shards, so the bytes of the
-result depend on the contributions and weights alone: not on the order in which they are given, nor
-on threads. Memory holds one model, however many updates there are. Nothing that cannot be trusted
-ever reaches a result: where anything is wrong with the pass, `examine` says what is wrong with
-which shard, so that exactly those are trained again.
+result depend on the contributions, their weights and the model they were trained from alone: not on
+the order in which they are given, nor on threads. Memory holds one model, however many updates
+there are. Nothing that cannot be trusted ever reaches a result: where anything is wrong with the
+pass, `examine` says what is wrong with which shard, so that exactly those are trained again.
 """
 
 from __future__ import annotations
@@ -18,50 +18,57 @@ from downpour.aggregators import summing
 from downpour.aggregators.base import Contribution
 from downpour.aggregators.examine import examine
 from downpour.aggregators.summing import RunningSum, Source
-from downpour.errors import NonFinite, SharedDirectoryError, StoreError, UpdatesRefused
-from downpour.store import Array, Layout, ParameterFile, Store, decode
+from downpour.errors import FileCorrupt, NonFinite, SharedDirectoryError, StoreError, UpdatesRefused
+from downpour.store import Array, ParameterFile, Store, decode
+from downpour.values import PublishedFile
 
 _THREADS_MAX = 2  # measured: memory, not arithmetic, is the limit from here on
 _ONE_THREAD_BYTES = 32 * 2**20  # measured: below this a second thread costs more than it saves
+_UNSTEADY = "its bytes change while they are read"
 
 
 def fold(
     store: Store,
+    base: PublishedFile,
     contributions: Sequence[Contribution],
     weights: Sequence[float],
     *,
-    reference: Layout | None = None,
     threads: int | None = None,
 ) -> dict[str, Array]:
     """Return the weighted mean of the contributions' parameters.
 
-    Floats are summed in float32 (float64 in float64), numbers of other types are taken from the
-    lowest shard. Equal weights are summed first and divided once.
+    It is computed as x0 - Σ w_i (x0 - x_i), in float32 (float64 in float64): what no update changes
+    is the base's to the bit. Equal weights are summed first and divided once. Numbers of other
+    types are taken from the lowest shard. What is not finite in the base is a constant: it is the
+    same in every update, and stays.
 
     Args:
         store: Where the files lie.
+        base: The model that the round began from; all updates must have its layout.
         contributions: One for each shard.
         weights: As many as contributions, summing to one.
-        reference: The layout that all must have; absent: that of most of them.
         threads: How many threads share the work; absent: at most two. It changes no byte.
 
     Raises:
         UpdatesRefused: files that are missing, altered, of another layout or not finite; names
             all their shards.
-        NonFinite: every update is finite, but their sum is not.
+        NonFinite: every update is finite, but their mean is not.
+        StoreError: the base cannot be read.
     """
     parts, divisor = _in_shard_order(contributions, weights)
     threads = threads or _worthwhile_threads(contributions)
     for _ in range(2):  # what was altered in the pass may be whole when it is read again
-        outcome = _sum_once(store, parts, divisor, reference, threads)
+        outcome = _sum_once(store, base, parts, divisor, threads)
         if outcome.tensors is not None:
             return outcome.tensors
-        reasons = examine(store, contributions, reference, known=outcome.refused)
+        reasons = examine(store, base, contributions, known=outcome.refused)
         if reasons:
             raise UpdatesRefused(reasons)
-        if not outcome.finite and not outcome.altered:
-            raise NonFinite("the sum of the updates overflows, although each of them is finite")
-    raise UpdatesRefused(dict.fromkeys(outcome.altered, "its bytes change while they are read"))
+        if not outcome.sound and not outcome.altered and not outcome.base_altered:
+            raise NonFinite("the mean of the updates overflows, although each of them is finite")
+    if outcome.base_altered:
+        raise FileCorrupt(base.name, _UNSTEADY)
+    raise UpdatesRefused(dict.fromkeys(outcome.altered, _UNSTEADY))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +90,8 @@ class _Outcome:
     tensors: dict[str, Array] | None = None
     refused: dict[int, str] = field(default_factory=dict)
     altered: tuple[int, ...] = ()
-    finite: bool = True
+    base_altered: bool = False
+    sound: bool = True
 
 
 def _in_shard_order(
@@ -107,33 +115,33 @@ def _in_shard_order(
 
 
 def _sum_once(
-    store: Store, parts: Sequence[_Part], divisor: float, layout: Layout | None, threads: int
+    store: Store, base: PublishedFile, parts: Sequence[_Part], divisor: float, threads: int
 ) -> _Outcome:
     """Open, sum and verify all files once, a group at a time; stop at the first that goes wrong."""
-    total: RunningSum | None = None
+    model = decode(store.view(base), base.name)
+    total = RunningSum(model.layout, _source(model), divisor=divisor, threads=threads)
     for start in range(0, len(parts), summing.FILES_AT_ONCE):
         group = parts[start : start + summing.FILES_AT_ONCE]
-        is_last = start + len(group) == len(parts)
         files, refused = _open(store, group)
         if refused:
             return _Outcome(refused=refused)
-        layout = layout or files[0].layout
-        if any(file.layout != layout for file in files):
+        if any(file.layout != model.layout for file in files):
             return _Outcome(altered=tuple(part.shard for part in group))
-        total = total or RunningSum(layout, threads=threads)
-        sources = [
-            Source(head=file.head, data=file.data, factor=part.factor)
-            for file, part in zip(files, group, strict=True)
-        ]
-        tally = total.add(sources, divisor=divisor if is_last else 1.0)
+        sources = [_source(file, part.factor) for file, part in zip(files, group, strict=True)]
+        tally = total.add(sources, is_last=start + len(group) == len(parts))
         altered = tuple(
             part.shard
             for part, checksum in zip(group, tally.checksums, strict=True)
             if checksum != part.contribution.file.checksum
         )
-        if altered or not tally.finite:
-            return _Outcome(altered=altered, finite=tally.finite)
-    return _Outcome(tensors=total.tensors() if total else None)
+        base_altered = total.base_checksum != base.checksum
+        if altered or base_altered or not tally.sound:
+            return _Outcome(altered=altered, base_altered=base_altered, sound=tally.sound)
+    return _Outcome(tensors=total.tensors())
+
+
+def _source(file: ParameterFile, factor: float = 0.0) -> Source:
+    return Source(head=file.head, data=file.data, factor=factor)
 
 
 def _open(store: Store, group: Sequence[_Part]) -> tuple[list[ParameterFile], dict[int, str]]:

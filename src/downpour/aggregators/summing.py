@@ -1,5 +1,11 @@
 """The hot loop: sums many mapped files into one, hashing every byte while it is in the cache.
 
+What is summed is how far each file is from a base, the model that all of them were trained from:
+x0 - Σ w_i (x0 - x_i). Where files agree with the base that is exact, so what is not trained never
+moves; and only small numbers are rounded on the way, which about halves the error of Σ w_i x_i.
+The differences are taken from the base, and their sum from it again, because only so does a
+negative zero stay one.
+
 All files have one layout. Their bytes are walked in windows; in each window every file's piece is
 hashed and added to the sum before the next window begins, so a byte travels from memory once. Two
 threads share the work without ever waiting for each other: each hashes its own files (a checksum is
@@ -14,7 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import xxhash
@@ -22,46 +28,60 @@ import xxhash
 from downpour.store import Array, Layout
 
 PIECE_BYTES = 512 * 1024
-"""What a thread sums at a time: the sum, a term and the file's piece fit second-level caches."""
+"""What a thread sums at a time: the sum, a term and the pieces of base and file fit its cache."""
 
 FILES_AT_ONCE = 64
 """How many files are mapped: each holds a descriptor, of which a process has about a thousand."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Source:
     """A file to be summed: the bytes before its tensors, the tensors' bytes (uint8), its factor."""
 
     head: memoryview
     data: Array
-    factor: float
+    factor: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What is known after some files were added: their checksums; whether the sum is finite.
+    """What is known after some files were added: their checksums; whether all of it is sound.
 
-    A file with factor 0 must be finite too.
+    Sound are numbers that are finite, in a file with factor 0, too, and in the sum; and those that
+    are not, where the base has the same ones.
     """
 
     checksums: tuple[str, ...]
-    finite: bool
+    sound: bool
+
+
+def is_sound(numbers: Array, base: Array) -> bool:
+    """Say whether a file's floats can be used: finite, or what the base has and is not finite."""
+    same = _bits(numbers) == _bits(base)
+    return bool(np.all(same | (np.isfinite(numbers) & np.isfinite(base))))
 
 
 class RunningSum:
-    """A weighted sum of files that share a layout, taken a group of files at a time.
+    """A weighted mean of files that share a layout, taken a group of files at a time.
 
     It holds one model in memory however many files come (float16 is summed in float32, for which it
     holds twice its size more). float64 is summed as it is and numbers that are no floats are taken
-    from the first file.
+    from the first file. A file that has all the weight is taken as it is.
 
     Args:
         layout: Where the tensors lie in every file.
+        base: The model from which all files were trained; its factor does not matter.
+        divisor: What the sum is divided by in the end.
         threads: How many threads share the work.
     """
 
-    def __init__(self, layout: Layout, *, threads: int) -> None:
+    def __init__(
+        self, layout: Layout, base: Source, *, divisor: float = 1.0, threads: int = 1
+    ) -> None:
         self._layout = layout
+        self._base = base
+        self._base_hasher = xxhash.xxh3_128(base.head)
+        self._divisor = divisor
         self._data = np.empty(layout.size_bytes, np.uint8)
         self._runs = [
             _Run.within(self._data[start:stop].view(dtype), start)
@@ -69,28 +89,35 @@ class RunningSum:
         ]
         self._lanes = threads if layout.size_bytes > PIECE_BYTES else 1
         self._is_empty = True
-        self._begun = False  # nor is it after files with factor 0 alone
+        self._sole: Source | None = None
 
-    def add(self, sources: Sequence[Source], *, divisor: float = 1.0) -> Tally:
-        """Add the next files, each times its factor, then divide the sum by `divisor`."""
+    @property
+    def base_checksum(self) -> str:
+        """The base's checksum, which is known once the first files were added."""
+        return self._base_hasher.hexdigest()
+
+    def add(self, sources: Sequence[Source], *, is_last: bool = True) -> Tally:
+        """Add the next files, each times its factor; with the last ones the mean is made."""
+        if self._sole is None:  # factors sum to the divisor
+            self._sole = next((one for one in sources if one.factor == self._divisor), None)
         group = _Group(
             sources,
+            base=self._base,
+            base_hasher=self._base_hasher if self._is_empty else None,
+            sole=self._sole,
+            divisor=self._divisor if is_last else None,
             lanes=self._lanes,
-            is_first=self._is_empty,
-            begun=self._begun,
-            divisor=divisor,
         )
         if self._lanes == 1:
-            finite = [group.sum_lane(self._runs, 0)]
+            sound = [group.sum_lane(self._runs, 0)]
         else:
             with ThreadPoolExecutor(self._lanes) as pool:
-                finite = list(pool.map(partial(group.sum_lane, self._runs), range(self._lanes)))
+                sound = list(pool.map(partial(group.sum_lane, self._runs), range(self._lanes)))
         self._is_empty = False
-        self._begun = group.begun
-        return Tally(checksums=group.checksums(), finite=all(finite))
+        return Tally(checksums=group.checksums(), sound=all(sound))
 
     def tensors(self) -> dict[str, Array]:
-        """Return the sum as tensors by name, views of one buffer."""
+        """Return the mean as tensors by name, views of one buffer."""
         for run in self._runs:
             if run.total is not run.result:
                 run.result[:] = run.total
@@ -119,69 +146,113 @@ class _Run:
         return source.data[self.start : self.start + self.result.nbytes].view(self.result.dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One thread's part of a window: the base's floats, the sum so far, room for a term."""
+
+    base: Array
+    total: Array
+    term: Array
+
+    def add(self, numbers: Array, factor: float) -> None:
+        """Add how far the base is from a file's numbers, times a factor."""
+        np.subtract(self.base, numbers, out=self.term, dtype=self.term.dtype)
+        if factor != 1:
+            np.multiply(self.term, factor, out=self.term)
+        np.add(self.total, self.term, out=self.total)
+
+    def close(self, divisor: float) -> None:
+        """Turn the sum of all differences into the mean of the files."""
+        if divisor != 1:
+            np.divide(self.total, divisor, out=self.total)
+        np.subtract(self.base, self.total, out=self.total, dtype=self.total.dtype)
+
+    def keep_constants(self, *, closed: bool) -> bool:
+        """Let what is not finite in the base stay as it is; return whether all else is finite."""
+        constant = ~np.isfinite(self.base)
+        np.copyto(self.total, self.base if closed else 0, where=constant)
+        return bool((np.isfinite(self.total) | constant).all())
+
+
 class _Group:
-    """One pass over some files. Lanes share nothing but what they read and their own hashers."""
+    """One pass over some files. Lanes share nothing but what they read and their own hashers.
+
+    The first group begins the sum and hashes the base; the last one has a divisor and makes the
+    mean. Where one file has all the weight there is nothing to sum.
+    """
 
     def __init__(
-        self, sources: Sequence[Source], *, lanes: int, is_first: bool, begun: bool, divisor: float
+        self,
+        sources: Sequence[Source],
+        *,
+        base: Source,
+        base_hasher: xxhash.xxh3_128 | None,
+        sole: Source | None,
+        divisor: float | None,
+        lanes: int,
     ) -> None:
-        counting = [index for index, source in enumerate(sources) if source.factor]
-        self.begun = begun or bool(counting)
-        self._first_term = counting[0] if counting and not begun else None
         self._sources = sources
         self._hashers = [xxhash.xxh3_128(source.head) for source in sources]
-        self._lanes = lanes
-        self._is_first = is_first
+        self._base = base
+        self._base_hasher = base_hasher
+        self._sole = sole
         self._divisor = divisor
+        self._lanes = lanes
 
     def checksums(self) -> tuple[str, ...]:
         return tuple(hasher.hexdigest() for hasher in self._hashers)
 
     def sum_lane(self, runs: Sequence[_Run], lane: int) -> bool:
-        """Do one thread's share of all runs; return whether all it saw is finite."""
+        """Do one thread's share of all runs; return whether all it saw is sound."""
         # Overflow and NaN are looked for by hand; numpy's warnings would only repeat it.
         with np.errstate(all="ignore"):
-            finite = [self._sum_run(run, lane) for run in runs]
-        return all(finite)
+            sound = [self._sum_run(run, lane) for run in runs]
+        return all(sound)
 
     def _sum_run(self, run: _Run, lane: int) -> bool:
-        numbers = [run.of(source) for source in self._sources]
-        count = len(run.total)
-        step = PIECE_BYTES // run.total.itemsize
+        base, files = run.of(self._base), [run.of(source) for source in self._sources]
+        count, step = len(run.total), PIECE_BYTES // run.total.itemsize
         scratch = np.empty(min(step, count), run.total.dtype)
-        finite = True
+        sound = True
         for window in range(0, count, step * self._lanes):
+            whole = slice(window, window + step * self._lanes)
             begin = min(window + lane * step, count)
-            piece = slice(begin, min(begin + step, count))
-            total, term = run.total[piece], scratch[: piece.stop - begin]
-            for index, source in enumerate(self._sources):
-                if index % self._lanes == lane:
-                    whole = slice(window, window + step * self._lanes)
-                    self._hashers[index].update(numbers[index][whole].data)
+            part = slice(begin, min(begin + step, count))
+            piece = _Piece(base[part], run.total[part], scratch[: part.stop - begin])
+            if self._base_hasher is not None:
+                piece.total.fill(0)
+                if lane == 0:
+                    self._base_hasher.update(base[whole].data)
+            for index, numbers in enumerate(files):
+                if (index + 1) % self._lanes == lane:
+                    self._hashers[index].update(numbers[whole].data)
                 if run.is_float:
-                    finite &= self._add(index, source.factor, numbers[index][piece], total, term)
-                elif index == 0 and self._is_first:
-                    total[:] = numbers[index][piece]
+                    sound &= self._add(piece, numbers[part], self._sources[index].factor)
+                elif index == 0 and self._base_hasher is not None:
+                    piece.total[:] = numbers[part]
             if run.is_float:
-                finite &= self._close(total)
-        return finite
+                sound &= self._close(run, part, piece)
+        return sound
 
-    def _add(self, index: int, factor: float, numbers: Array, total: Array, term: Array) -> bool:
-        dtype: np.dtype[Any] = total.dtype
-        if factor == 0:
-            return bool(np.isfinite(numbers).all())
-        if index == self._first_term:
-            np.multiply(numbers, factor, out=total, dtype=dtype)
-        elif factor == 1:
-            np.add(total, numbers, out=total, dtype=dtype)
-        else:
-            np.multiply(numbers, factor, out=term, dtype=dtype)
-            np.add(total, term, out=total, dtype=dtype)
-        return True
+    def _add(self, piece: _Piece, numbers: Array, factor: float) -> bool:
+        if factor and self._sole is None:
+            piece.add(numbers, factor)
+            return True  # it shows in the sum
+        return bool(np.isfinite(numbers).all()) or is_sound(numbers, piece.base)
 
-    def _close(self, total: Array) -> bool:
-        if not self.begun:
+    def _close(self, run: _Run, part: slice, piece: _Piece) -> bool:
+        if self._divisor is not None:
+            if self._sole is not None:
+                piece.total[:] = run.of(self._sole)[part]
+                return True
+            piece.close(self._divisor)
+        if np.isfinite(piece.total).all():
             return True
-        if self._divisor != 1:
-            np.divide(total, self._divisor, out=total)
-        return bool(np.isfinite(total).all())
+        files = (run.of(source)[part] for source in self._sources)
+        return all(is_sound(numbers, piece.base) for numbers in files) and piece.keep_constants(
+            closed=self._divisor is not None
+        )
+
+
+def _bits(numbers: Array) -> Array:
+    return numbers.view(f"u{numbers.itemsize}")

@@ -299,7 +299,7 @@ class Effects:
     def _aggregate(self, command: do.Aggregate) -> None:
         space = self._spaces[command.experiment]
         try:
-            model = workspace.aggregate(space, command.round, command.shards, command.updates)
+            model = workspace.aggregate(space, command)
         except UpdatesRefused as refused:
             self._post(
                 on.UpdatesRefused(

@@ -24,24 +24,24 @@ from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
 from downpour.runtime.journal import Journal, Line
 from downpour.runtime.record import RecordWriter
+from downpour.scheduler.commands import Aggregate
 from downpour.spec import Spec
 from downpour.splitters import split
-from downpour.store import DirectoryStore, Layout, SharedDirectory, decode, encode, layout
+from downpour.store import DirectoryStore, SharedDirectory, decode, encode, layout
 from downpour.training import evaluate, load_parameters, parameters_of
 from downpour.training.batches import batch_order
-from downpour.values import Evaluation, PublishedFile, Update
+from downpour.values import Evaluation, PublishedFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What a spec becomes before its first round; all updates must have `layout`."""
+    """What a spec becomes before its first round."""
 
     dataset_key: str
     dataset: PreparedDataset
     shards: tuple[IndexArray, ...]
     network: torch.nn.Module
     model: PublishedFile
-    layout: Layout
     parameters: int
     prepare_seconds: float
     split_seconds: float
@@ -148,7 +148,6 @@ def prepare(
         shards=tuple(shards),
         network=network,
         model=model,
-        layout=decode(space.store.view(model), model.name).layout,
         parameters=sum(p.numel() for p in network.parameters()),
         prepare_seconds=decoded - began,
         split_seconds=cut - decoded,
@@ -179,10 +178,8 @@ def indices_of(
     return space.index_files[key]
 
 
-def aggregate(
-    space: Workspace, round_number: int, shards: Sequence[int], updates: Sequence[Update]
-) -> PublishedFile:
-    """Fold a round's updates, given in the order of their shards, into the next model version.
+def aggregate(space: Workspace, command: Aggregate) -> PublishedFile:
+    """Fold a round's updates into the next model version.
 
     Raises:
         UpdatesRefused: names the shards whose updates cannot be used.
@@ -190,11 +187,11 @@ def aggregate(
     """
     contributions = [
         Contribution(shard=shard, samples=update.samples, loss=update.loss, file=update.file)
-        for shard, update in zip(shards, updates, strict=True)
+        for shard, update in zip(command.shards, command.updates, strict=True)
     ]
     weights = AGGREGATORS[space.spec.aggregate](contributions)
-    arrays = fold(space.store, contributions, weights, reference=ready(space).layout)
-    name = layout.model_name(round_number + 1, secrets.token_hex(3))
+    arrays = fold(space.store, command.model, contributions, weights)
+    name = layout.model_name(command.round + 1, secrets.token_hex(3))
     return space.store.put_new(name, encode(arrays, {}))
 
 

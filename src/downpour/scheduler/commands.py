@@ -190,12 +190,14 @@ class Adopt:
 class Aggregate:
     """Make the next model version of a round's updates, given in the order of their `shards`.
 
-    `train_seconds` is the wall time from the round's first assignment to its last update.
+    `model` is the version that they were trained from; `train_seconds` is the wall time from the
+    round's first assignment to its last update.
     """
 
     cause: int
     experiment: str
     round: int
+    model: PublishedFile
     shards: tuple[int, ...]
     updates: tuple[Update, ...]
     train_seconds: float

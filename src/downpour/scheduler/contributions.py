@@ -152,6 +152,7 @@ class Contributions:
                 cause=self._books.cause,
                 experiment=current.experiment,
                 round=current.number,
+                model=active.model,
                 shards=current.shards(),
                 updates=current.updates(),
                 train_seconds=current.last_update_at_seconds - began,

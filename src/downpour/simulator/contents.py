@@ -1,8 +1,9 @@
 """What files hold here: short digests in place of parameters.
 
 An update's digest is made of exactly what a shard's training depends on, and a model's of its
-updates in shard order. So the last model of a run tells whether each shard was trained in each
-round from the right model and the right state, and counted once.
+updates in shard order and the model they were trained from. So the last model of a run tells
+whether each shard was trained in each round from the right model and the right state, and counted
+once.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def gone_on(snapshot: bytes) -> tuple[bytes, int]:
     return trained(int(number), int(shard), bytes.fromhex(model), kept), int(percent)
 
 
-def folded(updates: list[bytes]) -> bytes:
-    """Return the model version that updates in shard order are folded into."""
-    return _digest("model", *(update.hex() for update in updates))
+def folded(model: bytes, updates: list[bytes]) -> bytes:
+    """Return what a model and the updates trained from it, in shard order, are folded into."""
+    return _digest("model", model.hex(), *(update.hex() for update in updates))
 
 
 def update_of(
@@ -87,7 +88,7 @@ class FaultFree:
         states = [state_after(update) for update in former] or [b""] * self._shards
         made = [trained(number, s, self._models[-1], states[s]) for s in range(self._shards)]
         self._updates.append(made)
-        self._models.append(folded(made))
+        self._models.append(folded(self._models[-1], made))
 
 
 def _digest(*parts: str) -> bytes:

@@ -224,9 +224,13 @@ class Effects:
     def _aggregate(self, command: do.Aggregate, done: Done) -> None:
         figures = self._site.figures
         seconds = figures.aggregate_seconds + figures.update_seconds * len(command.updates)
-        self._manager.after(self._takes(seconds), self._fold, command, done, 0.0)
 
-    def _fold(self, command: do.Aggregate, done: Done, waited: float) -> None:
+        def begin(model: bytes) -> None:
+            self._manager.after(self._takes(seconds), self._fold, command, model, done, 0.0)
+
+        self._read(command.experiment, command.model, begin, done)
+
+    def _fold(self, command: do.Aggregate, base: bytes, done: Done, waited: float) -> None:
         """Read the updates of a round, again and again where one cannot be used."""
         name, number = command.experiment, command.round
         found, reasons = [], []
@@ -242,10 +246,10 @@ class Effects:
                 done()
 
             file = layout.model_name(number + 1, self._site.token())
-            self._put(name, file, contents.folded(found), folded, done)
+            self._put(name, file, contents.folded(base, found), folded, done)
         elif waited < self._site.disk.figures.patience_seconds:
             again = waited + LOOK_AGAIN_SECONDS
-            self._manager.after(LOOK_AGAIN_SECONDS, self._fold, command, done, again)
+            self._manager.after(LOOK_AGAIN_SECONDS, self._fold, command, base, done, again)
         else:
             refused = tuple(reasons)
             self._post(on.UpdatesRefused, experiment=name, round=number, reasons=refused)

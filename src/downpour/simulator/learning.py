@@ -7,6 +7,7 @@ Codes and oracles are not trained: what they would sum is no update of a shard.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -21,7 +22,7 @@ from downpour.aggregators import AGGREGATORS, Contribution, fold
 from downpour.simulator.ledger import RoundFigures
 from downpour.spec import Spec
 from downpour.splitters import split
-from downpour.store import SharedDirectory, Work, publish_work
+from downpour.store import SharedDirectory, Work, encode, layout, publish_work
 from downpour.training import LocalTask, ShardTraining, evaluate, load_parameters, parameters_of
 from downpour.values import AttemptId, Evaluation
 
@@ -105,9 +106,11 @@ class Learning:
     ) -> Arrays:
         contributions = list(self._trained(number, there, parameters, states))
         weights = AGGREGATORS[self._spec.aggregate](contributions)
-        folded = fold(self._store, contributions, weights)
-        for contribution in contributions:
-            self._store.delete(contribution.file.name)
+        name = layout.model_name(number, secrets.token_hex(3))
+        model = self._store.put_new(name, encode(parameters, {}))
+        folded = fold(self._store, model, contributions, weights)
+        for file in (model, *(contribution.file for contribution in contributions)):
+            self._store.delete(file.name)
         return folded
 
     def _trained(
