@@ -11,6 +11,7 @@ from downpour import errors
 from downpour.errors import (
     DownpourError,
     ExperimentFailed,
+    FailStop,
     FileCorrupt,
     FileMissing,
     IllegalTransition,
@@ -30,6 +31,11 @@ EXAMPLES: list[tuple[DownpourError, str, int]] = [
     (FileCorrupt("model-3", "too short"), "model-3: too short", 1),
     (Unreachable("host:1", "refused"), "host:1 cannot be reached: refused", 2),
     (Refused("shards", "at least 1"), "shards: at least 1", 2),
+    (
+        FailStop("KeyError: 3"),
+        "the manager ends, because of a defect of this program: KeyError: 3",
+        1,
+    ),
     (ExperimentFailed("e-1", "no luck"), "experiment e-1 failed: no luck", 1),
     (ExperimentFailed("e-1", "no", asked_wrongly=True), "experiment e-1 failed: no", 2),
     (

@@ -20,6 +20,7 @@
     │   ├── NonFinite                NaN or infinity in a loss or in parameters
     │   ├── UpdatesRefused           updates that cannot be aggregated: {shard: reason}
     │   └── OutOfMemory              the worker's memory, or its accelerator's
+    ├── FailStop                 a defect ended the manager; what it acknowledged is in the journal
     ├── ExperimentFailed         an experiment that ended without a model; carries the cause
     └── IllegalTransition        a lifecycle table was violated: a defect of this program
 
@@ -202,6 +203,20 @@ class UpdatesRefused(TrainingError):
 
 class OutOfMemory(TrainingError):
     """The worker's memory, or its accelerator's, did not suffice."""
+
+
+class FailStop(DownpourError):
+    """Something was raised where nothing should be, and whoever manages has ended because of it.
+
+    What the manager acknowledged is in the journal, from which the next one goes on.
+    """
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"the manager ends, because of a defect of this program: {self.cause}"
 
 
 class ExperimentFailed(DownpourError):

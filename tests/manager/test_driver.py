@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from downpour.errors import Refused, SharedDirectoryError, StoreError
+from downpour.errors import DownpourError, Refused, SharedDirectoryError
 from downpour.manager.driver import HELD_UP_SECONDS, TICK_SECONDS, Driver
 from downpour.scheduler import Scheduler
 from downpour.scheduler.commands import Command
@@ -53,22 +53,6 @@ def driver() -> Iterator[Driver]:
     made.start()
     yield made
     made.stop()
-
-
-def test_an_event_that_cannot_be_carried_out_is_its_posters_affair_alone() -> None:
-    """The error reaches who posted, and the next event is taken in as ever."""
-
-    def fail_at_first(event: Event) -> None:
-        if isinstance(event, WorkerJoined):
-            raise OSError("no such luck")
-
-    driver = Driver(Scheduler(), Sink(fail_at_first))
-    driver.start()
-    with pytest.raises(OSError, match="no such luck"):
-        driver.post(JOINED).result(PATIENCE_SECONDS)
-    left = WorkerLeft(at_seconds=0.0, worker="anna", reason="bye")
-    assert driver.post(left).result(PATIENCE_SECONDS)
-    driver.stop()
 
 
 def test_after_the_end_events_and_questions_are_refused_instead_of_waiting() -> None:
@@ -120,7 +104,7 @@ def test_what_still_waits_in_the_queue_at_the_end_is_refused() -> None:
 
 def test_who_is_replaced_answers_nobody_and_does_nothing() -> None:
     """What it had begun to decide is for the manager in office; what leads to nothing is taken."""
-    died: SimpleQueue[StoreError] = SimpleQueue()
+    died: SimpleQueue[DownpourError] = SimpleQueue()
     sink = Sink()
 
     def replaced() -> None:

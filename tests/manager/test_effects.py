@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import SharedDirectoryError, StoreError, Unreachable
+from downpour.errors import DownpourError, SharedDirectoryError, Unreachable
 from downpour.manager.effects import Effects
 from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
@@ -26,7 +26,6 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.spec import Spec
 from downpour.store import DirectoryStore, SharedDirectory
-from downpour.store.base import Buffer
 from downpour.values import AttemptId, NumericClass, PublishedFile
 
 PATIENCE_SECONDS = 10
@@ -52,6 +51,7 @@ ASSIGN = do.Assign(
     reason="idle",
 )
 CONCLUDE = do.Conclude(cause=1, experiment="any", ending="cancelled", reason="enough")
+PREPARE = do.Prepare(cause=1, experiment="any", spec=SPEC)
 TICK = on.Tick(at_seconds=0.0)
 
 
@@ -90,7 +90,7 @@ class Office:
     roster: Roster
     space: Workspace
     events: SimpleQueue[on.Event]
-    deaths: SimpleQueue[StoreError]
+    deaths: SimpleQueue[DownpourError]
 
     def event(self) -> on.Event:
         """Return the next event."""
@@ -99,8 +99,9 @@ class Office:
     def rest(self) -> list[on.Event]:
         """Let all that was begun end, and return the events that are left."""
         effects = self.effects
-        for pool in (effects._calls._pool, effects._works, effects._evaluations):
-            pool.submit(int).result(PATIENCE_SECONDS)
+        effects._calls._pool.submit(int).result(PATIENCE_SECONDS)
+        for lane in (effects._works, effects._evaluations):
+            lane.submit(lambda: None).result(PATIENCE_SECONDS)
         effects.close()
         return [self.events.get() for _ in range(self.events.qsize())]
 
@@ -110,10 +111,8 @@ def office(tmp_path: Path) -> Iterator[Office]:
     """Effects whose one experiment has been submitted."""
     shared = replace(SharedDirectory.open(tmp_path, create=True), patience_seconds=0.1)
     roster, events = Roster(), SimpleQueue[on.Event]()
-    deaths = SimpleQueue[StoreError]()
-    effects = Effects(
-        roster, Forecaster(pretrained()), None, on_death=deaths.put, patience_seconds=0.5
-    )
+    deaths = SimpleQueue[DownpourError]()
+    effects = Effects(roster, Forecaster(pretrained()), None, on_death=deaths.put)
     effects.attach(events.put, lambda: 0.0)
     space = open_workspace(shared, "any", SPEC)
     effects.open(space)
@@ -138,33 +137,35 @@ def test_what_cannot_be_kept_now_is_kept_later(office: Office) -> None:
     assert kinds == ["submitted", "worker-joined"]
 
 
-class AwayStore(DirectoryStore):
-    """A directory that is not there for some time."""
-
-    looks_in_vain = 0
-
-    def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
-        """Refuse, until it is there again."""
-        if self.looks_in_vain > 0:
-            self.looks_in_vain -= 1
-            raise SharedDirectoryError(self.path, "no such folder")
-        return super().put_new(name, chunks)
-
-
 def test_a_directory_that_is_away_for_a_while_costs_nothing(office: Office) -> None:
     """What was asked for is done when it is back."""
-    office.space.store = AwayStore(office.space.store.path)
-    office.space.store.looks_in_vain = 3
-    office.effects.carry_out([do.Prepare(cause=1, experiment="any", spec=SPEC)])
+    folder = office.space.store.path
+    elsewhere = folder.with_name("elsewhere")
+    folder.rename(elsewhere)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            elsewhere.rename(folder)
+
+    office.space.store = DirectoryStore(folder, away_seconds=60, sleep=wait)
+    office.effects.carry_out([PREPARE])
     assert isinstance(office.event(), on.Prepared)
+    assert len(waits) == 3
     assert office.deaths.empty()
 
 
-def test_a_directory_that_stays_away_ends_the_manager_and_no_experiment(office: Office) -> None:
-    """The next manager finds everything as it was."""
-    office.space.store = AwayStore(office.space.store.path)
-    office.space.store.looks_in_vain = 10**9
-    office.effects.carry_out([do.Prepare(cause=1, experiment="any", spec=SPEC)])
+@pytest.mark.parametrize("command", ["prepare", "assign"])
+def test_a_directory_that_stays_away_ends_the_manager_and_no_experiment(
+    office: Office, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """The next manager finds everything as it was; no worker is blamed."""
+    monkeypatch.setattr("downpour.manager.workspace.PACKED_BYTES_MAX", 8)
+    office.roster.enter(REGISTRATION, Newcomer())  # type: ignore[arg-type]
+    office.space.prepared = _prepared(office)
+    office.space.store.path.rename(office.space.store.path.with_name("elsewhere"))
+    office.effects.carry_out([PREPARE if command == "prepare" else ASSIGN])
     assert "no such folder" in str(office.deaths.get(timeout=PATIENCE_SECONDS))
     assert office.events.empty()
 
@@ -223,7 +224,10 @@ def test_a_call_that_fails_because_its_worker_registered_anew_says_nothing_of_th
 
 
 class Newcomer:
-    """A client that nobody calls."""
+    """A client of a worker that does nothing."""
+
+    def train(self, task: Task) -> None:
+        """Take a task."""
 
     def close(self) -> None:
         """Nothing is open."""

@@ -240,7 +240,7 @@ def test_a_disk_that_was_full_gets_the_rest_when_it_has_room(
 
     real = os.write
     monkeypatch.setattr(os, "write", half)
-    with pytest.raises(SharedDirectoryError, match=r"journal: full"):
+    with pytest.raises(SharedDirectoryError, match=r"full"):
         journal.commit()
     monkeypatch.setattr(os, "write", real)
     journal.append(1, 3.0, 3, ONE_OF_EACH[2])

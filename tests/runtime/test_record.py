@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError
+from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.runtime import record as module
 from downpour.runtime.facts import (
     KINDS,
@@ -154,7 +154,7 @@ def test_a_missing_record_is_said_so(path: Path) -> None:
 
 def test_a_record_that_cannot_be_opened_names_its_folder(tmp_path: Path) -> None:
     """The shared directory is wrong, and that is what the user hears."""
-    with pytest.raises(SharedDirectoryError, match=r"record\.jsonl: No such file"):
+    with pytest.raises(SharedDirectoryError, match="no such folder"):
         RecordWriter(tmp_path / "absent" / "record.jsonl")
 
 
@@ -189,7 +189,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_line(path: Path) -> None:
         write(record, 0.0, FIRST)
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limits[1]))
-            with pytest.raises(SharedDirectoryError, match=r"record\.jsonl: File too large"):
+            with pytest.raises(StoreError, match=r"record\.jsonl: .*File too large"):
                 write(record, 1.0, SECOND)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)

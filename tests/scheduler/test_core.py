@@ -29,11 +29,11 @@ def begin(make: Make, options: SchedulerOptions | None = None) -> tuple[Schedule
 
 
 def test_an_unresolved_spec_is_refused(make: Make) -> None:
-    """Without a number of shards there is nothing to cut; nothing of it remains."""
+    """Without a number of shards there is nothing to cut; the core is asked beforehand."""
     scheduler = Scheduler()
     spec = make.spec(shards=None)
     with pytest.raises(SpecError, match="shards"):
-        scheduler.handle(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
+        scheduler.check(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
     assert scheduler.experiments == {}
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 
 import pytest
 
-from downpour.errors import FileMissing
-from downpour.store.patience import Patience, is_passing
+from downpour.errors import FileMissing, SharedDirectoryError, StoreError
+from downpour.store.patience import Patience
 
 
 def looks_until(succeeds_at: int) -> tuple[Callable[[], str], list[int]]:
@@ -69,10 +68,38 @@ def test_other_errors_are_not_waited_for() -> None:
         Patience(seconds=9, sleep=lambda _: pytest.fail("slept")).repeat(broken)
 
 
-def test_a_change_is_repeated_only_where_the_server_was_away() -> None:
-    """A full disk or a taken name does not pass by waiting."""
-    passing = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
-    assert all(is_passing(OSError(number, "")) for number in passing)
-    assert not is_passing(OSError(errno.ENOSPC, ""))
-    assert not is_passing(FileExistsError(errno.EEXIST, ""))
-    assert not is_passing(FileMissing("file"))
+def test_with_the_directory_there_may_be_another_patience_than_with_a_file() -> None:
+    """One that is away is waited for as long as that says, and a file that is missing is not."""
+
+    def away() -> None:
+        raise SharedDirectoryError("shared", "is away")
+
+    def missing() -> None:
+        raise FileMissing("file")
+
+    for act, at_least in ((away, 9), (missing, 3)):
+        slept: list[float] = []
+        with pytest.raises(StoreError):
+            Patience(seconds=3, away_seconds=9, sleep=slept.append).repeat(act)
+        assert at_least <= sum(slept) <= at_least + 1
+
+
+def test_who_insists_waits_for_the_directory_alone() -> None:
+    """What a file's own error leads to does not change by waiting."""
+    look, calls = looks_until(2)
+    with pytest.raises(FileMissing):
+        Patience(seconds=9, sleep=lambda _: pytest.fail("slept")).insist(look)
+    assert calls == [1]
+
+
+def test_a_directory_that_stays_away_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever looks at the log sees what is waited for."""
+
+    def away() -> None:
+        raise SharedDirectoryError("shared", "is away")
+
+    with pytest.raises(SharedDirectoryError):
+        Patience(seconds=60, sleep=lambda _: None).insist(away)
+    assert [record.message for record in caplog.records] == [
+        "waiting for the shared directory: shared directory shared: is away"
+    ]

@@ -128,7 +128,8 @@ def test_a_link_that_was_made_although_it_was_denied_counts(
     [
         (errno.ENOSPC, SharedDirectoryError, "full"),
         (errno.EDQUOT, SharedDirectoryError, "full"),
-        (errno.EIO, StoreError, "cannot be written"),
+        (errno.EIO, SharedDirectoryError, "Input/output error"),
+        (errno.EFBIG, StoreError, "a: cannot be written: File too large"),
     ],
 )
 def test_a_failed_fsync_is_told_and_publishes_nothing(
@@ -194,24 +195,47 @@ def test_patience_with_a_server_that_stays_away_ends(
     """One line says so, and nothing is published."""
     slept: list[float] = []
     monkeypatch.setattr(os, "link", away_for(10**9, os.link))
-    with pytest.raises(StoreError, match="a: cannot be written: Input/output error"):
+    with pytest.raises(SharedDirectoryError, match="Input/output error"):
         publish(tmp_path, "a", [b"x"], patience=Patience(seconds=3, sleep=slept.append))
     assert 3 <= sum(slept) <= 4
     assert names_in(tmp_path) == []
 
 
-def test_a_full_disk_is_told_at_once_and_publishing_goes_on_when_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Waiting makes no room; the same name can be published later."""
+def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may get room; what was written of the file meanwhile takes none."""
+    write = os.writev
+    names: list[list[str]] = []
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    def until_there_is_room(_seconds: float) -> None:
+        names.append(names_in(tmp_path))
+        if len(names) == 3:
+            monkeypatch.setattr(os, "writev", write)
+
+    monkeypatch.setattr(os, "writev", full)
+    with pytest.raises(SharedDirectoryError, match=r"full \(No space left on device\)"):
+        publish(tmp_path, "a", [b"x"])
+    publish(tmp_path, "a", [b"x"], patience=Patience(seconds=9, sleep=until_there_is_room))
+    assert names == [[], [], []]
+    assert names_in(tmp_path) == ["a"]
+
+
+def test_what_was_written_into_a_folder_that_is_another_one_by_now_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name will never be there, so it is not waited for."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    sync = os.fsync
+
+    def replaced(descriptor: int) -> None:
+        sync(descriptor)
+        folder.rename(tmp_path / "former")
+        folder.mkdir()
+
+    monkeypatch.setattr(os, "fsync", replaced)
     never = Patience(seconds=9, sleep=lambda _: pytest.fail("waited"))
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "writev", full)
-        with pytest.raises(SharedDirectoryError, match=r"full \(No space left on device\)"):
-            publish(tmp_path, "a", [b"x"], patience=never)
-    assert names_in(tmp_path) == []
-    publish(tmp_path, "a", [b"x"], patience=never)
+    with pytest.raises(StoreError, match="a: what was written of it has vanished"):
+        publish(folder, "a", [b"x"], patience=never)

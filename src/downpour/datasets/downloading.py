@@ -1,7 +1,8 @@
 """Finding a well-known dataset's folder: in the data folder, in the cache, or by a download.
 
 A download goes to a place of its own under a lock and is renamed into the cache when it is whole,
-so that nobody ever reads half of one. Where it fails, one line says what to do without a network.
+so that nobody ever reads half of one. Where it fails, or a server falls silent, one line says what
+to do without a network.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from urllib.request import BaseHandler, Request, build_opener, install_opener
 
 from filelock import FileLock
 
 from downpour.errors import SpecError
 from downpour.spec import Spec
 from downpour.store.directory import names_in
+
+SILENT_SECONDS = 60.0
+"""For how long a server may send nothing."""
 
 Present = Callable[[Path], list[Path] | None]
 
@@ -60,6 +65,7 @@ def found_or_downloaded(
 def _downloaded(folder: str, downloads: Path, fetch: Callable[[Path], object]) -> str:
     """Download; return why it failed, or what is wrong if it did not."""
     partial = downloads / f".{folder}.partial"
+    install_opener(build_opener(_Deadlines()))
     try:
         fetch(partial)
         shutil.rmtree(downloads / folder, ignore_errors=True)
@@ -69,3 +75,15 @@ def _downloaded(folder: str, downloads: Path, fetch: Callable[[Path], object]) -
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return "it does not hold what it should"
+
+
+class _Deadlines(BaseHandler):
+    """Gives a deadline to requests that have none, as torchvision's: theirs would wait for ever."""
+
+    def http_request(self, request: Request) -> Request:
+        """Add it; urllib calls this before each request."""
+        if not isinstance(request.timeout, int | float):
+            request.timeout = SILENT_SECONDS
+        return request
+
+    https_request = http_request

@@ -37,7 +37,7 @@ from downpour.experiments.summary import Summary
 from downpour.reports import Result
 from downpour.reports.study import Group, Run, Study
 from downpour.runtime.record import RECORD_NAME
-from downpour.store.publish import explain
+from downpour.store.trouble import explain
 
 GRID_NAME = "grid.toml"
 _CELLS = "cells"

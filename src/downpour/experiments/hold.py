@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from downpour.errors import SpecError
-from downpour.store.publish import explain
+from downpour.store.trouble import explain
 
 _LOCK = "run.lock"
 _PID = "run.pid"

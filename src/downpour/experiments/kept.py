@@ -19,7 +19,8 @@ from downpour.reports.study import Run, read_run
 from downpour.runtime.record import RECORD_NAME
 from downpour.spec import Spec
 from downpour.store import SPEC_NAME
-from downpour.store.publish import explain, sync_directory
+from downpour.store.publish import sync_directory
+from downpour.store.trouble import explain
 
 SUMMARY_NAME = "summary.json"
 _UNFINISHED = ".new-"

@@ -18,7 +18,7 @@ from downpour.errors import DownpourError
 from downpour.experiments.grid import Cell
 from downpour.experiments.kept import refusal, replace_file
 from downpour.rpc.messages import ExperimentState, ExperimentSummary
-from downpour.store.publish import explain
+from downpour.store.trouble import explain
 
 REQUEST_NAME = "request.json"
 

@@ -5,22 +5,36 @@ makes durable what follows (once for all that were waiting), and only then passe
 Hence no locks in the core. `post` returns a future that is done when what the event led to is kept:
 who acknowledges an update waits for it. `ask` reads the core's state in the same thread. After
 `stop` both are refused, so that nobody waits for a thread that has ended.
+
+It is fail-stop. An event that is wrong is refused before anything has changed. Any other exception
+leaves a core of which nobody knows what it took in, so it ends the manager: nothing more is
+acknowledged or done, and whoever manages next has what was. Only a question may fail, for it
+changes nothing: its error is its asker's.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Condition, Thread
 from threading import Event as Ending
 from typing import Any, Protocol, TypeVar
 
-from downpour.errors import Refused, StoreError
+from downpour.errors import (
+    DownpourError,
+    FailStop,
+    Refused,
+    SharedDirectoryError,
+    SpecError,
+    StoreError,
+)
 from downpour.scheduler import Scheduler
 from downpour.scheduler.commands import Command
 from downpour.scheduler.events import Event, Tick
@@ -49,7 +63,7 @@ class CommandSink(Protocol):
         ...
 
     def commit(self) -> None:
-        """Make durable what was gathered; raises StoreError where that cannot be done now."""
+        """Make durable what was gathered; raises SharedDirectoryError where it cannot be now."""
         ...
 
     def carry_out(self, commands: list[Command]) -> None:
@@ -79,8 +93,9 @@ class Driver:
         scheduler: the core; time goes on where it stands.
         sink: keeps and carries out.
         clock: seconds, from any beginning.
-        patience_seconds: how long the sink may be unable to keep anything.
-        on_death: is told why nothing more can be kept; then no event is taken any more.
+        patience_seconds: how long the directory may refuse to keep anything.
+        on_death: is told why it has ended by itself: StoreError where nothing more can be kept or
+            another one manages, else FailStop. No event is taken any more then.
         check_office: asked before anything is done; raises StoreError where another one manages.
     """
 
@@ -91,7 +106,7 @@ class Driver:
         clock: Callable[[], float] = time.monotonic,
         *,
         patience_seconds: float = 60.0,
-        on_death: Callable[[StoreError], None] = lambda _: None,
+        on_death: Callable[[DownpourError], None] = lambda _: None,
         check_office: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_death = on_death
@@ -102,6 +117,7 @@ class Driver:
         self._sink = sink
         self._clock = clock
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
+        self._taken: list[_Item] = []
         self._began_at = clock() - scheduler.now_seconds
         self._changed = Condition()
         self._change = 1
@@ -119,9 +135,13 @@ class Driver:
         """Grows with every event that could interest somebody who watches."""
         return self._change
 
-    def start(self) -> None:
-        """Begin to take events; experiment time goes on from where the core stands."""
+    def start(self, first: Sequence[Command] = ()) -> None:
+        """Begin to take events; experiment time goes on from where the core stands.
+
+        What was to be done when an earlier manager ended is begun `first`.
+        """
         self._began_at = self._clock() - self._scheduler.now_seconds
+        self._first = list(first)
         self._thread.start()
 
     def end_waits(self) -> None:
@@ -142,14 +162,18 @@ class Driver:
     def post(self, event: Event) -> Future[list[Command]]:
         """Hand an event to the core; the future is done when it has been taken in.
 
-        The future raises what went wrong, or Refused where the driver has stopped.
+        The future raises SpecError or Refused where the event is wrong, and Refused, as busy,
+        where the driver has stopped: what became of the event is then unknown.
         """
         posted = _Posted(event, Future())
         self._put(posted)
         return posted.done
 
     def ask(self, question: Callable[[Scheduler], T]) -> T:
-        """Read the core's state between two events; raises Refused after the end."""
+        """Read the core's state between two events; raises what `question` does.
+
+        It must change nothing. After the end it is refused, as busy.
+        """
         asked = _Asked(question, Future())
         self._put(asked)
         answer: T = asked.done.result()
@@ -176,19 +200,34 @@ class Driver:
                     item.done.set_exception(_stopping())
 
     def _run(self) -> None:
+        try:
+            self._sink.carry_out(self._first)
+            self._serve()
+        except BaseException as error:  # noqa: BLE001 - whatever it was, nothing counts after it
+            self._end_because_of(error)
+
+    def _serve(self) -> None:
         tick_at = self.now_seconds + TICK_SECONDS
         while True:
             items = self._next_items(max(0.0, tick_at - self.now_seconds))
-            try:
-                self._take([item for item in items if item is not None])
-            except StoreError as error:
-                self._stopped = True
-                self._refuse_the_rest()
-                self._on_death(error)
-                return
+            self._take([item for item in items if item is not None])
             if None in items:
                 return
             tick_at = self._tick(tick_at)
+
+    def _end_because_of(self, error: BaseException) -> None:
+        """Answer everybody who waits that this manager is stopping, and say why."""
+        self._stopped = True
+        for item in self._taken:
+            if not item.done.done():
+                item.done.set_exception(_stopping())
+        self._refuse_the_rest()
+        self.end_waits()
+        if isinstance(error, StoreError):
+            self._on_death(error)
+            return
+        log.info("the manager ends", exc_info=error)
+        self._on_death(FailStop(_described(error)))
 
     def _next_items(self, timeout_seconds: float) -> list[_Item | None]:
         """Wait for something to do and return it, with what waits behind it; ends with a None."""
@@ -217,55 +256,53 @@ class Driver:
     def _take(self, items: list[_Item]) -> None:
         """Handle some items and make durable what follows, then act on it and answer.
 
-        What is wrong with one item goes to whoever waits for it. Raises StoreError where nothing
-        can be made durable any more, or is not for us to do; then nobody has been answered.
+        Whatever it raises, nobody has been answered whose event may not be kept.
         """
-        items = [one for item in items for one in self._with_foresight(item)]
+        self._taken = items = [one for item in items for one in self._with_foresight(item)]
         handled = [(item, result) for item in items if (result := self._handle(item)) is not None]
-        try:
-            self._commit()
-            if any(isinstance(item, _Posted) and result[0] for item, result in handled):
-                self._check_office()
-        except StoreError:
-            for item, _ in handled:
-                item.done.set_exception(_stopping())
-            raise
+        self._commit()
+        if any(isinstance(item, _Posted) and result[0] for item, result in handled):
+            self._check_office()
         for item, (result,) in handled:
             self._act(item, result)
+        self._taken = []
 
     def _with_foresight(self, item: _Item) -> list[_Item]:
         before = self._sink.foresee(item.event) if isinstance(item, _Posted) else None
         return [item] if before is None else [_Posted(before, Future()), item]
 
     def _handle(self, item: _Item) -> tuple[Any] | None:
+        """Return what is to be answered, once it is kept; None where it was refused already."""
+        if isinstance(item, _Asked):
+            return self._answer(item)
         try:
-            if isinstance(item, _Asked):
-                return (item.question(self._scheduler),)
-            commands = self._scheduler.handle(item.event)
-            self._sink.keep(self._scheduler, item.event, commands)
-        except Exception as error:
-            log.exception("the scheduler could not take %s", item)
-            item.done.set_exception(error)
+            self._scheduler.check(item.event)
+        except (SpecError, Refused) as refusal:
+            item.done.set_exception(refusal)
             return None
+        commands = self._scheduler.handle(item.event)
+        self._sink.keep(self._scheduler, item.event, commands)
         return (commands,)
+
+    def _answer(self, asked: _Asked) -> tuple[Any] | None:
+        try:
+            return (asked.question(self._scheduler),)
+        except Exception as error:  # noqa: BLE001 - the asker's affair
+            asked.done.set_exception(error)
+            return None
 
     def _commit(self) -> None:
         """Insist for a while: a disk may get room again, and a directory come back."""
         try:
             self._sink.commit()
-        except StoreError as error:
+        except SharedDirectoryError as error:
             log.warning("nothing can be kept, will go on trying: %s", error)
-            self._patience.repeat(self._sink.commit)
+            self._patience.insist(self._sink.commit)
             log.warning("what happened is kept again")
 
     def _act(self, item: _Item, result: Any) -> None:
         if isinstance(item, _Posted):
-            try:
-                self._sink.carry_out(result)
-            except Exception as error:
-                log.exception("cannot be carried out: %s", result)
-                item.done.set_exception(error)
-                return
+            self._sink.carry_out(result)
         item.done.set_result(result)
         if isinstance(item, _Posted):
             self._announce(item.event, result)
@@ -280,3 +317,12 @@ class Driver:
 
 def _stopping() -> Refused:
     return Refused("manager", "is stopping", busy=True)
+
+
+def _described(error: BaseException) -> str:
+    """Say in one line what was raised, and where."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    frames = traceback.extract_tb(error.__traceback__)
+    return (
+        f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text
+    )

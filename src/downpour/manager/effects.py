@@ -1,17 +1,18 @@
 """Carries the core's commands out: each on an executor, each coming back as an event.
 
-Calls to workers are short and many, work on parameters is long and rare; they have a pool each, so
-that neither waits for the other. What goes wrong comes back as an event as well: a worker that
-cannot be called is lost, an effect that fails ends its experiment. Only what fails to remove a file
-costs no more than that file's room. A shared directory that is gone or full is nobody's failure: it
-is waited for, and where that is in vain, the manager ends and leaves everything to the next one.
+Calls to workers are short and many, work on parameters is long and rare; they have threads of their
+own, so that neither waits for the other. Preparing may take as long as a download or a user's code
+does: each time it has a thread to itself, and what is cancelled meanwhile is not waited for. What
+goes wrong comes back as an event as well: a worker that cannot be called is lost, an effect that
+fails ends its experiment. Only what fails to remove a file costs no more than that file's room. A
+shared directory that is gone, full or closed is nobody's failure: the store waits for it, and where
+that is in vain, the manager ends and leaves everything to the next one.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -28,6 +29,7 @@ from downpour.errors import (
 from downpour.manager import workspace
 from downpour.manager.calls import OrderedCalls
 from downpour.manager.keeper import Keeper
+from downpour.manager.lanes import Lane
 from downpour.manager.recovery import Legacy
 from downpour.manager.roster import Roster
 from downpour.manager.tally import Tally
@@ -38,7 +40,6 @@ from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.store import find_updates
-from downpour.store.patience import Patience, is_of_the_directory
 from downpour.values import FailureKind
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,10 @@ CALLS_AT_ONCE = 8
 """Enough to keep the workers busy; a call takes a fraction of a millisecond of this process."""
 
 Post = Callable[[on.Event], object]
-OnDeath = Callable[[StoreError], None]
+OnDeath = Callable[[DownpourError], None]
+
+_CLOSING_SECONDS = 30.0
+"""For what is running when the manager ends; it is written for nobody then."""
 
 
 class Effects:
@@ -58,7 +62,6 @@ class Effects:
         forecaster: says how long they will take.
         data_dir: a folder with datasets, if there is one.
         on_death: is told why nothing can be done any more.
-        patience_seconds: how long the shared directory may be gone or full.
     """
 
     def __init__(
@@ -68,18 +71,16 @@ class Effects:
         data_dir: Path | None,
         *,
         on_death: OnDeath = lambda _: None,
-        patience_seconds: float = 60.0,
     ) -> None:
         self._on_death = on_death
         self._term = 0
         self._closing = Event()
-        self._patience = Patience(seconds=patience_seconds, sleep=self._closing.wait)
         self._roster = roster
         self._forecaster = forecaster
         self._data_dir = data_dir
         self._calls = OrderedCalls(CALLS_AT_ONCE)
-        self._works = ThreadPoolExecutor(1, thread_name_prefix="work")
-        self._evaluations = ThreadPoolExecutor(1, thread_name_prefix="evaluation")
+        self._works = Lane("work")
+        self._evaluations = Lane("evaluation")
         self._spaces: dict[str, Workspace] = {}
         self._keeper = Keeper(self._spaces, roster)
 
@@ -117,10 +118,10 @@ class Effects:
         """Let what is running end, begin nothing more; no command may come any more."""
         self._closing.set()
         self._calls.close()
-        self._works.shutdown(wait=True, cancel_futures=True)
-        self._evaluations.shutdown(wait=True, cancel_futures=True)
+        self._works.close(_CLOSING_SECONDS)
+        self._evaluations.close(_CLOSING_SECONDS)
         for space in self._spaces.values():
-            with suppress(SharedDirectoryError):
+            with suppress(StoreError):
                 space.close()
 
     def foresee(self, event: on.Event) -> on.Event | None:
@@ -146,7 +147,9 @@ class Effects:
     def _start(self, command: do.Command) -> None:  # noqa: C901, PLR0912 - one arm a command
         match command:
             case do.Prepare():
-                self._work(self._works, command.experiment, lambda: self._prepare(command))
+                alone = Lane("preparation")
+                self._work(alone, command.experiment, lambda: self._prepare(command))
+                alone.finish()
             case do.Assign():
                 self._calls.submit(command.worker, lambda: self._assign(command))
             case do.Cancel():
@@ -174,19 +177,22 @@ class Effects:
             case _:
                 assert_never(command)
 
-    def _work(self, pool: ThreadPoolExecutor, experiment: str, effect: Callable[[], None]) -> None:
+    def _work(self, lane: Lane, experiment: str, effect: Callable[[], None]) -> None:
         """Run a long effect; where it fails, so does its experiment."""
 
         def guarded() -> None:
             try:
-                self._patience.repeat(effect, when=is_of_the_directory)
+                effect()
             except SharedDirectoryError as error:
-                if not self._closing.is_set():
-                    self._on_death(error)
+                self._die(error)
             except Exception as error:  # noqa: BLE001 - becomes the experiment's failure
                 self._fail(experiment, error)
 
-        pool.submit(guarded)
+        lane.submit(guarded)
+
+    def _die(self, error: SharedDirectoryError) -> None:
+        if not self._closing.is_set():
+            self._on_death(error)
 
     def _clean(self, experiment: str, removal: Callable[[], None]) -> None:
         """Remove files; where that fails they are left over, and nothing else is lost."""
@@ -229,6 +235,8 @@ class Effects:
                     reason=f"called in vain: {error}",
                 )
             )
+        except SharedDirectoryError as error:
+            self._die(error)
         except Exception as error:  # noqa: BLE001 - becomes the attempt's failure
             log.warning("%s: could not be assigned: %s", command.attempt, error)
             self._post(
@@ -273,6 +281,8 @@ class Effects:
     def _prepare(self, command: do.Prepare) -> None:
         space = self._spaces[command.experiment]
         made = workspace.prepare(space, self._data_dir, command.model)
+        if space.concluded:
+            return  # it was cancelled meanwhile
         space.prepared = made
         self._post(
             on.Prepared(

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from downpour.errors import StoreError
 from downpour.manager.driver import Driver
 from downpour.manager.effects import Effects
 from downpour.manager.tally import ENDS, Tally
@@ -129,7 +130,7 @@ def _going(core: Scheduler) -> list[str]:
 
 def _journal_bytes(folder: Path) -> int:
     total = 0
-    with suppress(OSError):  # a checkpoint replaces segments meanwhile
+    with suppress(OSError, StoreError):  # a checkpoint replaces segments meanwhile
         for segment in segments(folder):
             total += segment.stat().st_size
     return total

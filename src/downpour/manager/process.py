@@ -11,11 +11,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from threading import Event
 from types import FrameType
 
 import psutil
 
-from downpour.errors import DownpourError, SharedDirectoryError, StoreError
+from downpour.errors import DownpourError, SharedDirectoryError
 from downpour.manager.driver import Driver
 from downpour.manager.effects import Effects
 from downpour.manager.metrics import ManagerMetrics
@@ -43,7 +44,7 @@ class Manager:
     """A running manager; `close` stops it. Usable in a test as well as in a process."""
 
     def __init__(
-        self, options: ManagerOptions, on_death: Callable[[StoreError], None] = lambda _: None
+        self, options: ManagerOptions, on_death: Callable[[DownpourError], None] = lambda _: None
     ) -> None:
         """Open the shared directory, take up what was left there, bind the port and serve.
 
@@ -58,9 +59,13 @@ class Manager:
         """
         trust = Trust.load(options.credentials)
         predictor = pretrained(Path(options.predictor) if options.predictor else None)
+        self._closing = Event()
+        away_seconds = _AWAY_SECONDS * options.patience
         shared = replace(
             SharedDirectory.open(Path(options.shared), create=True),
             patience_seconds=options.patience_seconds * options.patience,
+            away_seconds=away_seconds,
+            sleep=self._closing.wait,
         )
         self._embedded = options.embedded
         self._on_death = on_death
@@ -68,13 +73,10 @@ class Manager:
         if not options.embedded:
             self._lease.acquire(wait=options.successor, while_waiting=_say_who_serves)
         core = Replay(SchedulerOptions(patience=options.patience))
-        away_seconds = _AWAY_SECONDS * options.patience
         data_dir = Path(options.data_dir) if options.data_dir else None
         self._roster = Roster()
         forecaster = Forecaster(predictor, always=True)
-        self._effects = Effects(
-            self._roster, forecaster, data_dir, on_death=on_death, patience_seconds=away_seconds
-        )
+        self._effects = Effects(self._roster, forecaster, data_dir, on_death=on_death)
         self._driver = Driver(
             core,
             self._effects,
@@ -118,8 +120,7 @@ class Manager:
         left = Legacy(core, {}) if self._embedded else recover(shared, core)
         self._effects.take_up(left, left.workspaces(shared, term), term)
         self._service.announce(term)
-        self._driver.start()
-        self._driver.ask(lambda _: self._effects.carry_out(core.resume()))
+        self._driver.start(core.resume())
         self._server.start()
         if self._metrics is not None:
             self._metrics.start()
@@ -140,6 +141,7 @@ class Manager:
         Its experiments are there for the next manager; those of an embedded one are cancelled.
         """
         self._close_metrics()
+        self._closing.set()
         self._driver.end_waits()
         if self._embedded:
             with suppress(DownpourError):
@@ -180,10 +182,11 @@ def run_manager(
 
     Raises:
         StoreError: the shared directory can be used no more; all that counts is in it.
+        FailStop: a defect has ended it; all that counts is in the directory.
         SpecError: as `Manager`.
     """
     # A signal handler may put here; setting an Event can deadlock.
-    stop = SimpleQueue[StoreError | None]()
+    stop = SimpleQueue[DownpourError | None]()
 
     def leave(number: int, frame: FrameType | None) -> None:
         del frame
@@ -204,7 +207,7 @@ def run_manager(
         manager.close()
 
 
-def _wait(stop: SimpleQueue[StoreError | None], manager: Manager) -> None:
+def _wait(stop: SimpleQueue[DownpourError | None], manager: Manager) -> None:
     """Wait for the end; raises why, where it is not a peaceful one."""
     while True:
         with suppress(Empty):

@@ -20,6 +20,7 @@ from downpour.errors import (
     Refused,
     SharedDirectoryError,
     SpecError,
+    StoreError,
 )
 from downpour.manager import status as views
 from downpour.manager.driver import Driver
@@ -84,7 +85,7 @@ class ManagerService:
 
     def withdraw(self) -> None:
         """Remove that file again; best effort, for the folder may be gone."""
-        with suppress(OSError):
+        with suppress(StoreError):
             self._shared.withdraw(self._presence_file)
 
     # Workers

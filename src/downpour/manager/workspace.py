@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -128,8 +129,9 @@ def prepare(
         SpecError: dataset, split, batches and model do not fit together.
     """
     spec, began = space.spec, time.perf_counter()
-    key = datasets.prepare(spec, space.shared.datasets, data_dir)
-    dataset = datasets.open_prepared(space.shared.datasets, key)
+    patience, folder = space.shared.patience, space.shared.datasets
+    key = patience.insist(partial(datasets.prepare, spec, folder, data_dir))
+    dataset = patience.insist(partial(datasets.open_prepared, folder, key))
     facts = dataset.facts
     decoded = time.perf_counter()
     shards = split(spec.split, dataset.labels, facts.train_samples, _shards(spec), spec.seed)

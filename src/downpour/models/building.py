@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from downpour.spec import Spec
 from downpour.values import DatasetFacts
 
 _EXCHANGED = frozenset({torch.float32, torch.float64, torch.float16, torch.int64, torch.int32})
+
+# Torch's generators are the process's, and preparations may run beside each other.
+_SEEDING = Lock()
 
 
 def outputs_needed(spec: Spec, facts: DatasetFacts) -> int:
@@ -48,7 +52,7 @@ def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -
         "sample_shape": facts.sample_shape,
         "in_channels": facts.sample_shape[0],
     }
-    with torch.random.fork_rng(devices=[]):
+    with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
         try:
             wanted = inspect.signature(builder).parameters

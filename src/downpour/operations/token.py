@@ -6,7 +6,8 @@ import secrets
 from pathlib import Path
 
 from downpour.errors import SharedDirectoryError, StoreError
-from downpour.store.publish import explain, publish
+from downpour.store.publish import publish
+from downpour.store.trouble import explain
 
 _BYTES = 32
 

@@ -35,7 +35,7 @@ from downpour.runtime.facts import (
     Updated,
 )
 from downpour.runtime.record import parse_lines, read_record
-from downpour.store.publish import explain
+from downpour.store.trouble import explain
 from downpour.values import is_bare_name
 
 log = logging.getLogger(__name__)

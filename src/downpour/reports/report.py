@@ -12,7 +12,7 @@ from downpour.reports.figures import Plot, plots_of
 from downpour.reports.page import Drawn, html_page
 from downpour.reports.study import Study
 from downpour.reports.summary import Table, tables_of
-from downpour.store.publish import explain
+from downpour.store.trouble import explain
 
 PAGE_NAME = "index.html"
 GENERATOR = 'name="generator" content="downpour report"'

@@ -30,11 +30,13 @@ from typing import Any
 import xxhash
 from pydantic import TypeAdapter, ValidationError
 
-from downpour.errors import FileCorrupt, SharedDirectoryError
+from downpour.errors import FileCorrupt, SharedDirectoryError, StoreError
 from downpour.scheduler import Checkpoint, Entry
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.store.publish import explain, publish, sync_directory
+from downpour.store.directory import names_in, open_regular
+from downpour.store.publish import publish, sync_directory
+from downpour.store.trouble import reading, writing
 
 _KINDS: dict[str, type[Entry]] = {
     "submitted": on.ExperimentSubmitted,
@@ -122,20 +124,22 @@ class Journal:
         """Write what was appended; it outlives this process then, and with `durably` the machine.
 
         Raises:
-            SharedDirectoryError: it cannot be; calling again writes all that is not yet known to be
-                durable into a new segment.
+            SharedDirectoryError: the directory refuses; calling again writes all that is not yet
+                known to be durable into a new segment.
+            StoreError: such a file cannot be written.
         """
         if self._anew:
             self._publish_anew()
         if not self._unwritten and not (durably and self._unconfirmed):
             return
         try:
-            self._write(durably=durably)
-        except OSError as error:
+            with writing(self._folder, "journal"):
+                self._write(durably=durably)
+        except StoreError:
             self.close()
             self._unwritten = self._unconfirmed + self._unwritten
             self._unconfirmed = []
-            raise SharedDirectoryError(self._folder, f"journal: {explain(error)}") from error
+            raise
 
     def _publish_anew(self) -> None:
         self.close()
@@ -217,8 +221,12 @@ def in_order(parts: Iterable[tuple[int, Sequence[Line]]]) -> list[Line]:
 
 
 def segments(folder: Path) -> list[Path]:
-    """Return the files of a journal, in the order in which they are read."""
-    found = ((_SEGMENT.fullmatch(path.name), path) for path in folder.iterdir())
+    """Return the files of a journal, in the order in which they are read.
+
+    Raises:
+        SharedDirectoryError: the folder cannot be listed.
+    """
+    found = ((_SEGMENT.fullmatch(name), folder / name) for name in names_in(folder))
     # By the numbers: a name with one digit more sorts before those that it follows.
     numbered = [((int(match[1]), int(match[2])), path) for match, path in found if match]
     return [path for _, path in sorted(numbered)]
@@ -243,12 +251,12 @@ def _read(segment: Path) -> tuple[int, list[Line]]:
 
     Whoever goes on from here syncs what he adds, and no gap may open before that.
     """
-    try:
-        with segment.open("rb") as file:
-            content = file.read()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise SharedDirectoryError(segment.parent, f"{segment.name}: {explain(error)}") from error
+    with (
+        reading(segment.parent, segment.name),
+        open(open_regular(segment), "rb") as file,
+    ):
+        content = file.read()
+        os.fsync(file.fileno())
     return _term_of(segment), list(_lines(content))
 
 

@@ -13,12 +13,14 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Self
 
-from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError
+from downpour.errors import FileCorrupt, FileMissing, StoreError
 from downpour.runtime.facts import Fact, from_fields, to_fields
+from downpour.store.directory import open_regular
+from downpour.store.trouble import reading, writing
 
 RECORD_NAME = "record.jsonl"
 
@@ -37,19 +39,19 @@ class RecordWriter:
 
     Raises:
         SharedDirectoryError: where the file cannot be opened.
+        FileCorrupt: where it is no regular file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
+        with self._writing():
             # Unbuffered: a line that could not be written must not come back with the next one.
-            self._file = path.open("a+b", buffering=0)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+            self._file = os.fdopen(open_regular(path, flags), "a+b", buffering=0)
             self._file.seek(0)
             # Where each line begins, and behind the last one where the next will.
             self._begins = [0, *(end.end() for end in re.finditer(b"\n", self._file.read()))]
             self._file.truncate(self._begins[-1])
-        except OSError as error:
-            raise self._trouble(error) from error
         self._pending: list[bytes] = []
 
     def append(self, at_seconds: float, fact: Fact) -> None:
@@ -67,12 +69,13 @@ class RecordWriter:
         while self._pending:
             rest = line = self._pending[0]
             try:
-                while rest:  # a disk that fills up takes a part and refuses the rest
-                    rest = rest[self._file.write(rest) :]
-            except OSError as error:
+                with self._writing():
+                    while rest:  # a disk that fills up takes a part and refuses the rest
+                        rest = rest[self._file.write(rest) :]
+            except StoreError:
                 with suppress(OSError):
                     self._file.truncate(self._begins[-1])
-                raise self._trouble(error) from error
+                raise
             self._begins.append(self._begins[-1] + len(line))
             del self._pending[0]
 
@@ -83,10 +86,8 @@ class RecordWriter:
             SharedDirectoryError: where the file cannot be changed.
         """
         if lines < len(self._begins) - 1:
-            try:
+            with self._writing():
                 self._file.truncate(self._begins[lines])
-            except OSError as error:
-                raise self._trouble(error) from error
             del self._begins[lines + 1 :]
 
     def lines(self, from_line: int) -> list[str]:
@@ -94,6 +95,9 @@ class RecordWriter:
 
         A page ends after 1000 lines or about four megabytes, whichever comes first, so that it
         fits into a message; go on at `from_line + len(page)` until a page is empty.
+
+        Raises:
+            SharedDirectoryError: where the file cannot be read.
         """
         begins, end = self._begins, len(self._begins) - 1
         if not 0 <= from_line < end:
@@ -101,7 +105,10 @@ class RecordWriter:
         fits = bisect_right(begins, begins[from_line] + PAGE_BYTES_MAX, hi=end + 1) - 1
         stop = min(max(fits, from_line + 1), from_line + PAGE_LINES_MAX)
         size = begins[stop] - begins[from_line]
-        with self._path.open("rb") as file:
+        with (
+            reading(self._path.parent, self._path.name),
+            open(open_regular(self._path), "rb") as file,
+        ):
             page = os.pread(file.fileno(), size, begins[from_line])
         return page.decode("utf-8").splitlines()
 
@@ -121,8 +128,8 @@ class RecordWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _trouble(self, error: OSError) -> SharedDirectoryError:
-        return SharedDirectoryError(self._path.parent, f"{self._path.name}: {error.strerror}")
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing(self._path.parent, self._path.name)
 
 
 def read_record(path: Path) -> list[tuple[float, Fact]]:

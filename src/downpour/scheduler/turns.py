@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from downpour.errors import SpecError
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.books import Books
@@ -19,8 +18,6 @@ class Turns:
         """Take an experiment in; its turn comes when those before it have ended."""
         if event.experiment in self._books.experiments:
             return
-        if event.spec.shards is None:
-            raise SpecError("shards", None, "a resolved spec names a number")
         self._books.experiments[event.experiment] = Experiment(
             event.experiment, event.spec, event.at_seconds
         )

@@ -10,9 +10,11 @@ through the views taken before.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import mmap
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,11 +22,12 @@ from pathlib import Path
 
 import xxhash
 
-from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.errors import FileCorrupt, FileMissing
 from downpour.store.base import Buffer, check_bare_name
 from downpour.store.mounts import find_mount
 from downpour.store.patience import Patience
-from downpour.store.publish import TEMPORARY_PREFIX, explain, publish
+from downpour.store.publish import TEMPORARY_PREFIX, publish
+from downpour.store.trouble import reading, writing
 from downpour.values import PublishedFile
 
 _WINDOW_BYTES = 2**20
@@ -35,8 +38,8 @@ class DirectoryStore:
 
     Args:
         path: The directory; it must exist.
-        patience_seconds: How long a file that is missing, short or altered is looked for again,
-            and a server that is away waited for.
+        patience_seconds: How long a file that is missing, short or altered is looked for again.
+        away_seconds: How long the directory may be gone, full or closed; absent: as long.
         sleep: How to wait between two looks.
     """
 
@@ -45,10 +48,11 @@ class DirectoryStore:
         path: Path,
         *,
         patience_seconds: float = 30.0,
-        sleep: Callable[[float], None] = time.sleep,
+        away_seconds: float | None = None,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.path = path
-        self._patience = Patience(seconds=patience_seconds, sleep=sleep)
+        self._patience = Patience(seconds=patience_seconds, away_seconds=away_seconds, sleep=sleep)
 
     def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
         """Publish the chunks as a new file; see `publish`."""
@@ -98,9 +102,10 @@ class DirectoryStore:
         """Return the names of all published files, sorted.
 
         Raises:
-            SharedDirectoryError: the directory itself cannot be listed.
+            SharedDirectoryError: patience ended and the directory itself could not be listed.
         """
-        return sorted(name for name in names_in(self.path) if not name.startswith("."))
+        names = self._patience.insist(partial(names_in, self.path))
+        return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, name: str) -> None:
         """Remove a file, if it is there.
@@ -126,10 +131,8 @@ class DirectoryStore:
         return mount is not None and mount.is_network
 
     def _remove(self, name: str) -> None:
-        try:
+        with writing(self.path, name):
             (self.path / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreError(f"{name}: cannot be removed: {explain(error)}") from error
 
     def _mapped(self, file: PublishedFile) -> memoryview:
         with self._opened(file.name) as descriptor:
@@ -153,19 +156,50 @@ class DirectoryStore:
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[int]:
-        try:
-            descriptor = os.open(self.path / name, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            names_in(self.path)  # so that the next look asks the server
-            raise FileMissing(name) from None
-        except OSError as error:
-            raise StoreError(f"{name}: cannot be read: {error.strerror}") from error
-        try:
-            yield descriptor
-        except OSError as error:
-            raise StoreError(f"{name}: cannot be read: {error.strerror}") from error
-        finally:
-            os.close(descriptor)
+        with reading(self.path, name):
+            try:
+                descriptor = open_regular(self.path / name)
+            except FileNotFoundError:
+                names_in(self.path)  # so that the next look asks the server
+                raise FileMissing(name) from None
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a file, to read it unless `flags` say more; returns its descriptor.
+
+    Whatever has taken the place of a file that is known to be one is refused: to open a FIFO would
+    wait for its writer, and a link may lead anywhere.
+
+    Raises:
+        FileCorrupt: it is no regular file.
+        OSError: it cannot be opened.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO}:  # a link, a socket
+            raise FileCorrupt(path.name, "is no regular file") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileCorrupt(path.name, "is no regular file")
+    return descriptor
+
+
+def read_regular(path: Path) -> bytes:
+    """Return what a file in the shared directory holds, of which nothing is known.
+
+    Raises:
+        FileCorrupt: it is no regular file.
+        SharedDirectoryError: it is not there, or the directory does not serve.
+        StoreError: it cannot be read.
+    """
+    with reading(path.parent, path.name), open(open_regular(path), "rb") as file:
+        return file.read()
 
 
 def _fetch(descriptor: int, file: PublishedFile) -> None:
@@ -191,11 +225,9 @@ def names_in(path: Path) -> list[str]:
     Raises:
         SharedDirectoryError: the directory cannot be listed.
     """
-    try:
+    with reading(path):
         try:
             return os.listdir(path)  # noqa: PTH208 - the names alone are wanted
         except FileNotFoundError:
             os.listdir(path.parent)  # noqa: PTH208
             return os.listdir(path)  # noqa: PTH208
-    except OSError as error:
-        raise SharedDirectoryError(path, explain(error)) from error

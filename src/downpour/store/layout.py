@@ -24,7 +24,8 @@ from downpour.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.store.base import check_bare_name
 from downpour.store.directory import DirectoryStore, names_in
 from downpour.store.patience import Patience
-from downpour.store.publish import TEMPORARY_PREFIX, explain, sync_directory
+from downpour.store.publish import TEMPORARY_PREFIX, sync_directory
+from downpour.store.trouble import explain
 from downpour.values import AttemptId
 
 SPEC_NAME = "spec.toml"
@@ -126,7 +127,8 @@ class SharedDirectory:
 
     root: Path
     patience_seconds: float = 30.0
-    sleep: Callable[[float], None] = time.sleep
+    away_seconds: float | None = None
+    sleep: Callable[[float], object] = time.sleep
 
     @classmethod
     def open(cls, path: Path, *, create: bool) -> SharedDirectory:
@@ -153,8 +155,10 @@ class SharedDirectory:
 
     @property
     def patience(self) -> Patience:
-        """How long what is read there is looked for again."""
-        return Patience(seconds=self.patience_seconds, sleep=self.sleep)
+        """How long what is read there is looked for again, and the directory itself waited for."""
+        return Patience(
+            seconds=self.patience_seconds, away_seconds=self.away_seconds, sleep=self.sleep
+        )
 
     @property
     def presence(self) -> Path:
@@ -227,7 +231,12 @@ class SharedDirectory:
         self._store(self.presence).delete(name)
 
     def _store(self, path: Path) -> DirectoryStore:
-        return DirectoryStore(path, patience_seconds=self.patience_seconds, sleep=self.sleep)
+        return DirectoryStore(
+            path,
+            patience_seconds=self.patience_seconds,
+            away_seconds=self.away_seconds,
+            sleep=self.sleep,
+        )
 
 
 def _prove_writable(folder: Path) -> None:

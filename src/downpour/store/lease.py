@@ -10,17 +10,24 @@ office.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from downpour.errors import SharedDirectoryError, StoreError
+from downpour.store.directory import read_regular
 from downpour.store.layout import SharedDirectory
-from downpour.store.publish import explain, publish
+from downpour.store.publish import publish
+from downpour.store.trouble import explain, reading
+
+log = logging.getLogger(__name__)
 
 _LOCK = "manager.lock"
 _LOOK_SECONDS = 0.5
@@ -66,9 +73,18 @@ class Lease:
             if not wait:
                 raise SharedDirectoryError(self.root, _taken(holder)) from None
             while_waiting(holder)
-            self._lock.acquire(poll_interval=_LOOK_SECONDS)
+            self._wait()
         except OSError as error:
             raise SharedDirectoryError(self.root, f"cannot be locked ({explain(error)})") from None
+
+    def _wait(self) -> None:
+        """Return with the lock; a directory that is away meanwhile is the holder's affair."""
+        while not self._lock.is_locked:
+            try:
+                self._lock.acquire(poll_interval=_LOOK_SECONDS)
+            except OSError as error:
+                log.info("the lock cannot be looked at: %s", explain(error))
+                time.sleep(_LOOK_SECONDS)
 
     def claim(self, *addresses: str) -> int:
         """Begin a term of one's own, as the manager who answers there; returns its number.
@@ -102,22 +118,23 @@ class Lease:
             return True
 
     def release(self) -> None:
-        """Let somebody else have it."""
-        self._lock.release()
+        """Let somebody else have it; where the directory is away, it ends with this process."""
+        with suppress(OSError):
+            self._lock.release()
 
 
 def current_office(terms: Path) -> Office | None:
     """Return who manages, or did last; None where nobody ever has, or the file cannot be read."""
     try:
         term = highest_term(terms)
-        told = json.loads((terms / _name(term)).read_bytes())
+        told = json.loads(read_regular(terms / _name(term)))
         return Office(
             term=term,
             addresses=tuple(map(str, told["addresses"])),
             hostname=str(told["hostname"]),
             pid=int(told["pid"]),
         )
-    except (SharedDirectoryError, OSError, ValueError, KeyError, TypeError):
+    except (StoreError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -127,12 +144,12 @@ def highest_term(terms: Path) -> int:
     Raises:
         SharedDirectoryError: the folder cannot be read.
     """
-    try:
-        return max((int(path.name) for path in terms.iterdir() if path.name.isdecimal()), default=0)
-    except FileNotFoundError:
-        return 0
-    except OSError as error:
-        raise SharedDirectoryError(terms.parent, explain(error)) from error
+    with reading(terms.parent):
+        try:
+            names = os.listdir(terms)  # noqa: PTH208 - the names alone are wanted
+        except FileNotFoundError:
+            return 0
+    return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def _name(term: int) -> str:

@@ -1,15 +1,16 @@
-"""How long the shared directory is tried again before it is believed.
+"""How often the shared directory is tried again before it is believed.
 
 A network file system shows other machines' files late: a name that was asked for too early stays
 "missing" until its directory is listed, and sizes lag by seconds. A server that is away for a
-moment may cost whatever was being read or written then. So what fails is repeated, soon at first
-and then once a second, until patience ends; then the last error stands. Time is counted in what was
-slept, so a test that passes its own `sleep` needs no clock.
+moment may cost whatever was being read or written then, and a disk that is full gets room again. So
+what fails is repeated, soon at first and then once a second, until patience ends; then the last
+error stands. With the directory itself there may be another patience than with one file of it.
+Time is counted in what was slept, so a test that passes its own `sleep` needs no clock.
 """
 
 from __future__ import annotations
 
-import errno
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +18,17 @@ from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
-from downpour.errors import SharedDirectoryError, StoreError
+from downpour.errors import StoreError
+from downpour.store.trouble import is_of_the_directory
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _FIRST_WAIT_SECONDS = 0.005
 _LONGEST_WAIT_SECONDS = 1.0
-_PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT})
+_TOLD_AFTER = 10
+"""Looks in vain before a log tells of it: five seconds."""
 
 
 def is_of_the_store(error: BaseException) -> bool:
@@ -31,21 +36,16 @@ def is_of_the_store(error: BaseException) -> bool:
     return isinstance(error, StoreError)
 
 
-def is_of_the_directory(error: BaseException) -> bool:
-    """Whether it is the shared directory that is gone or full, and not one file of it."""
-    return isinstance(error, SharedDirectoryError)
-
-
-def is_passing(error: BaseException) -> bool:
-    """Whether a change that failed may succeed later: the server was away, or has forgotten us."""
-    return isinstance(error, OSError) and error.errno in _PASSING
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """Repeats what the shared directory refused, for up to `seconds` of sleeping."""
+    """Repeats what the shared directory refused.
+
+    `seconds` are how long a file is looked for that is missing, short or altered; `away_seconds`
+    how long the directory may be gone, full or closed, and absent the same. Both count sleeping.
+    """
 
     seconds: float = 30.0
+    away_seconds: float | None = None
     sleep: Callable[[float], object] = time.sleep
 
     def repeat(
@@ -59,13 +59,30 @@ class Patience:
             retry=retry_if_exception(when),
             wait=wait_exponential(multiplier=_FIRST_WAIT_SECONDS, max=_LONGEST_WAIT_SECONDS),
             stop=self._is_over,
+            before_sleep=_tell,
             sleep=self._pause,
             reraise=True,
         )
         return retrying(act)
 
+    def insist(self, act: Callable[[], T]) -> T:
+        """Do what `repeat` does, as long as it is the directory that refuses."""
+        return self.repeat(act, when=is_of_the_directory)
+
     def _pause(self, seconds: float) -> None:
         self.sleep(seconds)
 
     def _is_over(self, state: RetryCallState) -> bool:
-        return state.idle_for >= self.seconds
+        error = state.outcome.exception() if state.outcome is not None else None
+        is_away = error is not None and is_of_the_directory(error)
+        seconds = self.seconds
+        if is_away and self.away_seconds is not None:
+            seconds = self.away_seconds
+        return state.idle_for >= seconds
+
+
+def _tell(state: RetryCallState) -> None:
+    """Say once what is waited for."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    if state.attempt_number == _TOLD_AFTER and error is not None and is_of_the_directory(error):
+        log.warning("waiting for the shared directory: %s", error)

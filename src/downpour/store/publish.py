@@ -25,9 +25,10 @@ from typing import TypeVar
 
 import xxhash
 
-from downpour.errors import SharedDirectoryError, StoreError
+from downpour.errors import StoreError
 from downpour.store.base import Buffer, check_bare_name
-from downpour.store.patience import Patience, is_passing
+from downpour.store.patience import Patience
+from downpour.store.trouble import writing
 from downpour.values import PublishedFile
 
 T = TypeVar("T")
@@ -38,7 +39,6 @@ TEMPORARY_PREFIX = ".tmp-"
 # multiples of their size lie in large pages, which readers map faster.
 _BLOCK_BYTES = 2**20
 _PIECES_MAX = 1024  # of a gathered write (IOV_MAX)
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 _NONE = Patience(seconds=0.0)
@@ -63,29 +63,31 @@ def publish(
 ) -> PublishedFile:
     """Write `chunks` to a new file `name` in `directory`; it is durable on return.
 
-    A step that fails because the file server is away is repeated while `patience` lasts. `mode` is
-    who may read and write the file, as far as the process's umask allows.
+    A step that the directory refuses (`trouble`: it is gone, full or closed) is repeated while
+    `patience` lasts. `mode` is who may read and write the file, as far as the process's umask
+    allows.
 
     Raises:
-        StoreError: the name is taken or not bare, or the file could not be written.
-        SharedDirectoryError: the directory is gone, or full.
+        StoreError: the name is taken or not bare, or no such file can be written.
+        SharedDirectoryError: patience ended and the directory still refused.
     """
     target = directory / check_bare_name(name)
 
     def insist(step: Callable[[], T]) -> T:
-        return patience.repeat(step, when=is_passing)
+        def told() -> T:
+            with writing(directory, name):
+                return step()
 
+        return patience.insist(told)
+
+    written = insist(partial(_write_new, directory, chunks, mode))
     try:
-        written = insist(partial(_write_new, directory, chunks, mode))
-        try:
-            insist(partial(_give_name, written.path, target))
-        finally:
-            # A publisher that dies before this line leaves the hidden name to `remove_leftovers`.
-            with contextlib.suppress(OSError):
-                written.path.unlink()
-        insist(partial(sync_directory, directory))
-    except OSError as error:
-        raise _explained(error, directory, name) from error
+        insist(partial(_give_name, written.path, target))
+    finally:
+        # A publisher that dies before this line leaves the hidden name to `remove_leftovers`.
+        with contextlib.suppress(OSError):
+            written.path.unlink()
+    insist(partial(sync_directory, directory))
     return PublishedFile(name=name, size_bytes=written.size_bytes, checksum=written.checksum)
 
 
@@ -101,19 +103,6 @@ def sync_directory(directory: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
-
-
-def explain(error: OSError) -> str:
-    """Say in a few words why a directory or file cannot be used."""
-    if isinstance(error, FileNotFoundError):
-        return "no such folder"
-    if isinstance(error, NotADirectoryError | FileExistsError):
-        return "not a folder"
-    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-        return f"not writable ({error.strerror})"
-    if error.errno in _FULL:
-        return f"full ({error.strerror})"
-    return error.strerror or type(error).__name__
 
 
 def _write_new(directory: Path, chunks: Sequence[Buffer], mode: int) -> _Written:
@@ -174,17 +163,13 @@ def _give_name(temporary: Path, target: Path) -> None:
         # Who repeats a link whose answer was lost, be it we or NFS, is told that the name exists.
         if not temporary.samefile(target):
             raise
+    except FileNotFoundError:
+        if temporary.parent.is_dir():  # the folder is another one by now, and this is not in it
+            raise StoreError(f"{target.name}: what was written of it has vanished") from None
+        raise
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
         temporary.rename(target)
-
-
-def _explained(error: OSError, directory: Path, name: str) -> StoreError:
-    if isinstance(error, FileExistsError):
-        return StoreError(f"{name}: published before; names are never reused")
-    if isinstance(error, FileNotFoundError) or error.errno in _FULL:
-        return SharedDirectoryError(directory, explain(error))
-    return StoreError(f"{name}: cannot be written: {explain(error)}")

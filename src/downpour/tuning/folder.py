@@ -38,7 +38,7 @@ from downpour.experiments.submission import REQUEST_NAME
 from downpour.experiments.summary import Summary
 from downpour.reports.tuned import Trial, TrialState, Tuned
 from downpour.runtime.record import RECORD_NAME
-from downpour.store.publish import explain
+from downpour.store.trouble import explain
 from downpour.tuning.search import Search
 from downpour.values import FailureKind
 

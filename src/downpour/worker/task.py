@@ -8,6 +8,7 @@ still wanted.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -54,7 +55,8 @@ class TaskRunner:
     """Runs tasks one after the other."""
 
     def __init__(self, shared: SharedDirectory, device: str) -> None:
-        self._shared = replace(shared, sleep=self._pause)
+        # An attempt outlasts a directory that is away: its manager ends sooner, or takes it back.
+        self._shared = replace(shared, sleep=self._pause, away_seconds=math.inf)
         self._sleep = shared.sleep
         self._control: TaskControl | None = None
         self._device = device
@@ -117,7 +119,9 @@ class TaskRunner:
             spec=spec,
             store=store,
             snapshots=replace(
-                shared, patience_seconds=min(seconds, _SNAPSHOT_PATIENCE_SECONDS)
+                shared,
+                patience_seconds=min(seconds, _SNAPSHOT_PATIENCE_SECONDS),
+                away_seconds=min(seconds, _SNAPSHOT_PATIENCE_SECONDS),
             ).store(task.id.experiment),
             dataset=dataset,
             model=build(spec, dataset.facts),
