@@ -191,6 +191,37 @@ def test_a_round_can_be_closed_without_the_last(stage: Stage, *, leave_running: 
     assert "cid" in stage.core.workers.idle
 
 
+def test_a_snapshot_of_what_nobody_waits_for_is_removed(stage: Stage) -> None:
+    """Once, when its worker mentions it; whoever finishes for nothing leaves nothing behind."""
+    stage.publish("ann", 0)
+    stage.wish(Close(reason=WHY, leave_running=True))
+    late = stage.make.progress(stage.make.attempt("one", 0, 2, 0), saved="s5")
+
+    def mentioned() -> list[do.Command]:
+        state = stage.make.system()
+        return stage.happen(on.HeartbeatReceived, worker="cid", running=(late,), system=state)
+
+    [removed] = of(mentioned(), do.Discard)
+    assert [file.name for file in removed.files] == ["s5"]
+    assert of(mentioned(), do.Discard) == []
+
+
+def test_no_policy_is_asked_about_what_is_read_in_a_journal(stage: Stage) -> None:
+    """What it has decided is there as well, and comes next."""
+    wish = Close(reason=WHY)
+    core = Replay()
+    entry = on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=stage.make.spec())
+    core.replay(0.0, entry)
+    model = stage.make.file("m0")
+    prepared = on.Prepared(
+        at_seconds=0.0, experiment="one", shard_samples=(10, 10, 10), model=model
+    )
+    core.replay(0.0, prepared)
+    stage.wishes, asked = [wish], len(stage.views)
+    core.replay(0.0, prepared)
+    assert (len(stage.views), stage.wishes) == (asked, [wish])
+
+
 def test_a_round_without_any_update_is_not_closed(stage: Stage) -> None:
     """There would be nothing to go on from."""
     assert stage.wish(Close(reason=WHY)) == []

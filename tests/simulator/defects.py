@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from downpour.scheduler import Entry, Replay
+from downpour.scheduler import Entry, Replay, SchedulerOptions
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.attendance import Attendance
+from downpour.scheduler.directing import Directing
+from downpour.scheduler.rounds import Rounds
 from downpour.simulator.effects import Effects
 from downpour.simulator.manager import Manager
 from downpour.simulator.site import Site, Stories
@@ -101,8 +103,8 @@ class _Forgetful(Attendance):
 
 
 class _ForgetsTheBusy(Replay):
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, options: SchedulerOptions | None = None) -> None:
+        super().__init__(options)
         self.attendance = _Forgetful(self, self.contributions)
 
 
@@ -149,6 +151,56 @@ class LeavesFiles(Manager):
     def __init__(self, site: Site, host: str, on_death: Callable[[str], None]) -> None:
         super().__init__(site, host, on_death)
         self.effects = _NeverSweeps(site, self)
+
+
+class _RefusesByPlace(Effects):
+    def _refuse(self, command: do.Aggregate, reasons: list[tuple[int, str]]) -> None:
+        places = [(command.shards.index(shard), reason) for shard, reason in reasons]
+        super()._refuse(command, places)
+
+
+class RefusesByPlace(Manager):
+    """Says of updates that cannot be used which they are of those it was given."""
+
+    def __init__(self, site: Site, host: str, on_death: Callable[[str], None]) -> None:
+        super().__init__(site, host, on_death)
+        self.effects = _RefusesByPlace(site, self)
+
+
+class _FoldsWhatIsDropped(Replay):
+    def do(self, command: do.Command) -> None:
+        if isinstance(command, do.Drop):
+            command = replace(command, shards=command.shards[1:])
+        super().do(command)
+
+
+class FoldsWhatIsDropped(Manager):
+    """Keeps too little of what it has decided to do without."""
+
+    def make_core(self) -> Replay:
+        """Make the core that does so."""
+        return _FoldsWhatIsDropped()
+
+
+class _DecidesAgain(Directing):
+    def decide(self, event: on.Event | None = None) -> None:
+        self.at_rest = False
+        super().decide(event)
+
+
+class _DecidesWhileItReads(Replay):
+    def __init__(self, options: SchedulerOptions | None = None) -> None:
+        super().__init__(options)
+        self.directing = _DecidesAgain(self, self.contributions)
+        self.rounds = Rounds(self, self.turns, self.contributions, self.directing)
+
+
+class DecidesWhileItReads(Manager):
+    """Asks its policy about what it reads in a journal, where the answer comes next."""
+
+    def make_core(self) -> Replay:
+        """Make the core that does so."""
+        return _DecidesWhileItReads()
 
 
 class ForgetsTheBusy(Manager):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from downpour.simulator.faults import FaultKind
+from downpour.simulator.faults import Fault, FaultKind
 from downpour.simulator.manager import Manager
 from downpour.simulator.plan import plan_of
 from downpour.simulator.search import outcomes, shrunken
+from downpour.simulator.site import Figures
 from downpour.simulator.world import simulate
+from downpour.spec import Spec
+from downpour.stragglers import POLICIES
 from tests.simulator import defects
 
 SEEDS_FOR_A_DEFECT = 600
@@ -47,6 +51,9 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: int) -> Non
         (defects.NeverPublishes, "does not end"),
         (defects.LeavesFiles, "are left over"),
         (defects.ForgetsTheBusy, "which does not run it"),
+        (defects.RefusesByPlace, "is complete, but not treated so"),
+        (defects.FoldsWhatIsDropped, "folds"),
+        (defects.DecidesWhileItReads, "no step 'drop' from 'dropped'"),
     ],
 )
 def test_a_defect_is_found_by_the_check_that_is_there_for_it(
@@ -86,9 +93,27 @@ def test_a_seed_tells_the_same_story_every_time() -> None:
         assert tuple(told.stdout.splitlines()) == story
 
 
+def test_a_dead_worker_is_missed_when_its_connections_end() -> None:
+    """What it was at is given up at once, and not after four seconds of silence."""
+    died = Fault(number=1, at_seconds=3.0, kind=FaultKind.WORKER_DIES, target="worker-1")
+    plan = replace(
+        plan_of(1),
+        specs=(("e", Spec(shards=4, epochs=1, retries=3)),),
+        workers=("worker-1",),
+        figures=Figures(task_seconds=30.0, spread=0.0, worker_spread=0.0),
+        faults=(replace(died, seconds=9.0),),
+    )
+    outcome = simulate(plan, story=True)
+    assert not outcome.failure
+    [missed] = [line for line in outcome.story if "comes to nothing" in line]
+    assert "its connection ended and nobody answers" in missed
+    assert 3.0 < float(missed.split()[0]) < 3.2
+
+
 def test_seeds_differ() -> None:
     """In what is trained, by whom, and in what goes wrong; together they have every fault."""
     plans = [plan_of(seed) for seed in range(300)]
     assert len({plan.faults for plan in plans}) == len(plans)
     assert {1, 2, 3, 4} < {len(plan.workers) for plan in plans}
     assert {fault.kind for plan in plans for fault in plan.faults} == set(FaultKind)
+    assert {spec.policy for plan in plans for _, spec in plan.specs} == set(POLICIES)

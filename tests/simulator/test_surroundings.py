@@ -23,6 +23,11 @@ class Echo(Process):
     def __init__(self, clock: Clock, host: str = "echo") -> None:
         super().__init__(clock, host)
         self.heard: list[str] = []
+        self.hung_up: list[str] = []
+
+    def connection_ended(self, host: str) -> None:
+        """Remember who has hung up."""
+        self.hung_up.append(host)
 
     def say(self, answer: Answer, word: str) -> None:
         """Answer, unless told to keep silent."""
@@ -114,6 +119,15 @@ def test_what_is_lost_ends_at_the_deadline(place: Place) -> None:
     place.network.mend("caller", "echo")
     assert place.ask("nothing") == [("failed", OVERDUE)]
     assert place.echo.heard == ["nothing"]
+
+
+def test_whoever_waits_for_a_process_is_told_when_it_hangs_up(place: Place) -> None:
+    """Long before the deadline; and so is everybody who was called from there."""
+    place.clock.after(0.1, place.network.hang_up, place.echo)
+    assert place.ask("nothing") == [("failed", UNREACHABLE)]
+    place.network.hang_up(place.caller)
+    place.run()
+    assert place.echo.hung_up == ["echo", "caller"]
 
 
 def test_a_call_that_comes_twice_is_answered_once(place: Place) -> None:

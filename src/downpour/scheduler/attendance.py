@@ -63,6 +63,8 @@ class Attendance:
                 self._contributions.save(worker, progress)
                 worker.mention(progress, self._books.now_seconds)
                 return
+            if progress.attempt == worker.lingering:
+                self._contributions.remove_needless(worker, progress)
         self._doubt(worker, elsewhere=bool(event.running))
 
     def _doubt(self, worker: Worker, *, elsewhere: bool) -> None:

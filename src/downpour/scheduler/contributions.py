@@ -82,6 +82,13 @@ class Contributions:
             return
         self.keep(worker.name, progress.attempt, new)
 
+    def remove_needless(self, worker: Worker, progress: Progress) -> None:
+        """Remove the snapshot of an attempt that nobody waits for any more, if it is a new one."""
+        new = progress.snapshot
+        if new is not None and new != worker.needless:
+            worker.needless = new
+            self._books.discard(progress.attempt.experiment, (new.file,))
+
     def keep(self, worker: str, attempt: AttemptId, new: Snapshot) -> None:
         """Keep a snapshot where it is the newest of its task; whichever is older may go."""
         found = self._books.find(attempt)

@@ -37,11 +37,12 @@ _QUIET = on.HeartbeatReceived, on.Forecasts, on.Evaluated
 
 
 class Directing:
-    """What becomes of a policy's wishes."""
+    """What becomes of a policy's wishes; while it is `at_rest`, no policy is asked."""
 
     def __init__(self, books: Books, contributions: Contributions) -> None:
         self._books = books
         self._contributions = contributions
+        self.at_rest = False
         self._asked_for_workers_at = -_BETWEEN_REQUESTS_SECONDS
 
     def decide(self, event: on.Event | None = None) -> None:
@@ -49,6 +50,8 @@ class Directing:
         experiment = self._books.active
         current = experiment.round if experiment else None
         if experiment is None or current is None or not experiment.ready or current.aggregating:
+            return
+        if self.at_rest:
             return
         policy = POLICIES[experiment.spec.policy]
         waiting = current.any_pending and self._books.workers.any_idle

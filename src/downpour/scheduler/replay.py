@@ -156,7 +156,9 @@ class Replay(Scheduler):
         """Take in what was kept; entries come in the order in which they were made."""
         self.now_seconds = max(self.now_seconds, at_seconds)
         if isinstance(entry, _EVENTS):
-            self.handle(entry)  # nobody is there, so nothing is assigned
+            self.directing.at_rest = True  # what was decided then comes next, as an entry
+            self.handle(entry)
+            self.directing.at_rest = False
             return
         match entry:
             case do.Assign():

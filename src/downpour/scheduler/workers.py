@@ -11,7 +11,7 @@ from collections.abc import Iterator, KeysView
 
 from downpour.scheduler.deadlines import silence
 from downpour.scheduler.lifecycle import WORKER, Lifecycle
-from downpour.values import AttemptId, Forecast, Progress, SystemState
+from downpour.values import AttemptId, Forecast, Progress, Snapshot, SystemState
 
 _TO_BEGIN_SECONDS = 10.0
 _ROUNDS_REMEMBERED = 16
@@ -28,7 +28,7 @@ class Worker:
     last report on, and `predicted` all those from its assignment to its update; `told` is what of
     this is on record, where so many quarters of the attempt are (`quarters_foreseen`). `slowness`
     are its paces in the last rounds, over each round's median. Where it is `lingering`, it may
-    finish an attempt that nobody waits for.
+    finish an attempt that nobody waits for, whose snapshots are `needless`.
     """
 
     def __init__(self, name: str, at_seconds: float) -> None:
@@ -52,6 +52,7 @@ class Worker:
         self.quarters_foreseen = 0
         self.slowness: deque[float] = deque(maxlen=_ROUNDS_REMEMBERED)
         self.lingering: AttemptId | None = None
+        self.needless: Snapshot | None = None
         self._samples = 0
         self._reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS_REMEMBERED)
         self._last_speed: float | None = None

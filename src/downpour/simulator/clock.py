@@ -63,6 +63,9 @@ class Process:
         """Do nothing for a while, as a process that is suspended, or swapped out."""
         self._still_until = self.clock.now_seconds + seconds
 
+    def connection_ended(self, host: str) -> None:
+        """See that the connections from a host have ended; most do not mind."""
+
     def die(self) -> None:
         """Do nothing any more."""
         self.alive = False

@@ -158,6 +158,8 @@ class Cluster:
                 twin = f"{worker.host}'"
                 self._start_worker(fault.target, twin)
                 self.clock.after(fault.seconds, self.workers[twin].crash, "again")
+            case FaultKind.CONNECTIONS_END:
+                self.network.hang_up(worker)
             case FaultKind.UPDATE_DAMAGED:
                 worker.damages_next += 1
             case FaultKind.ATTEMPT_FAILS:

@@ -8,10 +8,17 @@ once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
 import xxhash
 
 from downpour.spec import Spec
 from downpour.values import PublishedFile, Update
+
+Portion = tuple[int, int]
+"""The first and the last sample of a shard, exclusively, where its round was cut anew."""
 
 
 def first_model(spec: Spec) -> bytes:
@@ -19,9 +26,12 @@ def first_model(spec: Spec) -> bytes:
     return _digest("model", str(spec.seed))
 
 
-def trained(round_number: int, shard: int, model: bytes, state: bytes) -> bytes:
+def trained(
+    round_number: int, shard: int, portion: Portion | None, model: bytes, state: bytes
+) -> bytes:
     """Return what training makes of a shard, given a model and an optimizer's state."""
-    return _digest("update", str(round_number), str(shard), model.hex(), state.hex())
+    which = f"{shard} {portion}" if portion is not None else str(shard)
+    return _digest("update", str(round_number), which, model.hex(), state.hex())
 
 
 def state_after(update: bytes) -> bytes:
@@ -29,21 +39,32 @@ def state_after(update: bytes) -> bytes:
     return _digest("state", update.hex())
 
 
-def paused(round_number: int, shard: int, model: bytes, state: bytes, percent: int) -> bytes:
+def paused(
+    round_number: int,
+    shard: int,
+    portion: Portion | None,
+    model: bytes,
+    state: bytes,
+    percent: int,
+) -> bytes:
     """Return the snapshot of a shard's training: what it depends on, and how far it has come."""
-    return f"{round_number} {shard} {model.hex()} {state.hex() or '-'} {percent}".encode()
+    first, last = portion or ("-", "-")
+    known = f"{round_number} {shard} {first} {last} {model.hex()} {state.hex() or '-'}"
+    return f"{known} {percent}".encode()
 
 
 def gone_on(snapshot: bytes) -> tuple[bytes, int]:
     """Return what training makes of a snapshot, and how much of it is done already, in percent."""
-    number, shard, model, state, percent = snapshot.decode().split()
+    number, shard, first, last, model, state, percent = snapshot.decode().split()
+    portion = (int(first), int(last)) if first != "-" else None
     kept = bytes.fromhex(state) if state != "-" else b""
-    return trained(int(number), int(shard), bytes.fromhex(model), kept), int(percent)
+    made = trained(int(number), int(shard), portion, bytes.fromhex(model), kept)
+    return made, int(percent)
 
 
-def folded(model: bytes, updates: list[bytes]) -> bytes:
-    """Return what a model and the updates trained from it, in shard order, are folded into."""
-    return _digest("model", model.hex(), *(update.hex() for update in updates))
+def folded(model: bytes, updates: Iterable[tuple[int, bytes]]) -> bytes:
+    """Return what a model and the updates trained from it, by shard, in order, are folded into."""
+    return _digest("model", model.hex(), *(f"{shard} {made.hex()}" for shard, made in updates))
 
 
 def update_of(
@@ -62,33 +83,68 @@ def update_of(
     )
 
 
-class FaultFree:
-    """What an experiment's files must hold, whatever happens."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """What was decided of a round: shards that it does without, and all their `sizes`, in samples.
 
-    def __init__(self, spec: Spec) -> None:
+    Without sizes it is cut as the spec says.
+    """
+
+    dropped: frozenset[int] = frozenset()
+    sizes: tuple[int, ...] = ()
+
+    def portion(self, shard: int) -> Portion | None:
+        """Return what of all samples is a shard's, where the round was cut anew."""
+        if not self.sizes:
+            return None
+        end = list(accumulate(self.sizes))[shard]
+        return end - self.sizes[shard], end
+
+
+WHOLE = Cut()
+"""A round in which every shard counts."""
+
+
+class Version:
+    """A model version as it must be, and the optimizers' states that go with it.
+
+    Args:
+        spec: of its experiment.
+        number: of rounds that were folded into it.
+        model: what it holds.
+        states: by shard, where states are kept.
+    """
+
+    def __init__(self, spec: Spec, number: int, model: bytes, states: Mapping[int, bytes]) -> None:
+        self.number = number
+        self.model = model
         self._spec = spec
-        self._shards = spec.shards or 0
-        self._updates: list[list[bytes]] = []
-        self._models = [first_model(spec)]
+        self._states = states
+        self._next: dict[Cut, Version] = {}
 
-    def model(self, version: int) -> bytes:
-        """Return what a model version holds."""
-        while len(self._models) <= version:
-            self._train_round()
-        return self._models[version]
+    def update(self, shard: int, cut: Cut) -> bytes:
+        """Return what the update of a shard holds that was trained from here."""
+        state = self._states.get(shard, b"")
+        return trained(self.number, shard, cut.portion(shard), self.model, state)
 
-    def update(self, round_number: int, shard: int) -> bytes:
-        """Return what the update of a task holds."""
-        self.model(round_number + 1)
-        return self._updates[round_number][shard]
+    def after(self, cut: Cut = WHOLE) -> Version:
+        """Return the version that follows on a round."""
+        if cut not in self._next:
+            self._next[cut] = self._folded(cut)
+        return self._next[cut]
 
-    def _train_round(self) -> None:
-        number, keeps = len(self._updates), self._spec.optimizer_state == "keep"
-        former = self._updates[-1] if keeps and self._updates else []
-        states = [state_after(update) for update in former] or [b""] * self._shards
-        made = [trained(number, s, self._models[-1], states[s]) for s in range(self._shards)]
-        self._updates.append(made)
-        self._models.append(folded(self._models[-1], made))
+    def _folded(self, cut: Cut) -> Version:
+        shards = [n for n in range(self._spec.shards or 0) if n not in cut.dropped]
+        updates = {shard: self.update(shard, cut) for shard in shards}
+        keeps = self._spec.optimizer_state == "keep"
+        states = {shard: state_after(made) for shard, made in updates.items()} if keeps else {}
+        model = folded(self.model, updates.items())
+        return Version(self._spec, self.number + 1, model, {**self._states, **states})
+
+
+def first_version(spec: Spec) -> Version:
+    """Return the version that an experiment begins with."""
+    return Version(spec, 0, first_model(spec), {})
 
 
 def _digest(*parts: str) -> bytes:

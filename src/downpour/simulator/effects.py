@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from downpour.errors import FileCorrupt, FileMissing
@@ -18,6 +19,7 @@ from downpour.simulator import contents
 from downpour.simulator.contents import update_of
 from downpour.simulator.disk import LOOK_AGAIN_SECONDS
 from downpour.simulator.messages import Task
+from downpour.simulator.network import UNREACHABLE
 from downpour.simulator.site import Site
 from downpour.store import layout
 from downpour.values import AttemptId, Evaluation, PublishedFile, Update
@@ -89,6 +91,17 @@ class Effects:
         self._roster[chosen] = _Registered(address, identity)
         return chosen
 
+    def connection_ended(self, address: str) -> None:
+        """Call back whoever was heard from there, as `manager/lookout.py` does."""
+        for name, entry in self._roster.items():
+            if entry.address == address:
+                gone = partial(self._not_called_back, name, entry)
+                self._call(entry, "ping", (), _nothing, gone)
+
+    def _not_called_back(self, name: str, entry: _Registered, reason: str) -> None:
+        if reason == UNREACHABLE and self._roster.get(name) is entry:
+            self._post(on.WorkerLost, worker=name, reason="its connection ended and nobody answers")
+
     def start(self, command: do.Command) -> None:  # noqa: C901, PLR0912 - one arm a command
         """Begin what is asked for."""
         match command:
@@ -145,7 +158,8 @@ class Effects:
         snapshot = command.snapshot.file if command.snapshot is not None else None
         first, last = command.portion or (0, self._site.figures.shard_samples)
         term = self._manager.term
-        task = Task(command.attempt, *files, keeps, term, snapshot, last - first)
+        samples = last - first
+        task = Task(command.attempt, *files, keeps, term, snapshot, samples, command.portion)
         self._call(entry, "train", (task,), done, failed)
 
     def _cancel(self, command: do.Cancel, done: Done) -> None:
@@ -233,10 +247,11 @@ class Effects:
     def _fold(self, command: do.Aggregate, base: bytes, done: Done, waited: float) -> None:
         """Read the updates of a round, again and again where one cannot be used."""
         name, number = command.experiment, command.round
-        found, reasons = [], []
-        for shard, update in enumerate(command.updates):
+        found: list[tuple[int, bytes]] = []
+        reasons: list[tuple[int, str]] = []
+        for shard, update in zip(command.shards, command.updates, strict=True):
             try:
-                found.append(self._site.disk.look(self._manager, name, update.file))
+                found.append((shard, self._site.disk.look(self._manager, name, update.file)))
             except (FileMissing, FileCorrupt) as error:
                 reasons.append((shard, str(error)))
         if not reasons:
@@ -251,9 +266,12 @@ class Effects:
             again = waited + LOOK_AGAIN_SECONDS
             self._manager.after(LOOK_AGAIN_SECONDS, self._fold, command, base, done, again)
         else:
-            refused = tuple(reasons)
-            self._post(on.UpdatesRefused, experiment=name, round=number, reasons=refused)
+            self._refuse(command, reasons)
             done()
+
+    def _refuse(self, command: do.Aggregate, reasons: list[tuple[int, str]]) -> None:
+        name, number = command.experiment, command.round
+        self._post(on.UpdatesRefused, experiment=name, round=number, reasons=tuple(reasons))
 
     def _evaluate(self, command: do.Evaluate, done: Done) -> None:
         def measured(_: bytes) -> None:
@@ -342,3 +360,7 @@ class Effects:
             done()
 
         self._site.disk.read(self._manager, experiment, file, then, failed)
+
+
+def _nothing() -> None:
+    """Have nothing to do afterwards."""

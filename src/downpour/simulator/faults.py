@@ -23,6 +23,7 @@ class FaultKind(StrEnum):
     WORKER_LEAVES = "a worker leaves"
     WORKER_DOUBLED = "another worker of the same name begins"
     WORKER_CUT_OFF = "a worker is cut off from the manager"
+    CONNECTIONS_END = "a worker's connections end"
     MESSAGES_LOST = "messages are lost"
     MESSAGES_DOUBLED = "messages come twice"
     MESSAGES_HELD_UP = "messages are held up"

@@ -151,6 +151,8 @@ class Manager(Process):
             self.site.disk.lose_unsynced(self.host)
             self.site.disk.unlock_later(self, machine_for_seconds)
         self.die()
+        if not machine_for_seconds:
+            self.site.network.hang_up(self)
         self.site.tell(f"{self.host} dies {why}")
         self._on_death(self.host)
 
@@ -168,6 +170,7 @@ class Manager(Process):
             if item.answer is not None:
                 item.answer(Refusal(STOPPING))
         self.die()
+        self.site.network.hang_up(self)
         self.site.tell(f"{self.host} stops")
         self._on_death(self.host)
 
@@ -294,6 +297,10 @@ class Manager(Process):
             self._wake()
 
     # The service
+
+    def connection_ended(self, host: str) -> None:
+        """See that the connections from a host have ended."""
+        self.effects.connection_ended(host)
 
     def register(
         self, answer: Answer, name: str, address: str, identity: int, running: AttemptId | None

@@ -8,7 +8,10 @@ from downpour.values import AttemptId, PublishedFile
 
 
 class Task(NamedTuple):
-    """Train a shard of so many `samples`; `term` is that of the manager who asks."""
+    """Train a shard of so many `samples`; `term` is that of the manager who asks.
+
+    `portion` says which samples, where the round was cut anew.
+    """
 
     attempt: AttemptId
     model: PublishedFile
@@ -17,6 +20,7 @@ class Task(NamedTuple):
     term: int
     snapshot: PublishedFile | None = None
     samples: int = 0
+    portion: tuple[int, int] | None = None
 
 
 class Registered(NamedTuple):

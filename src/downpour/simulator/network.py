@@ -72,6 +72,7 @@ class Network:
         self._random = random
         self._deadline_seconds = deadline_seconds
         self._servers: dict[str, Process] = {}
+        self._open: dict[_Call, None] = {}
         self._cut: set[frozenset[str]] = set()
 
     def serve(self, address: str, process: Process) -> None:
@@ -85,6 +86,18 @@ class Network:
     def mend(self, one: str, other: str) -> None:
         """Let messages through again."""
         self._cut.discard(frozenset((one, other)))
+
+    def hang_up(self, process: Process) -> None:
+        """End the connections of a process, as its machine does when it dies.
+
+        Who waits for its answer, or for whose answer it waits, is told; so are all it was heard by.
+        """
+        host = process.host
+        for call in [c for c in self._open if host in (c.target, c.caller.host)]:
+            other = call.caller.host if call.target == host else call.target
+            self._carry(host, other, self._end, call, None, UNREACHABLE)
+        for address, server in self._servers.items():
+            self._carry(host, address, server.do, server.connection_ended, (host,))
 
     def call(
         self,
@@ -121,7 +134,10 @@ class Network:
             self._carry(call.target, call.caller.host, self._end, call, None, UNREACHABLE)
             return
 
+        self._open[call] = None
+
         def answer(value: Any) -> None:
+            self._open.pop(call, None)
             self._carry(call.target, call.caller.host, self._end, call, value, "")
 
         server.do(getattr(server, call.method), (answer, *call.args))
@@ -130,6 +146,7 @@ class Network:
         if call.over:
             return
         call.over = True
+        self._open.pop(call, None)
         if failure:
             call.caller.do(call.failed, (failure,))
         elif isinstance(value, Refusal):

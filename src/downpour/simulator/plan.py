@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -9,15 +10,17 @@ from downpour.simulator.disk import DiskFigures
 from downpour.simulator.faults import Fault, FaultKind
 from downpour.simulator.manager import DEATH_POINTS
 from downpour.simulator.site import Figures
-from downpour.spec import Spec
+from downpour.spec import Option, Spec
 from downpour.stragglers import POLICIES
 
 RETRIES_ENOUGH = 1000
+_FEW_RETRIES = 3
 _FAULTS_MAX = 8
 _DISK_PATIENCE_SECONDS = 12.0
 _LARGE_SHARE = 0.05
-_WORKERS_MAX = 12
+_WORKERS_MAX = 16
 _SHARDS_MAX = 24
+_MANAGERS_ALONE_SHARE = 0.15
 _BEGINNING_SECONDS = 3.0
 _MANAGERS = ("manager-a", "manager-b")
 _OF_MANAGERS = {
@@ -36,6 +39,7 @@ _OF_WORKERS = {
     FaultKind.WORKER_LEAVES,
     FaultKind.WORKER_DOUBLED,
     FaultKind.WORKER_CUT_OFF,
+    FaultKind.CONNECTIONS_END,
     FaultKind.UPDATE_DAMAGED,
     FaultKind.ATTEMPT_FAILS,
 }
@@ -45,14 +49,22 @@ _SHARES = {
     FaultKind.MESSAGES_HELD_UP: 0.5,
 }
 _SELDOM = {FaultKind.CANCELLED}
+_DEATHS_OF_MANAGERS = {
+    FaultKind.MANAGER_DIES,
+    FaultKind.MANAGER_DIES_AT,
+    FaultKind.MANAGER_MACHINE_DIES,
+    FaultKind.MANAGER_STOPS,
+}
 _OFTEN = {
     FaultKind.MANAGER_DIES_AT: 4,
     FaultKind.MANAGER_MACHINE_DIES: 3,
     FaultKind.WORKER_DIES_AT: 2,
 }
 _KINDS = [kind for kind in FaultKind if kind not in _SELDOM for _ in range(_OFTEN.get(kind, 1))]
-# Those under which every shard counts once, so that the last model is known beforehand.
-_POLICIES = ["wait", *(name for name, policy in POLICIES.items() if policy.preserves_bytes)]
+_OPTIONS: dict[str, Callable[[Random], dict[str, Option]]] = {
+    "drop": lambda random: {"k": random.choice((1, 0.5, 0.7))},
+    "backup": lambda random: {"backups": random.randint(0, 2)},
+}
 _PHASES = ("reading", "training", "saving", "publishing", "reporting")
 
 
@@ -96,19 +108,24 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     """Make the plan that a seed stands for."""
     random = Random(seed)
-    large = random.random() < _LARGE_SHARE
+    large, managers_alone = random.random() < _LARGE_SHARE, random.random() < _MANAGERS_ALONE_SHARE
     many = random.randint(5, _WORKERS_MAX) if large else random.randint(1, 4)
     workers = tuple(f"worker-{n + 1}" for n in range(many))
     managers = _MANAGERS[: random.choice((1, 1, 2))]
+    experiments = random.choice((1, 1, 1, 1, 2, 2, 3, 4))
     specs = tuple(
-        (f"e{n + 1}", _spec(random, large=large)) for n in range(random.choice((1, 1, 1, 2)))
+        (f"e{n + 1}", _spec(random, large=large, few_retries=managers_alone))
+        for n in range(experiments)
     )
     task_seconds = random.uniform(0.5, 4.0)
     tasks = sum((spec.shards or 0) * spec.epochs for _, spec in specs)
     # Twice what it takes where nothing goes wrong: the last faults strike what the first delayed.
     until = _BEGINNING_SECONDS + 2 * tasks * task_seconds / len(workers)
-    kinds = random.choices(_KINDS, k=random.randint(1, _FAULTS_MAX))
+    among = [kind for kind in _KINDS if kind in _DEATHS_OF_MANAGERS] if managers_alone else _KINDS
+    kinds = random.choices(among, k=random.randint(1, _FAULTS_MAX))
     kinds += [kind for kind in sorted(_SELDOM) if random.random() < 0.1]
+    if not managers_alone and any(not POLICIES[spec.policy].preserves_bytes for _, spec in specs):
+        kinds += random.choices((FaultKind.UPDATE_DAMAGED, FaultKind.MANAGER_DIES), k=2)
     faults = sorted((_fault(random, k, until, managers, workers) for k in kinds), key=_when)
     numbered = tuple(replace(fault, number=n + 1) for n, fault in enumerate(faults))
     return Plan(
@@ -130,18 +147,21 @@ def _when(fault: Fault) -> float:
     return fault.at_seconds
 
 
-def _spec(random: Random, *, large: bool) -> Spec:
+def _spec(random: Random, *, large: bool, few_retries: bool) -> Spec:
+    few = random.randint(0, _FEW_RETRIES)
     spec = Spec(
         seed=random.randint(0, 999),
         shards=random.randint(1, _SHARDS_MAX if large else 5),
         epochs=random.randint(1, 3),
-        retries=random.choice((*[RETRIES_ENOUGH] * 9, random.randint(0, 3))),
+        retries=few if few_retries else random.choice((*[RETRIES_ENOUGH] * 9, few)),
         optimizer_state=random.choice(("reset", "keep")),
         evaluate_every=random.randint(0, 2),
         keep_models=random.randint(1, 2),
     )
-    policy = random.choice(_POLICIES)
-    return spec.replace(policy=policy, standbys=0 if policy == "wait" else random.randint(0, 1))
+    policy = random.choice([*POLICIES])
+    options = _OPTIONS[policy](random) if policy in _OPTIONS else {}
+    standbys = 0 if policy == "wait" else random.randint(0, 1)
+    return spec.replace(policy=policy, policy_options=options, standbys=standbys)
 
 
 def _fault(

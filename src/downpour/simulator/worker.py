@@ -212,6 +212,7 @@ class Worker(Process):
         """Die at once."""
         if self.alive:
             self.die()
+            self.site.network.hang_up(self)
             self.site.tell(f"{self.host} dies {why}")
             self._on_death(self)
 
@@ -225,6 +226,7 @@ class Worker(Process):
 
     def _go(self, _: Any) -> None:
         self.die()
+        self.site.network.hang_up(self)
         self._on_death(self)
 
     def _call(
@@ -296,7 +298,8 @@ class Worker(Process):
 
         def with_state(model: bytes, state: bytes) -> None:
             attempt = running.attempt
-            afresh = contents.paused(attempt.round, attempt.shard, model, state, 0)
+            place = attempt.round, attempt.shard, task.portion
+            afresh = contents.paused(*place, model, state, 0)
             if task.snapshot is None:
                 self._train(running, afresh)
             else:

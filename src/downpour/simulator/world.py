@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import Random
 
 from downpour.runtime.recovery import replay
 from downpour.scheduler import Replay
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.simulator.checks import (
-    Books,
-    Counting,
-    Folding,
-    Office,
-    Promises,
-    check_the_end,
-)
+from downpour.simulator.checks import Books, Folding, Office, Promises
 from downpour.simulator.cluster import Cluster, ManagerClass
-from downpour.simulator.contents import FaultFree
+from downpour.simulator.counting import Counting, check_the_end
 from downpour.simulator.disk import Disk
 from downpour.simulator.effects import ENDED
+from downpour.simulator.guessing import Guessing
 from downpour.simulator.manager import Manager
 from downpour.simulator.plan import Plan
 from downpour.simulator.site import Onlooker, Step, Stories
 from downpour.store import layout
+from downpour.stragglers import POLICIES
 
 _GRACE_SECONDS = 60.0
 _FAULT_GRACE_SECONDS = 45.0
@@ -67,19 +63,27 @@ class _Run:
     def __init__(self, plan: Plan, manager_class: ManagerClass, *, told_in_full: bool) -> None:
         self.story: list[str] = []
         self._plan = plan
-        self._truth = {name: FaultFree(spec) for name, spec in plan.specs}
         self._ending = _Ending()
         self._told_in_full = told_in_full
-        self.cluster = Cluster(plan, self._watch, self.tell, manager_class)
+        watched = any(POLICIES[spec.policy].watches for _, spec in plan.specs)
+        random = Random(plan.seed)
+        self.cluster = Cluster(
+            plan,
+            self._watch,
+            self.tell,
+            manager_class,
+            predictor=(lambda: Guessing(random)) if watched else None,
+        )
 
     def tell(self, line: str) -> None:
         """Add a line to the story."""
         self.story.append(f"{self.cluster.clock.now_seconds:8.3f}  {line}")
 
     def _watch(self, disk: Disk) -> Onlooker:
+        self._counting = Counting(disk, dict(self._plan.specs))
         onlookers: list[Onlooker] = [
             Books(),
-            Counting(disk, self._truth, dict(self._plan.specs)),
+            self._counting,
             Folding(),
             Promises(disk),
             Office(disk),
@@ -102,7 +106,7 @@ class _Run:
                 raise AssertionError("nothing has gone wrong for long, and the run does not end")
         core = Replay()
         replay(core, self.cluster.disk.stories())
-        check_the_end(self.cluster.disk, core, self._truth, self._plan.may_fail)
+        check_the_end(self.cluster.disk, core, self._counting, self._plan.may_fail)
         self.tell("all experiments have ended")
         self._tidy_up(limit)
 

@@ -1,0 +1,196 @@
+"""What counts: every shard that a round does not do without, once, and what is made of them.
+
+How a file must read follows from what was counted, by digests that are worked out anew here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from downpour.scheduler import Checkpoint, Entry, Replay
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.scheduler.experiment import Experiment
+from downpour.simulator.checks import expect
+from downpour.simulator.contents import WHOLE, Cut, Version, first_version
+from downpour.simulator.disk import Disk
+from downpour.simulator.site import Onlooker, Step, Stories
+from downpour.spec import Spec
+from downpour.store import layout
+from downpour.stragglers import POLICIES
+from downpour.values import PublishedFile
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What one core has counted of an experiment: the update of each shard in the round at hand.
+
+    It is trained from `version`, and cut as `cut` says; `begun` once something of it is assigned.
+    """
+
+    version: Version
+    samples: int
+    updates: dict[int, str] = field(default_factory=dict)
+    cut: Cut = WHOLE
+    begun: bool = False
+
+    def go_on(self, version: Version) -> None:
+        """Begin a round."""
+        self.version = version
+        self.updates, self.cut, self.begun = {}, WHOLE, False
+
+
+class Counting(Onlooker):
+    """Shards count once in each round, and with what a run without faults gives them.
+
+    Where the policy does without some, or cuts rounds anew, the journal says which and how; all
+    else follows from that.
+    """
+
+    def __init__(self, disk: Disk, specs: Mapping[str, Spec]) -> None:
+        self._disk = disk
+        self._specs = specs
+        self._tallies: dict[Replay, dict[str, _Tally]] = {}
+        self._versions: dict[tuple[str, str], Version] = {}
+
+    def recovered(self, core: Replay, stories: Stories) -> None:
+        """Count anew: what a manager took in and did not keep is not known to anybody."""
+        self._tallies[core] = {}
+        for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
+            self._count(core, line.entry)
+
+    def handled(self, step: Step) -> None:
+        """Count what was accepted, refused and aggregated."""
+        for entry in step.kept:
+            if isinstance(entry, Checkpoint) and isinstance(step.event, on.Aggregated):
+                self._count(step.core, step.event)  # which it is kept in place of
+            self._count(step.core, entry)
+        for command in step.commands:
+            if isinstance(command, do.Accept):
+                self._look(step.core, command)
+            elif isinstance(command, do.Aggregate):
+                self._in_order(step.core, command)
+
+    def version_of(self, experiment: str, model: PublishedFile) -> Version:
+        """Return which version a model file must hold; raises AssertionError where none."""
+        found = self._versions.get((experiment, model.name))
+        if found is None:
+            raise AssertionError(f"{model.name} of {experiment} was made of nothing that counts")
+        return found
+
+    def _count(self, core: Replay, entry: Entry) -> None:
+        match entry:
+            case on.Prepared():
+                self._prepared(core, entry)
+            case do.Assign():
+                self._tally(core, entry.attempt.experiment).begun = True
+            case do.Accept():
+                self._accept(self._tally(core, entry.attempt.experiment), entry)
+            case do.GiveUp():
+                tally = self._tally(core, entry.attempt.experiment)
+                if entry.attempt.round == tally.version.number:
+                    tally.updates.pop(entry.attempt.shard, None)
+            case do.Drop():
+                self._drop(self._tally(core, entry.experiment), entry)
+            case do.Resize():
+                self._resize(self._tally(core, entry.experiment), entry)
+            case on.Aggregated():
+                self._aggregated(self._tally(core, entry.experiment), entry)
+            case Checkpoint():
+                version = self.version_of(entry.experiment, entry.models[-1])
+                expect(version.number == entry.rounds_done, f"{entry} is of another round")
+                self._tally(core, entry.experiment).go_on(version)
+            case _:
+                pass
+
+    def _tally(self, core: Replay, experiment: str) -> _Tally:
+        return self._tallies[core][experiment]
+
+    def _prepared(self, core: Replay, entry: on.Prepared) -> None:
+        name = entry.experiment
+        if name not in self._tallies[core]:
+            version = first_version(self._specs[name])
+            self._tallies[core][name] = _Tally(version, sum(entry.shard_samples))
+            self._know(name, entry.model, version)
+
+    def _accept(self, tally: _Tally, entry: do.Accept) -> None:
+        attempt = entry.attempt
+        expect(attempt.shard not in tally.updates, f"{attempt} is one too many")
+        expect(attempt.shard not in tally.cut.dropped, f"{attempt} counts, and was dropped")
+        at = tally.version.number
+        expect(attempt.round == at, f"{attempt} counts in round {at}")
+        tally.updates[attempt.shard] = entry.update.file.name
+
+    def _drop(self, tally: _Tally, entry: do.Drop) -> None:
+        spec, dropped = self._specs[entry.experiment], tally.cut.dropped.union(entry.shards)
+        expect(not POLICIES[spec.policy].preserves_bytes, f"{spec.policy} does without shards")
+        expect(entry.round == tally.version.number, f"{entry} is of another round")
+        expect(len(dropped) < (spec.shards or 0), f"round {entry.round} does without all shards")
+        there = dropped & set(tally.updates)
+        expect(not there, f"shards {sorted(there)} of round {entry.round} count, and are dropped")
+        tally.cut = replace(tally.cut, dropped=dropped)
+
+    def _resize(self, tally: _Tally, entry: do.Resize) -> None:
+        spec = self._specs[entry.experiment]
+        expect(POLICIES[spec.policy].cuts_rounds, f"{spec.policy} cuts rounds anew")
+        expect(not tally.begun, f"round {entry.round} is cut anew, and has begun")
+        expect(entry.round == tally.version.number, f"{entry} is of another round")
+        made = sum(entry.samples)
+        expect(made == tally.samples, f"{made} samples are made of {tally.samples}")
+        tally.cut = replace(tally.cut, sizes=entry.samples)
+
+    def _aggregated(self, tally: _Tally, entry: on.Aggregated) -> None:
+        if entry.round == tally.version.number:
+            tally.go_on(tally.version.after(tally.cut))
+            self._know(entry.experiment, entry.model, tally.version)
+
+    def _know(self, experiment: str, model: PublishedFile, version: Version) -> None:
+        """Remember which version a file holds, and look whether it does."""
+        self._versions[experiment, model.name] = version
+        content = self._read(experiment, model)
+        right = content in {None, version.model}
+        expect(right, f"model {version.number} of {experiment} is another one")
+
+    def _look(self, core: Replay, command: do.Accept) -> None:
+        attempt = command.attempt
+        content = self._read(attempt.experiment, command.update.file)
+        if content is not None:
+            tally = self._tally(core, attempt.experiment)
+            right = content == tally.version.update(attempt.shard, tally.cut)
+            expect(right, f"the update of {attempt} is not what it should be")
+
+    def _in_order(self, core: Replay, command: do.Aggregate) -> None:
+        name, number = command.experiment, command.round
+        tally = self._tally(core, name)
+        shards = range(self._specs[name].shards or 0)
+        counted = [(n, tally.updates.get(n)) for n in shards if n not in tally.cut.dropped]
+        files = [update.file.name for update in command.updates]
+        folded = [*zip(command.shards, files, strict=True)]
+        expect(folded == counted, f"round {number} of {name} folds {folded}, not {counted}")
+
+    def _read(self, experiment: str, file: PublishedFile) -> bytes | None:
+        there = file.name in self._disk.store(experiment).list()
+        return bytes(self._disk.store(experiment).read(file)) if there else None
+
+
+def check_the_end(disk: Disk, core: Replay, counting: Counting, may_fail: Collection[str]) -> None:
+    """Raise AssertionError where an experiment has not ended as it would without faults."""
+    for name, experiment in core.experiments.items():
+        if experiment.life.state == "finished":
+            _check_result(disk, experiment, counting)
+        elif name not in may_fail:
+            raise AssertionError(f"{name} is {experiment.life.state}: {experiment.reason}")
+
+
+def _check_result(disk: Disk, experiment: Experiment, counting: Counting) -> None:
+    name, result = experiment.name, experiment.result
+    if result is None or result.name != layout.FINAL_NAME:
+        raise AssertionError(f"the result of {name} is {result}")
+    version = counting.version_of(name, experiment.model)
+    expect(version.number == experiment.spec.epochs, f"{name} ends with model {version.number}")
+    same = bytes(disk.store(name).read(result)) == version.model
+    expect(same, f"the result of {name} is not made of what has counted")
+    there = disk.store(name).list()
+    gone = [file.name for file in experiment.models if file.name not in there]
+    expect(not gone, f"{gone} should have been kept")

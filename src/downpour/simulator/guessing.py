@@ -1,0 +1,32 @@
+"""A predictor that guesses: whatever is forecast, nothing but the time it takes may change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from downpour.predictor import Quantiles
+from downpour.predictor.base import Features, Request
+
+_SPREAD = 1.0
+_TYPICAL_SECONDS = 2.0
+_QUANTILES = (0.6, 1.0, 1.5, 2.0)
+
+
+class Guessing:
+    """Says anything, and learns nothing; `random` draws."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def predict(self, worker: str, features: Features) -> Quantiles:  # noqa: ARG002
+        """Guess how long a task takes, whatever it is."""
+        middle = _TYPICAL_SECONDS * self._random.lognormvariate(0.0, _SPREAD)
+        return Quantiles(*(middle * share for share in _QUANTILES))
+
+    def predict_many(self, requests: Sequence[Request]) -> list[Quantiles]:
+        """Guess for each."""
+        return [self.predict(*request) for request in requests]
+
+    def observe(self, worker: str, features: Features, seconds: float) -> None:
+        """Learn nothing."""
