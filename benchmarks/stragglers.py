@@ -51,8 +51,11 @@ WAYS = ("quarter", "pauses", "neighbours", "wandering")
 class Cluster:
     """A manager and workers as processes, every worker in a share of its own."""
 
-    def __init__(self, shared: Path, share: float, stack: ExitStack) -> None:
+    def __init__(
+        self, shared: Path, share: float, wandering_seconds: float, stack: ExitStack
+    ) -> None:
         self._stack = stack
+        self._wandering_seconds = wandering_seconds
         self._shared = shared
         self.share = share
         self._processes: list[psutil.Process] = []
@@ -98,7 +101,7 @@ class Cluster:
             doing = slowing.neighbours(share, 3)
         elif way == "wandering":
             eight = [self.shares[f"worker-{number}"] for number in range(1, WORKERS)]
-            doing = slowing.wandering(eight, self.share, for_seconds=15.0)
+            doing = slowing.wandering(eight, self.share, self._wandering_seconds)
         try:
             with doing:
                 yield
@@ -171,14 +174,18 @@ class Run:
 
 
 def measure(
-    policies: Sequence[str], ways: Sequence[str], specs: Sequence[Spec], share: float
+    policies: Sequence[str],
+    ways: Sequence[str],
+    specs: Sequence[Spec],
+    share: float,
+    wandering_seconds: float,
 ) -> tuple[list[Row], list[Run]]:
     """Run everything, one after the other, on one cluster."""
     rows: list[Row] = []
     runs: list[Run] = []
     with ExitStack() as stack:
         shared = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="downpour-slow-")))
-        cluster = Cluster(shared, share, stack)
+        cluster = Cluster(shared, share, wandering_seconds, stack)
         cluster.join(*range(1, WORKERS))
         cluster.run(specs[0].replace(epochs=1))  # loads everything
         waited = {}
@@ -241,6 +248,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=6, help="three at least")
     parser.add_argument("--samples", type=int, default=12_000)
     parser.add_argument("--seeds", type=int, default=1, help="runs of each kind")
+    parser.add_argument(
+        "--wandering-seconds", type=float, default=15.0, help="until another worker is slowed"
+    )
     parser.add_argument("--share", type=float, default=0.2, help="of a processor, each worker's")
     parser.add_argument("--figure", type=Path, help="draw the first way's timelines into this SVG")
     chosen = parser.parse_args()
@@ -259,7 +269,8 @@ def main() -> None:
     )
     specs = [spec.replace(seed=seed) for seed in range(chosen.seeds)]
     ways = chosen.ways.split(",")
-    rows, runs = measure(chosen.policies.split(","), ways, specs, chosen.share)
+    policies = chosen.policies.split(",")
+    rows, runs = measure(policies, ways, specs, chosen.share, chosen.wandering_seconds)
     if chosen.figure:
         draw(runs, ways[0], chosen.figure)
     show(rows if chosen.json else over_seeds(rows), as_json=chosen.json)

@@ -108,7 +108,11 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a running attempt has come, and the newest snapshot of it, where there is one."""
+    """How far a running attempt has come, and the newest snapshot of it, where there is one.
+
+    `elapsed_seconds` run from the beginning of the attempt to the end of its last step, or of its
+    loading, by the clock of the worker: two reports give a speed, whenever they were sent.
+    """
 
     attempt: AttemptId
     steps_done: int

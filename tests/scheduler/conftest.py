@@ -60,7 +60,7 @@ class Make:
             attempt=attempt,
             steps_done=steps_done,
             steps_total=2 * steps_done,
-            elapsed_seconds=1.0,
+            elapsed_seconds=2.0 * steps_done,
             snapshot=snapshot,
         )
 

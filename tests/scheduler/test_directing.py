@@ -415,3 +415,30 @@ def test_whoever_loads_a_snapshot_has_lost_nothing(stage: Stage) -> None:
         [dot] = [task for task in stage.views[asked].running if task.worker == "dot"]
         assert dot.done >= dot.began_at == 0.5
     assert stage.views[asked].speeds["dot"] == pytest.approx(0.1 * 10 / 2.0)
+
+
+def test_progress_of_a_short_task_is_looked_at_but_not_at_every_report(stage: Stage) -> None:
+    """A policy that watches hears of it ten times a second at most."""
+    attempt = stage.make.attempt("one", 0, 0, 0)
+    stage.happen(on.Tick)
+    asked = len(stage.views)
+    reports_a_second = 50
+    for number in range(reports_a_second):
+        progress = replace(
+            stage.make.progress(attempt),
+            steps_done=number,
+            steps_total=reports_a_second,
+            elapsed_seconds=number / reports_a_second,
+        )
+        stage.now += 1.0 / reports_a_second - 1.0
+        stage.happen(
+            on.HeartbeatReceived, worker="ann", running=(progress,), system=stage.make.system()
+        )
+    assert 3 <= len(stage.views) - asked <= 10
+
+
+def test_an_idle_workers_heartbeat_is_no_news_to_a_policy(stage: Stage) -> None:
+    """Hundreds of them say every second that they are there."""
+    asked = len(stage.views)
+    stage.happen(on.HeartbeatReceived, worker="dot", running=(), system=stage.make.system())
+    assert len(stage.views) == asked

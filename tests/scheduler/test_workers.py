@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,6 +47,42 @@ def test_a_busy_worker_cannot_be_given_more(make: Make) -> None:
     workers.assign("ann", make.attempt("one", 0, 0, 0), 1.0)
     with pytest.raises(IllegalTransition, match="worker ann: no step 'assign' from 'busy'"):
         workers.assign("ann", make.attempt("one", 0, 1, 0), 1.0)
+
+
+def test_a_speed_is_that_of_steps_and_not_of_messages(make: Make) -> None:
+    """Reports come late and unevenly; a worker's own clock says how long its steps took."""
+    workers = Workers()
+    workers.join("ann", 0.0)
+    attempt = make.attempt("one", 0, 0, 0)
+    workers.assign("ann", attempt, 0.0, samples=100)
+    ann = workers.get("ann")
+    assert ann is not None
+    reports = [(0, 0.5, 1.0), (1, 1.5, 1.6), (2, 2.5, 4.0), (3, 3.5, 4.1)]
+    for steps, stepped, heard in reports:
+        progress = replace(
+            make.progress(attempt), steps_done=steps, steps_total=10, elapsed_seconds=stepped
+        )
+        ann.mention(progress, heard)
+        ann.mention(progress, heard)  # a report without a step tells nothing new
+    assert ann.speed(4.1) == pytest.approx(10.0)
+
+
+def test_a_speed_falls_while_the_next_step_is_overdue(make: Make) -> None:
+    """Else a worker that slowed down would look as fast as before until its next step ends."""
+    workers = Workers()
+    workers.join("ann", 0.0)
+    attempt = make.attempt("one", 0, 0, 0)
+    workers.assign("ann", attempt, 0.0, samples=100)
+    ann = workers.get("ann")
+    assert ann is not None
+    assert ann.speed(0.0) is None
+    for step in range(5):
+        progress = replace(
+            make.progress(attempt), steps_done=step, steps_total=10, elapsed_seconds=float(step)
+        )
+        ann.mention(progress, float(step))
+    assert ann.speed(5.0) == pytest.approx(10.0)
+    assert ann.speed(9.0) == pytest.approx(5.0)
 
 
 def test_who_is_gone_is_not_found(make: Make) -> None:

@@ -43,6 +43,7 @@ class FakeManager:
     term: int = 0
     unwanted: tuple[AttemptId, ...] = ()
     refusals: int = 0
+    heartbeat_seconds: float = 0.02
     registrations: SimpleQueue[Registration] = field(default_factory=SimpleQueue)
     reports: SimpleQueue[Report] = field(default_factory=SimpleQueue)
     beats: SimpleQueue[Heartbeat] = field(default_factory=SimpleQueue)
@@ -54,7 +55,7 @@ class FakeManager:
             protocol=self.protocol,
             version=VERSION,
             presence_file=self.presence_file,
-            heartbeat_seconds=0.02,
+            heartbeat_seconds=self.heartbeat_seconds,
             term=self.term,
         )
 

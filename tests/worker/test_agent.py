@@ -317,6 +317,24 @@ def test_heartbeats_tell_how_far_the_attempt_has_come(desk: Any, office: Office)
     assert beat.process.threads > 1
 
 
+def test_a_worker_at_a_short_task_is_heard_more_often_than_the_manager_asks(desk: Any) -> None:
+    """The manager wants to hear of it once an hour; of a task that has just begun it hears now."""
+    desk.manager.heartbeat_seconds = 3600.0
+    work = Work(SimpleQueue(), until_cancelled)
+    agent = WorkerAgent(desk.client, desk.shared, "anna", NUMERICS, work)
+    agent.register("127.0.0.1", 1)
+    thread = Thread(target=agent.run)
+    thread.start()
+    agent.train(task())
+    first, second = (desk.manager.beats.get(timeout=PATIENCE_SECONDS) for _ in range(2))
+    assert [one.attempt for one in first.running] == [task().id]
+    assert first.process is not None
+    assert second.process is None  # the machine is looked at no more often than was asked for
+    agent.hand_back()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+
+
 def test_a_worker_that_prepares_for_long_is_heard_meanwhile(desk: Any) -> None:
     """On a busy machine its imports take longer than silence is borne."""
     agent = WorkerAgent(

@@ -37,7 +37,7 @@ from downpour.errors import (
 )
 from downpour.scheduler import Scheduler
 from downpour.scheduler.commands import Command
-from downpour.scheduler.events import Event, Tick
+from downpour.scheduler.events import Event, HeartbeatReceived, Tick
 from downpour.store.patience import Patience
 
 log = logging.getLogger(__name__)
@@ -121,6 +121,7 @@ class Driver:
         self._began_at = clock() - scheduler.now_seconds
         self._changed = Condition()
         self._change = 1
+        self._beaten = False
         self._waits_ended = False
         self._stopped = False
         self._thread = Thread(target=self._run, name="scheduler", daemon=True)
@@ -308,8 +309,13 @@ class Driver:
             self._announce(item.event, result)
 
     def _announce(self, event: Event, commands: list[Command]) -> None:
-        if isinstance(event, Tick) and not commands:
+        """Let those who watch look again; heartbeats alone wait for the next tick."""
+        if isinstance(event, HeartbeatReceived) and not commands:
+            self._beaten = True
             return
+        if isinstance(event, Tick) and not commands and not self._beaten:
+            return
+        self._beaten = False
         with self._changed:
             self._change += 1
             self._changed.notify_all()

@@ -86,7 +86,7 @@ def _task(core: Scheduler, task: Task, usual_pace: float) -> TaskStatus:
         worker=name,
         steps_done=progress.steps_done if progress else done,
         steps_total=progress.steps_total if progress else done,
-        elapsed_seconds=progress.elapsed_seconds if progress else 0.0,
+        elapsed_seconds=core.now_seconds - worker.assigned_at_seconds if worker else 0.0,
         predicted=_sendable(worker.predicted) if worker else None,
         slowness=pace / usual_pace if pace and usual_pace else None,
     )

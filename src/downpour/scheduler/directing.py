@@ -1,8 +1,8 @@
 """Asks the policy what to do, and does it; a policy that asks for what cannot be is not heard.
 
 A policy that does not watch is asked when somebody is idle and something is pending. One that
-watches is asked also when time has passed or something has happened to a task or a worker, but not
-at every heartbeat: there are many, and time passes twice a second anyway.
+watches is asked also when time has passed or something has happened to a task or a worker. Of
+heartbeats there are many, so they lead to a look only once in a twentieth of a task.
 """
 
 from __future__ import annotations
@@ -27,13 +27,18 @@ from downpour.stragglers import (
     HandOver,
     Request,
     Resize,
+    RoundView,
     Withdrawal,
 )
+from downpour.stragglers.outlook import Outlook
 from downpour.values import AttemptId, FailureKind, Forecast
 
 _BETWEEN_REQUESTS_SECONDS = 30.0
 _SHARDS_NAMED = 4
 _QUIET = on.HeartbeatReceived, on.Forecasts, on.Evaluated
+_LOOKS_A_TASK = 20
+_BETWEEN_LOOKS_SECONDS = 0.1, 0.5
+"""At least and at most, on account of heartbeats; a look at 200 workers takes about 2 ms."""
 
 
 class Directing:
@@ -44,6 +49,7 @@ class Directing:
         self._contributions = contributions
         self.at_rest = False
         self._asked_for_workers_at = -_BETWEEN_REQUESTS_SECONDS
+        self._look_again_at = 0.0
 
     def decide(self, event: on.Event | None = None) -> None:
         """Let the policy act on what has happened."""
@@ -55,13 +61,21 @@ class Directing:
             return
         policy = POLICIES[experiment.spec.policy]
         waiting = current.any_pending and self._books.workers.any_idle
-        if not waiting and (not policy.watches or isinstance(event, _QUIET)):
+        if not waiting and not (policy.watches and self._may_have_news(event)):
             return
         view = view_of(self._books, experiment, current, policy)
+        if policy.watches:
+            self._look_again_at = view.at_seconds + _between_looks(view)
         for action in policy.decide(view):
             if current.complete:
                 return
             self._do(experiment, current, action)
+
+    def _may_have_news(self, event: on.Event | None) -> bool:
+        """Whether an event may change what a policy that watches would do."""
+        if isinstance(event, on.HeartbeatReceived) and event.running:
+            return self._books.now_seconds >= self._look_again_at
+        return not isinstance(event, _QUIET)
 
     def _do(self, experiment: Experiment, current: Round, action: Action) -> None:
         match action:
@@ -261,6 +275,13 @@ def _shards(numbers: Sequence[int]) -> str:
     named = ", ".join(map(str, numbers[:_SHARDS_NAMED]))
     more = f" and {len(numbers) - _SHARDS_NAMED} more" if len(numbers) > _SHARDS_NAMED else ""
     return f"shard{'s' if len(numbers) > 1 else ''} {named}{more}"
+
+
+def _between_looks(view: RoundView) -> float:
+    """Return the seconds until progress is looked at again: few where tasks are short."""
+    shortest, longest = _BETWEEN_LOOKS_SECONDS
+    usual = Outlook(view).typical_seconds or 0.0
+    return min(longest, max(shortest, usual / _LOOKS_A_TASK))
 
 
 def _portion(current: Round, shard: int) -> tuple[int, int] | None:

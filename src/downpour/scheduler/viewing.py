@@ -33,13 +33,18 @@ def view_of(books: Books, experiment: Experiment, current: Round, policy: Policy
         running=tuple(_running(books, current)),
         published=tuple(_published(current)),
         paces={worker.name: worker.pace for worker in workers if worker.pace is not None},
-        speeds={w.name: w.speed for w in workers if w.speed is not None},
+        speeds=_speeds(books),
         elapsed_seconds=books.now_seconds - (current.started_at_seconds or books.now_seconds),
         overhead_seconds=experiment.overhead_seconds or current.overhead_seconds,
         requested=max(0, books.wanted_workers - books.joined_since),
         history={w.name: WorkerHistory(slowness=tuple(w.slowness)) for w in workers if w.slowness},
         options={**policy.options, **spec.policy_options},
     )
+
+
+def _speeds(books: Books) -> dict[str, float]:
+    found = ((worker.name, worker.speed(books.now_seconds)) for worker in books.workers)
+    return {name: speed for name, speed in found if speed is not None}
 
 
 def _running(books: Books, current: Round) -> Iterator[RunningTask]:

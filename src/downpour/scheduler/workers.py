@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, KeysView
+from dataclasses import dataclass
 
 from downpour.scheduler.deadlines import silence
 from downpour.scheduler.lifecycle import WORKER, Lifecycle
@@ -15,7 +16,17 @@ from downpour.values import AttemptId, Forecast, Progress, Snapshot, SystemState
 
 _TO_BEGIN_SECONDS = 10.0
 _ROUNDS_REMEMBERED = 16
-_REPORTS_REMEMBERED = 4
+_REPORTS_REMEMBERED = 5
+_REPORTS_FOR_SPEED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """When a worker was heard of, and its last step: when it ended by its clock, and the share."""
+
+    at_seconds: float
+    stepped_seconds: float
+    share: float
 
 
 class Worker:
@@ -54,7 +65,7 @@ class Worker:
         self.lingering: AttemptId | None = None
         self.needless: Snapshot | None = None
         self._samples = 0
-        self._reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS_REMEMBERED)
+        self._reports: deque[_Report] = deque(maxlen=_REPORTS_REMEMBERED)
         self._last_speed: float | None = None
 
     @property
@@ -62,20 +73,33 @@ class Worker:
         """How long it may say nothing of what it was asked to do, though it is heard of."""
         return max(_TO_BEGIN_SECONDS, self.silence.seconds)
 
-    @property
-    def speed(self) -> float | None:
-        """Samples a second over its last few reports, or as it last was; None before two."""
-        if len(self._reports) > 1:
-            (began, first), (ended, last) = self._reports[0], self._reports[-1]
-            if ended > began:
-                return self._samples * (last - first) / (ended - began)
-        return self._last_speed
+    def speed(self, now_seconds: float) -> float | None:
+        """Samples a second over the last few steps it reported, or as it last was.
+
+        It falls while the next step is overdue. None before two reports.
+        """
+        if len(self._reports) < _REPORTS_FOR_SPEED:
+            return self._last_speed
+        first, last = self._reports[0], self._reports[-1]
+        usual_gap = (last.at_seconds - first.at_seconds) / (len(self._reports) - 1)
+        overdue = max(0.0, now_seconds - last.at_seconds - usual_gap)
+        seconds = last.stepped_seconds - first.stepped_seconds + overdue
+        return self._samples * (last.share - first.share) / seconds
 
     def measure(self, samples: int) -> None:
         """Measure its speed anew, at a shard of so many samples."""
-        self._last_speed = self.speed
+        self._last_speed = self.speed(self.mentioned_at_seconds)
         self._samples = samples
         self._reports.clear()
+
+    def _learn_speed(self, progress: Progress, at_seconds: float) -> None:
+        """Keep a report that tells of steps; while it loads, it does not know where it goes on."""
+        if not progress.steps_total:
+            return
+        report = _Report(at_seconds, progress.elapsed_seconds, progress.share)
+        last = self._reports[-1] if self._reports else None
+        if last is None or report.stepped_seconds > last.stepped_seconds:
+            self._reports.append(report)
 
     def beat(self, at_seconds: float) -> None:
         """Take note of a heartbeat, and learn how regular they are.
@@ -90,8 +114,7 @@ class Worker:
     def mention(self, progress: Progress, at_seconds: float) -> None:
         """Take note of how far its attempt has come."""
         self.mentioned_at_seconds = at_seconds
-        if progress.steps_total:  # while it loads, it does not know where it goes on
-            self._reports.append((at_seconds, progress.share))
+        self._learn_speed(progress, at_seconds)
         if self.progress is None or progress.steps_done > self.progress.steps_done:
             self.advance(at_seconds)
         self.progress = progress

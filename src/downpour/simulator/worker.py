@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
+from downpour.runtime.pace import until_next_beat
 from downpour.simulator import contents
 from downpour.simulator.clock import Process
 from downpour.simulator.machines import Course
@@ -45,11 +46,13 @@ class _Running:
         "set_out_at",
         "share",
         "start",
+        "taken_at",
         "task",
     )
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, taken_at: float) -> None:
         self.task = task
+        self.taken_at = taken_at
         self.attempt = task.attempt
         self.phase: Phase = "reading"
         self.cancelled = False
@@ -96,6 +99,8 @@ class Worker(Process):
         self._wanted: AttemptId | None = None
         self._running: _Running | None = None
         self._leaving = False
+        self._waits_to_beat = False
+        self._beat_number = 0
         self._term = 0
 
     # The service
@@ -161,8 +166,20 @@ class Worker(Process):
     def _so_far(self, running: _Running) -> Progress:
         if running.phase == "training":
             done = self._percent(running)
-            running.progress = replace(running.progress, steps_done=done, steps_total=_PERCENT)
+            running.progress = replace(
+                running.progress,
+                steps_done=done,
+                steps_total=_PERCENT,
+                elapsed_seconds=self._stepped_at(running, done) - running.taken_at,
+            )
         return running.progress
+
+    def _stepped_at(self, running: _Running, percent: int) -> float:
+        """Say when the last step ended, or where none has, when the training began."""
+        if running.course is None or running.share >= 1.0:
+            return self.clock.now_seconds
+        own = max(0.0, percent / _PERCENT - running.share) / (1.0 - running.share)
+        return min(self.clock.now_seconds, running.began_at + running.course.when(own))
 
     def _percent(self, running: _Running) -> int:
         """Say how far a training has come."""
@@ -195,7 +212,7 @@ class Worker(Process):
     def _registered(self, reply: Registered) -> None:
         self.name = reply.worker
         self._term = max(self._term, reply.term)
-        self.after(self.site.figures.heartbeat_seconds, self._beat)
+        self._beat_later()
 
     def _try_to_register_again(self, _: str) -> None:
         self._turn_to_another()
@@ -236,9 +253,25 @@ class Worker(Process):
 
     # The heartbeat
 
-    def _beat(self) -> None:
-        if self._leaving:
+    def _beat_later(self) -> None:
+        """Wait for the next heartbeat, which is due sooner where a task begins meanwhile."""
+        running = self._running
+        length = self._expected_seconds(running) if running is not None else None
+        wait = until_next_beat(self.site.figures.heartbeat_seconds, length)
+        self._waits_to_beat = True
+        self._beat_number += 1
+        self.after(wait, self._beat, self._beat_number)
+
+    def _expected_seconds(self, running: _Running) -> float:
+        taken = self.clock.now_seconds - running.taken_at
+        if running.phase != "training" or running.course is None:
+            return taken
+        return running.began_at - running.taken_at + running.course.seconds
+
+    def _beat(self, number: int) -> None:
+        if self._leaving or number != self._beat_number:
             return
+        self._waits_to_beat = False
         running = (self._so_far(self._running),) if self._running is not None else ()
 
         def heard(reply: tuple[bool, list[AttemptId]]) -> None:
@@ -255,14 +288,14 @@ class Worker(Process):
         for attempt in unwanted:
             self._forget(attempt)
         if known:
-            self.after(self.site.figures.heartbeat_seconds, self._beat)
+            self._beat_later()
         else:
             self._register(self._registered, self._unheard)
 
     def _unheard(self, reason: str) -> None:
         if reason == UNREACHABLE:  # who is merely slow is still in office
             self._turn_to_another()
-        self.after(self.site.figures.heartbeat_seconds, self._beat)
+        self._beat_later()
 
     def _turn_to_another(self) -> None:
         terms = self.site.disk.terms
@@ -275,7 +308,9 @@ class Worker(Process):
         while self._running is None and self._inbox and not self._leaving:
             task = self._inbox.popleft()
             if task.attempt == self._wanted:
-                self._running = _Running(task)
+                self._running = _Running(task, self.clock.now_seconds)
+                if self._waits_to_beat:
+                    self._beat_later()
                 self._read(self._running)
 
     def _enter(self, running: _Running, phase: Phase) -> bool:

@@ -35,11 +35,12 @@ from downpour.rpc.messages import (
     Task,
     WorkerInfo,
 )
+from downpour.runtime.pace import until_next_beat
 from downpour.store import SharedDirectory
 from downpour.values import AttemptId, FailureKind, NumericClass, Update
 from downpour.version import VERSION
 from downpour.worker.control import HandedOver, TaskCancelled, TaskControl
-from downpour.worker.system import ProcessSampler, SystemSampler
+from downpour.worker.system import Samples
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class WorkerAgent:
         self._wanted: AttemptId | None = None
         self._running: TaskControl | None = None
         self._leaving = Event()
+        self._begun = Event()
         self._where = ("", 0)
         self._heartbeat_seconds = 1.0
         self._term = 0
@@ -131,6 +133,7 @@ class WorkerAgent:
     def hand_back(self) -> None:
         """Give up what is running and leave; safe to call from a signal handler."""
         self._leaving.set()
+        self._begun.set()
         running = self._running
         if running is not None:
             running.cancelled.set()
@@ -185,12 +188,12 @@ class WorkerAgent:
 
         `prepare` is called before the first task, and may take long: the worker is heard already.
         """
-        samplers = SystemSampler(), ProcessSampler()
-        Thread(target=self._beat, args=samplers, name="heartbeat", daemon=True).start()
+        Thread(target=self._beat, args=(Samples(),), name="heartbeat", daemon=True).start()
         prepare()
         while (taken := self._next_task()) is not None:
             self._carry_out(*taken)
         self._leaving.set()
+        self._begun.set()
         try:
             self._manager.leave(self.name, "told to stop")
         except DownpourError as error:
@@ -204,6 +207,7 @@ class WorkerAgent:
                     self._running = TaskControl(task.id, self._patience)
                     if self._to_hand_over == task.id:
                         self._running.leaving.set()
+                    self._begun.set()
                     return task, self._running
         return None
 
@@ -245,11 +249,11 @@ class WorkerAgent:
 
     # The heartbeat, in a thread of its own
 
-    def _beat(self, system: SystemSampler, process: ProcessSampler) -> None:
+    def _beat(self, samples: Samples) -> None:
         heard = True
-        while not self._leaving.wait(self._heartbeat_seconds):
+        while self._wait_to_beat():
             try:
-                self._beat_once(system, process)
+                self._beat_once(samples)
                 heard = True
             except DownpourError as error:
                 level = logging.WARNING if heard else logging.INFO  # once is enough
@@ -260,19 +264,34 @@ class WorkerAgent:
             except Exception:  # a worker that falls silent counts as lost
                 log.exception("%s: no heartbeat", self.name)
 
+    def _wait_to_beat(self) -> bool:
+        """Wait until the next heartbeat is due, which is sooner where a task has begun meanwhile.
+
+        Returns:
+            Whether there is to be one: not when this worker leaves.
+        """
+        while not self._leaving.is_set():
+            self._begun.clear()
+            running = self._running
+            length = running.expected_seconds if running is not None else None
+            if not self._begun.wait(until_next_beat(self._heartbeat_seconds, length)):
+                break
+        return not self._leaving.is_set()
+
     def _turn_to(self, manager: ManagerClient | None) -> None:
         """Speak with another manager from now on; what is said to the former is said again."""
         if manager is not None:
             former, self._manager = self._manager, manager
             former.close()
 
-    def _beat_once(self, system: SystemSampler, process: ProcessSampler) -> None:
+    def _beat_once(self, samples: Samples) -> None:
         running = self._running
+        system, process = samples.take(self._heartbeat_seconds)
         beat = Heartbeat(
             worker=self.name,
             running=(running.progress(),) if running else (),
-            system=system.sample(),
-            process=process.sample(),
+            system=system,
+            process=process,
         )
         reply = self._manager.heartbeat(beat)
         if not reply.known:

@@ -10,11 +10,15 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 from downpour.values import NumericClass, ProcessState, SystemState
+
+_NEARLY = 0.9
+"""A heartbeat that comes a little early brings a sample all the same."""
 
 
 class SystemSampler:
@@ -65,6 +69,29 @@ class ProcessSampler:
             memory_bytes=self._process.memory_info().rss,
             threads=self._process.num_threads(),
         )
+
+
+class Samples:
+    """The state of the machine and of this process, looked at no more often than is wanted.
+
+    A look takes longer than the rest of a heartbeat, and a machine's state over a tenth of a second
+    says little.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._system_sampler, self._process_sampler = SystemSampler(), ProcessSampler()
+        self._system: SystemState | None = None
+        self._sampled_at = clock()
+
+    def take(self, every_seconds: float) -> tuple[SystemState, ProcessState | None]:
+        """Return the machine's state as last seen, and that of the process where it is new."""
+        now = self._clock()
+        if self._system is not None and now - self._sampled_at < _NEARLY * every_seconds:
+            return self._system, None
+        self._sampled_at = now
+        self._system = self._system_sampler.sample()
+        return self._system, self._process_sampler.sample()
 
 
 def numeric_class(torch_version: str, device: str) -> NumericClass:

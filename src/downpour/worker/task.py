@@ -74,8 +74,7 @@ class TaskRunner:
         self._control = control
         bench = self._workbench(task, control.patience)
         training = _begin(bench, task)
-        control.steps_before = control.steps_done = training.steps_done
-        control.steps_total = training.steps_total
+        control.begin(training.steps_done, training.steps_total)
         loaded = time.perf_counter()
         snapshots = Snapshots(bench.snapshots, control, bench.spec.snapshot_every)
         try:
@@ -162,7 +161,7 @@ def _train(training: ShardTraining, control: TaskControl, snapshots: Snapshots) 
         control.raise_if_cancelled()
         snapshots.hand_over_if_asked(training)
         training.advance(1)
-        control.steps_done = training.steps_done
+        control.advance(training.steps_done)
         snapshots.publish_if_due(training)
 
 
