@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
 
 import downpour
+from downpour.api import spec_of
 from downpour.errors import DeadlineExceeded, ExperimentFailed, SpecError
 from downpour.launchers import LocalCluster
 from downpour.manager.options import ManagerOptions
@@ -108,6 +110,82 @@ def test_what_only_the_data_can_tell_is_told_in_one_line(shared: Path) -> None:
         downpour.run(QUICK.replace(batches="balanced", batch_size=4), workers=1, shared=shared)
     assert failed.value.exit_status == 2
     assert "\n" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ({"epoch": 3}, "epoch = 3: no such field; did you mean epochs?"),
+        ("nowhere.toml", "FILE = 'nowhere.toml': must be a readable TOML file"),
+        (5, "spec = 5: must be a Spec, its fields by name, or the path of a TOML file"),
+        ("", "spec = '': must be a path"),
+    ],
+)
+def test_what_is_no_spec_is_refused(spec: Any, line: str) -> None:
+    """A mapping's fields and a file's are judged as those of the command line are."""
+    with pytest.raises(downpour.DownpourError) as refused:
+        downpour.run(spec)
+    assert str(refused.value).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"workers": "4"}, "workers = '4': must be a whole number, at least 1"),
+        ({"workers": True}, "workers = True: must be a whole number, at least 1"),
+        ({"workers": 2.0}, "workers = 2.0: must be a whole number, at least 1"),
+        ({"shared": ""}, "shared = '': must be a path"),
+        ({"shared": 7}, "shared = 7: must be a path"),
+        ({"data_dir": 7}, "data_dir = 7: must be a path"),
+        ({"patience": "long"}, "patience = 'long': must be a number from 0.1 to 1000"),
+        ({"patience": float("nan")}, "patience = nan: must be a number from 0.1 to 1000"),
+        ({"on_status": 3}, "on_status = 3: must be a function that takes a status"),
+        ({"tensorboard": ""}, "tensorboard = '': must be a path"),
+    ],
+)
+def test_a_mistake_in_an_argument_is_an_error_of_ours(
+    tmp_path: Path, arguments: dict[str, Any], line: str
+) -> None:
+    """One line that names the argument, its value and what is accepted; nothing is made."""
+    with pytest.raises(SpecError) as refused:
+        downpour.run(QUICK, **{"shared": tmp_path / "shared", **arguments})
+    assert str(refused.value).startswith(line)
+    assert not (tmp_path / "shared").exists()
+
+
+def test_a_spec_may_be_given_as_people_have_it(tmp_path: Path) -> None:
+    """As a value, by its fields, or as the path of a file."""
+    file = tmp_path / "quick.toml"
+    file.write_text(QUICK.to_toml())
+    for asked in (QUICK, QUICK.model_dump(), file, str(file)):
+        assert spec_of(asked) == QUICK
+    assert spec_of(None) == downpour.Spec()
+
+
+@pytest.mark.slow
+def test_the_environment_names_the_shared_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does for the commands."""
+    monkeypatch.setenv("DOWNPOUR_SHARED", str(tmp_path / "there"))
+    result = downpour.run({"shards": 1, "epochs": 1}, workers=1)
+    assert result.model_file is not None
+    assert tmp_path / "there" in result.model_file.parents
+    assert downpour.Result.read(str(result.model_file.parent)) == result
+
+
+def test_the_environment_names_the_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address that is none is told of whoever gave it."""
+    monkeypatch.setenv("DOWNPOUR_MANAGER", "host:port")
+    with pytest.raises(SpecError, match="manager = 'host:port'"):
+        downpour.Client()
+    with pytest.raises(SpecError, match="manager = 9090: must be HOST:PORT"):
+        downpour.Client(9090)  # type: ignore[arg-type]
+
+
+def test_tab_shows_what_there_is() -> None:
+    """Also what nobody has imported yet."""
+    assert {"run", "Spec", "Client", "Result"} <= set(dir(downpour))
 
 
 def digest(result: downpour.Result) -> str:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
@@ -25,15 +24,19 @@ from downpour.manager.options import (
     ManagerOptions,
     checked_patience,
 )
+from downpour.paths import path_of
 from downpour.reports import Result
 from downpour.reports.event_files import Follower
 from downpour.rpc import ManagerClient, Trust, parse_address
 from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status
+from downpour.runtime.spec_file import read_spec
 from downpour.spec import Spec
 from downpour.store import SharedDirectory
 from downpour.stragglers import POLICIES, check_policy
 
 OnStatus = Callable[[Status], None]
+Asked = Spec | Mapping[str, Any] | str | os.PathLike[str]
+"""A spec, its fields by name, or the path of a TOML file that has them."""
 _Answer = TypeVar("_Answer")
 
 _POLL_SECONDS = 1.0
@@ -43,47 +46,90 @@ _LOOK_SECONDS = 0.1
 
 
 def run(
-    spec: Spec | None = None,
+    spec: Asked | None = None,
     *,
     workers: int | None = None,
-    shared: str | os.PathLike[str] = DEFAULT_SHARED,
+    shared: str | os.PathLike[str] | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     patience: float = 1.0,
     on_status: OnStatus | None = None,
+    progress: bool | None = None,
     tensorboard: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Train on this machine: a manager and worker processes that end with the call.
 
     Args:
-        spec: What to train; the defaults train a small network on scikit-learn's digits.
+        spec: What to train: a spec, its fields by name, or the path of a TOML file; the defaults
+            train a small network on scikit-learn's digits.
         workers: Worker processes; as many as shards where absent, but no crowd on few cores.
-        shared: The shared directory, made where it is missing; results stay there.
+        shared: The shared directory, made where it is missing; results stay there. Else what
+            DOWNPOUR_SHARED says, else ./shared_dir.
         data_dir: A folder with datasets, laid out as torchvision does; else DOWNPOUR_DATA.
         patience: Scales how long silence, standstill and missing files are borne.
         on_status: Called with what goes on, several times a second at most.
+        progress: Whether to draw bars, which needs a terminal or a notebook; where absent they are
+            drawn unless `on_status` is given.
         tensorboard: A folder for TensorBoard, in which the run has event files that grow with it.
 
     Raises:
         SpecError: what was asked for cannot be; names the field and what is accepted.
         MissingPackage: event files are wanted, and TensorBoard is not installed.
-        ExperimentFailed: training came to nothing, and why.
+        ExperimentFailed: training ended without a model, and why.
         LaunchError: a process could not be started.
     """
-    resolved, workers = resolve(spec or Spec(), workers)
+    resolved, workers = resolve(spec_of(spec), workers)
     data_dir = data_dir or os.environ.get("DOWNPOUR_DATA")
-    datasets.check_source(resolved, Path(data_dir) if data_dir else None)
-    embedded = embed(resolved, workers, shared=shared, data_dir=data_dir, patience=patience)
-    with following(tensorboard) as follower, embedded as (cluster, client):
+    source_dir = path_of("data_dir", data_dir) if data_dir else None
+    if on_status is not None and not callable(on_status):
+        raise SpecError("on_status", on_status, "must be a function that takes a status")
+    datasets.check_source(resolved, source_dir)
+    embedded = embed(resolved, workers, shared=shared, data_dir=source_dir, patience=patience)
+    wanted = on_status is None if progress is None else progress
+    with following(tensorboard) as follower, _shown(wanted=wanted) as draw, embedded as embedding:
+        cluster, client = embedding
         experiment = client.submit(resolved)
 
         def look(status: Status) -> None:
             cluster.provide(status.wanted_workers)
             if follower is not None:
                 follower.follow(experiment, client.record)
-            if on_status is not None:
-                on_status(status)
+            for show in (draw, on_status):
+                if show is not None:
+                    show(status)
 
         return client.wait(experiment, on_status=look, check=cluster.check)
+
+
+def spec_of(asked: Asked | None) -> Spec:
+    """Return the spec that was given in one of the ways in which one may be.
+
+    Raises:
+        SpecError: it is none, or its fields do not fit.
+    """
+    match asked:
+        case None:
+            return Spec()
+        case Spec():
+            return asked
+        case Mapping():
+            return Spec.make(asked)
+        case str() | os.PathLike():
+            return read_spec(path_of("spec", asked))
+    raise SpecError("spec", asked, "must be a Spec, its fields by name, or the path of a TOML file")
+
+
+@contextmanager
+def _shown(*, wanted: bool) -> Iterator[OnStatus | None]:
+    """Draw bars on standard error, where they are wanted."""
+    if not wanted:
+        yield None
+        return
+    from rich.console import Console
+
+    from downpour.reports.progress import ProgressDisplay
+
+    with ProgressDisplay(Console(stderr=True)) as display:
+        yield display.show
 
 
 def following(
@@ -95,7 +141,9 @@ def following(
         MissingPackage: TensorBoard is not installed.
         SpecError: the folder cannot be written.
     """
-    return Follower(Path(tensorboard)) if tensorboard is not None else nullcontext()
+    if tensorboard is None:
+        return nullcontext()
+    return Follower(path_of("tensorboard", tensorboard))
 
 
 @contextmanager
@@ -103,7 +151,7 @@ def embed(
     spec: Spec,
     workers: int,
     *,
-    shared: str | os.PathLike[str] = DEFAULT_SHARED,
+    shared: str | os.PathLike[str] | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     patience: float = 1.0,
 ) -> Iterator[tuple[LocalCluster, Client]]:
@@ -112,12 +160,15 @@ def embed(
     They train any number of experiments, one after the other, with the threads and on the device
     of this spec.
     """
-    root = SharedDirectory.open(Path(shared), create=True).root
+    patience = checked_patience(patience)
+    if shared is None:
+        shared = os.environ.get("DOWNPOUR_SHARED") or DEFAULT_SHARED
+    root = SharedDirectory.open(path_of("shared", shared), create=True).root
     options = ManagerOptions(
         shared=str(root),
         port=0,
         data_dir=str(data_dir or os.environ.get("DOWNPOUR_DATA") or ""),
-        patience=checked_patience(patience),
+        patience=patience,
         embedded=True,
     )
     nothing = Credentials()  # on loopback nothing is asked, whatever the environment has
@@ -138,7 +189,7 @@ def resolve(spec: Spec, workers: int | None = None) -> tuple[Spec, int]:
     """
     if workers is None:
         workers = _sensible_workers(spec)
-    if workers < 1:
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
         raise SpecError("workers", workers, "must be a whole number, at least 1")
     check_policy(spec, POLICIES[spec.policy], workers)
     shards = spec.shards or workers - spec.standbys
@@ -149,7 +200,7 @@ class Client:
     """A manager that runs somewhere, as seen from outside.
 
     Args:
-        manager: Its address, `HOST:PORT`.
+        manager: Its address, `HOST:PORT`; else what DOWNPOUR_MANAGER says, else localhost.
         shared: Its shared directory where this machine sees it too; results then name the files.
         credentials: What it asks for; else what the environment has (`DOWNPOUR_TOKEN` and others).
 
@@ -159,14 +210,18 @@ class Client:
 
     def __init__(
         self,
-        manager: str = DEFAULT_MANAGER,
+        manager: str | None = None,
         *,
         shared: str | os.PathLike[str] | None = None,
         credentials: Credentials | None = None,
     ) -> None:
+        if manager is None:
+            manager = os.environ.get("DOWNPOUR_MANAGER") or DEFAULT_MANAGER
+        if not isinstance(manager, str):
+            raise SpecError("manager", manager, "must be HOST:PORT, as text")
         trust = Trust.load(credentials or Credentials.from_environment())
         self._manager = ManagerClient(parse_address(manager, field="manager"), trust=trust)
-        self._shared = Path(shared) if shared is not None else None
+        self._shared = path_of("shared", shared) if shared is not None else None
         self._met = False
 
     def __enter__(self) -> Self:
@@ -179,8 +234,10 @@ class Client:
         """Let go of the connections."""
         self._manager.close()
 
-    def submit(self, spec: Spec, request: str = "") -> str:
+    def submit(self, spec: Asked, request: str = "") -> str:
         """Hand an experiment in; returns its identifier at once.
+
+        The spec may be given in any way in which `run` takes it.
 
         The same `request`, 4 to 32 hexadecimal digits, leads to the same experiment, which its
         identifier ends with; one is made up where absent.
@@ -188,8 +245,9 @@ class Client:
         Raises:
             SpecError: the manager sees that it cannot be.
         """
+        text = spec_of(spec).to_toml()
         self._ask(self._manager.describe)
-        return self._ask(self._manager.submit, spec.to_toml(), request or secrets.token_hex(4))
+        return self._ask(self._manager.submit, text, request or secrets.token_hex(4))
 
     def status(self, experiment: str = "") -> Status:
         """Say what goes on now; without an identifier, with the active experiment."""

@@ -21,6 +21,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     StringConstraints,
     ValidationError,
     field_validator,
@@ -58,7 +59,7 @@ class Spec(BaseModel):
     """What an experiment trains, on what, and how; every field has a default but none is hidden.
 
     Raises:
-        SpecError: from `make`, `from_toml` and `replace`; names the field and what is accepted.
+        SpecError: however it is made; names the field and what is accepted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -202,6 +203,17 @@ class Spec(BaseModel):
         "and torchvision's",
     )
 
+    def __setattr__(self, field: str, value: object) -> None:
+        if field in type(self).model_fields:
+            accepted = f"a spec never changes; spec.replace({field}=...) makes another"
+            raise SpecError(field, value, accepted)
+        super().__setattr__(field, value)
+
+    @field_validator("data_path", mode="before")
+    @classmethod
+    def _data_path_from_path(cls, value: object) -> object:
+        return value.__fspath__() if hasattr(value, "__fspath__") else value
+
     @field_validator("betas", mode="before")
     @classmethod
     def _betas_from_list(cls, value: object) -> object:
@@ -226,6 +238,15 @@ class Spec(BaseModel):
             raise _refusal("data_path", self.data_path, f"dataset '{self.dataset}' needs one")
         return self
 
+    @model_validator(mode="wrap")  # the last, so that it is around all others
+    @classmethod
+    def _in_one_line(cls, fields: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return validate(fields)
+        except ValidationError as error:
+            given = fields if isinstance(fields, Mapping) else {}
+            raise _as_spec_error(error.errors(), given) from None
+
     @property
     def model_is_factory(self) -> bool:
         """Whether the network comes from code that is neither Downpour's nor torchvision's."""
@@ -248,10 +269,7 @@ class Spec(BaseModel):
         Raises:
             SpecError: for the first field that does not fit; names the others that do not.
         """
-        try:
-            return cls.model_validate({str(key): value for key, value in fields.items()})
-        except ValidationError as error:
-            raise _as_spec_error(error.errors(), fields) from None
+        return cls.model_validate({str(key): value for key, value in fields.items()})
 
     @classmethod
     def from_toml(cls, text: str, overrides: Mapping[str, Any] | None = None) -> Spec:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from downpour.api import Client, OnStatus
+from downpour.api import Asked, Client, OnStatus
 from downpour.errors import ExperimentFailed, SpecError
 from downpour.experiments import Embedded, Folder, Grid, Remote, run_missing
 from downpour.reports import Result
@@ -23,9 +23,10 @@ class FakeClient(Client):
         self.end = end
         self.cancelled: list[str] = []
 
-    def submit(self, spec: Spec, request: str = "") -> str:
+    def submit(self, spec: Asked, request: str = "") -> str:
         """Take it."""
         assert request
+        assert isinstance(spec, Spec)
         self.spec = spec
         return "quick-1"
 

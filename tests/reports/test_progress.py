@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import sys
+import types
 
 import pytest
 from rich.console import Console
@@ -94,3 +96,31 @@ def test_the_shards_are_shown_only_while_it_runs() -> None:
 def test_whoever_writes_to_a_file_gets_no_bars() -> None:
     """Nothing at all is written."""
     assert shown(status(ExperimentState.RUNNING, 2, tasks=TASKS), terminal=False) == ""
+
+
+def test_a_notebook_shows_bars_that_grow_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One output of the cell, drawn again with each status and empty in the end."""
+    drawn: list[str] = []
+
+    class Handle:
+        def update(self, shown: object) -> None:
+            """Take what is to be seen from now on."""
+            paper = Console(file=io.StringIO(), width=80, color_system=None)
+            paper.print(shown)
+            assert isinstance(paper.file, io.StringIO)
+            drawn.append(paper.file.getvalue())
+
+    def display(shown: object, *, display_id: bool) -> Handle:
+        assert display_id
+        assert shown
+        return Handle()
+
+    notebook = types.SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", notebook)
+    with ProgressDisplay(Console(force_jupyter=True)) as display_:
+        display_.show(status(ExperimentState.RUNNING, done=1, tasks=TASKS))
+        display_.show(status(ExperimentState.RUNNING, done=2, tasks=TASKS))
+    assert "1/4" in drawn[0]
+    assert "2/4" in drawn[1]
+    assert drawn[2].strip() == ""

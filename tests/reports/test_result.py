@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from downpour.errors import FileCorrupt, FileMissing, MissingPackage
+from downpour.errors import FileCorrupt, FileMissing, MissingPackage, SpecError
 from downpour.reports import Result
 
 FOLDER = Path(__file__).parent / "recorded" / "gestures"
@@ -20,6 +21,31 @@ LINES = (FOLDER / "record.jsonl").read_text(encoding="utf-8").splitlines()
 def result() -> Result:
     """A finished experiment: three epochs, the second not evaluated and with a failed attempt."""
     return Result.read(FOLDER)
+
+
+def test_a_result_says_in_one_line_what_it_is(result: Result) -> None:
+    """State, epochs, accuracy and seconds; a reason where it has one, but never its whole spec."""
+    assert repr(result) == "<Result gestures-7f3a: finished, 3 epochs, accuracy 91.25%, 7.8 s>"
+    failed = dataclasses.replace(result, state="failed", reason="x" * 10_000, rounds=())
+    assert repr(failed).startswith("<Result gestures-7f3a: failed, 0 epochs, 7.8 s, xxx")
+    assert len(repr(failed)) < 300
+
+
+def test_a_notebook_shows_the_table(result: Result) -> None:
+    """The epochs, as a terminal shows them; what a name holds is text there, too."""
+    named = dataclasses.replace(result, name="<script>")
+    html = named._repr_html_()
+    assert "91.25" in html
+    assert "<script>" not in html
+
+
+def test_a_folder_may_be_text(result: Result) -> None:
+    """And what is none, or has no record, is told in one line."""
+    assert Result.read(str(FOLDER)) == result
+    with pytest.raises(SpecError, match="folder = ''"):
+        Result.read("")
+    with pytest.raises(FileMissing, match="nowhere"):
+        Result.read("nowhere")
 
 
 def test_epochs_count_from_one(result: Result) -> None:

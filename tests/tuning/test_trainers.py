@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from downpour import api
-from downpour.api import Client
+from downpour.api import Asked, Client
 from downpour.errors import ExperimentFailed, SpecError
 from downpour.experiments import Cell
 from downpour.reports import Result
@@ -41,9 +41,10 @@ class FakeClient(Client):
         self.told = 0
         self.cancelled: list[str] = []
 
-    def submit(self, spec: Spec, request: str = "") -> str:
+    def submit(self, spec: Asked, request: str = "") -> str:
         """Take it."""
         assert request
+        assert isinstance(spec, Spec)
         self.spec = spec
         return "small-1"
 

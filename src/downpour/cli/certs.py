@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from downpour.cli.options import whole_number
+from downpour.cli.options import path_option, whole_number
 from downpour.cli.printing import out
 
 if TYPE_CHECKING:
@@ -25,7 +25,13 @@ def certs(
         ),
     ],
     folder: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where the files are written.")
+        Path,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            parser=path_option("out"),
+            help="Where the files are written.",
+        ),
     ] = Path("certs"),
     days: Annotated[
         int,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from downpour.cli.options import AsJson, DataDir, number, whole_number
+from downpour.cli.options import AsJson, DataDir, number, path_option, whole_number
 from downpour.cli.printing import check_format, err, note, out, print_json
 from downpour.errors import SpecError
 
@@ -45,7 +45,7 @@ TracesFile = Annotated[
     Path,
     typer.Argument(
         metavar="TRACES",
-        parser=Path,
+        parser=path_option("TRACES"),
         help="A trace as an .npz file, a row a task; traces/README.md describes the columns.",
     ),
 ]
@@ -91,7 +91,7 @@ FigureFile = Annotated[
     typer.Option(
         "--figure",
         metavar="FILE",
-        parser=Path,
+        parser=path_option("figure"),
         help="Draw mitigation, gradient lost and extra work into this .png or .svg file.",
     ),
 ]
@@ -100,7 +100,7 @@ SpecFile = Annotated[
     typer.Option(
         "--spec",
         metavar="FILE",
-        parser=Path,
+        parser=path_option("spec"),
         help="Train this experiment with the shards that counted in each round, here and now, and "
         "show its accuracy; shards and rounds are the comparison's.",
     ),

@@ -19,6 +19,7 @@ from downpour.cli.options import (
     OutDir,
     Shared,
     TensorBoard,
+    path_option,
 )
 from downpour.cli.printing import err, note, out, print_json
 from downpour.cli.trust_options import with_credentials
@@ -35,7 +36,10 @@ _FAILED = 1
 @with_credentials
 def experiment(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A TOML file that says what to run.")
+        Path,
+        typer.Argument(
+            metavar="FILE", parser=path_option("FILE"), help="A TOML file that says what to run."
+        ),
     ],
     out_dir: OutDir = None,
     shared: Shared = SHARED,
@@ -89,7 +93,9 @@ def report(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="FOLDER", help="A folder of `downpour experiment`, or of one experiment."
+            metavar="FOLDER",
+            parser=path_option("FOLDER"),
+            help="A folder of `downpour experiment`, or of one experiment.",
         ),
     ],
     out_dir: Annotated[
@@ -97,6 +103,7 @@ def report(
         typer.Option(
             "--out",
             metavar="DIR",
+            parser=path_option("out"),
             help="Where it is written.",
             show_default="FOLDER/report, or ./results/ID of one experiment",
         ),

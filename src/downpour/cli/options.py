@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from downpour.manager.options import DEFAULT_MANAGER, DEFAULT_SHARED
+from downpour.paths import path_of
 
 
 def whole_number(text: str) -> int:
@@ -34,6 +36,15 @@ def number(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is no number") from None
 
 
+def path_option(field: str) -> Callable[[str], Path]:
+    """Make what reads a path; the usual parser looks at it, and waits where no Ctrl-C arrives."""
+
+    def read(text: str) -> Path:
+        return path_of(field, text)
+
+    return read
+
+
 Manager = Annotated[
     str,
     typer.Option(
@@ -49,7 +60,7 @@ Shared = Annotated[
         "--shared",
         envvar="DOWNPOUR_SHARED",
         metavar="DIR",
-        parser=Path,  # the usual one would look at the folder, and wait where no Ctrl-C arrives
+        parser=path_option("shared"),
         help="The shared directory, as this machine sees it.",
     ),
 ]
@@ -78,14 +89,20 @@ TensorBoard = Annotated[
     typer.Option(
         "--tensorboard",
         metavar="DIR",
-        parser=Path,
+        parser=path_option("tensorboard"),
         help="Also write event files for TensorBoard, each run's into a folder of its own in DIR.",
         show_default="not written",
     ),
 ]
 OutDir = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Where results go.", show_default="./results/NAME"),
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        parser=path_option("out"),
+        help="Where results go.",
+        show_default="./results/NAME",
+    ),
 ]
 ManagerElsewhere = Annotated[
     str,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from downpour.cli.help import Command
-from downpour.cli.options import AsJson, whole_number
+from downpour.cli.options import AsJson, path_option, whole_number
 from downpour.cli.printing import err, note, out, print_json
 from downpour.errors import SpecError
 
@@ -37,7 +37,7 @@ TracesFile = Annotated[
     Path,
     typer.Argument(
         metavar="TRACES",
-        parser=Path,
+        parser=path_option("TRACES"),
         help="A trace as an .npz file, a row a task; traces/README.md describes the columns.",
     ),
 ]
@@ -46,7 +46,7 @@ PredictorFile = Annotated[
     typer.Option(
         "--predictor",
         metavar="FILE",
-        parser=Path,
+        parser=path_option("predictor"),
         help="Score this file's predictor.",
         show_default="the one that is shipped",
     ),
@@ -137,7 +137,12 @@ def train(
     traces: TracesFile,
     file: Annotated[
         Path,
-        typer.Option("--out", metavar="FILE", parser=Path, help="The file to write (safetensors)."),
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            parser=path_option("out"),
+            help="The file to write (safetensors).",
+        ),
     ],
     nets: Nets = 2,
     epochs: Epochs = 60,

@@ -63,6 +63,7 @@ def run(
             data_dir=data_dir,
             patience=patience,
             on_status=with_spec_shown(spec, display.show) if for_people else display.show,
+            progress=False,
             tensorboard=tensorboard,
         )
     print_result(result, as_json=as_json, as_csv=as_csv)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
+from downpour.cli.options import path_option
 from downpour.errors import SpecError
 from downpour.runtime.spec_file import read_spec
 from downpour.spec import Spec
@@ -82,7 +83,10 @@ def _read(file: Path | None, given: Mapping[str, Any]) -> Spec:
 
 def _file() -> inspect.Parameter:
     argument = typer.Argument(
-        metavar="FILE", help="A TOML file that says what to run.", show_default=False
+        metavar="FILE",
+        parser=path_option("FILE"),
+        help="A TOML file that says what to run.",
+        show_default=False,
     )
     return _parameter("file", Annotated[Path | None, argument])
 

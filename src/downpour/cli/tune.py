@@ -19,6 +19,7 @@ from downpour.cli.options import (
     OutDir,
     Shared,
     TensorBoard,
+    path_option,
 )
 from downpour.cli.printing import err, note, out, print_json
 from downpour.cli.trust_options import with_credentials
@@ -33,7 +34,10 @@ _FAILED = 1
 @with_credentials
 def tune(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A TOML file that says what to search.")
+        Path,
+        typer.Argument(
+            metavar="FILE", parser=path_option("FILE"), help="A TOML file that says what to search."
+        ),
     ],
     out_dir: OutDir = None,
     shared: Shared = SHARED,

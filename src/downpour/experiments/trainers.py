@@ -61,6 +61,7 @@ class Embedded:
                 shared=self.shared,
                 data_dir=self.data_dir,
                 on_status=on_status,
+                progress=False,
             ).experiment
         except ExperimentFailed as failed:
             experiment = failed.experiment

@@ -47,7 +47,7 @@ def checked_patience(patience: float) -> float:
     Raises:
         SpecError: it is no number from 0.1 to 1000.
     """
-    if not _PATIENCE_MIN <= patience <= _PATIENCE_MAX:
+    if not isinstance(patience, int | float) or not _PATIENCE_MIN <= patience <= _PATIENCE_MAX:
         accepted = f"must be a number from {_PATIENCE_MIN} to {_PATIENCE_MAX:g}; 1 is usual"
         raise SpecError("patience", patience, accepted)
     return patience

@@ -1,6 +1,6 @@
 """Progress bars of one experiment: how many epochs are done, and how far this one has come.
 
-Drawn on a terminal only; whoever writes to a file or a pipe gets no bars. Fits 80 columns.
+Drawn on a terminal, where they fit 80 columns, and in a notebook. A file or a pipe gets no bars.
 """
 
 from __future__ import annotations
@@ -29,18 +29,24 @@ class ProgressDisplay:
     """
 
     def __init__(self, console: Console) -> None:
-        self.bars = Progress(
-            *_columns(), console=console, disable=not console.is_terminal, transient=True
-        )
+        self._in_notebook = console.is_jupyter
+        shown = console.is_terminal or self._in_notebook
+        self.bars = Progress(*_columns(), console=console, disable=not shown, transient=True)
         self._epochs = self.bars.add_task("starting workers", total=None, count="")
         self._shards = self.bars.add_task("", total=None, visible=False, count="")
 
     def __enter__(self) -> Self:
-        self.bars.start()
+        if self._in_notebook:
+            self._cell = _Cell(self.bars)
+        else:
+            self.bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.bars.stop()
+        if self._in_notebook:
+            self._cell.clear()
+        else:
+            self.bars.stop()
 
     def again(self, description: str) -> None:
         """Begin from the start, with another experiment."""
@@ -70,6 +76,27 @@ class ProgressDisplay:
             count=f"{sum(task.has_update for task in status.tasks)}/{len(status.tasks)}",
             visible=running and bool(status.tasks),
         )
+        if self._in_notebook:
+            self._cell.draw()
+
+
+class _Cell:
+    """Bars in the output of a notebook's cell, drawn again in place.
+
+    Rich's own way needs ipywidgets, which many notebooks lack, and warns at each drawing.
+    """
+
+    def __init__(self, bars: Progress) -> None:
+        from IPython.display import display
+
+        self._bars = bars
+        self._handle = display(bars, display_id=True)
+
+    def draw(self) -> None:
+        self._handle.update(self._bars)
+
+    def clear(self) -> None:
+        self._handle.update(Text())
 
 
 class _TimeLeft(TimeRemainingColumn):

@@ -13,6 +13,7 @@ import dataclasses
 import io
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from downpour.errors import FileCorrupt, MissingPackage
+from downpour.paths import path_of
 from downpour.reports.mitigation import Cost, Stragglers, costs_of, stragglers_of
 from downpour.runtime.facts import (
     Aggregated,
@@ -39,6 +41,8 @@ from downpour.values import BLAMELESS
 if TYPE_CHECKING:
     import pandas as pd
 
+_REASON_SHOWN = 200
+_COLUMNS = 100
 _LAID_FLAT = {"class_accuracy", "stragglers"}
 
 State = Literal["preparing", "running", "finished", "failed", "cancelled"]
@@ -136,13 +140,15 @@ class Result:
     stragglers: Stragglers | None = None
 
     @classmethod
-    def read(cls, folder: Path) -> Result:
-        """Read the result of the experiment that lies in a folder.
+    def read(cls, folder: str | os.PathLike[str]) -> Result:
+        """Read the result of the experiment that lies in a folder, `SHARED/experiments/ID`.
 
         Raises:
+            SpecError: where it is no path.
             FileMissing: where the folder has no record.
             FileCorrupt: where the record was altered.
         """
+        folder = path_of("folder", folder)
         return _folded(read_record(folder / RECORD_NAME), folder)
 
     @classmethod
@@ -164,6 +170,25 @@ class Result:
             FileCorrupt: where it tells of no submission.
         """
         return _folded(record, folder)
+
+    def __repr__(self) -> str:
+        """Say in one line what it is, how far it came and how well."""
+        count = len(self.rounds)
+        told = [self.state, f"{count} epoch{'' if count == 1 else 's'}"]
+        told += [f"accuracy {self.accuracy:.2%}"] if self.accuracy is not None else []
+        told += [f"{self.total_seconds:.1f} s"]
+        told += [self.reason[:_REASON_SHOWN]] if self.reason else []
+        return f"<Result {self.experiment}: {', '.join(told)}>"
+
+    def _repr_html_(self) -> str:
+        """Show a notebook what `downpour results` shows a terminal."""
+        from rich.console import Console
+
+        from downpour.reports.tables import result_table
+
+        console = Console(file=io.StringIO(), record=True, width=_COLUMNS, force_jupyter=False)
+        console.print(result_table(self))
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
     @property
     def accuracy(self) -> float | None:

@@ -1,0 +1,36 @@
+"""A path as a user gives it → a `Path`, or a refusal; no file is looked at, for that takes time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from downpour.errors import SpecError
+
+_NAME_BYTES_MAX = 255
+_PATH_BYTES_MAX = 4095  # Linux's PATH_MAX, less the byte that ends it
+
+
+def path_of(field: str, given: object) -> Path:
+    """Return a path, `~` put into full.
+
+    Raises:
+        SpecError: it is empty, no path, of a user that is not there, or longer than a system takes.
+    """
+    if not isinstance(given, str | os.PathLike):
+        raise SpecError(field, given, "must be a path, as text or a Path")
+    text = os.fspath(given)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise SpecError(field, text, "must be a path; '.' is the current folder")
+    try:
+        path = Path(text).expanduser()
+        longest = max(len(os.fsencode(part)) for part in (*path.parts, ""))
+        whole = len(os.fsencode(path))
+    except (RuntimeError, UnicodeError):
+        raise SpecError(
+            field, text, "must be a path: no such user, or no such characters"
+        ) from None
+    if longest > _NAME_BYTES_MAX or whole > _PATH_BYTES_MAX:
+        most = f"{_PATH_BYTES_MAX} bytes, and {_NAME_BYTES_MAX} between two slashes"
+        raise SpecError(field, text, f"must be a path of at most {most}")
+    return path
