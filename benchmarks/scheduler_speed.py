@@ -78,7 +78,11 @@ def answers(command: do.Command, number: int) -> Iterator[on.Event]:
         case do.Prepare():
             samples = (1,) * (command.spec.shards or 0)
             yield on.Prepared(
-                at_seconds=0.0, experiment="one", shard_samples=samples, model=file("m")
+                at_seconds=0.0,
+                experiment="one",
+                dataset="d",
+                shard_samples=samples,
+                model=file("m"),
             )
         case do.Assign() if number % FAIL_EVERY == 0:
             yield on.AttemptFailed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from downpour.datasets import prepare
+from downpour.datasets import open_prepared, prepare
 from downpour.datasets.preparation import _write, prepared_key
 from downpour.datasets.source import Arrays, Found
 from downpour.errors import SharedDirectoryError, SpecError
@@ -24,12 +25,24 @@ from downpour.spec import Spec
 
 
 class Counted:
-    """A source that counts how often it is decoded."""
+    """A source that counts how often it is looked for and decoded.
 
-    def __init__(self, fingerprint: str = "one", failures: int = 0) -> None:
+    Its files have a fingerprint, its examples hold one level, and `others` were read besides.
+    """
+
+    def __init__(
+        self,
+        fingerprint: str = "one",
+        failures: int = 0,
+        level: float = 0.0,
+        others: tuple[Path, ...] | None = (),
+    ) -> None:
+        self.looks = 0
         self.reads = 0
         self.failures = failures
         self.fingerprint = fingerprint
+        self.level = level
+        self.others = others
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Accept all."""
@@ -37,14 +50,37 @@ class Counted:
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
         """Find what was given."""
         del spec, data_dir, downloads
+        self.looks += 1
         return Found(fingerprint=(self.fingerprint,), read=self._read)
 
     def _read(self) -> Arrays:
         self.reads += 1
         if self.reads <= self.failures:
             raise RuntimeError("power cut")
-        x, y = np.zeros((10, 2)), np.arange(10) % 2
-        return Arrays(train_x=x, train_y=y, test_x=x, test_y=y)
+        x, y = np.full((10, 2), self.level), np.arange(10) % 2
+        return Arrays(train_x=x, train_y=y, test_x=x, test_y=y, files=self.others)
+
+
+class Gone(Counted):
+    """A source whose files are not on this machine."""
+
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
+        """Find nothing."""
+        del spec, data_dir, downloads
+        raise SpecError("data_path", "set.npz", "no such file or folder")
+
+
+def folders(root: Path) -> list[Path]:
+    """Return the folders of prepared datasets, whole or not."""
+    return [path for path in root.iterdir() if path.is_dir() and path.name != "sources"]
+
+
+def flipped(path: Path) -> bytes:
+    """Alter one bit in the middle of a file; returns what it holds now."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    return bytes(content)
 
 
 def test_ten_that_start_together_decode_once(tmp_path: Path) -> None:
@@ -57,24 +93,126 @@ def test_ten_that_start_together_decode_once(tmp_path: Path) -> None:
 
 
 def test_what_changes_the_content_changes_the_name(tmp_path: Path) -> None:
-    """Limits, sizes and the source's files count; what only steers training does not."""
+    """Limits and the examples themselves count; what only steers training does not."""
     base = prepared_key(Counted(), Spec.make({}), tmp_path)
     assert (
         prepared_key(Counted(), Spec.make({"seed": 3, "epochs": 9, "batch_size": 7}), tmp_path)
         == base
     )
     assert prepared_key(Counted(), Spec.make({"train_limit": 5}), tmp_path) != base
-    assert prepared_key(Counted("another"), Spec.make({}), tmp_path) != base
+    assert prepared_key(Counted("another", level=1.0), Spec.make({}), tmp_path) != base
+
+
+def test_the_same_examples_from_another_place_are_the_same_dataset(tmp_path: Path) -> None:
+    """A copy of the files on another machine leads to the folder that is there."""
+    base = prepared_key(Counted(), Spec.make({}), tmp_path)
+    copy = Counted("elsewhere")
+    assert prepared_key(copy, Spec.make({}), tmp_path) == base
+    assert copy.reads == 1
+    assert prepared_key(copy, Spec.make({}), tmp_path) == base
+    assert copy.reads == 1
 
 
 def test_a_changed_file_is_another_dataset(tmp_path: Path) -> None:
-    """A file's time of change is part of the name: an old folder is never taken for it."""
+    """A file is read again when its size or time of change differ, and named by what it holds."""
     path = tmp_path / "set.npz"
-    np.savez(path, x=np.ones((10, 2)), y=np.arange(10) % 2)
     spec = Spec.make({"dataset": "npz", "data_path": str(path)})
+    np.savez(path, x=np.ones((10, 2)), y=np.arange(10) % 2)
     before = prepare(spec, tmp_path / "datasets")
     os.utime(path, (1, 1))
+    assert prepare(spec, tmp_path / "datasets") == before
+    np.savez(path, x=np.zeros((10, 2)), y=np.arange(10) % 2)
     assert prepare(spec, tmp_path / "datasets") != before
+
+
+def test_what_an_experiment_began_with_needs_no_source(tmp_path: Path) -> None:
+    """A manager that resumes on a machine without the files opens the folder that is there."""
+    key = prepared_key(Counted(), Spec.make({}), tmp_path)
+    nowhere = Gone()
+    assert prepared_key(nowhere, Spec.make({}), tmp_path, begun_with=key) == key
+    assert nowhere.looks == 0
+
+
+def test_a_changed_source_does_not_change_what_an_experiment_began_with(tmp_path: Path) -> None:
+    """It goes on with the examples of its first rounds; the next experiment has the new ones."""
+    key = prepared_key(Counted(), Spec.make({}), tmp_path)
+    changed = Counted("two", level=1.0)
+    assert prepared_key(changed, Spec.make({}), tmp_path, begun_with=key) == key
+    assert prepared_key(changed, Spec.make({}), tmp_path) != key
+
+
+def test_a_folder_that_is_gone_is_made_again_from_the_same_source(tmp_path: Path) -> None:
+    """From its source, which must come to the same examples."""
+    key = prepared_key(Counted(), Spec.make({}), tmp_path)
+    shutil.rmtree(tmp_path / key)
+    assert prepared_key(Counted(), Spec.make({}), tmp_path, begun_with=key) == key
+    open_prepared(tmp_path, key)
+    shutil.rmtree(tmp_path / key)
+    changed = Counted("two", level=1.0)
+    with pytest.raises(SpecError, match=f"has changed since the experiment began with {key}"):
+        prepared_key(changed, Spec.make({}), tmp_path, begun_with=key)
+
+
+def test_a_folder_that_is_gone_with_its_source_is_told_as_that(tmp_path: Path) -> None:
+    """One line names the source that is missing, and why it is needed."""
+    key = prepared_key(Counted(), Spec.make({}), tmp_path)
+    shutil.rmtree(tmp_path / key)
+    wanted = f"data_path = 'set.npz': no such file or folder; it is needed again, for {key}"
+    with pytest.raises(SpecError, match=wanted):
+        prepared_key(Gone(), Spec.make({}), tmp_path, begun_with=key)
+
+
+@pytest.mark.parametrize("name", ["train_x.npy", "facts.json"])
+def test_altered_bytes_are_made_good_from_the_source(tmp_path: Path, name: str) -> None:
+    """What was altered is kept aside, for others may have mapped it."""
+    key = prepared_key(Counted(), Spec.make({}), tmp_path)
+    altered = flipped(tmp_path / key / name)
+    assert prepared_key(Counted(), Spec.make({}), tmp_path) == key
+    open_prepared(tmp_path, key)
+    assert (tmp_path / f".{key}.damaged" / name).read_bytes() == altered
+
+
+def test_other_files_that_were_read_are_watched(tmp_path: Path) -> None:
+    """What a source has read besides its own files is decoded again when one of them changes."""
+    table = tmp_path / "table.csv"
+    table.write_text("1,2")
+    source = Counted(others=(table,))
+    for _ in range(2):
+        prepared_key(source, Spec.make({}), tmp_path / "datasets")
+    assert source.reads == 1
+    table.write_text("1,2\n3,4")
+    prepared_key(source, Spec.make({}), tmp_path / "datasets")
+    assert source.reads == 2
+
+
+def test_a_source_that_does_not_say_what_it_read_is_asked_each_time(tmp_path: Path) -> None:
+    """And what it returns decides whether it is the same dataset."""
+    source = Counted(others=None)
+    before = prepared_key(source, Spec.make({}), tmp_path)
+    assert prepared_key(source, Spec.make({}), tmp_path) == before
+    source.level = 1.0
+    assert prepared_key(source, Spec.make({}), tmp_path) != before
+    assert source.reads == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "accepted"),
+    [
+        (OSError(errno.EIO, "Input/output error", "/data/a.png"), "/data/a.png: Input/output"),
+        (MemoryError(), "does not fit into the memory"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_not_blamed_on_the_shared_directory(
+    tmp_path: Path, error: Exception, accepted: str
+) -> None:
+    """The line names the dataset and its file."""
+
+    class Unreadable(Counted):
+        def _read(self) -> Arrays:
+            raise error
+
+    with pytest.raises(SpecError, match=accepted):
+        prepared_key(Unreadable(), Spec.make({}), tmp_path)
 
 
 def test_a_preparation_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -82,7 +220,7 @@ def test_a_preparation_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     source = Counted(failures=1)
     with pytest.raises(RuntimeError):
         prepared_key(source, Spec.make({}), tmp_path)
-    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert not folders(tmp_path)
     key = prepared_key(Counted(), Spec.make({}), tmp_path / "other")
     (tmp_path / f".{key}.partial").mkdir()
     assert prepared_key(source, Spec.make({}), tmp_path) == key
@@ -92,7 +230,7 @@ def test_a_preparation_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """A file where the folder should be is the shared directory's fault, in one line."""
     (tmp_path / "datasets").write_text("in the way")
-    with pytest.raises(SharedDirectoryError, match="cannot be written"):
+    with pytest.raises(SharedDirectoryError, match="not a folder"):
         prepared_key(Counted(), Spec.make({}), tmp_path / "datasets")
 
 
@@ -102,8 +240,20 @@ def test_a_machine_that_asked_too_early_does_not_decode_again(
     """An NFS client goes on believing that the folder is missing while another one makes it."""
     key = prepared_key(Counted(), Spec.make({}), tmp_path)
     late = Counted()
-    is_dir = Path.is_dir
-    monkeypatch.setattr(Path, "is_dir", lambda path: path.name != key and is_dir(path))
+    seen: set[str] = set()
+    listing, opening = os.listdir, os.open
+
+    def noted(path: Path) -> list[str]:
+        seen.add(str(path))
+        return listing(path)
+
+    def as_a_client_sees_it(path: Path, flags: int, mode: int = 0o777) -> int:
+        if Path(path).suffix == ".json" and str(Path(path).parent) not in seen:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        return opening(path, flags, mode)
+
+    monkeypatch.setattr(os, "listdir", noted)
+    monkeypatch.setattr(os, "open", as_a_client_sees_it)
     assert prepared_key(late, Spec.make({}), tmp_path) == key
     assert late.reads == 0
 
@@ -135,7 +285,7 @@ def test_a_full_disk_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyP
         patch.setattr(Path, "open", full)
         with pytest.raises(SharedDirectoryError, match="No space left on device"):
             prepared_key(Counted(), Spec.make({}), tmp_path)
-    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert not folders(tmp_path)
     prepared_key(Counted(), Spec.make({}), tmp_path)
 
 

@@ -28,7 +28,9 @@ def core() -> Scheduler:
     core.handle(on.ExperimentSubmitted(at_seconds=2.0, experiment="one", spec=spec))
     model = PublishedFile(name="m0", size_bytes=8, checksum="0" * 32)
     core.handle(
-        on.Prepared(at_seconds=3.0, experiment="one", shard_samples=(10, 10, 20), model=model)
+        on.Prepared(
+            at_seconds=3.0, experiment="one", dataset="d", shard_samples=(10, 10, 20), model=model
+        )
     )
     return core
 

@@ -67,7 +67,11 @@ class Story:
         spec = Spec(shards=2, epochs=2)
         self.happen(on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec))
         samples = (AT_SAMPLES, AT_SAMPLES)
-        self.happen(on.Prepared(at_seconds=10.0, experiment="e", shard_samples=samples, model=FILE))
+        self.happen(
+            on.Prepared(
+                at_seconds=10.0, experiment="e", dataset="d", shard_samples=samples, model=FILE
+            )
+        )
 
     def happen(self, event: on.Event) -> None:
         """Let it happen."""

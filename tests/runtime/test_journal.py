@@ -34,7 +34,7 @@ UPDATE = Update(
 )
 ONE_OF_EACH: tuple[Entry, ...] = (
     on.ExperimentSubmitted(at_seconds=0.5, experiment="one", spec=Spec(shards=2, split="class")),
-    on.Prepared(at_seconds=1.0, experiment="one", shard_samples=(3, 4), model=FILE),
+    on.Prepared(at_seconds=1.0, experiment="one", dataset="d", shard_samples=(3, 4), model=FILE),
     do.Assign(
         cause=1, worker="ann", attempt=ATTEMPT, model=FILE, optimizer_state=None, reason="idle – so"
     ),

@@ -27,7 +27,9 @@ def submitted(name: str) -> on.ExperimentSubmitted:
 def test_experiments_are_replayed_in_the_order_in_which_things_happened() -> None:
     """The second experiment begins when the first one has ended, whichever name sorts first."""
     over = do.Conclude(cause=2, experiment="z", ending="cancelled", reason="enough")
-    begun = on.Prepared(at_seconds=0.0, experiment="a", shard_samples=(1,), model=MODEL)
+    begun = on.Prepared(
+        at_seconds=0.0, experiment="a", dataset="d", shard_samples=(1,), model=MODEL
+    )
     stories = {
         "a": [line(1, 2, submitted("a")), line(2, 4, begun)],
         "z": [line(1, 1, submitted("z")), line(2, 3, over)],

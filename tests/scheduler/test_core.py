@@ -22,7 +22,13 @@ def begin(make: Make, options: SchedulerOptions | None = None) -> tuple[Schedule
     spec = make.spec(shards=1, epochs=1, retries=0)
     scheduler.handle(on.ExperimentSubmitted(at_seconds=1.0, experiment="one", spec=spec))
     commands = scheduler.handle(
-        on.Prepared(at_seconds=2.0, experiment="one", shard_samples=(10,), model=make.file("m0"))
+        on.Prepared(
+            at_seconds=2.0,
+            experiment="one",
+            dataset="d",
+            shard_samples=(10,),
+            model=make.file("m0"),
+        )
     )
     assert isinstance(commands[0], do.Assign)
     return scheduler, commands[0]
@@ -43,7 +49,13 @@ def test_shards_that_nobody_asked_for_end_the_experiment(make: Make) -> None:
     spec = make.spec(shards=2)
     scheduler.handle(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
     commands = scheduler.handle(
-        on.Prepared(at_seconds=1.0, experiment="one", shard_samples=(10,), model=make.file("m0"))
+        on.Prepared(
+            at_seconds=1.0,
+            experiment="one",
+            dataset="d",
+            shard_samples=(10,),
+            model=make.file("m0"),
+        )
     )
     assert [type(command) for command in commands] == [do.Conclude]
     assert scheduler.experiments["one"].reason.endswith("cut into 1 shards instead of 2")

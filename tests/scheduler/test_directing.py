@@ -52,7 +52,11 @@ class Stage:
             self.happen(on.WorkerJoined, worker=worker)
         self.happen(on.ExperimentSubmitted, experiment="one", spec=make.spec(epochs=2))
         self.happen(
-            on.Prepared, experiment="one", shard_samples=(10, 10, 10), model=make.file("m0")
+            on.Prepared,
+            experiment="one",
+            dataset="d",
+            shard_samples=(10, 10, 10),
+            model=make.file("m0"),
         )
 
     def _decide(self, view: RoundView) -> list[Action]:
@@ -214,7 +218,7 @@ def test_no_policy_is_asked_about_what_is_read_in_a_journal(stage: Stage) -> Non
     core.replay(0.0, entry)
     model = stage.make.file("m0")
     prepared = on.Prepared(
-        at_seconds=0.0, experiment="one", shard_samples=(10, 10, 10), model=model
+        at_seconds=0.0, experiment="one", dataset="d", shard_samples=(10, 10, 10), model=model
     )
     core.replay(0.0, prepared)
     stage.wishes, asked = [wish], len(stage.views)

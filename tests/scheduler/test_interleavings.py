@@ -316,7 +316,9 @@ class Surroundings(RuleBasedStateMachine):
         if isinstance(effect, do.Prepare):
             samples = (10,) * (effect.spec.shards or 0)
             first = effect.model or self.make.file("m0")
-            self._happen(on.Prepared, experiment=name, shard_samples=samples, model=first)
+            self._happen(
+                on.Prepared, experiment=name, dataset="d", shard_samples=samples, model=first
+            )
         elif isinstance(effect, do.Aggregate):
             model = self.make.file(f"m{effect.round + 1}")
             self._happen(on.Aggregated, experiment=name, round=effect.round, model=model)

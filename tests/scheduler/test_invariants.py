@@ -27,7 +27,11 @@ def scheduler(make: Make) -> Scheduler:
         scheduler.handle(on.ExperimentSubmitted(at_seconds=1.0, experiment=name, spec=make.spec()))
     scheduler.handle(
         on.Prepared(
-            at_seconds=2.0, experiment="one", shard_samples=(10, 10, 10), model=make.file("m0")
+            at_seconds=2.0,
+            experiment="one",
+            dataset="d",
+            shard_samples=(10, 10, 10),
+            model=make.file("m0"),
         )
     )
     check_invariants(scheduler)

@@ -44,7 +44,7 @@ def kept(make: Make) -> Kept:
     kept.happen(
         on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec),
         on.ExperimentSubmitted(at_seconds=0.0, experiment="next", spec=spec),
-        on.Prepared(at_seconds=0.0, experiment="e", shard_samples=(1,), model=model),
+        on.Prepared(at_seconds=0.0, experiment="e", dataset="d", shard_samples=(1,), model=model),
         on.WorkerJoined(at_seconds=0.0, worker="ann"),
     )
     return kept
@@ -71,3 +71,22 @@ def test_an_experiment_whose_result_is_there_is_finished_without_the_conclusion(
     )
     assert [type(entry) for entry in kept.entries[-2:]] == [on.ModelPublished, do.Conclude]
     assert durable(kept.replayed(-1)) == durable(kept.core)
+
+
+def test_what_an_experiment_began_with_is_asked_for_again(kept: Kept, make: Make) -> None:
+    """A core that resumes names the dataset, and takes no other one for it."""
+    core = kept.replayed(len(kept.entries))
+    (asked,) = core.resume()
+    assert isinstance(asked, do.Prepare)
+    assert asked.dataset == "d"
+    assert asked.model == make.file("m0")
+    other = on.Prepared(
+        at_seconds=1.0,
+        experiment="e",
+        dataset="another",
+        shard_samples=(1,),
+        model=make.file("m0"),
+    )
+    core.handle(other)
+    assert core.experiments["e"].life.state == "failed"
+    assert "not the one that this experiment began with" in core.experiments["e"].reason

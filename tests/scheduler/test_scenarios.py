@@ -112,6 +112,7 @@ class Reader:
         return on.Prepared(
             at_seconds=at,
             experiment=experiment,
+            dataset="d",
             shard_samples=(10,) * shards,
             model=self._make.file("m0"),
         )

@@ -42,18 +42,29 @@ __all__ = [
 ]
 
 
-def prepare(spec: Spec, datasets_root: Path, data_dir: Path | None = None) -> str:
+def prepare(
+    spec: Spec, datasets_root: Path, data_dir: Path | None = None, begun_with: str | None = None
+) -> str:
     """Decode the spec's dataset once; return the bare name of its folder under `datasets_root`.
 
-    Safe to call from many processes together: one decodes, the others wait; a second call returns
-    at once. `data_dir` is searched for the files of well-known datasets before the cache
-    `datasets_root/downloads`, and for a relative `data_path` before the working directory.
+    The name is the dataset's key: it follows from the content, so that equal keys are equal
+    examples. Safe to call from many processes together: one decodes, the others wait; a second
+    call returns at once.
+
+    Args:
+        spec: names the dataset.
+        datasets_root: where prepared datasets are.
+        data_dir: is searched for the files of well-known datasets before the cache
+            `datasets_root/downloads`, and for a relative `data_path` before the working directory.
+        begun_with: the key that an experiment goes on with. Its source is not needed while the
+            folder is whole, and must come to the same key where it is not.
 
     Raises:
-        SpecError: the dataset is unknown, its files are nowhere, or it does not fit the spec.
-        SharedDirectoryError: the folder cannot be written.
+        SpecError: the dataset is unknown, its files are nowhere, or it does not fit the spec; or it
+            is not what the experiment has begun with.
+        SharedDirectoryError: the folder cannot be written or read.
     """
-    return prepared_key(_source(spec), spec, datasets_root, data_dir)
+    return prepared_key(_source(spec), spec, datasets_root, data_dir, begun_with)
 
 
 def check_source(spec: Spec, data_dir: Path | None = None) -> None:

@@ -1,17 +1,23 @@
 """Decoding a dataset once, into a folder that all workers map into memory.
 
-The folder's name follows from everything that determines its content, so a second preparation of
-the same finds it and returns at once, and a changed source gets a folder of its own. The folder is
-made beside its place under a lock, flushed to the disk, and renamed into place: it is there whole
-or not at all, however many processes start together or die in between.
+The folder is named by its content, see `prepared`: the same examples are the same folder, wherever
+they came from, and what an experiment began with is found again without its source. Beside the
+folders, `sources/` remembers what each source was decoded to, so that a second preparation of
+unchanged files returns at once. A folder is made beside its place under a lock, flushed to the
+disk, and renamed into place: it is there whole or not at all, however many processes start together
+or die in between.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,46 +27,144 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from downpour.datasets.decoding import Decoded, decoded
-from downpour.datasets.prepared import ARRAYS, FACTS_FILE, described, read_facts
-from downpour.datasets.source import Found, Source
-from downpour.errors import SharedDirectoryError, SpecError
+from downpour.datasets.prepared import (
+    ARRAYS,
+    FACTS_FILE,
+    described,
+    facts_checksum,
+    open_prepared,
+    read_facts,
+)
+from downpour.datasets.source import Found, Source, fingerprint
+from downpour.errors import FileCorrupt, FileMissing, SpecError, StoreError
 from downpour.spec import Spec
-from downpour.store.directory import names_in
+from downpour.store.directory import names_in, read_regular
+from downpour.store.patience import Patience
 from downpour.store.publish import sync_directory
+from downpour.store.trouble import writing
+
+log = logging.getLogger(__name__)
 
 # Part of every name; to be raised with any change of what is written for the same source.
-FORMAT = 1
+FORMAT = 2
 DOWNLOADS = "downloads"
+SOURCES = "sources"
+
+_LOOKS = Patience(seconds=0.2)
+"""A folder that another machine has just made may be seen only at the second look."""
 
 
 def prepared_key(
-    source: Source, spec: Spec, datasets_root: Path, data_dir: Path | None = None
+    source: Source,
+    spec: Spec,
+    datasets_root: Path,
+    data_dir: Path | None = None,
+    begun_with: str | None = None,
 ) -> str:
     """Return the name of the prepared folder under `datasets_root`, making it where it is missing.
 
+    What an experiment has `begun_with` is what it goes on with: the source is not looked at while
+    that folder is whole.
+
     Raises:
-        SpecError: the source's files are nowhere, or the spec does not fit what they hold.
-        SharedDirectoryError: the folder cannot be written.
+        SpecError: the source's files are nowhere, or the spec does not fit what they hold; or the
+            experiment has begun with a folder that is gone, and its source has changed.
+        SharedDirectoryError: the folder cannot be written or read.
     """
-    found = source.find(spec, data_dir, datasets_root / DOWNLOADS)
-    key = _key(spec, found)
-    folder = datasets_root / key
-    if not folder.is_dir():
-        try:
-            datasets_root.mkdir(parents=True, exist_ok=True)
-            with FileLock(datasets_root / f".{key}.lock"):
-                # An NFS client that asked too early believes that there is none, until it lists.
-                if key not in names_in(datasets_root):
-                    _make(folder, decoded(found.read(), spec))
-        except OSError as error:
-            reason = f"dataset {spec.dataset} cannot be written ({error.strerror or error})"
-            raise SharedDirectoryError(datasets_root, reason) from error
-    if spec.flip and not read_facts(folder).get("images"):
+    if begun_with is None:
+        key = _decoded_key(source, spec, datasets_root, data_dir)
+    elif (reason := _damage(datasets_root, begun_with)) is None:
+        key = begun_with
+    else:
+        log.warning("a dataset is decoded again: %s", reason)
+        key = _same_key_again(source, spec, datasets_root, data_dir, begun_with, reason)
+    if spec.flip and not read_facts(datasets_root / key).get("images"):
         raise SpecError("flip", value=True, accepted=f"dataset '{spec.dataset}' has no images")
     return key
 
 
-def _key(spec: Spec, found: Found) -> str:
+def _decoded_key(source: Source, spec: Spec, root: Path, data_dir: Path | None) -> str:
+    """Decode what the source finds now, unless that was done before."""
+    with _reading(spec):
+        found = source.find(spec, data_dir, root / DOWNLOADS)
+    name = _source_name(spec, found)
+    key = _remembered(root, name)
+    if key is not None:
+        return key
+    with writing(root, f"dataset {spec.dataset}"):
+        with suppress(FileExistsError):
+            (root / SOURCES).mkdir(parents=True)
+        with FileLock(root / SOURCES / f".{name}.lock"):
+            # An NFS client that asked too early believes that there is none, until it lists.
+            names_in(root / SOURCES)
+            return _remembered(root, name) or _decode(found, spec, root, name)
+
+
+def _same_key_again(
+    source: Source, spec: Spec, root: Path, data_dir: Path | None, begun_with: str, reason: str
+) -> str:
+    """Decode what an experiment has begun with, where its folder is gone or damaged."""
+    try:
+        key = _decoded_key(source, spec, root, data_dir)
+    except SpecError as error:
+        accepted = f"{error.accepted}; it is needed again, for {reason}"
+        raise SpecError(error.field, error.value, accepted) from None
+    if key != begun_with:
+        accepted = f"has changed since the experiment began with {begun_with}, and {reason}"
+        raise SpecError("dataset", spec.dataset, accepted)
+    return key
+
+
+def _decode(found: Found, spec: Spec, root: Path, name: str) -> str:
+    with _reading(spec):
+        arrays = found.read()
+    content = decoded(arrays, spec)
+    text = _facts_text(content)
+    key = f"{_readable(spec)}-{facts_checksum(text)}"
+    with FileLock(root / f".{key}.lock"):
+        if key not in names_in(root) or _damage(root, key) is not None:
+            _make(root / key, content, text)
+    if arrays.files is not None:
+        _remember(root, name, key, fingerprint(arrays.files))
+    return key
+
+
+def _damage(root: Path, key: str) -> str | None:
+    """Say why a prepared folder cannot be opened, or None where it is whole."""
+    try:
+        _LOOKS.repeat(partial(open_prepared, root, key), when=_is_of_the_folder)
+    except (FileMissing, FileCorrupt) as error:
+        return str(error)
+    return None
+
+
+def _is_of_the_folder(error: BaseException) -> bool:
+    return isinstance(error, FileMissing | FileCorrupt)
+
+
+def _remembered(root: Path, name: str) -> str | None:
+    """Return what a source was decoded to before, if that is whole and its files are the same."""
+    try:
+        known = json.loads(read_regular(root / SOURCES / f"{name}.json"))
+        key, files = str(known["key"]), [str(line) for line in known["files"]]
+        if list(fingerprint(Path(line.rsplit(" ", 2)[0]) for line in files)) != files:
+            return None
+    except (OSError, SpecError, StoreError, ValueError, KeyError, TypeError):
+        return None
+    reason = _damage(root, key)
+    if reason is not None:
+        log.warning("a dataset is decoded again: %s", reason)
+    return key if reason is None else None
+
+
+def _remember(root: Path, name: str, key: str, files: tuple[str, ...]) -> None:
+    partial_file = root / SOURCES / f".{name}.partial"
+    partial_file.write_text(json.dumps({"key": key, "files": files}), encoding="utf-8")
+    _flush(partial_file)
+    partial_file.replace(root / SOURCES / f"{name}.json")
+
+
+def _source_name(spec: Spec, found: Found) -> str:
     determines = {
         "format": FORMAT,
         "dataset": spec.dataset,
@@ -70,29 +174,54 @@ def _key(spec: Spec, found: Found) -> str:
         "source": found.fingerprint,
     }
     digest = sha256(json.dumps(determines, sort_keys=True).encode()).hexdigest()[:16]
-    readable = re.sub(r"[^A-Za-z0-9]+", "-", spec.dataset).strip("-")[:64] or "dataset"
-    return f"{readable}-{digest}"
+    return f"{_readable(spec)}-{digest}"
 
 
-def _make(folder: Path, content: Decoded) -> None:
-    partial = folder.with_name(f".{folder.name}.partial")
+def _readable(spec: Spec) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", spec.dataset).strip("-")[:64] or "dataset"
+
+
+@contextmanager
+def _reading(spec: Spec) -> Iterator[None]:
+    """Say of the source what goes wrong while it is read."""
+    try:
+        yield
+    except MemoryError:
+        accepted = "does not fit into the memory of the machine that prepares it"
+        raise SpecError("dataset", spec.dataset, accepted) from None
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        raise SpecError("dataset", spec.dataset, f"cannot be read: {what}") from None
+
+
+def _make(folder: Path, content: Decoded, facts_text: bytes) -> None:
+    partial_folder = folder.with_name(f".{folder.name}.partial")
     # The lock is ours, so one that is already there was left by a process that died.
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
+    shutil.rmtree(partial_folder, ignore_errors=True)
+    partial_folder.mkdir()
     try:
         for name in ARRAYS:
-            _write(partial / f"{name}.npy", getattr(content, name))
-        (partial / FACTS_FILE).write_text(_facts_text(content), encoding="utf-8")
-        for path in partial.iterdir():
+            _write(partial_folder / f"{name}.npy", getattr(content, name))
+        (partial_folder / FACTS_FILE).write_bytes(facts_text)
+        for path in partial_folder.iterdir():
             _flush(path)
-        sync_directory(partial)
-        partial.rename(folder)
+        sync_directory(partial_folder)
+        _put_aside(folder)
+        partial_folder.rename(folder)
         sync_directory(folder.parent)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(partial_folder, ignore_errors=True)
 
 
-def _facts_text(content: Decoded) -> str:
+def _put_aside(folder: Path) -> None:
+    """Rename a damaged folder; it is not removed, for workers may have mapped what is in it."""
+    aside = folder.with_name(f".{folder.name}.damaged")
+    if folder.name in names_in(folder.parent):
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+
+
+def _facts_text(content: Decoded) -> bytes:
     shape = content.train_x.shape[1:]
     images = content.train_x.dtype == np.uint8
     facts = {
@@ -106,7 +235,7 @@ def _facts_text(content: Decoded) -> str:
         "std": content.std,
         "arrays": {name: described(getattr(content, name)) for name in ARRAYS},
     }
-    return json.dumps(facts, indent=1)
+    return json.dumps(facts, indent=1).encode()
 
 
 def _write(path: Path, array: NDArray[Any]) -> None:

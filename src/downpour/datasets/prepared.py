@@ -1,27 +1,36 @@
 """A prepared dataset: a folder of flat arrays that any number of processes map into memory.
 
-The folder is written once, by `preparation`, and never changed; here it is only read. Nothing in
-it is trusted: what is missing, short or of another shape than `facts.json` says is reported as
-such, not trained on.
+The folder is written once, by `preparation`, and never changed; here it is only read. Its name, the
+dataset's *key*, ends in a checksum of its `facts.json`, and that holds the checksum of each array.
+So whoever was told the key knows every byte. Nothing in the folder is trusted: each process
+compares all checksums before it maps the arrays for the first time, and what is missing, short or
+altered is reported as such, not trained on.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from downpour.errors import FileCorrupt, FileMissing, StoreError
-from downpour.store.directory import names_in
+from downpour.errors import FileCorrupt, FileMissing
+from downpour.store.directory import names_in, open_regular
+from downpour.store.trouble import reading
 from downpour.values import DatasetFacts, is_bare_name
 
 FACTS_FILE = "facts.json"
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
+
+_WINDOW_BYTES = 2**20  # stays in the processor's cache while it is hashed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +74,19 @@ class PreparedDataset:
 
 
 def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
-    """Map a prepared dataset into memory; reads no example.
+    """Map a prepared dataset into memory; a process reads it through the first time, to verify it.
 
     Raises:
         FileMissing: there is no such folder, or a file of it is missing.
         FileCorrupt: `key` is no bare name, or a file is not what was prepared.
+        SharedDirectoryError: a file cannot be read.
     """
     if not is_bare_name(key):
         raise FileCorrupt(key, "a dataset is named by a bare folder name")
     folder = datasets_root / key
     stated = read_facts(folder)
-    mapped = {name: _mapped(folder, name) for name in ARRAYS}
     try:
+        mapped = {name: _mapped(folder, name, stated["arrays"][name]) for name in ARRAYS}
         facts = DatasetFacts(
             train_samples=int(stated["train_samples"]),
             test_samples=int(stated["test_samples"]),
@@ -85,11 +95,8 @@ def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
             targets_per_sample=int(stated["targets_per_sample"]),
         )
         mean, std = np.asarray(stated["mean"], float), np.asarray(stated["std"], float)
-        as_stated = stated["arrays"] == {name: described(mapped[name]) for name in ARRAYS}
     except (KeyError, TypeError, ValueError) as error:
         raise FileCorrupt(f"{key}/{FACTS_FILE}", f"misses or garbles {error}") from None
-    if not as_stated:
-        raise FileCorrupt(key, f"its arrays are not those that its {FACTS_FILE} describes")
     images = mapped["train_x"].dtype == np.uint8
     shape = (-1,) if images else facts.sample_shape
     return PreparedDataset(
@@ -106,34 +113,82 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
     Raises:
         FileMissing: there is no such folder.
-        FileCorrupt: it cannot be understood.
+        FileCorrupt: it is not what was written when the folder got its name.
+        SharedDirectoryError: it cannot be read.
     """
     name = f"{folder.name}/{FACTS_FILE}"
-    try:
-        stated = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        with suppress(StoreError):
-            names_in(folder)  # so that the next look asks the file server
-        raise FileMissing(name) from None
-    except (OSError, ValueError) as error:
-        raise FileCorrupt(name, str(error)) from None
+    with _found(folder, FACTS_FILE), open(open_regular(folder / FACTS_FILE), "rb") as file:
+        text = file.read()
+    if not folder.name.endswith(f"-{facts_checksum(text)}"):
+        raise FileCorrupt(name, "has changed since the dataset was prepared")
+    stated = json.loads(text)
     if not isinstance(stated, dict):
         raise FileCorrupt(name, "should hold an object")
     return stated
 
 
+def facts_checksum(text: bytes) -> str:
+    """Return what the name of a folder with this `facts.json` ends in."""
+    return xxhash.xxh3_64_hexdigest(text)
+
+
 def described(array: NDArray[Any]) -> dict[str, Any]:
     """Return what `facts.json` says of an array."""
-    return {"dtype": array.dtype.str, "shape": list(array.shape)}
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return {
+        "dtype": array.dtype.str,
+        "shape": list(array.shape),
+        "checksum": xxhash.xxh3_128_hexdigest(content.data),
+    }
 
 
-def _mapped(folder: Path, name: str) -> NDArray[Any]:
+def _mapped(folder: Path, name: str, stated: dict[str, Any]) -> NDArray[Any]:
     path = folder / f"{name}.npy"
+    shown = f"{folder.name}/{path.name}"
     try:
-        # Mode c: torch wants writable memory, and what is written there never reaches the file.
-        array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
-    except FileNotFoundError:
-        raise FileMissing(f"{folder.name}/{path.name}") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise FileCorrupt(f"{folder.name}/{path.name}", str(error)) from None
+        with _found(folder, path.name):
+            same = _identity(path)
+            # Mode c: torch wants writable memory, and what is written there never reaches the file.
+            array: np.memmap[Any, Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+            checksum = _checksum(path, array.offset, same)
+    except (ValueError, EOFError) as error:
+        raise FileCorrupt(shown, str(error)) from None
+    found = {"dtype": array.dtype.str, "shape": list(array.shape), "checksum": checksum}
+    if found != stated:
+        raise FileCorrupt(shown, "has changed since the dataset was prepared")
     return array
+
+
+@contextmanager
+def _found(folder: Path, name: str) -> Iterator[None]:
+    """Raise what goes wrong with a file of a prepared folder; see `store.trouble`."""
+    with reading(folder, name):
+        try:
+            yield
+        except FileNotFoundError:
+            if folder.name in names_in(folder.parent):  # so that the next look asks the server
+                names_in(folder)
+            raise FileMissing(f"{folder.name}/{name}") from None
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    """Return what tells a regular file from another one that takes its place."""
+    with open(open_regular(path), "rb") as file:
+        stat = os.fstat(file.fileno())
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+@lru_cache(maxsize=256)
+def _checksum(path: Path, offset: int, _same: tuple[int, int, int]) -> str:
+    """Return the checksum of a file's bytes from `offset` on; what is the `_same` is read once.
+
+    It is read and not mapped, so that the process does not count the whole file as its memory, and
+    so that what a file server cannot deliver is an error here and no fault in a mapped page.
+    """
+    digest = xxhash.xxh3_128()
+    window = bytearray(_WINDOW_BYTES)
+    with open(open_regular(path), "rb", buffering=0) as file:
+        file.seek(offset)
+        while count := file.readinto(window):
+            digest.update(memoryview(window)[:count])
+    return digest.hexdigest()

@@ -280,7 +280,7 @@ class Effects:
 
     def _prepare(self, command: do.Prepare) -> None:
         space = self._spaces[command.experiment]
-        made = workspace.prepare(space, self._data_dir, command.model)
+        made = workspace.prepare(space, self._data_dir, command.dataset, command.model)
         if space.concluded:
             return  # it was cancelled meanwhile
         space.prepared = made
@@ -288,6 +288,7 @@ class Effects:
             on.Prepared(
                 at_seconds=self._clock(),
                 experiment=command.experiment,
+                dataset=made.dataset_key,
                 shard_samples=tuple(len(shard) for shard in made.shards),
                 model=made.model,
             )

@@ -119,18 +119,23 @@ def _workspace(
 
 
 def prepare(
-    space: Workspace, data_dir: Path | None, model: PublishedFile | None = None
+    space: Workspace,
+    data_dir: Path | None,
+    dataset_key: str | None = None,
+    model: PublishedFile | None = None,
 ) -> Prepared:
     """Decode the dataset, cut it into shards and publish the first model version.
 
-    Where there is a `model` already, none is published: the experiment goes on from there.
+    Where the experiment goes on, `dataset_key` names the dataset that it began with, and `model`
+    its newest version: that dataset is opened and no model published.
 
     Raises:
-        SpecError: dataset, split, batches and model do not fit together.
+        SpecError: dataset, split, batches and model do not fit together, or the dataset that the
+            experiment began with is gone and its source has changed.
     """
     spec, began = space.spec, time.perf_counter()
     patience, folder = space.shared.patience, space.shared.datasets
-    key = patience.insist(partial(datasets.prepare, spec, folder, data_dir))
+    key = patience.insist(partial(datasets.prepare, spec, folder, data_dir, dataset_key))
     dataset = patience.insist(partial(datasets.open_prepared, folder, key))
     facts = dataset.facts
     decoded = time.perf_counter()

@@ -28,12 +28,14 @@ Ending = Literal["finished", "failed", "cancelled"]
 class Prepare:
     """Make the dataset, the shards and the first model version of an experiment.
 
-    `model` is the newest version where the experiment goes on after a restart: it has a first one.
+    Where the experiment goes on after a restart, `dataset` is the one that it began with, and
+    `model` the newest version: the examples must be the same, and no first model is made.
     """
 
     cause: int
     experiment: str
     spec: Spec
+    dataset: str | None = None
     model: PublishedFile | None = None
 
 

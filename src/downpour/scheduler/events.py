@@ -43,10 +43,14 @@ class ExperimentCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """The dataset is there, cut into shards, and the first model version is published."""
+    """The dataset is there, cut into shards, and the first model version is published.
+
+    `dataset` names what was prepared, by its content: equal names are equal examples.
+    """
 
     at_seconds: float
     experiment: str
+    dataset: str
     shard_samples: tuple[int, ...]
     model: PublishedFile
 

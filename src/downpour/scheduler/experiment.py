@@ -18,11 +18,11 @@ EVALUATIONS_AHEAD = 1
 class Experiment:
     """A submitted spec and how far it has come.
 
-    `models` are the versions not yet discarded, oldest first; `optimizer_states` holds what each
-    shard continues from, `evaluating` the versions being measured, by round. While it is
-    `publishing`, nothing but the result is outstanding. It is not `ready` while a manager that was
-    restarted fetches what it needs to go on. `pause` is how long an attempt may make no step,
-    `overhead_seconds` what one took beside training in the last round.
+    `dataset` names what was prepared. `models` are the versions not yet discarded, oldest first;
+    `optimizer_states` holds what each shard continues from, `evaluating` the versions being
+    measured, by round. While it is `publishing`, nothing but the result is outstanding. It is not
+    `ready` while a manager that was restarted fetches what it needs to go on. `pause` is how long
+    an attempt may make no step, `overhead_seconds` what one took beside training in the last round.
     """
 
     def __init__(self, name: str, spec: Spec, at_seconds: float = 0.0) -> None:
@@ -30,6 +30,7 @@ class Experiment:
         self.spec = spec
         self.submitted_at_seconds = at_seconds
         self.life = Lifecycle(f"experiment {name}", EXPERIMENT, "waiting")
+        self.dataset: str | None = None
         self.shard_samples: tuple[int, ...] = ()
         self.round: Round | None = None
         self.rounds_done = 0

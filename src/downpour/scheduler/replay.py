@@ -134,6 +134,7 @@ class DurableExperiment:
     name: str
     state: str
     reason: str
+    dataset: str | None
     shard_samples: tuple[int, ...]
     rounds_done: int
     models: tuple[PublishedFile, ...]
@@ -246,6 +247,7 @@ def _projected(experiment: Experiment) -> DurableExperiment:
         name=experiment.name,
         state=experiment.life.state,
         reason=experiment.reason,
+        dataset=experiment.dataset,
         shard_samples=experiment.shard_samples,
         rounds_done=experiment.rounds_done,
         models=tuple(experiment.models),

@@ -36,7 +36,7 @@ class Rounds:
             )
         elif experiment.ready:
             self._start(experiment, event)
-        elif event.shard_samples != experiment.shard_samples:
+        elif (event.dataset, event.shard_samples) != (experiment.dataset, experiment.shard_samples):
             self._turns.fail(
                 experiment, "the dataset is not the one that this experiment began with"
             )
@@ -45,6 +45,7 @@ class Rounds:
 
     def _start(self, experiment: Experiment, event: on.Prepared) -> None:
         experiment.life.step("start")
+        experiment.dataset = event.dataset
         experiment.shard_samples = event.shard_samples
         experiment.models.append(event.model)
         experiment.start_round()

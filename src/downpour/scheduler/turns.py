@@ -39,6 +39,7 @@ class Turns:
                 cause=self._books.cause,
                 experiment=experiment.name,
                 spec=experiment.spec,
+                dataset=experiment.dataset,
                 model=experiment.models[-1] if experiment.models else None,
             )
         )

@@ -21,6 +21,11 @@ Portion = tuple[int, int]
 """The first and the last sample of a shard, exclusively, where its round was cut anew."""
 
 
+def dataset(spec: Spec) -> str:
+    """Return the name of what a spec's dataset is prepared as."""
+    return f"{spec.dataset}-{_digest('dataset', spec.dataset).hex()[:16]}"
+
+
 def first_model(spec: Spec) -> bytes:
     """Return what the first model version holds."""
     return _digest("model", str(spec.seed))

@@ -202,7 +202,9 @@ class Effects:
 
         def ready(model: PublishedFile) -> None:
             samples = (self._site.figures.shard_samples,) * (spec.shards or 0)
-            self._post(on.Prepared, experiment=name, shard_samples=samples, model=model)
+            made = contents.dataset(spec)
+            begun = {"dataset": made, "shard_samples": samples, "model": model}
+            self._post(on.Prepared, experiment=name, **begun)
             done()
 
         def publish() -> None:

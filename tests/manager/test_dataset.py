@@ -1,0 +1,125 @@
+"""An experiment keeps the examples that it began with, whichever manager it goes on under."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from downpour.manager.options import ManagerOptions
+from downpour.manager.process import Manager
+from downpour.rpc import ManagerClient
+from downpour.rpc.messages import ExperimentState, ExperimentSummary
+from downpour.store import SharedDirectory
+from tests.manager.conftest import SMALL, Cluster
+
+SPEC = SMALL.replace(dataset="npz", data_path="set.npz", model="mlp")
+
+
+def write_set(folder: Path, level: float) -> None:
+    """Write twenty examples of two classes; two levels give files of one size."""
+    folder.mkdir(exist_ok=True)
+    x = np.full((20, 2), level)
+    np.savez(folder / "set.npz", x=x, y=np.arange(20) % 2)
+
+
+def manager_of(shared: Path, data_dir: Path | None) -> Cluster:
+    """Start a manager that finds datasets in one folder, or in none."""
+    options = ManagerOptions(
+        shared=str(shared),
+        port=0,
+        heartbeat_seconds=0.05,
+        patience_seconds=0.2,
+        data_dir=str(data_dir) if data_dir else "",
+    )
+    manager = Manager(options)
+    return Cluster(
+        manager, ManagerClient(manager.address), SharedDirectory.open(shared, create=False)
+    )
+
+
+def gone(cluster: Cluster) -> None:
+    """End a manager and those who work for it."""
+    cluster.manager.close()
+    for worker in cluster.workers:
+        worker.close()
+    cluster.client.close()
+
+
+class Begun(NamedTuple):
+    """An experiment whose manager ended before its first round, and where everything is."""
+
+    experiment: str
+    shared: Path
+    data: Path
+    dataset: str
+
+    def end_under_another_manager(self, data_dir: Path | None) -> ExperimentSummary:
+        """Let another manager go on to the end; what it asked for must be the first one's."""
+        cluster = manager_of(self.shared, data_dir)
+        worker = cluster.join("two")
+        summary = cluster.end_of(self.experiment).experiment
+        gone(cluster)
+        assert summary is not None
+        assert {task.dataset for task in worker.tasks} <= {self.dataset}
+        return summary
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Begun:
+    """The first manager ends when all is prepared; no worker has come yet."""
+    shared, data = tmp_path / "shared", tmp_path / "data"
+    write_set(data, 1.0)
+    cluster = manager_of(shared, data)
+    experiment = cluster.submit(SPEC)
+    cluster.status_when(
+        lambda status: (
+            status.experiment is not None and status.experiment.state is ExperimentState.RUNNING
+        ),
+        experiment,
+    )
+    gone(cluster)
+    [dataset] = [path.name for path in (shared / "datasets").glob("npz-*")]
+    return Begun(experiment, shared, data, dataset)
+
+
+def test_a_manager_without_the_dataset_goes_on(begun: Begun) -> None:
+    """The prepared examples are in the shared directory; that is all it needs."""
+    shutil.rmtree(begun.data)
+    assert begun.end_under_another_manager(None).state is ExperimentState.FINISHED
+
+
+def test_a_dataset_that_changes_meanwhile_changes_nothing(begun: Begun) -> None:
+    """All rounds are trained on the examples of the first one."""
+    write_set(begun.data, 2.0)
+    assert begun.end_under_another_manager(begun.data).state is ExperimentState.FINISHED
+
+
+def test_examples_that_are_lost_are_decoded_again(begun: Begun) -> None:
+    """From a source whose file was touched and not changed."""
+    shutil.rmtree(begun.shared / "datasets")
+    os.utime(begun.data / "set.npz", (1, 1))
+    assert begun.end_under_another_manager(begun.data).state is ExperimentState.FINISHED
+
+
+def test_examples_that_are_lost_and_changed_are_refused(begun: Begun) -> None:
+    """What cannot be gone on with is told in one line, and nothing is trained."""
+    shutil.rmtree(begun.shared / "datasets")
+    write_set(begun.data, 2.0)
+    end = begun.end_under_another_manager(begun.data)
+    assert end.state is ExperimentState.FAILED
+    assert f"has changed since the experiment began with {begun.dataset}" in (end.reason or "")
+    assert end.asked_wrongly
+
+
+def test_examples_that_were_altered_are_made_good(begun: Begun) -> None:
+    """One wrong bit in the shared directory, while no manager was there."""
+    path = begun.shared / "datasets" / begun.dataset / "train_x.npy"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert begun.end_under_another_manager(begun.data).state is ExperimentState.FINISHED
+    assert path.read_bytes() == whole
