@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Self, TypeVar
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from downpour import datasets
 from downpour.credentials import Credentials
-from downpour.errors import DeadlineExceeded, ExperimentFailed, SpecError, Unreachable
+from downpour.errors import DeadlineExceeded, ExperimentFailed, Refused, SpecError, Unreachable
 from downpour.launchers import LocalCluster
 from downpour.manager.options import (
     DEFAULT_MANAGER,
@@ -331,13 +331,19 @@ class Client:
             self._met = True
             return answer
         attempts = Retrying(
-            retry=retry_if_exception_type((DeadlineExceeded, Unreachable)),
+            retry=retry_if_exception(_may_answer_later),
             wait=wait_random_exponential(multiplier=0.5, max=5),
             stop=stop_after_delay(_AWAY_SECONDS),
             before_sleep=lambda _: check() if check else None,
             reraise=True,
         )
         return attempts(question, *words)
+
+
+def _may_answer_later(error: BaseException) -> bool:
+    """Whether a manager is away, or about to end; another one may answer soon."""
+    ends = isinstance(error, Refused) and error.busy
+    return ends or isinstance(error, DeadlineExceeded | Unreachable)
 
 
 def _sensible_workers(spec: Spec) -> int:

@@ -259,7 +259,8 @@ class Driver:
 
         Whatever it raises, nobody has been answered whose event may not be kept.
         """
-        self._taken = items = [one for item in items for one in self._with_foresight(item)]
+        self._taken = items
+        items = [one for item in items for one in self._with_foresight(item)]
         handled = [(item, result) for item in items if (result := self._handle(item)) is not None]
         self._commit()
         if any(isinstance(item, _Posted) and result[0] for item, result in handled):
