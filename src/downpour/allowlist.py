@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from downpour.blame import told
 from downpour.errors import SpecError
 
 VARIABLE = "DOWNPOUR_ALLOW"
@@ -54,8 +55,8 @@ def load_factory(field: str, name: str) -> Callable[..., Any]:
     module_name = check_factory(field, name)
     try:
         factory = getattr(importlib.import_module(module_name), name.partition(":")[2])
-    except (ImportError, AttributeError) as error:
-        raise SpecError(field, name, f"cannot be imported ({error})") from None
+    except Exception as error:
+        raise SpecError(field, name, f"cannot be imported: {told(error)}") from error
     if not callable(factory):
         raise SpecError(field, name, "is not callable; a function that returns it is needed")
     if not _is_allowed(getattr(factory, "__module__", "") or ""):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
+from downpour.allowlist import VARIABLE
 from downpour.errors import SpecError
 from downpour.models import build, check_fit, outputs_needed
 from downpour.spec import Spec
@@ -93,3 +99,146 @@ def test_the_loss_decides_how_many_outputs(
             outputs_needed(spec, facts)
     else:
         assert outputs_needed(spec, facts) == outputs
+
+
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> str:
+    """Write a module of the user's, allow it, and return its factory's name."""
+    name = f"lab{secrets.token_hex(4)}"
+    (tmp_path / f"{name}.py").write_text(f"import torch\nfrom torch import nn\n{body}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv(VARIABLE, name)
+    return f"{name}:make"
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "field", "told"),
+    [
+        (
+            "def make():\n    raise RuntimeError('no file')",
+            {},
+            "model",
+            r"no file \(lab\w+.py:4 in",
+        ),
+        ("def make():\n    return {}['missing']", {}, "model", r"KeyError: 'missing' \(lab"),
+        (
+            "import nowhere\ndef make(): ...",
+            {},
+            "model",
+            r"ModuleNotFoundError: .* \(lab\w+.py:3 in",
+        ),
+        ("def make(:", {}, "model", "SyntaxError"),
+        ("def make(width):\n    ...", {}, "model_options", "missing a required argument: 'width'"),
+        (
+            "def make(width):\n    int(width)",
+            {"width": "x"},
+            "model_options",
+            r"\(lab\w+.py:4 in m",
+        ),
+        ("def make():\n    return 3", {}, "model", "must return a torch.nn.Module"),
+    ],
+)
+def test_an_error_in_a_factory_is_told_with_its_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    body: str,
+    options: dict[str, object],
+    field: str,
+    told: str,
+) -> None:
+    """Options are to blame only where there are some, or some are missing."""
+    spec = Spec.make({"model": lab(tmp_path, monkeypatch, body), "model_options": options})
+    with pytest.raises(SpecError, match=told) as refusal:
+        build(spec, facts_of())
+    assert refusal.value.field == field
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_a_factory_draws_follows_from_the_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it asks torch, Python or numpy; and the process's generators go on undisturbed."""
+    body = (
+        "import random\nimport numpy\n"
+        "def make():\n"
+        "    made = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))\n"
+        "    made[1].bias.data.fill_(random.random() * numpy.random.random())\n"
+        "    return made\n"
+    )
+    spec = Spec.make({"model": lab(tmp_path, monkeypatch, body)})
+    biases = []
+    for number in (0, 0, 1):
+        random.seed()
+        before = random.getstate()
+        biases.append(build(spec.replace(seed=number), facts_of()).state_dict()["1.bias"][0].item())
+        assert random.getstate() == before
+    assert biases[0] == biases[1] != biases[2]
+
+
+def test_lazy_layers_get_their_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the network is built, and with the same parameters."""
+    layers = "nn.LazyConv2d(3, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(10)"
+    body = f"def make():\n    return nn.Sequential({layers})\n"
+    spec = Spec.make({"model": lab(tmp_path, monkeypatch, body)})
+    one, other = build(spec, facts_of()), build(spec, facts_of())
+    check_fit(one, spec, facts_of())
+    assert one.state_dict()["3.weight"].shape == (10, 3 * 26 * 26)
+    assert one.state_dict()["1.num_batches_tracked"] == 0
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_buffers_of_every_stored_type_are_taken(dtype: torch.dtype) -> None:
+    """A mask of booleans or a table of bytes is as good as one of integers."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    model.register_buffer("table", torch.zeros(3, dtype=dtype))
+    check_fit(model, Spec.make({}), facts_of())
+
+
+def _frozen(model: nn.Module) -> None:
+    model.requires_grad_(requires_grad=False)
+
+
+def _sparse(model: nn.Module) -> None:
+    model.register_buffer("graph", torch.eye(3).to_sparse())
+
+
+def _unsized(model: nn.Module) -> None:
+    model.add_module("unused", nn.LazyLinear(3))
+
+
+class _Extra(nn.Module):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": 3}
+
+
+def _extra(model: nn.Module) -> None:
+    model.add_module("counter", _Extra())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (_frozen, "has nothing to train"),
+        (_sparse, "graph is sparse"),
+        (_unsized, r"unused\.\w+ has no size"),
+        (_extra, r"counter\._extra_state, which is dict; only tensors travel"),
+    ],
+)
+def test_what_workers_could_not_train_is_refused(
+    spoil: Callable[[nn.Module], None], why: str
+) -> None:
+    """In one line, before anything is trained."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.flatten, self.dense = nn.Flatten(), nn.Linear(784, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            shown: torch.Tensor = self.dense(self.flatten(x))
+            return shown
+
+    model = Net()
+    spoil(model)
+    with pytest.raises(SpecError, match=why):
+        check_fit(model, Spec.make({}), facts_of())

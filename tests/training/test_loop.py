@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +253,49 @@ def test_what_was_infinite_before_may_be_infinite_after(dataset: PreparedDataset
     spoilt = finished(ShardTraining(Spec.make(BASE), Masked(spoils=True), dataset, task))
     with pytest.raises(NonFinite, match="mask"):
         spoilt.parameters()
+
+
+class Drawing(nn.Module):
+    """Draws from Python's and numpy's global generators in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(64, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return four numbers an example."""
+        shown: Tensor = self.dense(x.flatten(1) * random.random()) * np.random.random()
+        return shown
+
+
+def test_what_python_and_numpy_draw_is_handed_over_too(dataset: PreparedDataset) -> None:
+    """Each step draws the same, whoever takes it, and other numbers than the step before."""
+    spec = Spec.make({**BASE, "model": "lab:Drawing"})
+    task = LocalTask(indices=np.arange(90), round=0, shard=0)
+    state = build(spec.replace(model="mlp", model_options={"hidden": []}), dataset.facts)
+
+    def begun() -> ShardTraining:
+        network = Drawing()
+        network.dense.load_state_dict(state[1].state_dict())  # type: ignore[index]
+        random.seed()
+        np.random.seed()
+        return ShardTraining(spec, network, dataset, task)
+
+    whole = finished(begun())
+    for step in range(whole.steps_total):
+        first, second = begun(), begun()
+        first.advance(step)
+        random.random()
+        second.restore(first.snapshot())
+        assert same_bytes(finished(second).parameters(), whole.parameters())
+
+
+def test_training_leaves_all_generators_as_they_were(dataset: PreparedDataset) -> None:
+    """Python's and numpy's as well, in the midst of a step's drawing."""
+    spec = Spec.make({**BASE, "model": "lab:Drawing"})
+    task = LocalTask(indices=np.arange(90), round=0, shard=0)
+    random.seed(4)
+    np.random.seed(4)
+    expected = random.Random(4).random(), np.random.RandomState(4).random_sample()
+    finished(ShardTraining(spec, Drawing(), dataset, task))
+    assert (random.random(), np.random.random_sample()) == expected

@@ -29,9 +29,12 @@ from downpour.scheduler.commands import Aggregate
 from downpour.spec import Spec
 from downpour.splitters import split
 from downpour.store import DirectoryStore, SharedDirectory, decode, encode, layout
-from downpour.training import evaluate, load_parameters, parameters_of
+from downpour.training import check_trains, evaluate, load_parameters, parameters_of
 from downpour.training.batches import batch_order
 from downpour.values import Evaluation, PublishedFile
+
+_TRIED_ELSEWHERE = 16
+"""Examples in a batch; what takes an accelerator a second may take a processor a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,14 +127,14 @@ def prepare(
     dataset_key: str | None = None,
     model: PublishedFile | None = None,
 ) -> Prepared:
-    """Decode the dataset, cut it into shards and publish the first model version.
+    """Decode the dataset, cut it into shards, try the network, publish the first model version.
 
     Where the experiment goes on, `dataset_key` names the dataset that it began with, and `model`
-    its newest version: that dataset is opened and no model published.
+    its newest version: that dataset is opened, and nothing tried or published.
 
     Raises:
-        SpecError: dataset, split, batches and model do not fit together, or the dataset that the
-            experiment began with is gone and its source has changed.
+        SpecError: dataset, split, batches and model do not fit together, or do not train, or the
+            dataset that the experiment began with is gone and its source has changed.
     """
     spec, began = space.spec, time.perf_counter()
     patience, folder = space.shared.patience, space.shared.datasets
@@ -147,6 +150,7 @@ def prepare(
     network = models.build(spec, facts)
     models.check_fit(network, spec, facts)
     if model is None:
+        check_trains(_as_tried(spec), dataset, shards, lambda: models.build(spec, facts))
         name = layout.model_name(0, secrets.token_hex(3))
         model = space.store.put_new(name, encode(parameters_of(network, copy=False), {}))
     return Prepared(
@@ -245,6 +249,14 @@ def _where_it_can(spec: Spec) -> Spec:
     if spec.device == "cuda" and not torch.cuda.is_available():
         return spec.replace(device="cpu")
     return spec
+
+
+def _as_tried(spec: Spec) -> Spec:
+    """Return how to try a spec here: in full, or with few examples for want of its device."""
+    tried = _where_it_can(spec)
+    if tried.device == spec.device:
+        return tried
+    return tried.replace(batch_size=min(spec.batch_size, _TRIED_ELSEWHERE), batches="shuffled")
 
 
 def _shards(spec: Spec) -> int:

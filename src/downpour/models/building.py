@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from threading import Lock
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from downpour.errors import SpecError
+from downpour.blame import told
+from downpour.errors import DownpourError, SpecError
+from downpour.models import generators
 from downpour.spec import Spec
 from downpour.values import DatasetFacts
 
-_EXCHANGED = frozenset({torch.float32, torch.float64, torch.float16, torch.int64, torch.int32})
-
-# Torch's generators are the process's, and preparations may run beside each other.
-_SEEDING = Lock()
+_EXCHANGED = frozenset(
+    {torch.float32, torch.float64, torch.float16}
+    | {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
+)
 
 
 def outputs_needed(spec: Spec, facts: DatasetFacts) -> int:
@@ -41,8 +44,8 @@ def outputs_needed(spec: Spec, facts: DatasetFacts) -> int:
 def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -> nn.Module:
     """Call a builder with what it asks for by name, and the spec's `model_options`.
 
-    Offered are `num_classes` (the outputs needed), `sample_shape` and `in_channels`. Torch's
-    generators are as before afterwards.
+    Offered are `num_classes` (the outputs needed), `sample_shape` and `in_channels`. All global
+    generators are seeded, and as before afterwards. Lazy layers get their sizes.
 
     Raises:
         SpecError: the options or the data do not fit the builder, or it makes no network.
@@ -52,18 +55,46 @@ def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -
         "sample_shape": facts.sample_shape,
         "in_channels": facts.sample_shape[0],
     }
-    with _SEEDING, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec.seed)
+    signature = inspect.signature(builder)
+    _refuse_unknown_options(signature.parameters, spec, offered)
+    given = {name: offered[name] for name in offered if name in signature.parameters}
+    arguments = {**given, **spec.model_options}
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise SpecError("model_options", spec.model_options, str(error)) from None
+    with _seeded(spec.seed):
         try:
-            wanted = inspect.signature(builder).parameters
-            _refuse_unknown_options(wanted, spec, offered)
-            given = {name: offered[name] for name in offered if name in wanted}
-            model = builder(**{**given, **spec.model_options})
-        except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-            raise SpecError("model_options", spec.model_options, _first_line(error)) from None
-    if not isinstance(model, nn.Module):
-        raise SpecError("model", spec.model, "its factory must return a torch.nn.Module")
+            model = builder(**arguments)
+        except (DownpourError, MemoryError):
+            raise
+        except Exception as error:
+            raise _blamed(error, spec) from error
+        if not isinstance(model, nn.Module):
+            raise SpecError("model", spec.model, "its factory must return a torch.nn.Module")
+        if _unsized(model):
+            _tried(model, spec, facts)
     return model
+
+
+@contextmanager
+def _seeded(number: int) -> Iterator[None]:
+    with generators.ALONE, generators.lent(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        generators.seed(number)
+        yield
+
+
+def _blamed(error: Exception, spec: Spec) -> SpecError:
+    """Blame options where there are some and the error is about a value, else the network."""
+    if spec.model_options and isinstance(error, TypeError | ValueError | AssertionError):
+        return SpecError("model_options", spec.model_options, told(error))
+    return SpecError("model", spec.model, f"cannot be built: {told(error)}")
+
+
+def _unsized(model: nn.Module) -> list[str]:
+    """Name what a lazy layer has not made yet, because it has not seen an example."""
+    return [name for name, value in model.state_dict().items() if is_lazy(value)]
 
 
 def _refuse_unknown_options(
@@ -82,17 +113,34 @@ def check_fit(model: nn.Module, spec: Spec, facts: DatasetFacts) -> None:
     """Try the network on two examples of zeros; its parameters and buffers stay as they are.
 
     Raises:
-        SpecError: it does not take the examples, or its output does not fit the labels.
+        SpecError: it does not take the examples, its output does not fit the labels, it has
+            nothing to train, or something that no file holds.
     """
     needed = outputs_needed(spec, facts)
     for name, value in model.state_dict().items():
-        if value.dtype not in _EXCHANGED:
-            raise SpecError("model", spec.model, f"{name} is {value.dtype}; float32 is needed")
+        _check_kept(name, value, spec)
+    if not any(value.requires_grad for value in model.parameters()):
+        accepted = "has nothing to train: a parameter that requires a gradient is needed"
+        raise SpecError("model", spec.model, accepted)
     output = _tried(model, spec, facts)
     shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
     if shape != (2, needed) and not (needed == 1 and shape == (2,) and facts.classes):
         accepted = f"must put out (examples, {needed}) numbers, and puts out {shape} for 2 examples"
         raise SpecError("model", spec.model, accepted)
+
+
+def _check_kept(name: str, value: object, spec: Spec) -> None:
+    if not isinstance(value, Tensor):
+        accepted = f"keeps {name}, which is {type(value).__name__}; only tensors travel"
+    elif is_lazy(value):
+        accepted = f"{name} has no size, although the network has seen examples"
+    elif value.layout != torch.strided:
+        accepted = f"{name} is sparse; dense tensors travel"
+    elif value.dtype not in _EXCHANGED:
+        accepted = f"{name} is {value.dtype}; float32 is needed"
+    else:
+        return
+    raise SpecError("model", spec.model, accepted)
 
 
 def _tried(model: nn.Module, spec: Spec, facts: DatasetFacts) -> object:
@@ -102,13 +150,11 @@ def _tried(model: nn.Module, spec: Spec, facts: DatasetFacts) -> object:
     try:
         with torch.no_grad():
             output: object = model(torch.zeros(2, *facts.sample_shape, device=first.device))
-    except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
-        accepted = f"does not take examples of shape {facts.sample_shape}: {_first_line(error)}"
-        raise SpecError("model", spec.model, accepted) from None
+    except (DownpourError, MemoryError):
+        raise
+    except Exception as error:
+        accepted = f"does not take examples of shape {facts.sample_shape}: {told(error)}"
+        raise SpecError("model", spec.model, accepted) from error
     finally:
         model.train(training)
     return output
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -4,7 +4,8 @@ It can stop after any step; its whole state (parameters, buffers, optimizer, gen
 loss) can be taken as arrays, and another process of the same numeric class that restores them goes
 on with the same bytes as if nothing had happened. It knows nothing of files, messages or time. The
 order of examples follows from (seed, epoch, shard); dropout and augmentation draw from generators
-seeded by (seed, round, shard). After an error the value is spent.
+seeded by (seed, round, shard), and so does what a factory's network draws from Python or numpy.
+After an error the value is spent.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ class ShardTraining:
             load_optimizer(self._optimizer, model, optimizer_state)
         words = np.random.SeedSequence((_RANDOMNESS, spec.seed, task.round, task.shard))
         self._randomness = numerics.Randomness(
-            int(words.generate_state(1, np.uint64)[0]) >> 1, spec.device
+            int(words.generate_state(1, np.uint64)[0]) >> 1,
+            spec.device,
+            beyond_torch=spec.model_is_factory,
         )
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=spec.device)
         self._steps_done = 0
@@ -129,6 +132,7 @@ class ShardTraining:
     def _step(self) -> None:
         start, stop = self.samples, self._samples_after(self._steps_done + 1)
         x, targets = self._feed.chosen(self._order[start:stop])
+        self._randomness.begin(self._steps_done)
         self._optimizer.zero_grad(set_to_none=True)
         with numerics.precision(self._spec):
             output = self._model(x)

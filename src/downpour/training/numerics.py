@@ -7,7 +7,7 @@ so that training, evaluation and whatever else lives in a process don't disturb 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -15,7 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.errors import FileCorrupt, OutOfMemory
+from downpour.models import generators
 from downpour.spec import Spec
+
+_STRIDE = 0x9E3779B97F4A7C15
+"""Between the seeds of two steps; odd and irregular, so that both halves of a seed differ."""
 
 
 @contextmanager
@@ -55,27 +59,44 @@ def place(model: nn.Module, spec: Spec, *, images: bool) -> None:
 
 
 class Randomness:
-    """The states of torch's generators as one task sees them, kept apart from the process's."""
+    """What one task's random numbers come from, kept apart from the process's generators.
 
-    def __init__(self, seed: int, device: str) -> None:
+    Torch's go on from step to step and are part of a snapshot. Python's and numpy's, which only
+    networks of others draw from, are seeded anew before each step: that costs tens of microseconds.
+
+    Args:
+        seed: everything follows from it.
+        device: where the task is trained.
+        beyond_torch: whether Python's and numpy's generators are this task's as well.
+    """
+
+    def __init__(self, seed: int, device: str, *, beyond_torch: bool = False) -> None:
+        self._seed = seed
+        self._beyond_torch = beyond_torch
         kinds = ("cpu",) if device == "cpu" else ("cpu", device)
         self._states = {kind: torch.Generator(kind).manual_seed(seed).get_state() for kind in kinds}
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Let torch draw from this task's generators, then from the process's again."""
-        before = {kind: _state(kind) for kind in self._states}
-        for kind, state in self._states.items():
-            _set_state(kind, state)
-        try:
-            yield
-            self._states = {kind: _state(kind) for kind in self._states}
-        finally:
-            for kind, state in before.items():
+        """Let all draw from this task's generators, then from the process's again."""
+        with generators.ALONE, generators.lent() if self._beyond_torch else nullcontext():
+            before = {kind: _state(kind) for kind in self._states}
+            for kind, state in self._states.items():
                 _set_state(kind, state)
+            try:
+                yield
+                self._states = {kind: _state(kind) for kind in self._states}
+            finally:
+                for kind, state in before.items():
+                    _set_state(kind, state)
+
+    def begin(self, step: int) -> None:
+        """Prepare for a step, counted from 0; only while active."""
+        if self._beyond_torch:
+            generators.seed(self._seed + step * _STRIDE)
 
     def arrays(self) -> dict[str, NDArray[np.uint8]]:
-        """Return the states by the kind of device."""
+        """Return the states of torch's by the kind of device."""
         return {kind: state.numpy().copy() for kind, state in self._states.items()}
 
     def restore(self, arrays: dict[str, NDArray[np.uint8]]) -> None:

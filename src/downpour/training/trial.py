@@ -1,0 +1,212 @@
+"""The check at submission: two real steps, twice, before anybody gets a shard.
+
+The first time they follow each other in one network, which then trains something else, as a
+worker's does. The second time they are cut: the state after the first step goes, as a snapshot
+does, into a network that was just built. Examples, batches, layout and seeds are those of the first
+round. So what cannot train fails here, with the line of the user's code, and what follows from
+anything but parameters, buffers and seeds differs between the two.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from downpour.blame import told
+from downpour.datasets import PreparedDataset
+from downpour.errors import DownpourError, NonFinite, OutOfMemory, SpecError
+from downpour.spec import Spec
+from downpour.training.batches import batches_in, samples_in
+from downpour.training.loop import LocalTask, ShardTraining
+from downpour.training.parameters import Arrays, array_of, load_parameters, parameters_of
+
+log = logging.getLogger(__name__)
+
+Shard = NDArray[np.int64]
+
+_ELSEWHERE = (
+    "what it draws must come from the global generators of torch, Python or numpy, and nothing "
+    "outside of it may count its steps"
+)
+_BEFORE = "what a step changes must be a parameter or a persistent buffer: others go on from these"
+
+
+def check_trains(
+    spec: Spec, dataset: PreparedDataset, shards: Sequence[Shard], build: Callable[[], nn.Module]
+) -> None:
+    """Refuse what cannot train, or does not train to the same bytes twice.
+
+    It takes two steps and the smallest batch that a shard ends with, both twice. Where memory does
+    not suffice it says so in the log and refuses nothing: workers may have more.
+
+    Args:
+        spec: what is asked for.
+        dataset: its examples.
+        shards: their indices, a shard each.
+        build: makes the spec's network, anew each time.
+
+    Raises:
+        SpecError: says what is wrong, and where in the user's code.
+    """
+    if spec.local_steps == 0 or not any(map(len, shards)):
+        return
+    trial = _Trial(spec, dataset, shards, build)
+    try:
+        # Again, for another thread of the process may have drawn from a global generator.
+        difference = trial.difference() and trial.difference()
+    except OutOfMemory as error:
+        log.warning("the network was not tried: %s", error)
+        return
+    if difference:
+        raise SpecError(
+            "model", spec.model, f"does not train to the same bytes twice: {difference}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What is there at some moment, as checksums by name, and why it may not be the same twice."""
+
+    moment: str
+    cause: str
+    sums: dict[str, str]
+
+
+class _Trial:
+    def __init__(
+        self,
+        spec: Spec,
+        dataset: PreparedDataset,
+        shards: Sequence[Shard],
+        build: Callable[[], nn.Module],
+    ) -> None:
+        self._spec = spec
+        self._dataset = dataset
+        self._build = build
+        self._number = max(range(len(shards)), key=lambda shard: len(shards[shard]))
+        self._shard = shards[self._number]
+        self._rest = min((_last_batch(shard, spec) for shard in shards if len(shard)), key=len)
+
+    def difference(self) -> str:
+        """Train twice; say what differs and why it may, or nothing."""
+        network = self._build()
+        before = _aside(network)
+        straight_on = list(self._straight_on(network))
+        changed = [name for name, value in _aside(network).items() if before.get(name) != value]
+        del network
+        for look, sums in zip(straight_on, self._cut(), strict=True):
+            odd = [name for name, digest in look.sums.items() if sums.get(name) != digest]
+            if odd:
+                named = changed and look.cause == _BEFORE
+                what = f" ({', '.join(changed[:3])} changes)" if named else ""
+                return f"{_in_words(odd)} {look.moment}{what}; {look.cause}"
+        return ""
+
+    def _straight_on(self, network: nn.Module) -> Iterator[_Look]:
+        start = parameters_of(network)
+        yield _Look(moment="before the first step", cause=_ELSEWHERE, sums=_sums(start, "model"))
+        training = self._one_step(self._first(network))
+        yield _Look(moment="after one step", cause=_ELSEWHERE, sums=_state(training))
+        self._one_step(training)
+        yield _Look(moment="once it was handed over", cause=_BEFORE, sums=_state(training))
+        training = self._next_task(network, start)
+        yield _Look(moment="in the next task", cause=_BEFORE, sums=_state(training))
+
+    def _cut(self) -> Iterator[dict[str, str]]:
+        network = self._build()
+        start = parameters_of(network)
+        yield _sums(start, "model")
+        training = self._one_step(self._first(network))
+        yield _state(training)
+        snapshot = training.snapshot()
+        del network, training
+        network = self._build()
+        training = self._first(network)
+        training.restore(snapshot)
+        yield _state(self._one_step(training))
+        yield _state(self._next_task(network, start))
+
+    def _first(self, network: nn.Module) -> ShardTraining:
+        task = LocalTask(indices=self._shard, round=0, shard=self._number)
+        return ShardTraining(self._spec, network, self._dataset, task)
+
+    def _next_task(self, network: nn.Module, start: Arrays) -> ShardTraining:
+        load_parameters(network, start)
+        task = LocalTask(indices=self._rest, round=1, shard=self._number)
+        training = ShardTraining(self._spec, network, self._dataset, task)
+        self._advance(training, f"on a batch of {len(self._rest)}, with which a shard ends")
+        return training
+
+    def _one_step(self, training: ShardTraining) -> ShardTraining:
+        """Take the next step of the first task, where there is one; it must stay finite."""
+        is_first = training.steps_done == 0
+        try:
+            self._advance(training, f"in step {training.steps_done + 1}")
+            training.parameters(copy=False)
+        except NonFinite as error:
+            if is_first and not math.isfinite(training.mean_loss):
+                accepted = "its loss is NaN or infinite on the first batch"
+                raise SpecError("model", self._spec.model, accepted) from error
+            raise SpecError(
+                "learning_rate", self._spec.learning_rate, f"too large: {error}"
+            ) from error
+        return training
+
+    def _advance(self, training: ShardTraining, where: str) -> None:
+        try:
+            training.advance(1)
+        except (DownpourError, MemoryError):
+            raise
+        except Exception as error:
+            accepted = f"cannot be trained {where}: {told(error)}"
+            raise SpecError("model", self._spec.model, accepted) from error
+
+
+def _last_batch(shard: Shard, spec: Spec) -> Shard:
+    """Return as many of a shard's examples as its last batch has."""
+    size, count = spec.batch_size, len(shard)
+    batches = min(batches_in(count, size), spec.local_steps or count)
+    return shard[: samples_in(batches, count, size) - samples_in(batches - 1, count, size)]
+
+
+def _state(training: ShardTraining) -> dict[str, str]:
+    return _sums(training.snapshot())
+
+
+def _sums(arrays: Arrays, part: str = "") -> dict[str, str]:
+    prefix = f"{part}/" if part else ""
+    return {f"{prefix}{name}": _sum(array) for name, array in arrays.items()}
+
+
+def _sum(array: NDArray[Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(array).data)
+
+
+def _in_words(odd: Sequence[str]) -> str:
+    """Name what differs: the loss before parameters, these before the optimizer's state."""
+    if "progress/loss_sum" in odd:
+        return "its loss differs"
+    named = [name.removeprefix("model/") for name in odd if name.startswith("model/")] or list(odd)
+    more = f" and {len(named) - 2} more" if len(named) > 2 else ""
+    return f"{', '.join(named[:2])}{more} differ{'' if len(named) > 1 else 's'}"
+
+
+def _aside(network: nn.Module) -> dict[str, str]:
+    """Return what a network's modules hold that no file does, as text by name."""
+    found = {}
+    for path, module in network.named_modules():
+        hidden = {name: module._buffers[name] for name in module._non_persistent_buffers_set}  # noqa: SLF001
+        for name, value in {**vars(module), **hidden}.items():
+            if isinstance(value, Tensor):
+                found[f"{path}.{name}".lstrip(".")] = _sum(array_of(value))
+            elif isinstance(value, bool | int | float | str | list | tuple) and name != "training":
+                found[f"{path}.{name}".lstrip(".")] = repr(value)[:1000]
+    return found

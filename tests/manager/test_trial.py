@@ -1,0 +1,47 @@
+"""What a manager tries of a network itself, on real examples, before it asks workers."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from downpour.rpc.messages import ExperimentState
+
+
+@pytest.mark.parametrize(
+    ("body", "changes", "reason"),
+    [
+        ("self.calls += 1; x = x / self.calls", {}, "to the same bytes twice: its loss differs"),
+        ("x = [][2]", {}, r"IndexError: list index out of range \(lab\w+\.py:8 in forward\)"),
+        ("", {"learning_rate": 1e38}, "learning_rate = 1e.38: too large"),
+    ],
+)
+def test_what_does_not_train_twice_alike_is_refused_before_any_task(
+    cluster: Any, tmp_path: Path, monkeypatch: Any, body: str, changes: Any, reason: str
+) -> None:
+    """The manager tries two steps itself; the cause is the user's, and the line is theirs."""
+    name = f"lab{secrets.token_hex(4)}"
+    text = (
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.calls, self.dense = 0, nn.Linear(64, 10)\n"
+        "    def forward(self, x):\n"
+        "        if self.training:\n"
+        f"            pass; {body}\n"
+        "        return self.dense(x.flatten(1))\n"
+    )
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("DOWNPOUR_ALLOW", name)
+    worker = cluster.join("one")
+    end = cluster.end_of(cluster.submit(model=f"{name}:Net", **changes)).experiment
+    assert end.state is ExperimentState.FAILED
+    assert end.asked_wrongly
+    assert re.search(reason, end.reason), end.reason
+    assert worker.tasks == []

@@ -1,0 +1,242 @@
+"""What cannot train, or not twice to the same bytes, is told before anybody gets a shard."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from downpour.datasets import PreparedDataset
+from downpour.errors import SpecError
+from downpour.models import build
+from downpour.spec import Spec
+from downpour.training import check_trains
+
+from .conftest import BASE
+
+SHARDS = [np.arange(50), np.arange(50, 87)]
+
+
+class Plain(nn.Module):
+    """A small network, for others to spoil."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.dense = nn.Linear(64, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return four numbers an example."""
+        shown: Tensor = self.dense(self.noisy(torch.relu(self.hidden(x.flatten(1)))))
+        return shown
+
+    def noisy(self, hidden: Tensor) -> Tensor:
+        """Return what the last layer sees."""
+        return hidden
+
+
+class Dropping(Plain):
+    """Draws from torch."""
+
+    def noisy(self, hidden: Tensor) -> Tensor:
+        """Drop half."""
+        return nn.functional.dropout(hidden, 0.5)
+
+
+class Drawing(Plain):
+    """Draws from Python's and numpy's global generators."""
+
+    def noisy(self, hidden: Tensor) -> Tensor:
+        """Scale by chance."""
+        return hidden * random.random() * np.random.random()
+
+
+class Restless(Plain):
+    """Draws from a generator of its own, which nobody seeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = np.random.default_rng()
+
+    def noisy(self, hidden: Tensor) -> Tensor:
+        """Scale by chance."""
+        return hidden * self.generator.random()
+
+
+class Timed(Plain):
+    """Depends on the clock from the beginning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.dense.bias.fill_(time.perf_counter())
+
+
+class Counting(Plain):
+    """Counts its calls in an attribute, and makes use of that."""
+
+    calls = 0
+
+    def noisy(self, hidden: Tensor) -> Tensor:
+        """Scale by the number of calls."""
+        self.calls += 1
+        return hidden / self.calls
+
+
+class Hiding(Plain):
+    """Keeps a running mean where no file has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.register_buffer("mean", torch.zeros(8), persistent=False)
+
+    def noisy(self, hidden: Tensor) -> Tensor:
+        """Take the mean so far away."""
+        self.mean = 0.9 * self.mean + 0.1 * hidden.detach().mean(dim=0)
+        return hidden - self.mean
+
+
+class Viewing(nn.Module):
+    """Flattens by `view`, as tutorials do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.dense = nn.Conv2d(1, 3, 3), nn.Linear(108, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return four numbers an example."""
+        shown: Tensor = self.dense(self.conv(x).view(len(x), 108))
+        return shown
+
+
+class Failing(Plain):
+    """Raises in training alone."""
+
+    def noisy(self, hidden: Tensor) -> Tensor:
+        """Look for what is not there."""
+        return hidden if not self.training else {"a": hidden}["b"]
+
+
+class Normal(Plain):
+    """Normalizes over the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+
+    def noisy(self, hidden: Tensor) -> Tensor:
+        """Normalize."""
+        shown: Tensor = self.norm(hidden)
+        return shown
+
+
+def trial(
+    dataset: PreparedDataset,
+    network: Callable[[], nn.Module],
+    shards: list[Any] = SHARDS,
+    **fields: Any,
+) -> None:
+    """Try a network, built from the same seed each time, as a factory's."""
+
+    def seeded() -> nn.Module:
+        torch.manual_seed(1)
+        return network()
+
+    check_trains(Spec.make({**BASE, "model": "lab:Net", **fields}), dataset, shards, seeded)
+
+
+@pytest.mark.parametrize("network", [Plain, Dropping, Drawing, Viewing, Normal])
+def test_what_trains_to_the_same_bytes_passes(
+    dataset: PreparedDataset, network: type[nn.Module]
+) -> None:
+    """Whatever it draws from the global generators is the same again."""
+    trial(dataset, network)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("model", ["digits-cnn", "mnist-cnn", "mlp"])
+def test_own_networks_pass(dataset: PreparedDataset, model: str, optimizer: str) -> None:
+    """With dropout, and shards of any size, empty ones too."""
+    spec = Spec.make({**BASE, "model": model, "optimizer": optimizer})
+    shards = [np.arange(7), np.arange(7, 7), np.arange(7, 60)]
+    check_trains(spec, dataset, shards, lambda: build(spec, dataset.facts))
+
+
+@pytest.mark.parametrize(
+    ("network", "fields", "field", "why"),
+    [
+        (Restless, {}, "model", "its loss differs after one step; what it draws must come from"),
+        (Timed, {}, "model", r"dense\.bias differs before the first step"),
+        (Counting, {}, "model", r"its loss differs once it was handed over \(calls changes\)"),
+        (Hiding, {}, "model", r"differs? once it was handed over \(mean changes\)"),
+        (Failing, {}, "model", r"in step 1: KeyError: 'b' \(test_trial\.py:\d+ in noisy\)"),
+        (Viewing, {"channels_last": True}, "model", r"view size .* \(test_trial\.py:\d+ in forw"),
+        (Normal, {"batch_size": 1}, "model", "in step 1: ValueError: Expected more than 1 value"),
+        (Plain, {"learning_rate": 1e38}, "learning_rate", "too large: .* by step"),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_place_and_cause(
+    dataset: PreparedDataset,
+    network: type[nn.Module],
+    fields: dict[str, Any],
+    field: str,
+    why: str,
+) -> None:
+    """One line, before a worker has heard of it."""
+    with pytest.raises(SpecError, match=why) as refusal:
+        trial(dataset, network, **fields)
+    assert refusal.value.field == field
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_count_is_seen_where_a_shard_has_one_batch_too(dataset: PreparedDataset) -> None:
+    """Nothing is handed over there, but a worker's network trains one task after the other."""
+    with pytest.raises(SpecError, match=r"differs in the next task \(calls changes\)"):
+        trial(dataset, Counting, [np.arange(10)])
+
+
+def test_the_smallest_last_batch_is_tried(dataset: PreparedDataset) -> None:
+    """A shard of one example cannot be trained with batch norm; without, it can."""
+    shards = [np.arange(32), np.arange(32, 33)]
+    trial(dataset, Plain, shards)
+    with pytest.raises(SpecError, match="batch of 1, with which a shard ends: ValueError"):
+        trial(dataset, Normal, shards)
+    trial(dataset, Normal, [np.arange(32), np.arange(33, 66)])
+
+
+def test_a_loss_that_is_nan_from_the_beginning_is_no_matter_of_the_learning_rate(
+    dataset: PreparedDataset,
+) -> None:
+    """The first loss is that of the network as it was built."""
+
+    def broken() -> nn.Module:
+        network = Plain()
+        nn.init.constant_(network.dense.bias, torch.nan)
+        return network
+
+    with pytest.raises(SpecError, match="its loss is NaN or infinite on the first batch") as told:
+        trial(dataset, broken)
+    assert told.value.field == "model"
+
+
+def test_nothing_is_tried_where_nothing_is_trained(dataset: PreparedDataset) -> None:
+    """No steps, or no examples."""
+    trial(dataset, Failing, local_steps=0)
+    trial(dataset, Failing, [np.arange(0)])
+
+
+def test_a_trial_leaves_the_generators_as_they_were(dataset: PreparedDataset) -> None:
+    """Torch's, Python's and numpy's go on as if nothing had been drawn."""
+    np.random.seed(5)
+    before = torch.get_rng_state(), random.getstate(), np.random.RandomState(5).random_sample()
+    spec = Spec.make({**BASE, "model": "lab:Net"})
+    check_trains(spec, dataset, SHARDS, lambda: build(spec.replace(model="mlp"), dataset.facts))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert np.random.random_sample() == before[2]
