@@ -191,12 +191,12 @@ def test_what_was_asked_of_a_concluded_experiment_is_not_done(office: Office) ->
     assert office.rest() == []
 
 
-def test_a_worker_that_is_not_registered_counts_as_lost(office: Office) -> None:
-    """The core hears that it cannot be called, rather than that an attempt has failed."""
+def test_a_worker_that_is_not_registered_is_not_here(office: Office) -> None:
+    """The core hears that it has left, which costs no retry; it is asked to register anew."""
     office.effects.carry_out([ASSIGN])
-    lost = office.event()
-    assert isinstance(lost, on.WorkerLost)
-    assert lost.worker == "anna"
+    left = office.event()
+    assert isinstance(left, on.WorkerLeft)
+    assert left.worker == "anna"
 
 
 def test_a_call_that_fails_because_its_worker_registered_anew_says_nothing_of_the_new_life(

@@ -144,10 +144,27 @@ def test_a_snapshot_outlives_manager_and_worker(tmp_path: Path) -> None:
     other = second.join("one", diligent)
     final_model(second, experiment)
     assert [t.snapshot for t in other.tasks][:2] == [progress.snapshot, None]
-    assert [json.loads(x)["from_step"] for x in second.record(experiment) if '"assigned"' in x][
-        :2
-    ] == [0, 5]
+    assert other.tasks[0].id == task.id, "it is the same attempt, which has not failed"
     assert file.name not in store.list()
+    gone(second)
+
+
+def test_a_managers_death_costs_no_retry_however_many_workers_there_are(tmp_path: Path) -> None:
+    """No worker is called before it registers; then it is asked again for what it was given."""
+    names = [f"w{number}" for number in range(6)]
+    first = manager_of(tmp_path)
+    before = [first.join(name, lambda *_: None) for name in names]
+    experiment = first.submit(shards=7, epochs=1, retries=0)
+    first.status_when(lambda status: sum(task.worker is not None for task in status.tasks) == 6)
+    gone(first)
+
+    second = manager_of(tmp_path)
+    assert not second.client.heartbeat(Heartbeat(worker="w0", running=(), system=CALM)).known
+    after = [second.join(name) for name in names]
+    final_model(second, experiment)
+    assert not [line for line in second.record(experiment) if '"attempt-failed"' in line]
+    assert all(worker.tasks for worker in after)
+    assert {w.tasks[0].id for w in after} >= {w.tasks[0].id for w in before if w.tasks}
     gone(second)
 
 

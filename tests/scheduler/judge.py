@@ -27,6 +27,7 @@ class Judge:
         self.results: dict[str, PublishedFile] = {}
         self.concluded: dict[str, do.Conclude] = {}
         self.here: set[str] = set()
+        self.awaited: set[str] = set()
         self.reported: set[tuple[str, str]] = set()
         self.discarded: set[tuple[str, str]] = set()
 
@@ -37,7 +38,9 @@ class Judge:
             assert command.cause == scheduler.events_handled
             self._in_time(command)
             self._see_command(scheduler, event, command)
-        assert self.here == set(scheduler.workers.names), "who is gone is dismissed, once"
+        registered = {worker.name for worker in scheduler.workers if not worker.is_awaited}
+        assert self.here == registered, "who is gone is dismissed, once"
+        assert set(scheduler.workers.names) - registered <= self.awaited
         if isinstance(event, on.WorkerLeft | on.WorkerLost):
             assert event.worker not in self.here, "who says goodbye is gone"
 
@@ -47,6 +50,8 @@ class Judge:
         match command:
             case do.Assign():
                 self._assign(command)
+            case do.Repeat():
+                self._repeat(command.assignment)
             case do.Accept():
                 self._accept(event, command)
             case do.Save():
@@ -69,7 +74,7 @@ class Judge:
             case do.Conclude():
                 self._conclude(command)
             case do.Dismiss():
-                self.here.remove(command.worker)
+                (self.here if command.worker in self.here else self.awaited).remove(command.worker)
             case do.Drop():
                 assert any(
                     (command.experiment, command.round, shard) in self.contributions
@@ -86,6 +91,7 @@ class Judge:
             self.specs.setdefault(event.experiment, event)
         if isinstance(event, on.WorkerJoined):
             self.here.add(event.worker)
+            self.awaited.discard(event.worker)
         if isinstance(event, on.UpdatePublished) and event.attempt in self.assigned:
             self.reported |= {
                 (event.attempt.experiment, file.name)
@@ -105,12 +111,20 @@ class Judge:
         assert not late or isinstance(command, do.Discard), f"{command} comes after the end"
 
     def _assign(self, command: do.Assign) -> None:
-        assert command.worker in self.here, "only who is here is asked"
+        assert command.worker in self.here, "only who has registered is asked"
         assert command.attempt not in self.assigned, "an attempt is made once"
         assert _task(command.attempt) not in self.contributions, "what counts is not done again"
         newest = self.saved.get(_task(command.attempt))
         assert command.snapshot == newest, "whoever is asked goes on from the newest snapshot"
         self.assigned[command.attempt] = command
+
+    def _repeat(self, again: do.Assign) -> None:
+        assert again.worker in self.here, "only who has registered is asked"
+        first = self.assigned[again.attempt]
+        assert (first.worker, first.model) == (again.worker, again.model), "the same is asked for"
+        assert first.optimizer_state == again.optimizer_state
+        assert _task(again.attempt) not in self.contributions, "what counts is not done again"
+        assert again.snapshot == self.saved.get(_task(again.attempt))
 
     def _accept(self, event: on.Event, command: do.Accept) -> None:
         assert isinstance(event, on.UpdatePublished)
@@ -179,7 +193,7 @@ class Judge:
 
     def see_a_restart(self, scheduler: Scheduler) -> None:
         """Forget what a manager that died had asked for; what it had kept must stand."""
-        self.here = set(scheduler.workers.names)
+        self.here, self.awaited = set(), set(scheduler.workers.names)
         self.measuring.clear()
         self.asked_for = {name: self.asked_for[name] for name in self.results}
 
@@ -205,6 +219,8 @@ class Judge:
 def _experiment(command: do.Command) -> str | None:
     if isinstance(command, do.Dismiss):
         return None
+    if isinstance(command, do.Repeat):
+        return command.assignment.attempt.experiment
     if isinstance(
         command,
         do.Assign

@@ -9,7 +9,7 @@ from downpour.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, Lifecycle, Ta
 
 TABLES = {
     "task": (TASK, "pending"),
-    "worker": (WORKER, "idle"),
+    "worker": (WORKER, "awaited"),
     "experiment": (EXPERIMENT, "waiting"),
 }
 

@@ -152,6 +152,8 @@ def tell(command: do.Command) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm 
             start = command.model.name + (f" and {state.name}" if state else "")
             start += f", on from {command.snapshot.file.name}" if command.snapshot else ""
             return f"assign {command.worker} {_said(command)} from {start} ({command.reason})"
+        case do.Repeat():
+            return f"again: {tell(command.assignment)}"
         case do.Foresee():
             share = f"{command.done:.0%}"
             return f"foresee {_said(command)} at {share}"

@@ -11,10 +11,11 @@ from downpour.scheduler import events as on
 from downpour.scheduler.attendance import Attendance
 from downpour.scheduler.directing import Directing
 from downpour.scheduler.rounds import Rounds
+from downpour.scheduler.workers import Worker
 from downpour.simulator.effects import Effects
 from downpour.simulator.manager import Manager
 from downpour.simulator.site import Site, Stories
-from downpour.values import FailureKind
+from downpour.values import AttemptId, FailureKind
 
 
 class ActsBeforeItKeeps(Manager):
@@ -106,6 +107,45 @@ class _ForgetsTheBusy(Replay):
     def __init__(self, options: SchedulerOptions | None = None) -> None:
         super().__init__(options)
         self.attendance = _Forgetful(self, self.contributions)
+
+
+class _CountsTheAbsentIn(Replay):
+    def resume(self) -> list[do.Command]:
+        commands = super().resume()
+        for worker in [one for one in self.workers if one.is_awaited]:
+            self.workers.remove(worker.name)
+            self.workers.join(worker.name, self.now_seconds)
+            if worker.running is not None:
+                self.workers.assign(worker.name, worker.running, self.now_seconds)
+        return commands
+
+
+class _Suspicious(Attendance):
+    def _goes_on(self, known: Worker, running: AttemptId | None) -> bool:
+        del known, running
+        return False
+
+
+class _BlamesWhoComesBack(Replay):
+    def __init__(self, options: SchedulerOptions | None = None) -> None:
+        super().__init__(options)
+        self.attendance = _Suspicious(self, self.contributions)
+
+
+class CountsTheAbsentIn(Manager):
+    """Takes whom only the journal knows for registered, as one that was at work could be called."""
+
+    def make_core(self) -> Replay:
+        """Make the core that does so."""
+        return _CountsTheAbsentIn()
+
+
+class BlamesWhoComesBack(Manager):
+    """Counts it as a shard's failure that its worker has registered anew."""
+
+    def make_core(self) -> Replay:
+        """Make the core that does so."""
+        return _BlamesWhoComesBack()
 
 
 class TakesASecondUpdate(Manager):

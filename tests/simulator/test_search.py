@@ -54,6 +54,8 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: int) -> Non
         (defects.RefusesByPlace, "is complete, but not treated so"),
         (defects.FoldsWhatIsDropped, "folds"),
         (defects.DecidesWhileItReads, "no step 'drop' from 'dropped'"),
+        (defects.CountsTheAbsentIn, "and is not registered"),
+        (defects.BlamesWhoComesBack, "costs a retry"),
     ],
 )
 def test_a_defect_is_found_by_the_check_that_is_there_for_it(

@@ -152,6 +152,8 @@ class Effects:
                 alone.finish()
             case do.Assign():
                 self._calls.submit(command.worker, lambda: self._assign(command))
+            case do.Repeat():
+                self._start(command.assignment)
             case do.Cancel():
                 self._calls.submit(command.worker, lambda: self._cancel(command))
             case do.HandOver():
@@ -223,8 +225,15 @@ class Effects:
 
     def _assign(self, command: do.Assign) -> None:
         entry = self._roster.get(command.worker)
+        if entry is None:
+            self._post(
+                on.WorkerLeft(
+                    at_seconds=self._clock(), worker=command.worker, reason="it is not registered"
+                )
+            )
+            return
         try:
-            self._roster.client(command.worker).train(self._task(command))
+            entry.client.train(self._task(command))
         except ProtocolError as error:
             if self._roster.get(command.worker) is not entry:
                 return  # it has registered anew, or is gone: the core hears so from there

@@ -130,12 +130,13 @@ class ManagerService:
             process=heartbeat.process,
         )
         self._driver.post(event)
-        known, unwanted = self._driver.ask(
+        here, unwanted = self._driver.ask(
             lambda core: (
-                core.workers.get(heartbeat.worker) is not None,
+                core.has_registered(heartbeat.worker),
                 core.unwanted(heartbeat.worker, heartbeat.running),
             )
         )
+        known = here and self._roster.get(heartbeat.worker) is not None
         return HeartbeatReply(known=known, unwanted=tuple(unwanted))
 
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:

@@ -26,8 +26,7 @@ class Attendance:
         gets no work before that has ended.
         """
         known = self._books.workers.hear(name, self._books.now_seconds)
-        if known is not None and running is not None and known.running == running:
-            known.mentioned_at_seconds = self._books.now_seconds
+        if known is not None and self._goes_on(known, running):
             return
         former = self._books.workers.remove(name)
         if former is not None and former.running is not None:
@@ -39,6 +38,21 @@ class Attendance:
             self._books.joined_since += 1
         if running is not None:
             self._books.workers.stick(name)
+
+    def _goes_on(self, known: Worker, running: AttemptId | None) -> bool:
+        """Let a worker that registers go on with what it holds; says whether it does.
+
+        One that an earlier manager's death has parted from its attempt is asked for it again. It
+        may have died as well, or never have heard of it, and still be at its last report.
+        """
+        now, has_it = self._books.now_seconds, known.running == running
+        if known.is_awaited:
+            self._books.workers.welcome(known.name, now, empty_handed=not has_it)
+            return True
+        if running is None or not has_it:
+            return False
+        known.mentioned_at_seconds = now
+        return True
 
     def gone(self, name: str, failure: FailureKind, reason: str) -> None:
         """Let a worker go; what it was at is given up."""
@@ -52,8 +66,8 @@ class Attendance:
     def heartbeat(self, event: on.HeartbeatReceived) -> None:
         """Take note that a worker lives, and of how far it has come."""
         worker = self._books.workers.get(event.worker)
-        if worker is None:
-            return
+        if worker is None or (worker.is_awaited and not _mentions(event, worker.running)):
+            return  # it is told to register, and says then what it is at
         worker.beat(self._books.now_seconds)
         worker.system = event.system
         if not event.running:
@@ -105,7 +119,8 @@ class Attendance:
         for worker in list(self._books.workers):
             silent = self._books.now_seconds - worker.seen_at_seconds
             if silent > self._within(worker.silence.seconds):
-                self.gone(worker.name, FailureKind.LOST, f"no heartbeat for {silent:.0f} s")
+                kind = FailureKind.CANCELLED if worker.is_awaited else FailureKind.LOST
+                self.gone(worker.name, kind, f"no heartbeat for {silent:.0f} s")
             elif worker.running is not None:
                 self._look_whether_it_stands(worker, worker.running)
 
@@ -127,3 +142,7 @@ class Attendance:
 
     def _within(self, seconds: float) -> float:
         return seconds * self._books.options.patience
+
+
+def _mentions(event: on.HeartbeatReceived, attempt: AttemptId | None) -> bool:
+    return any(progress.attempt == attempt for progress in event.running)

@@ -59,6 +59,14 @@ class Assign:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """Ask a worker once more for what it was asked by an earlier manager, and came back without."""
+
+    cause: int
+    assignment: Assign
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Foresee:
     """Put on record what is predicted of a running attempt.
 
@@ -257,6 +265,7 @@ class Conclude:
 Command = (
     Prepare
     | Assign
+    | Repeat
     | Foresee
     | Cancel
     | HandOver

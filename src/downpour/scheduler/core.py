@@ -53,6 +53,11 @@ class Scheduler(Books):
         self.directing.decide(event)
         return self.commands
 
+    def has_registered(self, worker: str) -> bool:
+        """Whether a worker has registered with this manager, and is here."""
+        known = self.workers.get(worker)
+        return known is not None and not known.is_awaited
+
     def unwanted(self, worker: str, running: Sequence[Progress]) -> list[AttemptId]:
         """Say which of the attempts that a worker reports it should not be running."""
         known = self.workers.get(worker)

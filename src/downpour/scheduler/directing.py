@@ -8,6 +8,7 @@ heartbeats there are many, so they lead to a look only once in a twentieth of a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from statistics import median
 from typing import assert_never
@@ -59,6 +60,7 @@ class Directing:
             return
         if self.at_rest:
             return
+        self._ask_again(experiment, current)
         policy = POLICIES[experiment.spec.policy]
         waiting = current.any_pending and self._books.workers.any_idle
         if not waiting and not (policy.watches and self._may_have_news(event)):
@@ -108,19 +110,32 @@ class Directing:
         attempt = current.assign(action.shard, action.worker, self._books.now_seconds)
         now, samples = self._books.now_seconds, task.offer.samples
         self._books.workers.assign(action.worker, attempt, now, samples, forecast)
-        self._books.do(
-            do.Assign(
-                cause=self._books.cause,
-                worker=action.worker,
-                attempt=attempt,
-                model=experiment.model,
-                optimizer_state=experiment.optimizer_states.get(action.shard),
-                reason=action.reason,
-                snapshot=task.snapshot,
-                portion=_portion(current, action.shard),
-                forecast=forecast,
-            )
+        asked = self._asked(experiment, current, attempt, action.worker, action.reason)
+        self._books.do(replace(asked, forecast=forecast))
+
+    def _asked(
+        self, experiment: Experiment, current: Round, attempt: AttemptId, worker: str, reason: str
+    ) -> do.Assign:
+        """Say all that a worker needs for an attempt."""
+        return do.Assign(
+            cause=self._books.cause,
+            worker=worker,
+            attempt=attempt,
+            model=experiment.model,
+            optimizer_state=experiment.optimizer_states.get(attempt.shard),
+            reason=reason,
+            snapshot=current.tasks[attempt.shard].snapshot,
+            portion=_portion(current, attempt.shard),
         )
+
+    def _ask_again(self, experiment: Experiment, current: Round) -> None:
+        """Ask those for their attempts who came back without them."""
+        for worker in self._books.workers.take_empty_handed():
+            if worker.running is not None and current.find(worker.running) is not None:
+                worker.mentioned_at_seconds = worker.advanced_at_seconds = self._books.now_seconds
+                reason = "asked again: it came back without it"
+                asked = self._asked(experiment, current, worker.running, worker.name, reason)
+                self._books.do(do.Repeat(cause=self._books.cause, assignment=asked))
 
     def _forecast(self, task: Task, name: str) -> Forecast | None:
         """Foresee how long a worker would take for what is left of a task."""

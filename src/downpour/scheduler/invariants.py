@@ -14,6 +14,7 @@ from downpour.scheduler.experiment import EVALUATIONS_AHEAD, Experiment
 from downpour.scheduler.round import Round, Task
 
 _OPEN = {"preparing", "running"}
+_HOLDING = {"busy", "awaited"}
 _ENDED = {"finished", "failed", "cancelled"}
 
 
@@ -55,7 +56,7 @@ def _workers(scheduler: Scheduler) -> Iterator[str]:
     if ready and current and current.any_pending and idle and len(idle) == len(states):
         yield f"everybody is idle, although round {current.number} has pending shards"
     for worker in scheduler.workers:
-        if (worker.running is not None) != (worker.life.state == "busy"):
+        if (worker.running is not None) != (worker.life.state in _HOLDING):
             yield f"{worker.name} is {worker.life.state} with {worker.running}"
         if worker.running is None:
             continue

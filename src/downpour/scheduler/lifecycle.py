@@ -11,7 +11,8 @@ meantime is removed already.
 A *worker* is idle or busy with exactly one attempt, until it is gone. It never comes back from
 there; who registers again begins a new life. Whatever ends an attempt, be it an answer, a failure
 or a cancellation, makes its worker idle in the same step. Only one that still works at something
-which it should not is stuck, until it works at nothing any more.
+which it should not is stuck, until it works at nothing any more. One that only the journal knows is
+awaited: it keeps what it held, and is asked for nothing, until it registers with this manager.
 
 An *experiment* waits for its turn, is prepared, runs and ends, once.
 
@@ -40,6 +41,8 @@ TASK: Table = {
 }
 
 WORKER: Table = {
+    ("awaited", "register"): "busy",
+    ("awaited", "go"): "gone",
     ("idle", "assign"): "busy",
     ("busy", "release"): "idle",
     ("idle", "stick"): "stuck",

@@ -187,7 +187,8 @@ class Replay(Scheduler):
     def resume(self) -> list[do.Command]:
         """Take up the active experiment: ask for its dataset, and expect its workers back.
 
-        Whoever was busy is counted as busy still. It registers anew and goes on, or it is lost.
+        Whoever was busy keeps what it held, and is asked for nothing before it has registered with
+        this manager. Where it does not in time, others get what it held.
         """
         self.commands = []
         experiment = self.active
@@ -196,8 +197,7 @@ class Replay(Scheduler):
         if experiment.life.state == "running":
             experiment.ready = False
             for attempt, worker in experiment.round.holders() if experiment.round else ():
-                self.workers.join(worker, self.now_seconds)
-                self.workers.assign(worker, attempt, self.now_seconds)
+                self.workers.expect(worker, attempt, self.now_seconds)
         self.turns.prepare(experiment)
         return self.commands
 

@@ -88,7 +88,7 @@ class Turns:
         experiment.reason = reason
         if self._books.active is experiment:
             self._books.active = None
-            for worker in self._books.workers:
+            for worker in list(self._books.workers):
                 self._books.cancel(worker, reason)
         self._books.discard(experiment.name, experiment.close())
         self._books.do(

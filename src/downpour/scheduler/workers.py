@@ -42,9 +42,9 @@ class Worker:
     finish an attempt that nobody waits for, whose snapshots are `needless`.
     """
 
-    def __init__(self, name: str, at_seconds: float) -> None:
+    def __init__(self, name: str, at_seconds: float, state: str = "idle") -> None:
         self.name = name
-        self.life = Lifecycle(f"worker {name}", WORKER, "idle")
+        self.life = Lifecycle(f"worker {name}", WORKER, state)
         self.seen_at_seconds = at_seconds
         self.beat_at_seconds = at_seconds
         self.running: AttemptId | None = None
@@ -67,6 +67,11 @@ class Worker:
         self._samples = 0
         self._reports: deque[_Report] = deque(maxlen=_REPORTS_REMEMBERED)
         self._last_speed: float | None = None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it is known from the journal alone, and cannot be called."""
+        return self.life.state == "awaited"
 
     @property
     def mention_limit_seconds(self) -> float:
@@ -142,6 +147,7 @@ class Workers:
     def __init__(self) -> None:
         self._all: dict[str, Worker] = {}
         self._idle: dict[str, None] = {}
+        self._empty_handed: list[str] = []
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._all.values())
@@ -172,6 +178,25 @@ class Workers:
         """Add a worker, idle."""
         self._all[name] = Worker(name, at_seconds)
         self._idle[name] = None
+
+    def expect(self, name: str, attempt: AttemptId, at_seconds: float) -> None:
+        """Add a worker that an earlier manager has given an attempt; it has yet to register."""
+        self._all[name] = Worker(name, at_seconds, "awaited")
+        self._all[name].running = attempt
+
+    def welcome(self, name: str, at_seconds: float, *, empty_handed: bool) -> None:
+        """Let an awaited worker go on with what it holds; is it to be asked for that again?"""
+        worker = self._all[name]
+        worker.life.step("register")
+        worker.seen_at_seconds = worker.beat_at_seconds = at_seconds
+        worker.mentioned_at_seconds = worker.advanced_at_seconds = at_seconds
+        if empty_handed:
+            self._empty_handed.append(name)
+
+    def take_empty_handed(self) -> list[Worker]:
+        """Return those who came back without what they hold; each of them once."""
+        names, self._empty_handed = self._empty_handed, []
+        return [self._all[name] for name in names if name in self._all]
 
     def hear(self, name: str, at_seconds: float) -> Worker | None:
         """Note a sign of life; returns the worker, or None where it is not here."""
@@ -207,10 +232,16 @@ class Workers:
         del self._idle[name]
 
     def release(self, name: str, attempt: AttemptId) -> bool:
-        """Make a worker idle if it is busy with this attempt; says whether it was."""
+        """Make a worker idle if it is busy with this attempt; says whether it was.
+
+        One that is awaited is not: nothing else is known of it.
+        """
         worker = self._all.get(name)
         if worker is None or worker.running != attempt:
             return False
+        if worker.is_awaited:
+            self.remove(name)
+            return True
         worker.life.step("release")
         worker.running = None
         worker.progress = worker.remaining = worker.predicted = None
@@ -225,6 +256,9 @@ class Workers:
     def stick(self, name: str) -> None:
         """Take from a worker what it is at; it gets nothing else before it is at nothing."""
         worker = self._all[name]
+        if worker.is_awaited:
+            self.remove(name)
+            return
         worker.life.step("stick")
         worker.running = None
         worker.progress = worker.remaining = worker.predicted = None
@@ -232,8 +266,9 @@ class Workers:
 
     def let_linger(self, name: str, attempt: AttemptId) -> None:
         """Let a worker finish what nobody waits for any more; it gets nothing else before."""
+        worker = self._all[name]
         self.stick(name)
-        self._all[name].lingering = attempt
+        worker.lingering = attempt
 
     def unstick(self, name: str) -> None:
         """Let a worker that was stuck have work again."""

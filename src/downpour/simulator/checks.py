@@ -13,6 +13,7 @@ from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
 from downpour.simulator.disk import Disk
 from downpour.simulator.site import Onlooker, Step, Stories
+from downpour.values import BLAMELESS
 
 Task = tuple[str, int, int]
 
@@ -119,6 +120,42 @@ class Promises(Onlooker):
         update = experiment.round.tasks[shard].update
         there = update is not None and update.file.name == file
         expect(there, f"the update of shard {shard} in round {number} was taken in, and is lost")
+
+
+class Calls(Onlooker):
+    """Whom a manager asks for something has registered with it, and was not dismissed since."""
+
+    def __init__(self) -> None:
+        self._registered: dict[Replay, set[str]] = {}
+
+    def recovered(self, core: Replay, stories: Stories) -> None:
+        """Begin with nobody: an earlier manager's connections are not this one's."""
+        del stories
+        self._registered[core] = set()
+
+    def handled(self, step: Step) -> None:
+        """Follow who comes and goes, and look who is asked."""
+        here = self._registered[step.core]
+        if isinstance(step.event, on.WorkerJoined):
+            here.add(step.event.worker)
+        for command in step.commands:
+            if isinstance(command, do.Dismiss):
+                here.discard(command.worker)
+            asked = command.assignment if isinstance(command, do.Repeat) else command
+            if isinstance(asked, do.Assign):
+                known = asked.worker in here
+                expect(known, f"{asked.worker} is asked for {asked.attempt} and is not registered")
+
+
+class Blame(Onlooker):
+    """No shard pays with a retry, where nothing has happened that it or its worker has caused."""
+
+    def handled(self, step: Step) -> None:
+        """Look what has come to nothing."""
+        for command in step.commands:
+            if isinstance(command, do.GiveUp):
+                blameless = command.failure in BLAMELESS
+                expect(blameless, f"{command.attempt} costs a retry: {command.reason}")
 
 
 class Office(Onlooker):

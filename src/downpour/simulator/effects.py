@@ -102,6 +102,10 @@ class Effects:
         if reason == UNREACHABLE and self._roster.get(name) is entry:
             self._post(on.WorkerLost, worker=name, reason="its connection ended and nobody answers")
 
+    def can_call(self, worker: str) -> bool:
+        """Whether a worker has registered here."""
+        return worker in self._roster
+
     def start(self, command: do.Command) -> None:  # noqa: C901, PLR0912 - one arm a command
         """Begin what is asked for."""
         match command:
@@ -109,6 +113,8 @@ class Effects:
                 self._works.submit(lambda done: self._prepare(command, done))
             case do.Assign():
                 self._lane(command.worker).submit(lambda done: self._assign(command, done))
+            case do.Repeat():
+                self.start(command.assignment)
             case do.Cancel():
                 self._lane(command.worker).submit(lambda done: self._cancel(command, done))
             case do.HandOver():
@@ -151,7 +157,8 @@ class Effects:
             done()
 
         if entry is None:
-            failed("it is not registered")
+            self._post(on.WorkerLeft, worker=command.worker, reason="it is not registered")
+            done()
             return
         keeps = command.attempt.experiment in self._keeping
         files = command.model, command.optimizer_state

@@ -333,7 +333,10 @@ class Manager(Process):
         self.post(
             event,
             answer,
-            lambda core: (core.workers.get(worker) is not None, core.unwanted(worker, running)),
+            lambda core: (
+                core.has_registered(worker) and self.effects.can_call(worker),
+                core.unwanted(worker, running),
+            ),
         )
 
     def report_update(

@@ -93,10 +93,17 @@ class Plan:
         return max((fault.at_seconds + fault.seconds for fault in self.faults), default=0.0)
 
     @property
+    def blames_nobody(self) -> bool:
+        """Whether nothing goes wrong but that managers end, which costs no shard a retry."""
+        return all(fault.kind in _DEATHS_OF_MANAGERS for fault in self.faults)
+
+    @property
     def may_fail(self) -> set[str]:
         """The experiments that need not finish: cancelled, or with few retries."""
         cancelled = any(fault.kind is FaultKind.CANCELLED for fault in self.faults)
         few = {name for name, spec in self.specs if spec.retries < RETRIES_ENOUGH}
+        if self.blames_nobody:
+            few = set()
         return few | ({self.specs[0][0]} if cancelled else set())
 
     @property

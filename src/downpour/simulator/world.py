@@ -10,7 +10,7 @@ from downpour.runtime.recovery import replay
 from downpour.scheduler import Replay
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.simulator.checks import Books, Folding, Office, Promises
+from downpour.simulator.checks import Blame, Books, Calls, Folding, Office, Promises
 from downpour.simulator.cluster import Cluster, ManagerClass
 from downpour.simulator.counting import Counting, check_the_end
 from downpour.simulator.disk import Disk
@@ -87,8 +87,11 @@ class _Run:
             Folding(),
             Promises(disk),
             Office(disk),
+            Calls(),
             self._ending,
         ]
+        if self._plan.blames_nobody:
+            onlookers.append(Blame())
         if self._told_in_full:
             onlookers.insert(0, _Narrator(self.tell))
         return _All(onlookers)
@@ -182,6 +185,9 @@ def _told_to_do(command: do.Command) -> str:
     match command:
         case do.Assign():
             return f"{command.worker} is asked for {command.attempt}"
+        case do.Repeat():
+            again = command.assignment
+            return f"{again.worker} is asked once more for {again.attempt}"
         case do.Accept():
             return f"{command.worker} has trained {command.attempt}"
         case do.GiveUp():

@@ -1,0 +1,169 @@
+"""A worker known from the journal alone keeps what it held, and is not called yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downpour.scheduler import Replay, entries
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.scheduler.invariants import check_invariants
+from downpour.values import BLAMELESS
+
+if TYPE_CHECKING:
+    from downpour.values import AttemptId
+    from tests.scheduler.conftest import Make
+
+WORKERS = tuple(f"w{n}" for n in range(6))
+
+
+class Restarted:
+    """Six workers were given a shard each, and no retry; then the manager died, and is back."""
+
+    def __init__(self, make: Make) -> None:
+        self.make = make
+        first = Replay()
+        self.core = Replay()
+        spec = make.spec(shards=7, epochs=1, retries=0, evaluate_every=0)
+        model = make.file("m0")
+        events: list[on.Event] = [
+            on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec),
+            on.Prepared(at_seconds=0.0, experiment="e", shard_samples=(1,) * 7, model=model),
+            *(on.WorkerJoined(at_seconds=1.0, worker=name) for name in WORKERS),
+        ]
+        for event in events:
+            for entry in entries(event, first.handle(event)):
+                self.core.replay(event.at_seconds, entry)
+        self.core.resume()
+
+    def happen(self, *events: on.Event) -> list[do.Command]:
+        """Let the core take in some events; returns what it asks for."""
+        commands: list[do.Command] = []
+        for event in events:
+            commands += self.core.handle(event)
+            check_invariants(self.core)
+        return commands
+
+    def prepared(self) -> list[do.Command]:
+        """What the experiment needs to go on is there again."""
+        model = self.make.file("m0")
+        event = on.Prepared(at_seconds=1.0, experiment="e", shard_samples=(1,) * 7, model=model)
+        return self.happen(event)
+
+    def beat(self, worker: str, at_seconds: float, *running: AttemptId) -> list[do.Command]:
+        """A worker is heard of."""
+        return self.happen(
+            on.HeartbeatReceived(
+                at_seconds=at_seconds,
+                worker=worker,
+                running=tuple(map(self.make.progress, running)),
+                system=self.make.system(),
+            )
+        )
+
+    def attempt(self, worker: str) -> AttemptId:
+        """Return what a worker was given by the first manager."""
+        return self.make.attempt("e", 0, WORKERS.index(worker), 0)
+
+
+@pytest.fixture
+def restarted(make: Make) -> Restarted:
+    """The second manager has read the journal and has heard from no worker yet."""
+    return Restarted(make)
+
+
+def test_a_worker_that_has_not_registered_is_asked_for_nothing(restarted: Restarted) -> None:
+    """Not even for the shard that nobody has; it is not idle either once its attempt is over."""
+    assert not any(isinstance(c, do.Assign) for c in restarted.prepared())
+    update = restarted.make.update("u")
+    found = on.UpdatePublished(
+        at_seconds=1.0, worker="w0", attempt=restarted.attempt("w0"), update=update
+    )
+    assert not any(isinstance(c, do.Assign) for c in restarted.happen(found))
+    assert not restarted.core.workers.any_idle
+
+
+def test_a_heartbeat_alone_is_no_registration(restarted: Restarted) -> None:
+    """The worker is told to register, because a manager that was just started cannot call it."""
+    restarted.prepared()
+    restarted.beat("w0", 2.0, restarted.attempt("w0"))
+    assert not restarted.core.has_registered("w0")
+    restarted.happen(on.WorkerJoined(at_seconds=2.0, worker="w0", running=restarted.attempt("w0")))
+    assert restarted.core.has_registered("w0")
+
+
+def test_a_worker_that_comes_back_with_its_attempt_goes_on(restarted: Restarted) -> None:
+    """It is asked for nothing: it has what it was asked for."""
+    restarted.prepared()
+    joined = on.WorkerJoined(at_seconds=2.0, worker="w0", running=restarted.attempt("w0"))
+    assert restarted.happen(joined) == []
+
+
+def test_a_worker_that_comes_back_without_its_attempt_is_asked_for_it_at_once(
+    restarted: Restarted,
+) -> None:
+    """The same attempt: the first manager may have died before it could ask, or both did."""
+    restarted.prepared()
+    [again] = restarted.happen(on.WorkerJoined(at_seconds=2.0, worker="w0"))
+    assert isinstance(again, do.Repeat)
+    assert (again.assignment.worker, again.assignment.attempt) == ("w0", restarted.attempt("w0"))
+    assert list(entries(on.Tick(at_seconds=2.0), [again])) == [], "it is in the journal already"
+
+
+def test_a_worker_that_is_still_at_its_last_report_is_asked_for_what_followed(
+    restarted: Restarted,
+) -> None:
+    """The manager died between taking the report in and answering it."""
+    restarted.prepared()
+    former = restarted.make.attempt("e", 0, 6, 0)
+    [again] = restarted.happen(on.WorkerJoined(at_seconds=2.0, worker="w0", running=former))
+    assert isinstance(again, do.Repeat)
+    assert again.assignment.attempt == restarted.attempt("w0")
+
+
+def test_who_comes_back_before_the_data_is_there_is_asked_when_it_is(restarted: Restarted) -> None:
+    """A task cannot be described before."""
+    joined = [on.WorkerJoined(at_seconds=1.0, worker=name) for name in WORKERS]
+    assert restarted.happen(*joined) == []
+    asked = [c.assignment.worker for c in restarted.prepared() if isinstance(c, do.Repeat)]
+    assert asked == list(WORKERS)
+
+
+def test_who_is_silent_after_a_restart_loses_what_it_held_and_that_costs_no_retry(
+    restarted: Restarted,
+) -> None:
+    """The time counts from the restart; here there are no retries, and the experiment goes on."""
+    restarted.prepared()
+    assert restarted.happen(on.Tick(at_seconds=10.9)) == []
+    given_up = [c for c in restarted.happen(on.Tick(at_seconds=11.5)) if isinstance(c, do.GiveUp)]
+    assert [c.worker for c in given_up] == list(WORKERS)
+    assert {c.failure for c in given_up} <= BLAMELESS
+    [asked] = restarted.happen(on.WorkerJoined(at_seconds=12.0, worker="new"))
+    assert isinstance(asked, do.Assign)
+    assert restarted.core.experiments["e"].life.state == "running"
+
+
+def test_a_worker_whose_registration_is_refused_does_not_hold_its_shard_for_ever(
+    restarted: Restarted,
+) -> None:
+    """It is heard of, but it neither runs what it held nor can it be asked for it."""
+    restarted.prepared()
+    for second in range(2, 12):
+        restarted.beat("w0", float(second))
+    [given_up] = [
+        command
+        for command in restarted.happen(on.Tick(at_seconds=11.5))
+        if isinstance(command, do.GiveUp) and command.worker == "w0"
+    ]
+    assert given_up.failure in BLAMELESS
+
+
+def test_a_worker_that_mentions_what_it_holds_keeps_it(restarted: Restarted) -> None:
+    """It works at it, and will report it, even if registering takes long."""
+    restarted.prepared()
+    for second in range(2, 12):
+        restarted.beat("w0", float(second), restarted.attempt("w0"))
+    given_up = [c for c in restarted.happen(on.Tick(at_seconds=11.5)) if isinstance(c, do.GiveUp)]
+    assert [c.worker for c in given_up] == list(WORKERS[1:])
