@@ -3,8 +3,9 @@
 A spec travels from machine to machine, so a `package.module:factory` in it must never be able to
 call whatever happens to be installed. A factory is accepted where its module lies under an allowed
 prefix and it was defined there, not merely imported; the environment variable `DOWNPOUR_ALLOW`
-(prefixes with commas between them) adds prefixes on the machine that sets it. This module alone
-reads that variable.
+(prefixes with commas between them) names them on the machine that sets it. This module alone reads
+that variable. Downpour's own datasets and networks are registered by name, and no function of this
+package is a factory, whatever the variable says.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from downpour.blame import told
 from downpour.errors import SpecError
 
 VARIABLE = "DOWNPOUR_ALLOW"
-OWN_PREFIXES = ("downpour.datasets", "downpour.models")
 
+_OWN = __name__.partition(".")[0]
 _FACTORY = re.compile(r"^([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)$")
 
 
 def allowed_prefixes() -> tuple[str, ...]:
     """Return the module prefixes that factories may come from, on this machine."""
-    added = (part.strip().rstrip(".") for part in os.environ.get(VARIABLE, "").split(","))
-    return (*OWN_PREFIXES, *(part for part in added if part))
+    named = (part.strip().rstrip(".") for part in os.environ.get(VARIABLE, "").split(","))
+    return tuple(part for part in named if part)
 
 
 def check_factory(field: str, name: str) -> str:
@@ -75,12 +76,17 @@ def source_file(module_name: str) -> Path | None:
 
 
 def _is_allowed(module_name: str) -> bool:
-    return any(
-        module_name == prefix or module_name.startswith(prefix + ".")
-        for prefix in allowed_prefixes()
-    )
+    lies_under = [_lies_under(module_name, prefix) for prefix in allowed_prefixes()]
+    return any(lies_under) and not _lies_under(module_name, _OWN)
+
+
+def _lies_under(module_name: str, prefix: str) -> bool:
+    return module_name == prefix or module_name.startswith(f"{prefix}.")
 
 
 def _not_allowed(field: str, name: str) -> SpecError:
-    allowed = ", ".join(allowed_prefixes())
-    return SpecError(field, name, f"allowed are modules under {allowed}; {VARIABLE} adds to them")
+    allowed = f"modules under {', '.join(allowed_prefixes())}" if allowed_prefixes() else "none"
+    accepted = f"of factories, {VARIABLE} allows {allowed} on this machine"
+    if _lies_under(name.partition(":")[0], _OWN):
+        accepted = f"a part of Downpour is no factory; its {field}s are given by name alone"
+    return SpecError(field, name, accepted)

@@ -63,5 +63,5 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, spec: Spec, field: str) ->
 
 def test_a_factory_that_is_not_allowed_is_seen_before_anything_starts() -> None:
     """check_source refuses it without importing it."""
-    with pytest.raises(SpecError, match="allowed are"):
+    with pytest.raises(SpecError, match="DOWNPOUR_ALLOW allows"):
         check_source(Spec.make({"dataset": "os:listdir"}))

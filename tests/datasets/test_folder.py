@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -119,3 +122,55 @@ def test_chest_x_rays_as_they_are_published(tmp_path: Path) -> None:
     assert dataset.facts.sample_shape == (1, 50, 50)
     assert (len(dataset.train), len(dataset.test), dataset.facts.classes) == (8, 4, 2)
     assert np.array_equal(dataset.train.x[:, 25, 25, 0] > 128, dataset.train.y == 1)
+
+
+def test_what_is_no_file_among_images_is_named(tmp_path: Path) -> None:
+    """A link to nothing, a FIFO and a folder of that name; nothing waits for the FIFO's writer."""
+    root = tmp_path / "images"
+    for number in range(5):
+        draw(root / "a" / f"{number}.png", 7)
+    strange = root / "a" / "strange.png"
+    strange.symlink_to(root / "nowhere.png")
+    with pytest.raises(SpecError, match=r"strange\.png': is a link to nothing"):
+        prepare(spec_of(root), tmp_path)
+    strange.unlink()
+    for make in (os.mkfifo, os.mkdir):
+        make(strange)
+        with pytest.raises(SpecError, match=r"strange\.png': is not a file"):
+            prepare(spec_of(root), tmp_path)
+        shutil.rmtree(strange) if strange.is_dir() else strange.unlink()
+
+
+def png(width: int, height: int, data: bytes = b"") -> bytes:
+    """Return a gray PNG whose head says this size."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        checksum = zlib.crc32(kind + content).to_bytes(4, "big")
+        return len(content).to_bytes(4, "big") + kind + content + checksum
+
+    size = width.to_bytes(4, "big") + height.to_bytes(4, "big")
+    head = chunk(b"IHDR", size + bytes([8, 0, 0, 0, 0]))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        png(60_000, 60_000),
+        png(8, 8),
+        png(8, 8, zlib.compress(bytes(9 * 8))[:-6]),
+        b"",
+        b"GIF89a",
+        b"BM" + bytes(60),
+        b"RIFF\x10\0\0\0WEBPVP8 ",
+        b"\xff\xd8\xff\xe0" + bytes(40),
+    ],
+)
+def test_bombs_and_damaged_images_are_named(tmp_path: Path, content: bytes) -> None:
+    """Whatever the decoder makes of them, the line names the field and the file."""
+    root = tmp_path / "images"
+    for number in range(5):
+        draw(root / "a" / f"{number}.png", 7)
+    (root / "a" / "bad.png").write_bytes(content)
+    with pytest.raises(SpecError, match=r"^data_path = 'bad\.png': cannot be decoded: ."):
+        prepare(spec_of(root), tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 from pathlib import Path
 
@@ -73,6 +74,33 @@ def test_a_broken_zip_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "labels.gz"
     path.write_bytes(b"not zipped")
     with pytest.raises(SpecError, match="cannot be read"):
+        read_idx(path)
+
+
+def test_a_damaged_zip_is_refused_wherever_the_damage_is(tmp_path: Path) -> None:
+    """Cut or spoilt at any byte: refused by name, or the same bytes as before."""
+    path = tmp_path / "labels.gz"
+    labels = np.arange(60, dtype=np.uint8)
+    whole = gzip.compress(idx_bytes(labels), mtime=0)
+    spoilt = [
+        whole[:place] + bytes([byte ^ 0xFF]) + whole[place + 1 :]
+        for place, byte in enumerate(whole)
+    ]
+    refused = set()
+    for content in [*spoilt, *(whole[:length] for length in range(len(whole)))]:
+        path.write_bytes(content)
+        try:
+            assert np.array_equal(read_idx(path), labels)
+        except SpecError as refusal:
+            refused.add(str(refusal.value))
+    assert refused == {"labels.gz"}
+
+
+def test_a_head_that_promises_too_much_takes_no_memory(tmp_path: Path) -> None:
+    """64 exabytes do not fit into any machine; a zipped file need not be large for that."""
+    path = tmp_path / "images.gz"
+    path.write_bytes(gzip.compress(b"\0\0\x08\x02" + b"\xff" * 8))
+    with pytest.raises(SpecError, match=r"images\.gz.*PB are too many"):
         read_idx(path)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from downpour.datasets import PreparedDataset, check_source, open_prepared, prepare
@@ -93,6 +97,97 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
     objects = np.array([{}, {}], dtype=object)
     with pytest.raises(SpecError, match="allow_pickle=False"):
         prepared(tmp_path, x=objects, y=np.zeros(2))
+
+
+def saved(folder: Path, **arrays: Any) -> Spec:
+    """Save arrays; returns a spec that names their file."""
+    np.savez(folder / "set.npz", **arrays)
+    return Spec.make({"dataset": "npz", "data_path": str(folder / "set.npz")})
+
+
+def with_member(folder: Path, content: bytes, compression: int = zipfile.ZIP_STORED) -> Spec:
+    """Write a file whose member x has this content; returns a spec that names it."""
+    path = folder / "set.npz"
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("x.npy", content)
+    return Spec.make({"dataset": "npz", "data_path": str(path)})
+
+
+def head(shape: tuple[int, ...], dtype: str = "<f8") -> bytes:
+    """Return the head of an array of this shape, without its bytes."""
+    written = io.BytesIO()
+    described = {"descr": dtype, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(written, described)
+    return written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "accepted"),
+    [
+        (head((10**9, 10**9)), "says it holds 8000000000000000000 bytes, and holds 0"),
+        (head((10**30,)), "and holds 0"),
+        (head((-1, 4)), "cannot be read"),
+        (head((3,)), "says it holds 24 bytes, and holds 0"),
+        (head((1,), "|O8") + bytes(8), "needs pickle"),
+        (b"\x93NUMPY\x01\x00\x06\x00{'descr", "cannot be read"),
+        (b"\x93NUMPY\x09\x00", "cannot be read"),
+        (b"no array", "cannot be read"),
+        (b"", "cannot be read"),
+    ],
+)
+def test_a_head_that_cannot_be_true_is_refused_before_anything_is_read(
+    tmp_path: Path, content: bytes, accepted: str
+) -> None:
+    """One line names the field and the file; no memory is taken for what is promised."""
+    with pytest.raises(SpecError, match=accepted) as refusal:
+        check_source(with_member(tmp_path, content))
+    assert str(refusal.value).startswith("data_path = 'set.npz': ")
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_has_no_room_in_memory_is_refused_by_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small file may hold more than any machine has, for zeros pack well."""
+    spec = saved(tmp_path, x=np.zeros((100_000, 2)), y=np.zeros(100_000))
+    memory = psutil.virtual_memory()._replace(available=10**6)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    with pytest.raises(SpecError, match=r"2\.4 MB are too many; 1 MB of memory are free"):
+        check_source(spec)
+
+
+def test_an_encrypted_file_is_refused(tmp_path: Path) -> None:
+    """As such, and not for want of a password that nobody could give."""
+    spec = saved(tmp_path, x=np.ones((10, 2)), y=np.arange(10) % 2)
+    path = tmp_path / "set.npz"
+    content = path.read_bytes().replace(
+        b"PK\x01\x02\x2d\x03\x2d\x00\x00", b"PK\x01\x02\x2d\x03\x2d\x00\x01"
+    )
+    path.write_bytes(content)
+    with pytest.raises(SpecError, match=r"x\.npy is encrypted"):
+        check_source(spec)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_damaged_file_is_refused_wherever_the_damage_is(
+    tmp_path: Path, *, compressed: bool
+) -> None:
+    """Each byte in turn is spoilt: the file is refused by name, or its examples are unharmed."""
+    path = tmp_path / "set.npz"
+    save = np.savez_compressed if compressed else np.savez
+    save(path, x=np.arange(20.0).reshape(10, 2), y=np.arange(10) % 2)
+    spec = Spec.make({"dataset": "npz", "data_path": str(path)})
+    whole = path.read_bytes()
+    key, refused = prepare(spec, tmp_path / "datasets"), set()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        os.utime(path, (place + 1, place + 1))
+        try:
+            check_source(spec)
+            assert prepare(spec, tmp_path / "datasets") == key
+        except SpecError as refusal:
+            refused.add(refusal.field)
+    assert refused == {"data_path"}
 
 
 def test_what_is_no_npz_file_is_seen_before_anything_starts(tmp_path: Path) -> None:

@@ -39,3 +39,24 @@ def test_a_data_folder_that_is_not_there_is_seen_before_anything_starts(tmp_path
     """A mistyped --data-dir is not answered by a download."""
     with pytest.raises(SpecError, match="data_dir"):
         check_source(Spec.make({"dataset": "mnist"}), tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("dataset", ["npz", "folder"])
+@pytest.mark.parametrize("path", ["a" * 5_000, "a/" * 2_500, "a\0b", "~nobody/x", "/proc/1/root/x"])
+def test_a_path_that_cannot_be_is_refused_in_one_short_line(
+    tmp_path: Path, dataset: str, path: str
+) -> None:
+    """Whatever the file system says of it; a long value is shortened."""
+    spec = Spec.make({"dataset": dataset, "data_path": path})
+    for data_dir in (None, tmp_path):
+        with pytest.raises(SpecError) as refusal:
+            check_source(spec, data_dir)
+        assert refusal.value.field == "data_path"
+        assert len(str(refusal.value)) < 200
+
+
+def test_a_data_folder_of_an_impossible_name_is_refused() -> None:
+    """As one that is not there."""
+    for name in ("a" * 5_000, "a\0b"):
+        with pytest.raises(SpecError, match="no such folder"):
+            check_source(Spec.make({}), Path(name))

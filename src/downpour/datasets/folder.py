@@ -8,6 +8,8 @@ left alone, and so are hidden files and folders, which some systems leave in arc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from downpour.datasets.resizing import resized
+from downpour.datasets.room import check_room
 from downpour.datasets.seeding import held_out, random_order
 from downpour.datasets.source import Arrays, Found, fingerprint, named_path
 from downpour.errors import SpecError
@@ -56,7 +59,7 @@ class Folder:
         train, test = _parts(named_path(spec, data_dir))
         train, test = _limited(train, spec.train_limit), _limited(test, spec.test_limit)
         return Found(
-            fingerprint=fingerprint(train.paths + test.paths),
+            fingerprint=fingerprint(train.paths + test.paths, field="data_path"),
             read=lambda: _read(train, test, spec.image_size),
         )
 
@@ -130,7 +133,9 @@ def _decoded(paths: list[Path], channels: int, size: int | None) -> NDArray[np.u
         pixels = _pixels(path, channels)
         pixels = pixels if size is None else resized(pixels, size)
         if images is None:
-            images = np.empty((len(paths), *pixels.shape[1:]), dtype=np.uint8)
+            shape = len(paths), *pixels.shape[1:]
+            check_room(shape, 1, field="data_path", value=path.name)
+            images = np.empty(shape, dtype=np.uint8)
         if pixels.shape[1:] != images.shape[1:]:
             raise SpecError("image_size", size, f"must be given, as {path.name} differs in size")
         images[number] = pixels[0]
@@ -139,20 +144,23 @@ def _decoded(paths: list[Path], channels: int, size: int | None) -> NDArray[np.u
 
 def _pixels(path: Path, channels: int) -> NDArray[np.uint8]:
     """Return one image as [1, h, w, c]."""
-    try:
-        with _opened(path) as image:
-            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), dtype=np.uint8)
-    except OSError as error:
-        raise SpecError("data_path", path.name, f"cannot be decoded: {error}") from None
+    with _opened(path) as image:
+        pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), dtype=np.uint8)
     return pixels.reshape(1, *pixels.shape[:2], channels)
 
 
-def _opened(path: Path) -> Any:
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open an image; what goes wrong with it in the block is told as its file's fault."""
     try:
         from PIL import Image
     except ImportError:
         raise SpecError("dataset", "folder", "needs the package pillow, which is absent") from None
     try:
-        return Image.open(path)
-    except OSError as error:
-        raise SpecError("data_path", path.name, f"cannot be read: {error}") from None
+        with Image.open(path) as image:
+            yield image
+    except SpecError:
+        raise
+    except Exception as error:  # noqa: BLE001 - Pillow's decoders raise anything about damage
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise SpecError("data_path", path.name, f"cannot be decoded: {reason}") from None

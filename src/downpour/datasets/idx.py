@@ -8,14 +8,16 @@ them, so that a machine without it or without a network can train on files that 
 from __future__ import annotations
 
 import gzip
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from downpour.datasets.downloading import found_or_downloaded
+from downpour.datasets.room import check_room
 from downpour.datasets.source import Arrays, Found, fingerprint
 from downpour.errors import SpecError
 from downpour.spec import Spec
@@ -67,17 +69,27 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         SpecError: it is not such a file, or it is short or long.
     """
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+        with _opened(path) as file:
+            shape = _shape(file.read(4), file, path.name)
+            size_bytes = check_room(shape, 1, field="dataset", value=path.name)
+            content = file.read(size_bytes + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise SpecError("dataset", path.name, f"cannot be read: {error}") from None
-    dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
-    start = 4 + 4 * dimensions
-    if not 1 <= dimensions <= 3 or len(content) < start:
-        raise SpecError("dataset", path.name, "is not an IDX file of unsigned bytes")
-    shape: tuple[Any, ...] = tuple(np.frombuffer(content[4:start], ">i4").astype(int).tolist())
-    if len(content) - start != int(np.prod(shape)):
+    if len(content) != size_bytes:
         raise SpecError("dataset", path.name, f"should hold {shape} bytes after its head")
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    return np.frombuffer(content, np.uint8).reshape(shape)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _shape(head: bytes, file: IO[bytes], name: str) -> tuple[int, ...]:
+    dimensions = head[3] if head[:3] == b"\0\0\x08" and len(head) == 4 else 0
+    lengths = file.read(4 * dimensions)
+    if not 1 <= dimensions <= 3 or len(lengths) < 4 * dimensions:
+        raise SpecError("dataset", name, "is not an IDX file of unsigned bytes")
+    return tuple(np.frombuffer(lengths, ">u4").tolist())
 
 
 def _present(folder: Path) -> list[Path] | None:

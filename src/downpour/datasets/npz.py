@@ -1,27 +1,38 @@
-"""A `.npz` file of numeric arrays, such as those of MedMNIST; never one that needs pickle."""
+"""A `.npz` file of numeric arrays, such as those of MedMNIST; never one that needs pickle.
+
+Its directory and the heads of its arrays are looked at first, so that one that is encrypted, that
+cannot be what it says, or that has no room in memory is refused before any of it is read.
+"""
 
 from __future__ import annotations
 
 import zipfile
-import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from downpour.datasets.layout import from_names
+from downpour.datasets.room import check_room
 from downpour.datasets.source import Arrays, Found, fingerprint, named_path
 from downpour.errors import SpecError
 from downpour.spec import Spec
+
+_FIELD = "data_path"
+_ENCRYPTED = 0x1
+_HEAD_BYTES_MAX = 10_000
 
 
 class Npz:
     """The arrays named in `layout`; a validation part (`val_...`) is left alone."""
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
-        """Refuse a file that is not there, or is no zip file."""
+        """Refuse a file that is not there, is no zip file, or whose arrays cannot be read."""
         path = named_path(spec, data_dir)
         if not path.is_file() or not zipfile.is_zipfile(path):
-            raise SpecError("data_path", spec.data_path, "is not a .npz file")
+            raise SpecError(_FIELD, spec.data_path, "is not a .npz file")
+        _check_heads(path)
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
         """Find the file that `data_path` names."""
@@ -32,10 +43,54 @@ class Npz:
 
 
 def _read(path: Path) -> Arrays:
+    with _naming(path), np.load(path, allow_pickle=False) as archive:
+        named = {name: archive[name] for name in archive.files if _is_wanted(name)}
+    return from_names(named, field=_FIELD, value=path.name)
+
+
+def _is_wanted(name: str) -> bool:
+    return not name.startswith("val_")
+
+
+def _check_heads(path: Path) -> None:
+    """Compare what each array's head promises with the size of its bytes, and with the memory."""
+    total_bytes = 0
+    with _naming(path), zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if member.flag_bits & _ENCRYPTED:
+                raise ValueError(f"{member.filename} is encrypted")
+            if _is_wanted(member.filename) and member.filename.endswith(".npy"):
+                total_bytes += _checked_bytes(archive, member)
+    check_room((total_bytes,), 1, field=_FIELD, value=path.name)
+
+
+def _checked_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            head = np.lib.format.read_array_header_1_0(file, max_header_size=_HEAD_BYTES_MAX)
+        else:
+            head = np.lib.format.read_array_header_2_0(file, max_header_size=_HEAD_BYTES_MAX)
+        shape, _, dtype = head
+        size_bytes = member.file_size - file.tell()
+    if dtype.hasobject:
+        raise ValueError(f"{member.filename} needs pickle (allow_pickle=False)")
+    needed_bytes = 1
+    for length in (*shape, dtype.itemsize):
+        needed_bytes *= length
+    if needed_bytes != size_bytes or min(shape, default=0) < 0:
+        reason = f"{member.filename} says it holds {needed_bytes} bytes, and holds {size_bytes}"
+        raise ValueError(reason)
+    return size_bytes
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Say of the file what is wrong with it, in one line."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            wanted = [name for name in archive.files if not name.startswith("val_")]
-            named = {name: archive[name] for name in wanted}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise SpecError("data_path", path.name, f"cannot be read: {error}") from None
-    return from_names(named, field="data_path", value=path.name)
+        yield
+    except SpecError:
+        raise
+    except Exception as error:  # noqa: BLE001 - zipfile and numpy raise anything about damage
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise SpecError(_FIELD, path.name, f"cannot be read: {reason}") from None

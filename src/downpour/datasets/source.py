@@ -8,6 +8,7 @@ without them can use the others.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,12 +63,22 @@ class Source(Protocol):
         """
 
 
-def fingerprint(paths: Iterable[Path]) -> tuple[str, ...]:
-    """Return what tells files apart without reading them: path, size and time of change."""
+def fingerprint(paths: Iterable[Path], *, field: str = "dataset") -> tuple[str, ...]:
+    """Return what tells files apart without reading them: path, size and time of change.
+
+    Raises:
+        SpecError: names `field` and a path that is no file: a link to nothing, a FIFO.
+    """
     found = []
     for path in paths:
-        stat = path.stat()
-        found.append(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}")
+        try:
+            status = path.stat()
+        except (OSError, ValueError) as error:
+            reason = "is a link to nothing" if path.is_symlink() else _why(error)
+            raise SpecError(field, _shown(path), reason) from None
+        if not stat.S_ISREG(status.st_mode):
+            raise SpecError(field, _shown(path), "is not a file")
+        found.append(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}")
     return tuple(found)
 
 
@@ -79,7 +90,22 @@ def named_path(spec: Spec, data_dir: Path | None) -> Path:
     """
     given = Path(spec.data_path or "")
     places = [data_dir / given, given] if data_dir and not given.is_absolute() else [given]
+    accepted = "no such file or folder"
     for place in places:
-        if place.exists():
-            return place
-    raise SpecError("data_path", spec.data_path, "no such file or folder")
+        try:
+            place.stat()
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:  # too long, a null byte, no permission
+            accepted = _why(error)
+            continue
+        return place
+    raise SpecError("data_path", spec.data_path, accepted)
+
+
+def _shown(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def _why(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

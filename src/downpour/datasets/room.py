@@ -1,0 +1,31 @@
+"""Whether what a file promises to hold has room in memory, asked before any of it is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import psutil
+
+from downpour.errors import SpecError
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def check_room(shape: Sequence[int], item_bytes: int, *, field: str, value: str) -> int:
+    """Return how many bytes an array of this shape takes.
+
+    Raises:
+        SpecError: names `field` and `value`, where that is more than is free on this machine.
+    """
+    needed_bytes = math.prod(shape) * item_bytes
+    free_bytes = psutil.virtual_memory().available
+    if needed_bytes > free_bytes:
+        accepted = f"{_shown(needed_bytes)} are too many; {_shown(free_bytes)} of memory are free"
+        raise SpecError(field, value, accepted)
+    return needed_bytes
+
+
+def _shown(count_bytes: int) -> str:
+    power = min(int(math.log(max(count_bytes, 1), 1000)), len(_UNITS) - 1)
+    return f"{count_bytes / 1000**power:,.3g} {_UNITS[power]}"
