@@ -30,7 +30,9 @@ class Restarted:
         model = make.file("m0")
         events: list[on.Event] = [
             on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec),
-            on.Prepared(at_seconds=0.0, experiment="e", shard_samples=(1,) * 7, model=model),
+            on.Prepared(
+                at_seconds=0.0, experiment="e", dataset="d", shard_samples=(1,) * 7, model=model
+            ),
             *(on.WorkerJoined(at_seconds=1.0, worker=name) for name in WORKERS),
         ]
         for event in events:
@@ -49,7 +51,9 @@ class Restarted:
     def prepared(self) -> list[do.Command]:
         """What the experiment needs to go on is there again."""
         model = self.make.file("m0")
-        event = on.Prepared(at_seconds=1.0, experiment="e", shard_samples=(1,) * 7, model=model)
+        event = on.Prepared(
+            at_seconds=1.0, experiment="e", dataset="d", shard_samples=(1,) * 7, model=model
+        )
         return self.happen(event)
 
     def beat(self, worker: str, at_seconds: float, *running: AttemptId) -> list[do.Command]:
