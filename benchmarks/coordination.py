@@ -73,7 +73,8 @@ def spec(case: Case, folder: Path) -> downpour.Spec:
         model_options=dict(case.model_options),
         shards=case.workers,
         epochs=case.rounds,
-        local_steps=0,
+        batch_size=1,
+        local_steps=1,
         evaluate_every=0,
     )
 

@@ -277,7 +277,8 @@ def trifle(folder: Path, rounds: int) -> downpour.Spec:
         model_options={"hidden": 8},
         shards=2,
         epochs=rounds,
-        local_steps=0,
+        batch_size=1,
+        local_steps=1,
         evaluate_every=0,
     )
 

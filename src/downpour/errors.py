@@ -252,5 +252,5 @@ class IllegalTransition(DownpourError):
 
 def _shown(value: object, limit: int = 80) -> str:
     """Render a value for a one-line message, cut where it would flood the line."""
-    text = repr(value).replace("\n", " ")
+    text = repr(str(value) if hasattr(value, "__fspath__") else value).replace("\n", " ")
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -34,6 +34,8 @@ Option = bool | int | float | str | list[int] | list[float] | list[str]
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
+_WITH_PATH = {"npz", "folder"}
+
 # What a field accepts, where its type and limits cannot say it.
 _ACCEPTED = {
     "name": "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
@@ -128,7 +130,7 @@ class Spec(BaseModel):
         default=5, ge=1, le=1_000_000, description="Rounds, each one pass over every shard"
     )
     local_steps: int | None = Field(
-        default=None, ge=0, description="Batches a task trains at most; absent: the whole shard"
+        default=None, ge=1, description="Batches a task trains at most; absent: the whole shard"
     )
     aggregate: Literal["average", "weighted", "samples", "first"] = Field(
         default="average",
@@ -232,10 +234,13 @@ class Spec(BaseModel):
     def _fits_together(self) -> Self:
         if any(not 0 <= beta < 1 for beta in self.betas):
             raise _refusal("betas", list(self.betas), f"must be {_ACCEPTED['betas']}")
-        if self.nesterov and self.momentum == 0:
-            raise _refusal("nesterov", value=True, accepted="needs a momentum above 0")
-        if self.dataset in {"npz", "folder"} and not self.data_path:
-            raise _refusal("data_path", self.data_path, f"dataset '{self.dataset}' needs one")
+        if self.nesterov and (self.momentum == 0 or self.optimizer != "sgd"):
+            sgd = f"is of sgd, not of {self.optimizer}"
+            accepted = "needs a momentum above 0" if self.optimizer == "sgd" else sgd
+            raise _refusal("nesterov", value=True, accepted=accepted)
+        if (self.data_path is not None) != (self.dataset in _WITH_PATH) or self.data_path == "":
+            needs = "needs one" if self.dataset in _WITH_PATH else "has none; npz and folder do"
+            raise _refusal("data_path", self.data_path, f"dataset '{self.dataset}' {needs}")
         return self
 
     @model_validator(mode="wrap")  # the last, so that it is around all others

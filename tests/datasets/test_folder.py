@@ -67,7 +67,7 @@ def test_images_of_different_sizes_need_image_size(tmp_path: Path) -> None:
     """Without it the refusal names the field; with it all become squares."""
     root = tmp_path / "images"
     for number in range(5):
-        draw(root / "a" / f"{number}.png", 7, size=(8 + number, 9))
+        draw(root / "ab"[number % 2] / f"{number}.png", 7, size=(8 + number, 9))
     with pytest.raises(SpecError, match="image_size"):
         prepare(spec_of(root), tmp_path)
     key = prepare(spec_of(root, image_size=6), tmp_path)

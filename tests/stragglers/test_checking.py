@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from downpour.errors import SpecError
@@ -38,9 +40,15 @@ def test_other_options_are_refused(options: dict[str, object], message: str) -> 
 
 def test_there_are_fewer_standbys_than_workers() -> None:
     """Else nobody would be left to work."""
-    check_policy(Spec(standbys=2), SOME, workers=3)
+    check_policy(Spec(standbys=2), replace(SOME, watches=True), workers=3)
     with pytest.raises(SpecError, match=r"standbys = 3: must be fewer than the workers.* are 3"):
         check_policy(Spec(standbys=3), SOME, workers=3)
+
+
+def test_a_policy_that_only_waits_has_no_standbys() -> None:
+    """They would be kept free, and never be called."""
+    with pytest.raises(SpecError, match=r"standbys = 1: policy 'wait' calls on no standby"):
+        check_policy(Spec(policy="wait", standbys=1), SOME, workers=3)
 
 
 @pytest.mark.parametrize("fields", [{"split": "class"}, {"optimizer_state": "keep"}])

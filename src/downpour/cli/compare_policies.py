@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from downpour.cli.contradictions import refuse_idle
 from downpour.cli.options import AsJson, DataDir, number, path_option, whole_number
 from downpour.cli.printing import check_format, err, note, out, print_json
 from downpour.errors import SpecError
@@ -109,6 +110,7 @@ AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row a policy an
 
 
 def compare_policies(
+    context: typer.Context,
     traces: TracesFile,
     policies: Policies = "",
     scenarios: Scenarios = "",
@@ -116,8 +118,8 @@ def compare_policies(
     rounds: Rounds = 50,
     standbys: Standbys = 1,
     seed: Seed = 0,
-    heartbeat_seconds: Heartbeat = 1.0,
     *,
+    heartbeat_seconds: Heartbeat = 1.0,
     snapshots: Snapshots = False,
     blind: Blind = False,
     figure: FigureFile = None,
@@ -142,6 +144,8 @@ def compare_policies(
     from downpour.simulator.scenarios import Choice
 
     check_format(as_json=as_json, as_csv=as_csv)
+    if spec is None:
+        refuse_idle(context, {"data_dir"}, "needs --spec, whose dataset it has")
     _check_figure(figure)
     _check_counts(jobs=jobs, rounds=rounds)
     _check_amounts(0.0, 1.0, moving=moving, saving=saving)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from downpour.cli.contradictions import refuse_both, refuse_idle
 from downpour.cli.means import Means
 from downpour.cli.options import (
     RESULTS,
@@ -35,6 +36,7 @@ _FAILED = 1
 
 @with_credentials
 def experiment(
+    context: typer.Context,
     file: Annotated[
         Path,
         typer.Argument(
@@ -65,6 +67,9 @@ def experiment(
     values. While it runs elsewhere, it says how far it is. `downpour report DIR` shows what came of
     it.
     """
+    refuse_both(detach=detach, status=status)
+    if manager:
+        refuse_idle(context, {"shared", "data_dir"}, "is the manager's own, which --manager names")
     from downpour.experiments import Folder, read_grid
     from downpour.experiments.hold import holder
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from downpour.cli.contradictions import refuse_idle
 from downpour.cli.help import Command
 from downpour.cli.options import AsJson, path_option, whole_number
 from downpour.cli.printing import err, note, out, print_json
@@ -71,6 +72,7 @@ Seed = Annotated[int, _number("What every random choice follows from.")]
 
 @app.command("score", cls=Command)
 def score(
+    context: typer.Context,
     traces: TracesFile,
     predictor: PredictorFile = None,
     only: Annotated[
@@ -107,6 +109,8 @@ def score(
     from downpour.predictor.files import checksum
     from downpour.predictor.traces import read_traces
 
+    if not retrain:
+        refuse_idle(context, {"nets", "epochs"}, "needs --retrain")
     names = [name.strip() for name in only.split(",")] if only else list(MODELS)
     for name in names:
         if name not in MODELS:

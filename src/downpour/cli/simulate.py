@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from downpour.cli.contradictions import refuse_idle
 from downpour.cli.options import AsJson, whole_number
 from downpour.cli.printing import err, note, out, print_json
 from downpour.errors import SpecError
@@ -26,6 +27,12 @@ _FAILED = 1
 _CAPACITY = "Capacity"
 _STORY_LINES = 30
 _SHARDS_MAX = 100_000
+_SEARCHING = {"seeds", "from_seed"}
+_REPLAYING = {"faults", "story"}
+_PLANNING = {
+    *("shards", "rounds", "task_seconds", "spread", "worker_spread", "network_seconds"),
+    *("event_seconds", "sync_seconds", "update_seconds", "evaluate_seconds", "heartbeat_seconds"),
+}
 
 
 def _number(help_text: str, panel: str | None = None) -> Any:
@@ -74,6 +81,7 @@ HeartbeatSeconds = Annotated[float, _seconds("Time between a worker's heartbeats
 
 
 def simulate(
+    context: typer.Context,
     seeds: Seeds = 1000,
     from_seed: FromSeed = 0,
     seed: Seed = None,
@@ -103,6 +111,7 @@ def simulate(
 
     With --workers nothing goes wrong, and the question is how many rounds are done in an hour.
     """
+    _refuse_idle(context, capacity=workers is not None, alone=seed is not None)
     if workers is not None:
         seconds = {
             "task_seconds": task_seconds,
@@ -120,6 +129,18 @@ def simulate(
         _replay(seed, faults, story=story, as_json=as_json)
     else:
         _search(from_seed, _at_least_one("seeds", seeds), story=story, as_json=as_json)
+
+
+def _refuse_idle(context: typer.Context, *, capacity: bool, alone: bool) -> None:
+    """Refuse options of another question than the one that is asked."""
+    if capacity:
+        refuse_idle(context, _SEARCHING | _REPLAYING, "changes nothing beside --workers")
+        return
+    refuse_idle(context, _PLANNING, "needs --workers")
+    if alone:
+        refuse_idle(context, _SEARCHING, "changes nothing beside --seed")
+    else:
+        refuse_idle(context, {"faults"}, "needs --seed")
 
 
 # Faults

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from downpour.cli.contradictions import refuse_both, refuse_idle
 from downpour.cli.means import Means
 from downpour.cli.options import (
     RESULTS,
@@ -33,6 +34,7 @@ _FAILED = 1
 
 @with_credentials
 def tune(
+    context: typer.Context,
     file: Annotated[
         Path,
         typer.Argument(
@@ -66,6 +68,9 @@ def tune(
     Accuracy is that on the test examples, so the best trial's is too good an estimate of how it
     does on others.
     """
+    refuse_both(detach=detach, status=status)
+    if manager:
+        refuse_idle(context, {"shared", "data_dir"}, "is the manager's own, which --manager names")
     from downpour.experiments.hold import holder
     from downpour.tuning import Folder, read_search
 

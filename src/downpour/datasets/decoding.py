@@ -47,7 +47,8 @@ def decoded(arrays: Arrays, spec: Spec) -> Decoded:
 
     Raises:
         SpecError: a part is empty, shapes do not fit, numbers are not finite, labels are neither
-            class numbers nor zeros and ones, or `image_size` is given for what is no image.
+            class numbers nor zeros and ones, or of one class alone, or `image_size` is given for
+            what is no image.
     """
     train, test = slice(spec.train_limit), slice(spec.test_limit)
     train_x = _examples(arrays.train_x[train], spec)
@@ -61,6 +62,10 @@ def decoded(arrays: Arrays, spec: Spec) -> Decoded:
         raise SpecError("dataset", spec.dataset, "training and test labels differ in shape")
     # From the labels before any limit: it must not change the number of classes.
     classes = 0 if train_y.ndim == 2 else _class_count(arrays, spec)
+    if classes and train_y.min() == train_y.max():
+        accepted = f"all {len(train_y)} training examples are of class {train_y[0]}; two are needed"
+        field = "dataset" if spec.train_limit is None else "train_limit"
+        raise SpecError(field, getattr(spec, field), accepted)
     mean, std = _statistics(train_x, arrays)
     return Decoded(
         train_x=train_x,

@@ -17,12 +17,16 @@ def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
 
     Raises:
         SpecError: an option that the policy does not have, or of another kind; as many standbys as
-            workers; a policy that needs shards which do not differ, where they do.
+            workers, or any where the policy never calls on one; a policy that needs shards which do
+            not differ, where they do.
     """
     for name, value in spec.policy_options.items():
         _check_option(spec.policy, policy, name, value)
     if spec.standbys >= workers:
         accepted = f"must be fewer than the workers, of which there are {workers}"
+        raise SpecError("standbys", spec.standbys, accepted)
+    if spec.standbys and not policy.watches:
+        accepted = f"policy '{spec.policy}' calls on no standby: 0, or another policy"
         raise SpecError("standbys", spec.standbys, accepted)
     if policy.cuts_rounds and spec.split not in {"random", "equal"}:
         accepted = f"policy '{spec.policy}' cuts shards anew: random or equal"
