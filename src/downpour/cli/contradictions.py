@@ -25,6 +25,12 @@ def refuse_idle(context: typer.Context, options: Collection[str], why: str) -> N
             raise SpecError(name.replace("_", "-"), value, why)
 
 
+def refuse_own_data(context: typer.Context, manager: str) -> None:
+    """Refuse folders of this machine where a manager elsewhere trains, with folders of its own."""
+    if manager:
+        refuse_idle(context, {"shared", "data_dir"}, "is the manager's own, which --manager names")
+
+
 def refuse_both(**flags: bool) -> None:
     """Refuse two flags of which each says what to do instead of the other.
 

@@ -104,17 +104,14 @@ def score(
 
     What comes from a file is scored as it is. Trees are always fitted on the jobs of other folds.
     """
-    from downpour.predictor import MODELS, read_trained
+    from downpour.predictor import read_trained
     from downpour.predictor.examination import Examination, examine
     from downpour.predictor.files import checksum
     from downpour.predictor.traces import read_traces
 
     if not retrain:
         refuse_idle(context, {"nets", "epochs"}, "needs --retrain")
-    names = [name.strip() for name in only.split(",")] if only else list(MODELS)
-    for name in names:
-        if name not in MODELS:
-            raise SpecError("only", name, f"must be one of {', '.join(MODELS)}")
+    names = _names(only)
     settings = _settings(nets, epochs, seed)
     told, trained = read_traces(traces), read_trained(predictor)
     examination = Examination(
@@ -189,6 +186,17 @@ def _settings(nets: int, epochs: int, seed: int) -> Settings:
     _at_least("nets", nets, 1)
     _at_least("epochs", epochs, 1)
     return Settings(nets=nets, epochs=epochs, seed=_at_least("seed", seed, 0))
+
+
+def _names(only: str) -> list[str]:
+    """Read which predictors are meant; all where none is named."""
+    from downpour.predictor import MODELS
+
+    names = [name.strip() for name in only.split(",")] if only else list(MODELS)
+    for name in names:
+        if name not in MODELS:
+            raise SpecError("only", name, f"must be one of {', '.join(MODELS)}")
+    return names
 
 
 def _at_least(field: str, value: int, least: int) -> int:

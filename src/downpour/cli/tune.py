@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from downpour.cli.contradictions import refuse_both, refuse_idle
+from downpour.cli.contradictions import refuse_both, refuse_own_data
 from downpour.cli.means import Means
 from downpour.cli.options import (
     RESULTS,
@@ -69,8 +69,7 @@ def tune(
     does on others.
     """
     refuse_both(detach=detach, status=status)
-    if manager:
-        refuse_idle(context, {"shared", "data_dir"}, "is the manager's own, which --manager names")
+    refuse_own_data(context, manager)
     from downpour.experiments.hold import holder
     from downpour.tuning import Folder, read_search
 
