@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -87,3 +89,18 @@ def test_what_another_machine_fetched_meanwhile_is_not_fetched_again(
     places = (None, tmp_path)
     found = found_or_downloaded(SPEC, "Set", places, as_a_client_sees_it, lambda _root: 1 / 0)
     assert found == [tmp_path / "Set" / "file"]
+
+
+def test_a_server_that_falls_silent_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever downloads need not think of a deadline."""
+    monkeypatch.setattr("downpour.datasets.downloading.SILENT_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+
+        def fetch(_root: Path) -> None:
+            urlopen(url)
+
+        with pytest.raises(SpecError, match="timed out"):
+            found_or_downloaded(SPEC, "Set", (None, tmp_path), present, fetch)

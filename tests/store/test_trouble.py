@@ -61,16 +61,6 @@ def test_what_speaks_of_one_name_or_of_this_process_is_not(
     assert str(raised.value).startswith("file: cannot be ")
 
 
-def test_a_file_that_alone_is_denied_is_the_files_trouble(tmp_path: Path) -> None:
-    """Where its folder can be entered and listed; else it is the directory that keeps us out."""
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StoreError) as raised, reading(tmp_path, "file"):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    assert str(raised.value) == "file: cannot be read: Permission denied"
-    with pytest.raises(SharedDirectoryError), reading(tmp_path / "closed", "file"):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-
 OPERATIONS: dict[str, Callable[[SharedDirectory, Path], object]] = {
     "publish": lambda _, path: DirectoryStore(path, patience_seconds=0).put_new("new", [b"x"]),
     "list": lambda _, path: DirectoryStore(path, patience_seconds=0).list(),

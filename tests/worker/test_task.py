@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from threading import Timer
 from typing import TYPE_CHECKING
@@ -116,6 +118,44 @@ def test_a_cancelled_task_waits_for_no_file(shared: SharedDirectory, task: Task)
     Timer(0.2, control.cancelled.set).start()
     with pytest.raises(TaskCancelled):
         TaskRunner(replace(shared, patience_seconds=3600), "cpu").run(gone, control)
+
+
+@pytest.mark.parametrize("call", ["open", "link"])
+def test_a_directory_that_is_away_is_waited_for_as_long_as_the_attempt_is_wanted(
+    shared: SharedDirectory, task: Task, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Longer than any patience with a file; neither reading nor publishing loses the attempt."""
+    waits: list[float] = []
+    works = getattr(os, call)
+
+    def away(*_: object, **__: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 200:
+            monkeypatch.setattr(os, call, works)
+
+    calm = replace(task, snapshot=None)
+    monkeypatch.setattr(os, call, away)
+    runner = TaskRunner(replace(shared, patience_seconds=5.0, sleep=wait), "cpu")
+    assert runner.run(calm, TaskControl(calm.id)).samples == 100
+    assert sum(waits) > 180
+
+
+def test_an_attempt_that_is_taken_back_waits_for_no_directory(
+    shared: SharedDirectory, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker is free for another one."""
+    control = TaskControl(task.id)
+
+    def away(*_: object, **__: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "open", away)
+    taken_back = replace(shared, sleep=lambda _: control.cancelled.set())
+    with pytest.raises(TaskCancelled):
+        TaskRunner(taken_back, "cpu").run(task, control)
 
 
 def test_an_altered_model_is_noticed(shared: SharedDirectory, task: Task) -> None:

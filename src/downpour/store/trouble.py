@@ -4,13 +4,12 @@ One rule for whatever is done there: publishing, reading, listing, removing, loc
 the journal. It is *the directory's* (`SharedDirectoryError`), and waited for, unless the error
 speaks of something else:
 
-- of one name: it is taken, too long, a folder, a link or a FIFO, larger than files may be. A file
-  that may not be read (EACCES, EPERM) is a file's trouble only where its folder can be entered and
-  listed at that moment; else it is the directory that keeps us out;
+- of one name: it is taken, too long, a folder, no regular file, larger than files may be;
 - of this process: it is out of memory or of descriptors.
 
 A name that is not there is `FileMissing` where its folder can be listed, and else the directory's.
-Trouble of the directory says nothing about a file: only a file that was read may be called wrong.
+To be denied one file (EACCES, EPERM) is the directory's too: who may read is for its owner to mend,
+and whatever was refused for it would be lost. Only a file that was read may be called wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from pathlib import Path
 from downpour.errors import SharedDirectoryError, StoreError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_DENIED = frozenset({errno.EACCES, errno.EPERM})
 _OF_ONE_NAME = frozenset(
     {errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EFBIG, errno.ENXIO}
 )
@@ -77,19 +75,8 @@ def reading(folder: Path, name: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        is_denied = bool(name) and error.errno in _DENIED and _is_served(folder, name)
-        if is_denied or error.errno in _OF_ONE_NAME | _OF_THIS_PROCESS:
+        if error.errno in _OF_ONE_NAME | _OF_THIS_PROCESS:
             what = name or folder.name
             raise StoreError(f"{what}: cannot be read: {error.strerror}") from error
         reason = explain(error, reading=True)
         raise SharedDirectoryError(folder, f"{name}: {reason}" if name else reason) from error
-
-
-def _is_served(folder: Path, name: str) -> bool:
-    """Whether a folder can be entered and listed, so that what it denies is one file alone."""
-    try:
-        (folder / name).lstat()
-        next(folder.iterdir(), None)
-    except OSError:
-        return False
-    return True

@@ -8,7 +8,6 @@ still wanted.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +35,10 @@ log = logging.getLogger(__name__)
 _SNAPSHOT_PATIENCE_SECONDS = 5.0
 """A task can do without one; to wait longer would cost what it saves."""
 
+_AWAY_SECONDS = 300.0
+"""How long the shared directory may be gone, full or closed, at a patience of 1: long enough for a
+manager that has ended because of it to be started again, by hand. Then it may be this machine."""
+
 Arrays = dict[str, npt.NDArray[Any]]
 
 
@@ -55,8 +58,7 @@ class TaskRunner:
     """Runs tasks one after the other."""
 
     def __init__(self, shared: SharedDirectory, device: str) -> None:
-        # An attempt outlasts a directory that is away: its manager ends sooner, or takes it back.
-        self._shared = replace(shared, sleep=self._pause, away_seconds=math.inf)
+        self._shared = replace(shared, sleep=self._pause)
         self._sleep = shared.sleep
         self._control: TaskControl | None = None
         self._device = device
@@ -105,7 +107,9 @@ class TaskRunner:
             return self._bench
         self._bench = None
         seconds = self._shared.patience_seconds * patience
-        shared = replace(self._shared, patience_seconds=seconds)
+        shared = replace(
+            self._shared, patience_seconds=seconds, away_seconds=_AWAY_SECONDS * patience
+        )
         store = shared.store(task.id.experiment)
         spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
         if spec.device == "cuda" and self._device != "cuda":
