@@ -224,6 +224,7 @@ struct WorkerStatus {
   6: required i64 tasks_done
   /** The median of its paces in the last rounds, each over its round's median. */
   7: optional double slowness
+  8: optional NumericClass numeric_class
 }
 
 struct Status {
@@ -238,6 +239,8 @@ struct Status {
   5: i32 wanted_workers = 0
   /** The last few, oldest first: when, in seconds after the submission, what was done, and why. */
   6: optional list<string> decisions
+  /** The manager's own: it draws initial parameters. */
+  7: optional NumericClass numeric_class
 }
 
 /** Part of an experiment's record: JSON lines, as they stand in its folder. */

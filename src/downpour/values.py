@@ -182,7 +182,11 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericClass:
-    """What decides the bits of a floating-point result; equal classes give equal bytes."""
+    """What decides the bits of a floating-point result; equal classes give equal bytes.
+
+    `instruction_set` names the processor's vendor, what torch chooses to use of it, and the
+    variables of the environment that have a say.
+    """
 
     torch: str
     device: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from downpour.rpc.messages import ExperimentState
+from downpour.training.numeric_class import numeric_class
+from tests.manager.conftest import NUMERICS
 
 
 @pytest.mark.parametrize(
@@ -45,3 +48,15 @@ def test_what_does_not_train_twice_alike_is_refused_before_any_task(
     assert end.asked_wrongly
     assert re.search(reason, end.reason), end.reason
     assert worker.tasks == []
+
+
+def test_everybodys_numeric_class_is_on_screen_and_the_managers_on_record(cluster: Any) -> None:
+    """Bytes are promised within one class, so a mixture must be seen; the fakes are of another."""
+    cluster.join("one")
+    experiment = cluster.submit()
+    status = cluster.end_of(experiment)
+    assert status.numeric_class == numeric_class("cpu")
+    assert status.workers[0].numeric_class == NUMERICS
+    facts = [json.loads(line) for line in cluster.record(experiment)]
+    drawn = [fact["numeric_class"] for fact in facts if fact["kind"] == "prepared"]
+    assert drawn == [str(numeric_class("cpu"))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from threading import Event, Thread
 
-from downpour.worker.system import ProcessSampler, SystemSampler, numeric_class
+from downpour.worker.system import ProcessSampler, SystemSampler
 
 
 def test_shares_are_shares() -> None:
@@ -33,9 +33,3 @@ def test_a_process_says_what_it_uses() -> None:
     assert sampler.sample().threads == busy.threads + 1
     release.set()
     thread.join()
-
-
-def test_one_machine_is_one_numeric_class() -> None:
-    """Two workers of one machine with the same torch and device are of the same class."""
-    assert numeric_class("2.9", "cpu") == numeric_class("2.9", "cpu")
-    assert numeric_class("2.9", "cpu") != numeric_class("2.9", "cuda")

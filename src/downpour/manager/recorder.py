@@ -170,6 +170,7 @@ class Recorder:
             split_seconds=made.split_seconds,
             bytes=made.model.size_bytes,
             parameters=made.parameters,
+            numeric_class=str(made.numeric_class),
         )
         self._write(event.experiment, now, fact)
 

@@ -45,6 +45,7 @@ from downpour.scheduler import events as on
 from downpour.spec import Spec
 from downpour.store import SharedDirectory
 from downpour.stragglers import POLICIES, check_policy
+from downpour.training.numeric_class import numeric_class
 from downpour.values import AttemptId, FailureKind, Snapshot, Update
 from downpour.version import VERSION
 
@@ -75,6 +76,7 @@ class ManagerService:
         self._effects = effects
         self._roster = roster
         self._lookout = Lookout(roster, trust, self._lose)
+        self._numeric_class = numeric_class("cpu")
         self._presence = secrets.token_hex(16)
         self._presence_file = ""
 
@@ -224,7 +226,10 @@ class ManagerService:
             self._known(experiment)
         self._driver.wait_for_change(after_change, min(wait_seconds, LONGEST_WAIT_SECONDS))
         change = self._driver.change
-        return self._driver.ask(lambda core: views.status(core, self._roster, experiment, change))
+        own = self._numeric_class
+        return self._driver.ask(
+            lambda core: views.status(core, self._roster, experiment, change, own)
+        )
 
     def list_experiments(self) -> tuple[ExperimentSummary, ...]:
         """Name every experiment of this manager, oldest first."""

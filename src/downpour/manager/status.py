@@ -18,12 +18,18 @@ from downpour.scheduler import Scheduler
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Task
 from downpour.scheduler.workers import Worker
-from downpour.values import Forecast, Progress
+from downpour.values import Forecast, NumericClass, Progress
 
 TASKS_SHOWN = 10_000
 
 
-def status(core: Scheduler, roster: Roster, experiment: str, change: int) -> Status:
+def status(
+    core: Scheduler,
+    roster: Roster,
+    experiment: str,
+    change: int,
+    numeric_class: NumericClass | None = None,
+) -> Status:
     """Show the workers, and the experiment asked for (or the active one) with its round's tasks."""
     shown = core.experiments.get(experiment) if experiment else core.active
     tasks = shown.round.tasks[:TASKS_SHOWN] if shown and shown.round else []
@@ -35,6 +41,7 @@ def status(core: Scheduler, roster: Roster, experiment: str, change: int) -> Sta
         tasks=tuple(_task(core, task, usual) for task in tasks),
         wanted_workers=core.wanted_workers,
         decisions=tuple(_decisions(core, shown)) if shown else (),
+        numeric_class=numeric_class,
     )
 
 
@@ -70,6 +77,7 @@ def _worker(worker: Worker, roster: Roster) -> WorkerStatus:
         system=worker.system,
         tasks_done=worker.tasks_done,
         slowness=median(worker.slowness) if worker.slowness else None,
+        numeric_class=entry.registration.numeric_class if entry else None,
     )
 
 

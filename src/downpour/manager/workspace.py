@@ -31,7 +31,8 @@ from downpour.splitters import split
 from downpour.store import DirectoryStore, SharedDirectory, decode, encode, layout
 from downpour.training import check_trains, evaluate, load_parameters, parameters_of
 from downpour.training.batches import batch_order
-from downpour.values import Evaluation, PublishedFile
+from downpour.training.numeric_class import numeric_class
+from downpour.values import Evaluation, NumericClass, PublishedFile
 
 _TRIED_ELSEWHERE = 16
 """Examples in a batch; what takes an accelerator a second may take a processor a minute."""
@@ -47,6 +48,7 @@ class Prepared:
     network: torch.nn.Module
     model: PublishedFile
     parameters: int
+    numeric_class: NumericClass
     prepare_seconds: float
     split_seconds: float
 
@@ -160,6 +162,7 @@ def prepare(
         network=network,
         model=model,
         parameters=sum(p.numel() for p in network.parameters()),
+        numeric_class=numeric_class("cpu"),
         prepare_seconds=decoded - began,
         split_seconds=cut - decoded,
     )

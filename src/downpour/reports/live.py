@@ -22,6 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from downpour.reports.mixture import mixture_now
 from downpour.rpc.messages import (
     ExperimentSummary,
     Status,
@@ -45,6 +46,8 @@ def status_view(status: Status) -> RenderableType:
     rest = len(status.workers) - _ROWS_MAX
     if rest > 0:
         parts.append(Text(f"… and {rest} more", style="dim"))
+    if mixture := mixture_now(status):
+        parts += [Text(""), Text(mixture, style="yellow")]
     if status.decisions:
         parts += [Text(""), Text("last decisions", style="bold")]
         for said in status.decisions[-_DECISIONS_MAX:]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from downpour.errors import FileCorrupt, MissingPackage
 from downpour.paths import path_of
 from downpour.reports.mitigation import Cost, Stragglers, costs_of, stragglers_of
+from downpour.reports.mixture import MANAGER
 from downpour.runtime.facts import (
     Aggregated,
     AttemptFailed,
@@ -34,6 +35,7 @@ from downpour.runtime.facts import (
     Prepared,
     Submitted,
     Updated,
+    WorkerJoined,
 )
 from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
 from downpour.values import BLAMELESS
@@ -117,6 +119,8 @@ class Result:
     changing the spec. `model_file` is the final model, where the experiment is finished and its
     folder known. Seconds of what has not happened yet are 0.
     `stragglers` sums the epochs up, where another policy than waiting was used or work was lost.
+    `numeric_classes` names who computed in which: the workers whose updates counted, and the
+    manager that drew the initial model, where they train on the processor as it does.
     """
 
     experiment: str
@@ -138,6 +142,7 @@ class Result:
     total_seconds: float
     model_file: Path | None
     stragglers: Stragglers | None = None
+    numeric_classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Result:
@@ -298,6 +303,7 @@ def _folded(record: Sequence[tuple[float, Fact]], folder: Path | None) -> Result
         total_seconds=finished.total_seconds if finished else record[-1][0] - record[0][0],
         model_file=folder / finished.file if folder and finished else None,
         stragglers=stragglers_of(costs.values()) if costs else None,
+        numeric_classes=told.numeric_classes(),
     )
 
 
@@ -324,15 +330,22 @@ class _Told:
     aggregated: dict[int, Aggregated] = field(default_factory=dict)
     evaluated: dict[int, Evaluated] = field(default_factory=dict)
     failed: list[AttemptFailed] = field(default_factory=list)
+    drawn_with: str = ""
+    joined_with: dict[str, str] = field(default_factory=dict)
+    used: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def take(self, fact: Fact) -> None:
         match fact:
+            case WorkerJoined():
+                self.joined_with[fact.worker] = fact.numeric_class
             case Submitted():
                 self.submitted = fact
             case Prepared():
                 self.prepared = fact
+                self.drawn_with = self.drawn_with or fact.numeric_class
             case Updated():
                 self.updated[fact.round, fact.shard] = fact
+                self.used.setdefault(self.joined_with.get(fact.worker, ""), {})[fact.worker] = None
             case AttemptFailed():
                 self.failed.append(fact)
             case Aggregated():
@@ -341,6 +354,15 @@ class _Told:
                 self.evaluated[fact.round] = fact
             case Finished() | Failed() | Cancelled():
                 self.end = fact
+
+    def numeric_classes(self) -> dict[str, tuple[str, ...]]:
+        """Name who computed in which class, as far as the record knows."""
+        on_processor = self.submitted is not None and self.submitted.spec.get("device") == "cpu"
+        drawn = [self.drawn_with] if on_processor and self.used else []
+        found: dict[str, list[str]] = {name: [MANAGER] for name in drawn}
+        for name, workers in self.used.items():
+            found.setdefault(name, []).extend(workers)
+        return {name: tuple(who) for name, who in found.items() if name}
 
     def rounds(self, costs: Mapping[int, Cost]) -> tuple[RoundResult, ...]:
         sent_bytes: Counter[int] = Counter()

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from downpour.reports import study, summary
 from downpour.reports.mitigation import Stragglers
+from downpour.reports.mixture import mixture_of
 from downpour.reports.result import Result
 from downpour.reports.tuned import Tuned
 
@@ -52,6 +53,8 @@ def result_table(result: Result) -> RenderableType:
         why = "\nThe dropped shards differ in their classes from the others. Accuracy by class:"
         parts += [Text(why), classes_table(result)]
     parts.append(_closing(result))
+    if mixture := mixture_of(result.numeric_classes):
+        parts.append(Text(mixture, style="yellow", overflow="fold"))
     if result.model_file:
         # Whole, even where it is wider than the terminal.
         parts.append(Text(f"model {result.model_file}", overflow="fold"))

@@ -186,6 +186,7 @@ class WorkerStatus:
     system: SystemState | None = None
     tasks_done: int
     slowness: float | None = None
+    numeric_class: NumericClass | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +196,8 @@ class Status:
     `change` grows with every change; hand it back to wait for the next one. `tasks` are those of
     the current round, 10,000 at most. `wanted_workers` are those that were asked for so far,
     besides whoever came by himself. `decisions` are the last few for the experiment, oldest first,
-    each a sentence that begins with the seconds since its submission.
+    each a sentence that begins with the seconds since its submission. `numeric_class` is the
+    manager's own, which draws initial parameters.
     """
 
     change: int
@@ -204,6 +206,7 @@ class Status:
     tasks: tuple[TaskStatus, ...] = ()
     wanted_workers: int = 0
     decisions: tuple[str, ...] = ()
+    numeric_class: NumericClass | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,10 @@ class WorkerLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Dataset, split and initial model are ready; `bytes` is the model file's size."""
+    """Dataset, split and initial model are ready; `bytes` is the model file's size.
+
+    `numeric_class` is the manager's, which has drawn the initial model; empty in old records.
+    """
 
     train_samples: int
     test_samples: int
@@ -60,6 +63,7 @@ class Prepared:
     split_seconds: float
     bytes: int
     parameters: int
+    numeric_class: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,6 @@ from downpour.worker.environment import keep_memory, wait_passively
 from downpour.worker.managers import Managers
 from downpour.worker.metrics import WorkerMetrics
 from downpour.worker.options import WorkerOptions
-from downpour.worker.system import numeric_class
 
 log = logging.getLogger(__name__)
 
@@ -108,13 +107,12 @@ def advertised(asked: str, listening: str, port: int) -> tuple[str, int]:
 def _make_agent(
     options: WorkerOptions, managers: Managers, shared: SharedDirectory
 ) -> tuple[WorkerAgent, WorkerMetrics]:
-    import torch
-
+    from downpour.training.numeric_class import numeric_class
     from downpour.worker.task import TaskRunner
 
     check_device(options.device)
     name = options.name or f"{socket.gethostname()}-{secrets.token_hex(2)}"
-    numerics = numeric_class(str(torch.__version__), options.device)
+    numerics = numeric_class(options.device)
     metrics = WorkerMetrics(TaskRunner(shared, options.device).run)
     agent = WorkerAgent(managers.first, shared, name, numerics, metrics.run, managers.another)
     return agent, metrics

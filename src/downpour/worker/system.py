@@ -1,4 +1,4 @@
-"""What a worker can say of its machine and of itself, and what decides its numerics.
+"""What a worker can say of its machine and of itself.
 
 `cpu_others` leaves out the worker itself, because its own load says nothing about stragglers; what
 the worker's process uses, people want to see. Shares of processor time are differences between two
@@ -8,14 +8,12 @@ looks, so samplers remember the look before.
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 
-from downpour.values import NumericClass, ProcessState, SystemState
+from downpour.values import ProcessState, SystemState
 
 _NEARLY = 0.9
 """A heartbeat that comes a little early brings a sample all the same."""
@@ -92,23 +90,6 @@ class Samples:
         self._sampled_at = now
         self._system = self._system_sampler.sample()
         return self._system, self._process_sampler.sample()
-
-
-def numeric_class(torch_version: str, device: str) -> NumericClass:
-    """Name what decides the bits of this machine's results."""
-    return NumericClass(torch=torch_version, device=device, instruction_set=_instruction_set())
-
-
-def _instruction_set() -> str:
-    """Name the widest vector instructions that torch would choose among."""
-    machine = platform.machine()
-    try:
-        info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return machine
-    flags = set(next((x for x in info.splitlines() if x.startswith("flags")), "").split())
-    wide = [name for name in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if name in flags]
-    return " ".join([machine, *wide])
 
 
 def _share(value: float) -> float:

@@ -2512,6 +2512,7 @@ class WorkerStatus(object):
      - system
      - tasks_done
      - slowness: The median of its paces in the last rounds, each over its round's median.
+     - numeric_class
 
     """
     thrift_spec: typing.Any = None
@@ -2524,10 +2525,11 @@ class WorkerStatus(object):
         'system',
         'tasks_done',
         'slowness',
+        'numeric_class',
     )
 
 
-    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None,):
+    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None, numeric_class: typing.Optional[NumericClass] = None,):
         self.worker: str = worker
         self.address: str = address
         self.state: str = state
@@ -2535,6 +2537,7 @@ class WorkerStatus(object):
         self.system: typing.Optional[SystemState] = system
         self.tasks_done: int = tasks_done
         self.slowness: typing.Optional[float] = slowness
+        self.numeric_class: typing.Optional[NumericClass] = numeric_class
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2584,6 +2587,12 @@ class WorkerStatus(object):
                         self.slowness = iprot.readDouble()
                     else:
                         iprot.skip(ftype)
+                elif fid == 8:
+                    if ftype == TType.STRUCT:
+                        self.numeric_class = NumericClass()
+                        self.numeric_class.read(iprot)
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2626,6 +2635,10 @@ class WorkerStatus(object):
             if self.slowness is not None:
                 oprot.writeFieldBegin('slowness', TType.DOUBLE, 7)
                 oprot.writeDouble(self.slowness)
+                oprot.writeFieldEnd()
+            if self.numeric_class is not None:
+                oprot.writeFieldBegin('numeric_class', TType.STRUCT, 8)
+                self.numeric_class.write(oprot)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -2671,6 +2684,7 @@ class Status(object):
      - tasks: Of its current round, at most 10,000.
      - wanted_workers: How many more workers a policy has asked for so far; whoever can start some may.
      - decisions: The last few, oldest first: when, in seconds after the submission, what was done, and why.
+     - numeric_class: The manager's own: it draws initial parameters.
 
     """
     thrift_spec: typing.Any = None
@@ -2682,16 +2696,18 @@ class Status(object):
         'tasks',
         'wanted_workers',
         'decisions',
+        'numeric_class',
     )
 
 
-    def __init__(self, change: int = None, workers: list[WorkerStatus] = None, experiment: typing.Optional[ExperimentSummary] = None, tasks: list[TaskStatus] = None, wanted_workers: typing.Optional[int] = 0, decisions: typing.Optional[list[str]] = None,):
+    def __init__(self, change: int = None, workers: list[WorkerStatus] = None, experiment: typing.Optional[ExperimentSummary] = None, tasks: list[TaskStatus] = None, wanted_workers: typing.Optional[int] = 0, decisions: typing.Optional[list[str]] = None, numeric_class: typing.Optional[NumericClass] = None,):
         self.change: int = change
         self.workers: list[WorkerStatus] = workers
         self.experiment: typing.Optional[ExperimentSummary] = experiment
         self.tasks: list[TaskStatus] = tasks
         self.wanted_workers: typing.Optional[int] = wanted_workers
         self.decisions: typing.Optional[list[str]] = decisions
+        self.numeric_class: typing.Optional[NumericClass] = numeric_class
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2752,6 +2768,12 @@ class Status(object):
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
+                elif fid == 7:
+                    if ftype == TType.STRUCT:
+                        self.numeric_class = NumericClass()
+                        self.numeric_class.read(iprot)
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2799,6 +2821,10 @@ class Status(object):
                 for iter34 in self.decisions:
                     oprot.writeString(iter34.encode('utf-8') if sys.version_info[0] == 2 else iter34)
                 oprot.writeListEnd()
+                oprot.writeFieldEnd()
+            if self.numeric_class is not None:
+                oprot.writeFieldBegin('numeric_class', TType.STRUCT, 7)
+                self.numeric_class.write(oprot)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3376,6 +3402,7 @@ WorkerStatus.thrift_spec = (
     (5, TType.STRUCT, 'system', [SystemState, None], None, ),  # 5
     (6, TType.I64, 'tasks_done', None, None, ),  # 6
     (7, TType.DOUBLE, 'slowness', None, None, ),  # 7
+    (8, TType.STRUCT, 'numeric_class', [NumericClass, None], None, ),  # 8
 )
 all_structs.append(Status)
 Status.thrift_spec = (
@@ -3386,6 +3413,7 @@ Status.thrift_spec = (
     (4, TType.LIST, 'tasks', (TType.STRUCT, [TaskStatus, None], False), None, ),  # 4
     (5, TType.I32, 'wanted_workers', None, 0, ),  # 5
     (6, TType.LIST, 'decisions', (TType.STRING, 'UTF8', False), None, ),  # 6
+    (7, TType.STRUCT, 'numeric_class', [NumericClass, None], None, ),  # 7
 )
 all_structs.append(RecordPage)
 RecordPage.thrift_spec = (

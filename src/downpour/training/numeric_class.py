@@ -1,0 +1,67 @@
+"""What decides the bits of this process's results, as far as a process can know.
+
+Torch and the libraries under it choose among kernels by the processor, its vendor and variables of
+the environment, and the kernels differ in the order of their sums. So the class names what torch
+says it uses, not what the processor could do.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import torch
+import xxhash
+
+from downpour.values import NumericClass
+
+_WIDE = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
+_DECISIVE = (
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)
+
+
+def numeric_class(device: str) -> NumericClass:
+    """Return the class of this process, for training on "cpu" or "cuda"."""
+    uses = torch.backends.cpu.get_cpu_capability()
+    said = [platform.machine(), *_processor(), f"torch uses {uses}"]
+    if device == "cuda":
+        cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        said += [torch.cuda.get_device_name(), f"cuDNN {cudnn}"]
+    said += [f"{name}={os.environ[name]}" for name in _DECISIVE if name in os.environ]
+    return NumericClass(
+        torch=f"{torch.__version__} build {_build()}",
+        device=device,
+        instruction_set=", ".join(said),
+    )
+
+
+def _build() -> str:
+    """Return a short digest of how torch was built: compiler, MKL, oneDNN, CUDA."""
+    lines = torch.__config__.show().splitlines()
+    lasting = "\n".join(line for line in lines if "CPU capability usage" not in line)
+    return xxhash.xxh3_64_hexdigest(lasting.encode())[:8]
+
+
+def _processor() -> list[str]:
+    """Return the processor's vendor and its wide instructions, where Linux tells."""
+    try:
+        info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return [platform.processor()] if platform.processor() else []
+    told: dict[str, str] = {}
+    for line in info.splitlines():
+        key, _, value = line.partition(":")
+        told.setdefault(key.strip(), value.strip())
+    vendor = told.get("vendor_id") or told.get("CPU implementer") or "unknown vendor"
+    flags = set((told.get("flags") or told.get("Features") or "").split())
+    return [vendor, " ".join(name for name in _WIDE if name in flags)]
