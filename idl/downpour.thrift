@@ -6,12 +6,20 @@
  * comes as `Manager.reportUpdate`. Every call may be repeated safely: tasks, attempts, updates and
  * registrations carry identities of their own.
  *
+ * On the wire: the binary protocol in framed transport, over TCP or TLS 1.3. Where there is a token,
+ * a handshake comes first and frames are sealed. A message has at most 16 MiB. `docs/protocol.md` has
+ * the bytes, and an example of each.
+ *
+ * Names and reasons are text that people will read: a worker's name has 1 to 64 printable characters.
+ * An experiment's identifier, and each name of a file, is bare: 1 to 200 bytes, printable, without
+ * slash or backslash, not beginning with a dot.
+ *
  * Generate with Thrift 0.24: `make stubs`. The generated code is committed.
  */
 namespace py downpour.rpc.generated
 
 /** Raised when either side changes in a way the other cannot understand. */
-const i32 PROTOCOL = 3
+const i32 PROTOCOL = 4
 
 /** A durable file in an experiment's directory. `name` is bare: no slash, no `..`. */
 struct PublishedFile {
@@ -89,6 +97,8 @@ enum FailureKind {
   CANCELLED = 5
   /** The spec asks for what cannot be; no other worker would fare better. */
   SPEC = 6
+  /** A factory's code is not the one that the experiment was submitted with; nothing was tried. */
+  OTHER_CODE = 7
 }
 
 /** How far a running attempt has come. */
@@ -278,7 +288,7 @@ exception Refusal {
 
 service Manager {
   ManagerInfo describe()
-  Registered register(1: Registration registration) throws (1: Refusal refusal)
+  Registered registerWorker(1: Registration registration) throws (1: Refusal refusal)
   HeartbeatReply heartbeat(1: Heartbeat heartbeat)
   void reportUpdate(1: string worker, 2: AttemptId id, 3: Update update) throws (1: Refusal refusal)
   void reportFailure(1: string worker, 2: AttemptId id, 3: FailureKind kind, 4: string reason)
@@ -290,15 +300,23 @@ service Manager {
 
   /**
    * Returns the experiment's identifier, which ends with `request`. The spec is TOML. The same
-   * request again is answered with the same experiment: choose hexadecimal digits at random.
+   * request again is answered with the same experiment, and refused with another spec: choose 4 to
+   * 32 hexadecimal digits, in lower case, at random.
    */
   string submit(1: string spec, 2: string request) throws (1: Refusal refusal)
-  /** Waits up to `wait_seconds` for a change after `after_change`. Empty experiment: the active one. */
+  /**
+   * Waits up to `wait_seconds`, 30 at most, for a change after `after_change`. Empty experiment: the
+   * active one.
+   */
   Status status(1: string experiment, 2: i64 after_change, 3: double wait_seconds)
     throws (1: Refusal refusal)
   list<ExperimentSummary> listExperiments()
   void cancel(1: string experiment) throws (1: Refusal refusal)
-  /** Waits up to `wait_seconds` for a line at or after `from_line`. */
+  /**
+   * Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page has
+   * at most 1000 lines and about 4 MB, but at least one line where there is one: go on at `next_line`,
+   * and stop where a page without lines says that the experiment has ended.
+   */
   RecordPage results(1: string experiment, 2: i64 from_line, 3: double wait_seconds)
     throws (1: Refusal refusal)
 }

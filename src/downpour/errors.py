@@ -21,6 +21,7 @@
     │   ├── UpdatesRefused           updates that cannot be aggregated: {shard: reason}
     │   └── OutOfMemory              the worker's memory, or its accelerator's
     ├── FailStop                 a defect ended the manager; what it acknowledged is in the journal
+    ├── OtherCode                a factory's code is not what the experiment was submitted with
     ├── ExperimentFailed         an experiment that ended without a model; carries the cause
     └── IllegalTransition        a lifecycle table was violated: a defect of this program
 
@@ -217,6 +218,17 @@ class FailStop(DownpourError):
 
     def __str__(self) -> str:
         return f"the manager ends, because of a defect of this program: {self.cause}"
+
+
+class OtherCode(DownpourError):
+    """A file of a factory's code is not the one that the experiment was submitted with."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(file)
+        self.file = file
+
+    def __str__(self) -> str:
+        return f"{self.file} is not the code that the experiment was submitted with"
 
 
 class ExperimentFailed(DownpourError):

@@ -110,6 +110,10 @@ class Spec(BaseModel):
     model_options: dict[str, Option] = Field(
         default_factory=dict, description="Arguments of the model, such as dropout"
     )
+    code: dict[str, str] = Field(
+        default_factory=dict,
+        description="Digests of the factories' files, fixed at submission: others are refused",
+    )
     loss: Literal["cross_entropy", "binary_cross_entropy"] = Field(
         default="cross_entropy", description="What training minimises"
     )
@@ -256,6 +260,12 @@ class Spec(BaseModel):
     def model_is_factory(self) -> bool:
         """Whether the network comes from code that is neither Downpour's nor torchvision's."""
         return ":" in self.model
+
+    @property
+    def factories(self) -> dict[str, str]:
+        """The factories that it names, by field: code that is not Downpour's."""
+        named = {"dataset": self.dataset, "model": self.model}
+        return {field: name for field, name in named.items() if ":" in name}
 
     @property
     def images_channels_last(self) -> bool:

@@ -60,15 +60,21 @@ class FailureKind(StrEnum):
     TASK = "task"
     CANCELLED = "cancelled"
     SPEC = "spec"
+    OTHER_CODE = "other_code"
     LOST = "lost"
     HANDED_OVER = "handed_over"
     WITHDRAWN = "withdrawn"
 
 
 BLAMELESS = frozenset(
-    {FailureKind.CANCELLED, FailureKind.HANDED_OVER, FailureKind.WITHDRAWN},
+    {
+        FailureKind.CANCELLED,
+        FailureKind.HANDED_OVER,
+        FailureKind.WITHDRAWN,
+        FailureKind.OTHER_CODE,
+    }
 )
-"""What is nobody's failure, and costs a task no retry."""
+"""What costs a task no retry: nothing was tried, or it was taken back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

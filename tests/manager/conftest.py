@@ -60,7 +60,7 @@ class FakeWorker:
             hostname="here",
             pid=id(self) % 2**31,
         )
-        self.name = self.client.register(self.registration).worker
+        self.name = self.client.register_worker(self.registration).worker
 
     def ping(self) -> WorkerInfo:
         """Say who is here."""

@@ -54,7 +54,7 @@ def test_who_registers_and_dies_before_its_first_heartbeat_is_missed(cluster: An
     worker = cluster.join("one", never)
     experiment = cluster.submit()
     with ManagerClient(parse_address(str(cluster.manager.address))) as its:
-        its.register(worker.registration)
+        its.register_worker(worker.registration)
         worker.server.stop()
     cluster.status_when(lambda status: not status.workers)
     assert farewells(cluster, experiment) == [(worker.name, ended(worker))]

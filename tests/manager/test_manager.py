@@ -305,21 +305,21 @@ def test_a_worker_with_another_shared_directory_is_turned_away(cluster: Any) -> 
     """Who cannot tell what stands in the manager's presence file sees another folder."""
     worker = cluster.join("one")
     with pytest.raises(SharedDirectoryError, match="not the folder"):
-        cluster.client.register(replace(worker.registration, presence="something else"))
+        cluster.client.register_worker(replace(worker.registration, presence="something else"))
 
 
 def test_a_worker_of_another_protocol_is_turned_away(cluster: Any) -> None:
     """The refusal names both versions."""
     worker = cluster.join("one")
     with pytest.raises(IncompatiblePeer, match="install the same"):
-        cluster.client.register(replace(worker.registration, protocol=99, version="9.9"))
+        cluster.client.register_worker(replace(worker.registration, protocol=99, version="9.9"))
 
 
 def test_a_worker_that_cannot_be_called_back_is_told_so(cluster: Any) -> None:
     """A registration whose address nobody answers at is refused in one line."""
     worker = cluster.join("one")
     with pytest.raises(Refused, match=r"cannot call back at 127\.0\.0\.1:1 "):
-        cluster.client.register(replace(worker.registration, port=1))
+        cluster.client.register_worker(replace(worker.registration, port=1))
 
 
 def test_a_worker_that_names_another_ones_address_is_told_so(cluster: Any) -> None:
@@ -328,14 +328,14 @@ def test_a_worker_that_names_another_ones_address_is_told_so(cluster: Any) -> No
     with pytest.raises(
         Refused, match=rf"^advertise: two answers at 127.0.0.1:{two.server.address.port}"
     ):
-        cluster.client.register(replace(one.registration, port=two.server.address.port))
+        cluster.client.register_worker(replace(one.registration, port=two.server.address.port))
 
 
 def test_two_workers_of_one_name_are_told_apart(cluster: Any) -> None:
     """The second gets a name of its own; the same process registering again keeps its name."""
     first, second = cluster.join("twin"), cluster.join("twin")
     assert (first.name, second.name) == ("twin", "twin-2")
-    assert cluster.client.register(first.registration).worker == "twin"
+    assert cluster.client.register_worker(first.registration).worker == "twin"
 
 
 def test_a_manager_tells_a_worker_that_it_does_not_know_to_register(cluster: Any) -> None:
@@ -450,7 +450,7 @@ def test_a_worker_whose_client_was_struck_too_early_is_trained_with_again(cluste
     cluster.status_when(lambda status: not status.workers)
     beat = Heartbeat(worker=worker.name, running=(), system=_calm())
     assert not cluster.client.heartbeat(beat).known
-    cluster.client.register(worker.registration)
+    cluster.client.register_worker(worker.registration)
     assert cluster.end_of(experiment).experiment.reason is None
 
 

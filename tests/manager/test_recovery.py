@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 from downpour.errors import Refused, SharedDirectoryError, SpecError
+from downpour.manager import effects
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import ManagerClient
@@ -291,7 +294,7 @@ def test_a_worker_goes_on_with_what_it_was_given(tmp_path: Path) -> None:
     second = manager_of(tmp_path)
     running = worker.tasks[0].id
     presence = second.shared.read_presence(second.client.describe().presence_file)
-    second.client.register(replace(worker.registration, presence=presence, running=running))
+    second.client.register_worker(replace(worker.registration, presence=presence, running=running))
     go_on.set()
     final_model(second, experiment)
     assert [task.id for task in worker.tasks] == [running]
@@ -335,4 +338,42 @@ def test_a_damaged_journal_costs_its_experiment_alone(
     assert f"experiment {broken} cannot be taken up: journal: entry 1 is missing" in caplog.text
     second.join("one")
     final_model(second, sound)
+    gone(second)
+
+
+NETWORK = """
+from torch import nn
+def build(num_classes, sample_shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(sample_shape[1] * sample_shape[2], num_classes))
+"""
+
+
+def test_code_that_was_changed_meanwhile_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was trained is worth more than an edit: put back, the experiment goes on by itself."""
+    code, first_round = tmp_path / "code", Event()
+    code.mkdir()
+    network = code / "changing_net.py"
+    network.write_text(NETWORK)
+    monkeypatch.syspath_prepend(str(code))
+    monkeypatch.setenv("DOWNPOUR_ALLOW", "changing_net")
+    monkeypatch.setattr(effects, "_HELD_SECONDS", 0.01)
+    first = manager_of(tmp_path)
+    first.join("one", diligent_until(1, first_round))
+    experiment = first.submit(model="changing_net:build")
+    assert first_round.wait(PATIENCE_SECONDS)
+    first.client.leave("one", "goes home")
+    gone(first)
+
+    del sys.modules["changing_net"]  # as in a process that has not imported it
+    network.write_text(f"{NETWORK}# changed")
+    with caplog.at_level(logging.WARNING):
+        second = manager_of(tmp_path)
+        while "is held" not in caplog.text:
+            second.client.status(experiment, 0, 0.01)
+    assert "changing_net.py is not the code that the experiment was submitted with" in caplog.text
+    network.write_text(NETWORK)
+    second.join("two")
+    assert final_model(second, experiment)
     gone(second)

@@ -61,9 +61,9 @@ class FakeManager:
             protocol=PROTOCOL, version="0", presence_file="here", heartbeat_seconds=1.0
         )
 
-    def register(self, registration: Registration) -> Registered:
+    def register_worker(self, registration: Registration) -> Registered:
         """Any worker is welcome."""
-        self.before("register")
+        self.before("registerWorker")
         self.workers.append(registration.name)
         return Registered(worker=registration.name)
 

@@ -45,7 +45,7 @@ def test_a_workers_life(
     with manager.client() as client:
         assert client.describe().protocol == PROTOCOL
         assert not client.heartbeat(heartbeat).known
-        assert client.register(REGISTRATION) == Registered(worker="w1")
+        assert client.register_worker(REGISTRATION) == Registered(worker="w1")
         assert client.heartbeat(heartbeat) == HeartbeatReply(known=True, unwanted=(attempt,))
         client.report_update("w1", attempt, update)
         client.report_failure("w1", attempt, FailureKind.OUT_OF_MEMORY, "too large")

@@ -59,7 +59,7 @@ class FakeManager:
             term=self.term,
         )
 
-    def register(self, registration: Registration) -> Registered:
+    def register_worker(self, registration: Registration) -> Registered:
         """Take anybody."""
         self.registrations.put(registration)
         self.known = True

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import replace
+from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from downpour.errors import FileCorrupt, TrainingError
+from downpour.errors import FileCorrupt, OtherCode, TrainingError
 from downpour.rpc.indices import pack_indices
 from downpour.rpc.messages import IndicesFile, Task
 from downpour.spec import Spec
@@ -171,4 +172,20 @@ def test_a_worker_without_cuda_says_so(shared: SharedDirectory, task: Task) -> N
     spec = store.put_new("spec.toml", [Spec(device="cuda").to_toml().encode()])
     other = replace(task, id=replace(task.id, experiment="accelerated"), spec=spec)
     with pytest.raises(TrainingError, match="--device cuda"):
+        TaskRunner(shared, "cpu").run(other, TaskControl(other.id))
+
+
+def test_other_code_than_was_submitted_is_refused_and_named(
+    shared: SharedDirectory, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is imported, and before anything of the task is read."""
+    (tmp_path / "their_nets.py").write_text("raise SystemExit('this must not be imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("DOWNPOUR_ALLOW", "their_nets")
+    spec = Spec.from_toml(content(shared, task.spec).decode()).replace(
+        model="their_nets:build", code={"their_nets.py": "0" * 16}
+    )
+    file = shared.store("any").put_new("their-spec.toml", [spec.to_toml().encode()])
+    other = replace(task, id=replace(task.id, experiment="any"), spec=file)
+    with pytest.raises(OtherCode, match=r"their_nets\.py is not the code"):
         TaskRunner(shared, "cpu").run(other, TaskControl(other.id))

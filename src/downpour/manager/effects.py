@@ -15,11 +15,12 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import assert_never
 
 from downpour.errors import (
     DownpourError,
+    OtherCode,
     ProtocolError,
     SharedDirectoryError,
     SpecError,
@@ -46,6 +47,8 @@ log = logging.getLogger(__name__)
 
 CALLS_AT_ONCE = 8
 """Enough to keep the workers busy; a call takes a fraction of a millisecond of this process."""
+
+_HELD_SECONDS = 2.0
 
 Post = Callable[[on.Event], object]
 OnDeath = Callable[[DownpourError], None]
@@ -82,6 +85,7 @@ class Effects:
         self._works = Lane("work")
         self._evaluations = Lane("evaluation")
         self._spaces: dict[str, Workspace] = {}
+        self._held: set[str] = set()
         self._keeper = Keeper(self._spaces, roster)
 
     def attach(self, post: Post, clock: Callable[[], float]) -> None:
@@ -289,7 +293,11 @@ class Effects:
 
     def _prepare(self, command: do.Prepare) -> None:
         space = self._spaces[command.experiment]
-        made = workspace.prepare(space, self._data_dir, command.dataset, command.model)
+        try:
+            made = workspace.prepare(space, self._data_dir, command.dataset, command.model)
+        except OtherCode as error:
+            self._hold(command, error)
+            return
         if space.concluded:
             return  # it was cancelled meanwhile
         space.prepared = made
@@ -302,6 +310,21 @@ class Effects:
                 model=made.model,
             )
         )
+
+    def _hold(self, command: do.Prepare, error: OtherCode) -> None:
+        """Let an experiment wait for its code: what was trained so far is worth more than that."""
+        if command.experiment not in self._held:
+            self._held.add(command.experiment)
+            log.warning("%s is held: %s: put it back, or cancel", command.experiment, error)
+
+        def again() -> None:
+            if not (self._closing.wait(_HELD_SECONDS) or self._is_over(command.experiment)):
+                self._work(self._works, command.experiment, lambda: self._prepare(command))
+
+        Thread(target=again, name="held", daemon=True).start()
+
+    def _is_over(self, experiment: str) -> bool:
+        return self._spaces[experiment].concluded
 
     def _adopt(self, command: do.Adopt) -> None:
         workers = dict(command.attempts)

@@ -22,6 +22,7 @@ from downpour.errors import (
     SpecError,
     StoreError,
 )
+from downpour.factory_code import fixed_code
 from downpour.manager import status as views
 from downpour.manager.driver import Driver
 from downpour.manager.effects import Effects
@@ -103,7 +104,7 @@ class ManagerService:
             term=self._term,
         )
 
-    def register(self, registration: Registration) -> Registered:
+    def register_worker(self, registration: Registration) -> Registered:
         """Take a worker in, after a look at its version, its directory and its address."""
         self._check(registration)
         address = Address(registration.host, registration.port)
@@ -203,6 +204,7 @@ class ManagerService:
         datasets.check_source(asked, data_dir)
         models.check_model(asked)
         resolved = self._resolved(asked)
+        resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))
         experiment = _new_name(resolved.name, request)
         self._effects.open(open_workspace(self._shared, experiment, resolved, self._term))
         event = on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=resolved)

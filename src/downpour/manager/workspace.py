@@ -21,6 +21,7 @@ from downpour import datasets, models
 from downpour.aggregators import AGGREGATORS, Contribution, fold
 from downpour.datasets import PreparedDataset
 from downpour.errors import SpecError
+from downpour.factory_code import check_code
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
 from downpour.runtime.journal import Journal, Line
@@ -137,8 +138,10 @@ def prepare(
     Raises:
         SpecError: dataset, split, batches and model do not fit together, or do not train, or the
             dataset that the experiment began with is gone and its source has changed.
+        OtherCode: a factory's code has changed since the experiment was submitted.
     """
     spec, began = space.spec, time.perf_counter()
+    _check_code(spec, dataset_is_there=dataset_key is not None)
     patience, folder = space.shared.patience, space.shared.datasets
     key = patience.insist(partial(datasets.prepare, spec, folder, data_dir, dataset_key))
     dataset = patience.insist(partial(datasets.open_prepared, folder, key))
@@ -245,6 +248,13 @@ def ready(space: Workspace) -> Prepared:
     if space.prepared is None:
         raise RuntimeError(f"{space.experiment} has not been prepared")
     return space.prepared
+
+
+def _check_code(spec: Spec, *, dataset_is_there: bool) -> None:
+    """Check what will be run of the user's code: a dataset's only where it is still to be made."""
+    for what, name in spec.factories.items():
+        if what != "dataset" or not dataset_is_there:
+            check_code(what, name, spec.code)
 
 
 def _where_it_can(spec: Spec) -> Spec:

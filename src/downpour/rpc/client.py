@@ -109,9 +109,9 @@ class ManagerClient(_Client):
         """Who the manager is, and which file shows that both see the same directory."""
         return self._call(ManagerInfo, "describe")
 
-    def register(self, registration: Registration) -> Registered:
+    def register_worker(self, registration: Registration) -> Registered:
         """Offer a worker to the manager."""
-        return self._call(Registered, "register", registration)
+        return self._call(Registered, "registerWorker", registration)
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Say that a worker is alive, and learn what is no longer wanted of it."""

@@ -46,7 +46,7 @@ class ManagerService(Protocol):
     def describe(self) -> ManagerInfo:
         """Say who the manager is, before anybody registers."""
 
-    def register(self, registration: Registration) -> Registered:
+    def register_worker(self, registration: Registration) -> Registered:
         """Take a worker in; a protocol or presence that does not fit is refused."""
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:

@@ -92,6 +92,12 @@ class Books:
         if files:
             self.do(do.Discard(cause=self.cause, experiment=experiment, files=files))
 
+    def bar(self, worker: str, experiment: Experiment, reason: str) -> None:
+        """Give a worker nothing more of an experiment that it cannot train."""
+        self.workers.bar(worker)
+        told = f"nothing more to {worker}: {reason}"
+        self.decisions.append(Decision(self.now_seconds, experiment.name, told))
+
     def cancel(self, worker: Worker, reason: str) -> None:
         """Ask a worker to stop what it is doing, if anything."""
         attempt = worker.running

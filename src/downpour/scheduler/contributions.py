@@ -116,6 +116,8 @@ class Contributions:
         if event.failure is FailureKind.SPEC:
             self._turns.fail(found.experiment, event.reason, asked_wrongly=True)
         elif held:
+            if event.failure is FailureKind.OTHER_CODE:
+                self._books.bar(event.worker, found.experiment, event.reason)
             self.give_up(event.worker, event.attempt, event.failure, event.reason)
 
     def give_up(self, worker: str, attempt: AttemptId, failure: FailureKind, reason: str) -> None:

@@ -88,6 +88,7 @@ class Turns:
         experiment.reason = reason
         if self._books.active is experiment:
             self._books.active = None
+            self._books.workers.let_in()
             for worker in list(self._books.workers):
                 self._books.cancel(worker, reason)
         self._books.discard(experiment.name, experiment.close())

@@ -39,7 +39,8 @@ class Worker:
     last report on, and `predicted` all those from its assignment to its update; `told` is what of
     this is on record, where so many quarters of the attempt are (`quarters_foreseen`). `slowness`
     are its paces in the last rounds, over each round's median. Where it is `lingering`, it may
-    finish an attempt that nobody waits for, whose snapshots are `needless`.
+    finish an attempt that nobody waits for, whose snapshots are `needless`. While it is `barred` it
+    gets nothing, because it cannot train the active experiment.
     """
 
     def __init__(self, name: str, at_seconds: float, state: str = "idle") -> None:
@@ -64,6 +65,7 @@ class Worker:
         self.slowness: deque[float] = deque(maxlen=_ROUNDS_REMEMBERED)
         self.lingering: AttemptId | None = None
         self.needless: Snapshot | None = None
+        self.barred = False
         self._samples = 0
         self._reports: deque[_Report] = deque(maxlen=_REPORTS_REMEMBERED)
         self._last_speed: float | None = None
@@ -270,10 +272,23 @@ class Workers:
         self.stick(name)
         worker.lingering = attempt
 
+    def bar(self, name: str) -> None:
+        """Give a worker that is idle nothing, until all who are barred are let in again."""
+        if name in self._idle:
+            self.stick(name)
+            self._all[name].barred = True
+
+    def let_in(self) -> None:
+        """Let those that were barred have work again."""
+        for worker in self._all.values():
+            if worker.barred:
+                worker.barred = False
+                self.unstick(worker.name)
+
     def unstick(self, name: str) -> None:
         """Let a worker that was stuck have work again."""
         worker = self._all.get(name)
-        if worker is not None and worker.life.state == "stuck":
+        if worker is not None and worker.life.state == "stuck" and not worker.barred:
             worker.life.step("release")
             worker.lingering = None
             self._idle[name] = None

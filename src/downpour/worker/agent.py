@@ -22,6 +22,7 @@ from downpour.errors import (
     DownpourError,
     IncompatiblePeer,
     NonFinite,
+    OtherCode,
     OutOfMemory,
     Refused,
     SpecError,
@@ -166,7 +167,7 @@ class WorkerAgent:
         self._patience = info.patience
         running = self._running
         address = Address(host or self._manager.local_host, port)
-        registered = self._manager.register(
+        registered = self._manager.register_worker(
             Registration(
                 name=self.name,
                 host=address.host,
@@ -310,6 +311,7 @@ _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (MemoryError, FailureKind.OUT_OF_MEMORY),
     (StoreError, FailureKind.STORE),
     (SpecError, FailureKind.SPEC),
+    (OtherCode, FailureKind.OTHER_CODE),
 )
 
 

@@ -20,6 +20,7 @@ import torch
 
 from downpour.datasets import PreparedDataset, open_prepared
 from downpour.errors import StoreError, TrainingError
+from downpour.factory_code import check_code
 from downpour.models import build
 from downpour.rpc.indices import unpack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile, Task
@@ -114,6 +115,7 @@ class TaskRunner:
         spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
         if spec.device == "cuda" and self._device != "cuda":
             raise TrainingError("this worker trains on the cpu; start it with --device cuda")
+        check_code("model", spec.model, spec.code)
         torch.set_num_threads(spec.threads)
         open_dataset = partial(open_prepared, shared.datasets, task.dataset)
         dataset = shared.patience.repeat(open_dataset)

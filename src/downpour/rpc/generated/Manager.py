@@ -26,7 +26,7 @@ class Iface(object):
     def describe(self) -> ManagerInfo:
         pass
 
-    def register(self, registration: Registration) -> Registered:
+    def registerWorker(self, registration: Registration) -> Registered:
         """
         Parameters:
          - registration
@@ -87,7 +87,8 @@ class Iface(object):
     def submit(self, spec: str, request: str) -> str:
         """
         Returns the experiment's identifier, which ends with `request`. The spec is TOML. The same
-        request again is answered with the same experiment: choose hexadecimal digits at random.
+        request again is answered with the same experiment, and refused with another spec: choose 4 to
+        32 hexadecimal digits, in lower case, at random.
 
         Parameters:
          - spec
@@ -98,7 +99,8 @@ class Iface(object):
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
         """
-        Waits up to `wait_seconds` for a change after `after_change`. Empty experiment: the active one.
+        Waits up to `wait_seconds`, 30 at most, for a change after `after_change`. Empty experiment: the
+        active one.
 
         Parameters:
          - experiment
@@ -121,7 +123,9 @@ class Iface(object):
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """
-        Waits up to `wait_seconds` for a line at or after `from_line`.
+        Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page holds as
+        many lines as there are, up to 4 MiB and at least one: go on at `next_line`, and stop where a page
+        without lines says that the experiment has ended.
 
         Parameters:
          - experiment
@@ -165,24 +169,24 @@ class Client(Iface):
             return result.success
         raise TApplicationException(TApplicationException.MISSING_RESULT, "describe failed: unknown result")
 
-    def register(self, registration: Registration) -> Registered:
+    def registerWorker(self, registration: Registration) -> Registered:
         """
         Parameters:
          - registration
 
         """
-        self.send_register(registration)
-        return self.recv_register()
+        self.send_registerWorker(registration)
+        return self.recv_registerWorker()
 
-    def send_register(self, registration: Registration):
-        self._oprot.writeMessageBegin('register', TMessageType.CALL, self._seqid)
-        args = register_args()
+    def send_registerWorker(self, registration: Registration):
+        self._oprot.writeMessageBegin('registerWorker', TMessageType.CALL, self._seqid)
+        args = registerWorker_args()
         args.registration = registration
         args.write(self._oprot)
         self._oprot.writeMessageEnd()
         self._oprot.trans.flush()
 
-    def recv_register(self) -> Registered:
+    def recv_registerWorker(self) -> Registered:
         iprot = self._iprot
         (fname, mtype, rseqid) = iprot.readMessageBegin()
         if mtype == TMessageType.EXCEPTION:
@@ -190,14 +194,14 @@ class Client(Iface):
             x.read(iprot)
             iprot.readMessageEnd()
             raise x
-        result = register_result()
+        result = registerWorker_result()
         result.read(iprot)
         iprot.readMessageEnd()
         if result.success is not None:
             return result.success
         if result.refusal is not None:
             raise result.refusal
-        raise TApplicationException(TApplicationException.MISSING_RESULT, "register failed: unknown result")
+        raise TApplicationException(TApplicationException.MISSING_RESULT, "registerWorker failed: unknown result")
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """
@@ -378,7 +382,8 @@ class Client(Iface):
     def submit(self, spec: str, request: str) -> str:
         """
         Returns the experiment's identifier, which ends with `request`. The spec is TOML. The same
-        request again is answered with the same experiment: choose hexadecimal digits at random.
+        request again is answered with the same experiment, and refused with another spec: choose 4 to
+        32 hexadecimal digits, in lower case, at random.
 
         Parameters:
          - spec
@@ -416,7 +421,8 @@ class Client(Iface):
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
         """
-        Waits up to `wait_seconds` for a change after `after_change`. Empty experiment: the active one.
+        Waits up to `wait_seconds`, 30 at most, for a change after `after_change`. Empty experiment: the
+        active one.
 
         Parameters:
          - experiment
@@ -514,7 +520,9 @@ class Client(Iface):
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """
-        Waits up to `wait_seconds` for a line at or after `from_line`.
+        Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page holds as
+        many lines as there are, up to 4 MiB and at least one: go on at `next_line`, and stop where a page
+        without lines says that the experiment has ended.
 
         Parameters:
          - experiment
@@ -558,7 +566,7 @@ class Processor(Iface, TProcessor):
         self._handler = handler
         self._processMap = {}
         self._processMap["describe"] = Processor.process_describe
-        self._processMap["register"] = Processor.process_register
+        self._processMap["registerWorker"] = Processor.process_registerWorker
         self._processMap["heartbeat"] = Processor.process_heartbeat
         self._processMap["reportUpdate"] = Processor.process_reportUpdate
         self._processMap["reportFailure"] = Processor.process_reportFailure
@@ -614,13 +622,13 @@ class Processor(Iface, TProcessor):
         oprot.writeMessageEnd()
         oprot.trans.flush()
 
-    def process_register(self, seqid, iprot, oprot):
-        args = register_args()
+    def process_registerWorker(self, seqid, iprot, oprot):
+        args = registerWorker_args()
         args.read(iprot)
         iprot.readMessageEnd()
-        result = register_result()
+        result = registerWorker_result()
         try:
-            result.success = self._handler.register(args.registration)
+            result.success = self._handler.registerWorker(args.registration)
             msg_type = TMessageType.REPLY
         except TTransport.TTransportException:
             raise
@@ -635,7 +643,7 @@ class Processor(Iface, TProcessor):
             logging.exception('Unexpected exception in handler')
             msg_type = TMessageType.EXCEPTION
             result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
-        oprot.writeMessageBegin("register", msg_type, seqid)
+        oprot.writeMessageBegin("registerWorker", msg_type, seqid)
         result.write(oprot)
         oprot.writeMessageEnd()
         oprot.trans.flush()
@@ -1040,7 +1048,7 @@ describe_result.thrift_spec = (
 )
 
 
-class register_args(object):
+class registerWorker_args(object):
     """
     Attributes:
      - registration
@@ -1087,7 +1095,7 @@ class register_args(object):
             return
         oprot.increment_recursion_depth()
         try:
-            oprot.writeStructBegin('register_args')
+            oprot.writeStructBegin('registerWorker_args')
             if self.registration is not None:
                 oprot.writeFieldBegin('registration', TType.STRUCT, 1)
                 self.registration.write(oprot)
@@ -1117,14 +1125,14 @@ class register_args(object):
 
     def __ne__(self, other):
         return not (self == other)
-all_structs.append(register_args)
-register_args.thrift_spec = (
+all_structs.append(registerWorker_args)
+registerWorker_args.thrift_spec = (
     None,  # 0
     (1, TType.STRUCT, 'registration', [Registration, None], None, ),  # 1
 )
 
 
-class register_result(object):
+class registerWorker_result(object):
     """
     Attributes:
      - success
@@ -1180,7 +1188,7 @@ class register_result(object):
             return
         oprot.increment_recursion_depth()
         try:
-            oprot.writeStructBegin('register_result')
+            oprot.writeStructBegin('registerWorker_result')
             if self.success is not None:
                 oprot.writeFieldBegin('success', TType.STRUCT, 0)
                 self.success.write(oprot)
@@ -1214,8 +1222,8 @@ class register_result(object):
 
     def __ne__(self, other):
         return not (self == other)
-all_structs.append(register_result)
-register_result.thrift_spec = (
+all_structs.append(registerWorker_result)
+registerWorker_result.thrift_spec = (
     (0, TType.STRUCT, 'success', [Registered, None], None, ),  # 0
     (1, TType.STRUCT, 'refusal', [Refusal, None], None, ),  # 1
 )

@@ -16,4 +16,4 @@ from enum import IntEnum
 
 import sys
 from .ttypes import *
-PROTOCOL = 3
+PROTOCOL = 4

@@ -27,6 +27,7 @@ class FailureKind(IntEnum):
     TASK = 4
     CANCELLED = 5
     SPEC = 6
+    OTHER_CODE = 7
 
 
 

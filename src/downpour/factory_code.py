@@ -1,0 +1,132 @@
+"""The code of a factory, as something that can be told apart: its files, and a digest of each.
+
+What a network computes follows from its factory's module and from whatever that imports of its own
+project. These files are found by reading `import` statements, not by importing, so that every
+machine finds the same ones, under the same names: paths from where the project begins. A module
+that was installed counts with its own package alone. A process goes on with what it has imported,
+so what counts there is the last look before the import.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from downpour.allowlist import check_factory, source_file
+from downpour.errors import OtherCode, SpecError
+
+_INSTALLED = {"site-packages", "dist-packages"}
+_DIGITS = 16
+
+
+_read: dict[str, Mapping[str, str]] = {}
+
+
+def code_of(field: str, name: str) -> Mapping[str, str]:
+    """Return the digest of each of a factory's files, as this process runs it.
+
+    Args:
+        field: The spec's field that names it.
+        name: `package.module:factory`; another name is no factory's, and has no files.
+
+    Raises:
+        SpecError: it is not on the allow-list.
+    """
+    if name not in _read or name.partition(":")[0] not in sys.modules:
+        _read[name] = _code_now(field, name)
+    return _read[name]
+
+
+def check_code(field: str, name: str, expected: Mapping[str, str]) -> None:
+    """Refuse to go on with other code than the experiment was submitted with.
+
+    Raises:
+        OtherCode: names the file.
+        SpecError: the factory is not on the allow-list.
+    """
+    for file, digest in code_of(field, name).items():
+        if expected.get(file) != digest:
+            raise OtherCode(file)
+
+
+def fixed_code(factories: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+    """Return the digests of all files of a spec's factories, by the field that names each.
+
+    Raises:
+        SpecError: a file was changed since this process has read it, or is not what was asked for.
+    """
+    code: dict[str, str] = {}
+    for field, name in factories.items():
+        found = code_of(field, name)
+        if changed := _difference(found, _code_now(field, name)):
+            accepted = f"{changed} has changed since this manager has read it: start it anew"
+            raise SpecError(field, name, f"{accepted}, and its workers")
+        code |= found
+    if asked and (file := _difference(asked, code)):
+        raise SpecError("code", asked.get(file), f"{file} is another one: {code.get(file)}")
+    return code
+
+
+def _difference(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:
+    """Name the first file that is not the same in both; one that both have, where there is one."""
+    files = [*sorted(one.keys() & other.keys()), *sorted(one.keys() ^ other.keys())]
+    return next((file for file in files if one.get(file) != other.get(file)), None)
+
+
+def _code_now(field: str, name: str) -> dict[str, str]:
+    if ":" not in name:
+        return {}
+    module = check_factory(field, name)
+    start = source_file(module)
+    if start is None:
+        return {}
+    depth = module.count(".") + (start.stem == "__init__")
+    root = start.parents[depth]
+    digests = {}
+    for path, content in _project_files(root, module, start):
+        digests[path.relative_to(root).as_posix()] = sha256(content).hexdigest()[:_DIGITS]
+    return dict(sorted(digests.items()))
+
+
+def _project_files(root: Path, module: str, start: Path) -> Iterator[tuple[Path, bytes]]:
+    """Yield the files that a module is made of, with their content."""
+    within = f"{module.partition('.')[0]}." if root.name in _INSTALLED else ""
+    seen: set[str] = set()
+    waiting = [module]
+    while waiting:
+        wanted = waiting.pop()
+        path = start if wanted == module else _path(root, wanted)
+        if wanted in seen or path is None or not f"{wanted}.".startswith(within):
+            continue
+        seen.add(wanted)
+        content = path.read_bytes()
+        yield path, content
+        waiting += [".".join(wanted.split(".")[:n]) for n in range(1, wanted.count(".") + 1)]
+        if path.suffix == ".py":
+            waiting += _imports(content, wanted, is_package=path.stem == "__init__")
+
+
+def _path(root: Path, module: str) -> Path | None:
+    place = root.joinpath(*module.split("."))
+    candidates = place / "__init__.py", place.with_name(f"{place.name}.py")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _imports(content: bytes, module: str, *, is_package: bool) -> Iterator[str]:
+    """Name what a file may import; not all of it are modules, and not all of them ours."""
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError):
+        return  # whoever imports it says what is wrong
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = module.split(".")[: None if is_package else -1]
+            above = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            yield origin
+            yield from (f"{origin}.{alias.name}".lstrip(".") for alias in node.names)
