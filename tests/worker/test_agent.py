@@ -351,6 +351,54 @@ def test_a_worker_that_prepares_for_long_is_heard_meanwhile(desk: Any) -> None:
     assert heard.get_nowait() == agent.name
 
 
+def test_an_accepted_attempt_is_mentioned_before_it_begins(desk: Any) -> None:
+    """The worker is importing still; a manager that restarts hears of the attempt as well."""
+    work = Work(SimpleQueue(), lambda _: UPDATE)
+    agent = WorkerAgent(desk.client, desk.shared, "slow", NUMERICS, work)
+    agent.register("127.0.0.1", 1)
+
+    def prepare() -> None:
+        agent.train(task())
+        while not (beat := desk.manager.beats.get(timeout=PATIENCE_SECONDS)).running:
+            pass
+        [accepted] = beat.running
+        assert (accepted.attempt, accepted.steps_done, accepted.steps_total) == (task().id, 0, 0)
+        agent.register("127.0.0.1", 1)
+        agent.drain()
+
+    agent.run(prepare)
+    assert [desk.manager.registrations.get().running for _ in range(2)] == [None, task().id]
+
+
+def test_an_attempt_is_mentioned_while_the_one_before_it_stops(desk: Any, office: Office) -> None:
+    """The new one is what the worker is at, for whoever asks."""
+    stop = Event()
+
+    def stubborn(control: TaskControl) -> Update:
+        assert stop.wait(PATIENCE_SECONDS)
+        control.raise_if_cancelled()
+        return UPDATE
+
+    office.work.act = stubborn
+    office.client.train(task(0))
+    office.work.began.get(timeout=PATIENCE_SECONDS)
+    office.client.train(task(1))
+    both = [task(0).id, task(1).id]
+    while [one.attempt for one in desk.manager.beats.get(timeout=9).running] != both:
+        pass
+    assert office.client.ping().running == task(1).id
+    stop.set()
+
+
+def test_an_attempt_that_is_done_may_be_asked_for_again(desk: Any, office: Office) -> None:
+    """A manager whose predecessor never acknowledged the report asks for it; it is not ignored."""
+    for _ in range(2):
+        office.client.train(task())
+        assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task().id, UPDATE)
+        while desk.manager.beats.get(timeout=PATIENCE_SECONDS).running:
+            pass
+
+
 def test_an_unwanted_attempt_stops_when_a_heartbeat_says_so(desk: Any, office: Office) -> None:
     """The reply to a heartbeat cancels as a call would."""
     office.work.act = until_cancelled

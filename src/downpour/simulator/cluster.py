@@ -15,8 +15,9 @@ from downpour.simulator.machines import Machines, RandomMachines
 from downpour.simulator.manager import DeathPoint, Manager
 from downpour.simulator.network import Network
 from downpour.simulator.plan import Plan
+from downpour.simulator.running import Phase
 from downpour.simulator.site import Onlooker, Site
-from downpour.simulator.worker import Phase, Worker
+from downpour.simulator.worker import Worker
 
 _LOCK_SECONDS = 5.0
 """How long the server keeps the lock of a machine that has died."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from downpour.runtime.pace import until_next_beat
 from downpour.simulator import contents
@@ -17,11 +17,10 @@ from downpour.simulator.clock import Process
 from downpour.simulator.machines import Course
 from downpour.simulator.messages import Registered, Task
 from downpour.simulator.network import OVERDUE, STOPPING, UNREACHABLE, Answer, Refusal
+from downpour.simulator.running import Phase, Running
 from downpour.simulator.site import Site
 from downpour.store import layout
 from downpour.values import AttemptId, FailureKind, Progress, PublishedFile, Snapshot, Update
-
-Phase = Literal["reading", "training", "saving", "publishing", "reporting"]
 
 _PERCENT = 100
 _SNAPSHOT_PATIENCE_SECONDS = 2.0
@@ -29,40 +28,8 @@ _STEP_SECONDS = 0.05
 _ROUNDING = 1e-9
 _REGISTER_SECONDS = 1.0
 _INSIST_FIRST_SECONDS = 0.2
-_INSIST_LONGEST_SECONDS = 5.0
-
-
-class _Running:
-    """The attempt that a worker is at; on its `course` since it `began_at` a `share` of it."""
-
-    __slots__ = (
-        "attempt",
-        "began_at",
-        "cancelled",
-        "course",
-        "known",
-        "phase",
-        "progress",
-        "set_out_at",
-        "share",
-        "start",
-        "taken_at",
-        "task",
-    )
-
-    def __init__(self, task: Task, taken_at: float) -> None:
-        self.task = task
-        self.taken_at = taken_at
-        self.attempt = task.attempt
-        self.phase: Phase = "reading"
-        self.cancelled = False
-        self.known: Snapshot | None = None
-        self.start = b""
-        self.course: Course | None = None
-        self.set_out_at = self.began_at = self.share = 0.0
-        self.progress = Progress(
-            attempt=task.attempt, steps_done=0, steps_total=0, elapsed_seconds=0.0
-        )
+_INSIST_LONGEST_SECONDS = 1.0
+_LOOK_AGAIN_SECONDS = 0.25
 
 
 class Worker(Process):
@@ -97,9 +64,10 @@ class Worker(Process):
         self._on_death = on_death
         self._inbox: deque[Task] = deque()
         self._wanted: AttemptId | None = None
-        self._running: _Running | None = None
+        self._running: Running | None = None
         self._leaving = False
         self._waits_to_beat = False
+        self._is_heard = True
         self._beat_number = 0
         self._term = 0
 
@@ -142,7 +110,7 @@ class Worker(Process):
             wait = max(0.0, running.course.when(share) - spent)
             self.after(wait, self._leave_it, running, running.course, steps)
 
-    def _leave_it(self, running: _Running, course: Course, percent: int) -> None:
+    def _leave_it(self, running: Running, course: Course, percent: int) -> None:
         if running.phase != "training" or running.cancelled or self._leaving:
             return
         if running.course is not course:
@@ -163,7 +131,7 @@ class Worker(Process):
         saving = self.site.figures.saving_seconds
         self.after(saving, publish, self, experiment, name, content, published, failed)
 
-    def _so_far(self, running: _Running) -> Progress:
+    def _so_far(self, running: Running) -> Progress:
         if running.phase == "training":
             done = self._percent(running)
             running.progress = replace(
@@ -174,18 +142,18 @@ class Worker(Process):
             )
         return running.progress
 
-    def _stepped_at(self, running: _Running, percent: int) -> float:
+    def _stepped_at(self, running: Running, percent: int) -> float:
         """Say when the last step ended, or where none has, when the training began."""
         if running.course is None or running.share >= 1.0:
             return self.clock.now_seconds
         own = max(0.0, percent / _PERCENT - running.share) / (1.0 - running.share)
         return min(self.clock.now_seconds, running.began_at + running.course.when(own))
 
-    def _percent(self, running: _Running) -> int:
+    def _percent(self, running: Running) -> int:
         """Say how far a training has come."""
         return min(_PERCENT - 1, int(_PERCENT * self._share(running) + _ROUNDING))
 
-    def _share(self, running: _Running) -> float:
+    def _share(self, running: Running) -> float:
         if running.course is None:
             return running.share
         done = running.course.share(self.clock.now_seconds - running.began_at)
@@ -197,7 +165,7 @@ class Worker(Process):
         if self._running is not None and self._running.attempt == attempt:
             self._give_up(self._running)
 
-    def _give_up(self, running: _Running) -> None:
+    def _give_up(self, running: Running) -> None:
         running.cancelled = True
         if running.phase == "training":
             self.after(_STEP_SECONDS, self._stop_training, running)
@@ -221,7 +189,7 @@ class Worker(Process):
     def _register(self, answered: Answer, failed: Callable[[str], None]) -> None:
         running = self._running.attempt if self._running is not None else None
         self._call(
-            "register", self.name, self.host, self._identity, running,
+            "register", self.name, self.host, self._identity, self._wanted or running,
             answered=answered, failed=failed,
         )  # fmt: skip
 
@@ -258,11 +226,13 @@ class Worker(Process):
         running = self._running
         length = self._expected_seconds(running) if running is not None else None
         wait = until_next_beat(self.site.figures.heartbeat_seconds, length)
+        if not self._is_heard:
+            wait = min(wait, _LOOK_AGAIN_SECONDS)
         self._waits_to_beat = True
         self._beat_number += 1
         self.after(wait, self._beat, self._beat_number)
 
-    def _expected_seconds(self, running: _Running) -> float:
+    def _expected_seconds(self, running: Running) -> float:
         taken = self.clock.now_seconds - running.taken_at
         if running.phase != "training" or running.course is None:
             return taken
@@ -275,13 +245,24 @@ class Worker(Process):
         running = (self._so_far(self._running),) if self._running is not None else ()
 
         def heard(reply: tuple[bool, list[AttemptId]]) -> None:
+            self._is_heard = True
             for progress in running if reply[0] else ():
                 if self._running is not None and progress.attempt not in reply[1]:
                     self._running.known = progress.snapshot
             self._heard(reply)
 
         state = self.site.machines.state(self._machine, self.clock.now_seconds)
-        self._call("heartbeat", self.name, running, state, answered=heard, failed=self._unheard)
+        told = (*running, *self._accepted)
+        self._call("heartbeat", self.name, told, state, answered=heard, failed=self._unheard)
+
+    @property
+    def _accepted(self) -> tuple[Progress, ...]:
+        """What it was asked for last, where it is still at something else."""
+        wanted, running = self._wanted, self._running
+        if wanted is None or (running is not None and running.attempt == wanted):
+            return ()
+        nothing = Progress(attempt=wanted, steps_done=0, steps_total=0, elapsed_seconds=0.0)
+        return (nothing,)
 
     def _heard(self, reply: tuple[bool, list[AttemptId]]) -> None:
         known, unwanted = reply
@@ -293,6 +274,7 @@ class Worker(Process):
             self._register(self._registered, self._unheard)
 
     def _unheard(self, reason: str) -> None:
+        self._is_heard = False
         if reason == UNREACHABLE:  # who is merely slow is still in office
             self._turn_to_another()
         self._beat_later()
@@ -308,19 +290,19 @@ class Worker(Process):
         while self._running is None and self._inbox and not self._leaving:
             task = self._inbox.popleft()
             if task.attempt == self._wanted:
-                self._running = _Running(task, self.clock.now_seconds)
+                self._running = Running(task, self.clock.now_seconds)
                 if self._waits_to_beat:
                     self._beat_later()
                 self._read(self._running)
 
-    def _enter(self, running: _Running, phase: Phase) -> bool:
+    def _enter(self, running: Running, phase: Phase) -> bool:
         """Go on to the next phase; says whether it lives to see it."""
         running.phase = phase
         if self.dies_at == phase:
             self.after(0.0, self.crash, f"while {phase}")
         return not self._leaving
 
-    def _read(self, running: _Running) -> None:
+    def _read(self, running: Running) -> None:
         experiment, task = running.attempt.experiment, running.task
         read = self.site.disk.read
 
@@ -353,7 +335,7 @@ class Worker(Process):
         if self._enter(running, "reading"):
             read(self, experiment, task.model, with_model, failed)
 
-    def _train(self, running: _Running, start: bytes) -> None:
+    def _train(self, running: Running, start: bytes) -> None:
         if not self._enter(running, "training"):
             return
         if running.cancelled:
@@ -368,7 +350,7 @@ class Worker(Process):
         if every := self.site.figures.snapshot_seconds:
             self.after(every, self._snapshot, running)
 
-    def _go_on(self, running: _Running) -> None:
+    def _go_on(self, running: Running) -> None:
         """Train from where it is, until it is done or has to pause."""
         if running.phase != "training" or self._leaving:
             return
@@ -378,11 +360,11 @@ class Worker(Process):
         running.course = machines.course(self._machine, running.attempt, now, work)
         self.after(running.course.seconds, self._trained, running, running.course)
 
-    def _pause(self, running: _Running, seconds: float) -> None:
+    def _pause(self, running: Running, seconds: float) -> None:
         running.share, running.course = self._share(running), None
         self.after(seconds, self._go_on, running)
 
-    def _snapshot(self, running: _Running) -> None:
+    def _snapshot(self, running: Running) -> None:
         """Publish how far a task has come, unless the manager has not heard of the last time."""
         if running.phase != "training" or self._leaving:
             return
@@ -407,11 +389,11 @@ class Worker(Process):
         disk, experiment = self.site.disk, running.attempt.experiment
         disk.publish(self, experiment, name, content, published, lambda _: None)
 
-    def _stop_training(self, running: _Running) -> None:
+    def _stop_training(self, running: Running) -> None:
         if running.phase == "training" and not self._leaving:
             self._fail(running, FailureKind.CANCELLED, "handed back")
 
-    def _trained(self, running: _Running, course: Course) -> None:
+    def _trained(self, running: Running, course: Course) -> None:
         if running.phase != "training" or running.course is not course or self._leaving:
             return
         update = contents.gone_on(running.start)[0]
@@ -422,7 +404,7 @@ class Worker(Process):
         elif self._enter(running, "publishing"):
             self._publish(running, update, seconds)
 
-    def _publish(self, running: _Running, content: bytes, seconds: float) -> None:
+    def _publish(self, running: Running, content: bytes, seconds: float) -> None:
         """Publish the state first: an update that is there is complete."""
         attempt, disk, token = running.attempt, self.site.disk, self.site.token()
         experiment = attempt.experiment
@@ -451,13 +433,13 @@ class Worker(Process):
 
     # Reports
 
-    def _report(self, running: _Running, update: Update) -> None:
+    def _report(self, running: Running, update: Update) -> None:
         self._insist(running, "report_update", running.attempt, update)
 
-    def _fail(self, running: _Running, kind: FailureKind, reason: str) -> None:
+    def _fail(self, running: Running, kind: FailureKind, reason: str) -> None:
         self._insist(running, "report_failure", running.attempt, kind, reason)
 
-    def _insist(self, running: _Running, method: str, *args: Any) -> None:
+    def _insist(self, running: Running, method: str, *args: Any) -> None:
         self._withdraw_unknown_snapshot(running)
         if self._enter(running, "reporting"):
             self._try_to_report(method, args, _INSIST_FIRST_SECONDS)
@@ -476,12 +458,14 @@ class Worker(Process):
         if not self._leaving:
             self._call(method, self.name, *args, answered=self._free, failed=failed)
 
-    def _withdraw_unknown_snapshot(self, running: _Running) -> None:
+    def _withdraw_unknown_snapshot(self, running: Running) -> None:
         snapshot = running.progress.snapshot
         if snapshot is not None and snapshot != running.known:
             self.site.disk.store(running.attempt.experiment).delete(snapshot.file.name)
 
     def _free(self, _: Any) -> None:
+        if self._running is not None and self._wanted == self._running.attempt:
+            self._wanted = None
         self._running = None
         self._next_task()
 

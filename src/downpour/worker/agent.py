@@ -2,8 +2,9 @@
 
 Two threads meet here: calls from the manager arrive on the server's threads, training runs in the
 main one. The manager alone decides what a worker does, so a new task supersedes whatever came
-before it. An attempt is listed in heartbeats until the manager has acknowledged its report; only
-then is the worker free. This module imports no torch.
+before it. An attempt is listed in heartbeats from its acceptance, although it may have to wait for
+torch to be imported or for the one before it to stop, until the manager has acknowledged its
+report; only then is the worker free. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
@@ -45,6 +47,11 @@ from downpour.worker.system import Samples
 
 log = logging.getLogger(__name__)
 
+_REPEAT_SECONDS = 1.0
+"""At most, between two tries at a report: whoever is in office next waits for it."""
+_LOOK_AGAIN_SECONDS = 0.25
+"""Between heartbeats that are not heard: a manager that was started again waits for them."""
+
 RunTask = Callable[[Task, TaskControl], Update]
 FindManager = Callable[[], ManagerClient | None]
 
@@ -71,7 +78,7 @@ class WorkerAgent:
         self._find_manager = find_manager
         self._lock = Lock()
         self._inbox: SimpleQueue[Task | None] = SimpleQueue()
-        self._wanted: AttemptId | None = None
+        self._wanted: TaskControl | None = None
         self._running: TaskControl | None = None
         self._leaving = Event()
         self._begun = Event()
@@ -86,13 +93,7 @@ class WorkerAgent:
 
     def ping(self) -> WorkerInfo:
         """Say who is here and what it is doing."""
-        running = self._running
-        return WorkerInfo(
-            protocol=PROTOCOL,
-            version=VERSION,
-            name=self.name,
-            running=running.attempt if running else None,
-        )
+        return WorkerInfo(protocol=PROTOCOL, version=VERSION, name=self.name, running=self._attempt)
 
     def train(self, task: Task) -> None:
         """Take a task; a different one that is running is given up for it.
@@ -103,9 +104,11 @@ class WorkerAgent:
             if task.term < self._term:
                 reason = f"is {task.term}, and {self.name} works for a manager of term {self._term}"
                 raise Refused("term", reason)
-            if self._wanted == task.id:
+            if self._wanted is not None and self._wanted.attempt == task.id:
                 return
-            self._wanted = task.id
+            self._wanted = TaskControl(task.id, self._patience)
+            if self._to_hand_over == task.id:
+                self._wanted.leaving.set()
             if self._running is not None:
                 self._running.cancelled.set()
         self._inbox.put(task)
@@ -113,17 +116,30 @@ class WorkerAgent:
     def cancel(self, attempt: AttemptId) -> None:
         """Stop an attempt at its next step, or forget it where it has not begun."""
         with self._lock:
-            if self._wanted == attempt:
+            for control in self._controls:
+                if control.attempt == attempt:
+                    control.cancelled.set()
+            if self._wanted is not None and self._wanted.attempt == attempt:
                 self._wanted = None
-            if self._running is not None and self._running.attempt == attempt:
-                self._running.cancelled.set()
 
     def hand_over(self, attempt: AttemptId) -> None:
         """Let an attempt stop at its next step, for another worker to go on with it."""
         with self._lock:
             self._to_hand_over = attempt
-            if self._running is not None and self._running.attempt == attempt:
-                self._running.leaving.set()
+            for control in self._controls:
+                if control.attempt == attempt:
+                    control.leaving.set()
+
+    @property
+    def _controls(self) -> list[TaskControl]:
+        """What is running and what was accepted last, which may be the same."""
+        running, wanted = self._running, self._wanted
+        return [one for one in (running, wanted if wanted is not running else None) if one]
+
+    @property
+    def _attempt(self) -> AttemptId | None:
+        """What it was asked for last, or is still at."""
+        return self._controls[-1].attempt if self._controls else None
 
     def drain(self) -> None:
         """Finish what is running, then leave."""
@@ -165,7 +181,6 @@ class WorkerAgent:
         self._heartbeat_seconds = info.heartbeat_seconds
         self._term = max(self._term, info.term)
         self._patience = info.patience
-        running = self._running
         address = Address(host or self._manager.local_host, port)
         registered = self._manager.register_worker(
             Registration(
@@ -178,7 +193,7 @@ class WorkerAgent:
                 numeric_class=self._numeric_class,
                 hostname=socket.gethostname(),
                 pid=os.getpid(),
-                running=running.attempt if running is not None else None,
+                running=self._attempt,
             )
         )
         self.name = registered.worker
@@ -204,10 +219,9 @@ class WorkerAgent:
         """Wait for a task that is still wanted; None when it is time to leave."""
         while (task := self._inbox.get()) is not None and not self._leaving.is_set():
             with self._lock:
-                if self._wanted == task.id:
-                    self._running = TaskControl(task.id, self._patience)
-                    if self._to_hand_over == task.id:
-                        self._running.leaving.set()
+                if self._wanted is not None and self._wanted.attempt == task.id:
+                    self._running = self._wanted
+                    self._running.began_at = time.monotonic()
                     self._begun.set()
                     return task, self._running
         return None
@@ -230,6 +244,8 @@ class WorkerAgent:
         else:
             self._insist(lambda: self._manager.report_update(self.name, task.id, update))
         with self._lock:
+            if self._wanted is control:
+                self._wanted = None
             self._running = None
 
     def _report_failure(self, attempt: AttemptId, kind: FailureKind, reason: str) -> None:
@@ -239,7 +255,7 @@ class WorkerAgent:
         """Repeat a report until the manager has acknowledged it, or nobody is interested."""
         attempts = Retrying(
             retry=retry_if_exception(_may_be_heard_later),
-            wait=wait_random_exponential(multiplier=0.2, max=5),
+            wait=wait_random_exponential(multiplier=0.2, max=_REPEAT_SECONDS),
             stop=stop_when_event_set(self._leaving),
             reraise=True,
         )
@@ -252,7 +268,7 @@ class WorkerAgent:
 
     def _beat(self, samples: Samples) -> None:
         heard = True
-        while self._wait_to_beat():
+        while self._wait_to_beat(heard=heard):
             try:
                 self._beat_once(samples)
                 heard = True
@@ -265,8 +281,11 @@ class WorkerAgent:
             except Exception:  # a worker that falls silent counts as lost
                 log.exception("%s: no heartbeat", self.name)
 
-    def _wait_to_beat(self) -> bool:
+    def _wait_to_beat(self, *, heard: bool) -> bool:
         """Wait until the next heartbeat is due, which is sooner where a task has begun meanwhile.
+
+        It is soon, too, where the last one was not `heard`: a manager that was started again knows
+        from it whom it can call.
 
         Returns:
             Whether there is to be one: not when this worker leaves.
@@ -275,7 +294,8 @@ class WorkerAgent:
             self._begun.clear()
             running = self._running
             length = running.expected_seconds if running is not None else None
-            if not self._begun.wait(until_next_beat(self._heartbeat_seconds, length)):
+            wait = until_next_beat(self._heartbeat_seconds, length)
+            if not self._begun.wait(wait if heard else min(wait, _LOOK_AGAIN_SECONDS)):
                 break
         return not self._leaving.is_set()
 
@@ -286,21 +306,20 @@ class WorkerAgent:
             former.close()
 
     def _beat_once(self, samples: Samples) -> None:
-        running = self._running
+        controls = self._controls
         system, process = samples.take(self._heartbeat_seconds)
         beat = Heartbeat(
             worker=self.name,
-            running=(running.progress(),) if running else (),
+            running=tuple(control.progress() for control in controls),
             system=system,
             process=process,
         )
         reply = self._manager.heartbeat(beat)
         if not reply.known:
             self.register(*self._where)
-        elif running is not None and beat.running:
-            progress = beat.running[0]
+        for control, progress in zip(controls, beat.running, strict=True) if reply.known else ():
             if progress.attempt not in reply.unwanted:
-                running.known_snapshot = progress.snapshot
+                control.known_snapshot = progress.snapshot
         for attempt in reply.unwanted:
             self.cancel(attempt)
 
