@@ -266,6 +266,7 @@ def main() -> None:
         batch_size=64,
         precision="bfloat16",
         keep_models=1,
+        policy="wait",
     )
     specs = [spec.replace(seed=seed) for seed in range(chosen.seeds)]
     ways = chosen.ways.split(",")

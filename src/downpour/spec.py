@@ -155,7 +155,7 @@ class Spec(BaseModel):
         "replace",
         "handoff",
     ] = Field(
-        default="wait",
+        default="handoff",
         description="What is done about stragglers: wait, drop, backup, blacklist, late, clone, "
         "grass, mantri, wrangler, rebalance, replace or handoff (docs/stragglers.md)",
     )

@@ -64,7 +64,7 @@ class Story:
         self.core = Scheduler()
         self.happen(on.WorkerJoined(at_seconds=0.0, worker="ada"))
         self.happen(on.WorkerJoined(at_seconds=0.0, worker="bob"))
-        spec = Spec(shards=2, epochs=2)
+        spec = Spec(shards=2, epochs=2, policy="wait")
         self.happen(on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec))
         samples = (AT_SAMPLES, AT_SAMPLES)
         self.happen(

@@ -23,7 +23,7 @@ class Make:
 
     def spec(self, **fields: Any) -> Spec:
         """Make a resolved spec: three shards and two rounds unless said otherwise."""
-        return Spec.make({"shards": 3, "epochs": 2, **fields})
+        return Spec.make({"shards": 3, "epochs": 2, "policy": "wait", **fields})
 
     def file(self, name: str) -> PublishedFile:
         """Make a file of that name."""

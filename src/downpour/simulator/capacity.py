@@ -66,7 +66,9 @@ def forecast(load: Load, show: Callable[[int], None] = lambda _: None) -> Foreca
     """Let a cluster work until its rounds are done; `show` is told how many are, now and then."""
     # Deadlines would cost one step more for each call, and none is missed without faults.
     figures = replace(load.figures, deadline_seconds=None)
-    spec = Spec(shards=load.shards, epochs=load.rounds, retries=1000, evaluate_every=1)
+    spec = Spec(
+        shards=load.shards, epochs=load.rounds, retries=1000, evaluate_every=1, policy="wait"
+    )
     plan = Plan(
         seed=load.seed,
         specs=(("planned", spec),),
