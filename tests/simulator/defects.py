@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
+from downpour.errors import SharedDirectoryError
 from downpour.scheduler import Entry, Replay, SchedulerOptions
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
@@ -12,7 +14,7 @@ from downpour.scheduler.attendance import Attendance
 from downpour.scheduler.directing import Directing
 from downpour.scheduler.rounds import Rounds
 from downpour.scheduler.workers import Worker
-from downpour.simulator.effects import Effects
+from downpour.simulator.effects import Done, Effects
 from downpour.simulator.manager import Manager
 from downpour.simulator.site import Site, Stories
 from downpour.values import AttemptId, FailureKind
@@ -205,6 +207,53 @@ class RefusesByPlace(Manager):
     def __init__(self, site: Site, host: str, on_death: Callable[[str], None]) -> None:
         super().__init__(site, host, on_death)
         self.effects = _RefusesByPlace(site, self)
+
+
+class _BlamesWorkers(Effects):
+    def _wait(self, again: Callable[[float], None], done: Done, waited: float) -> None:
+        if isinstance(again, partial) and isinstance(again.args[0], do.Aggregate):
+            command = again.args[0]
+            self._refuse(command, [(shard, "cannot be read") for shard in command.shards])
+            done()
+        else:
+            super()._wait(again, done, waited)
+
+
+class BlamesWorkers(Manager):
+    """Takes updates for damaged that it cannot read, because the directory refuses."""
+
+    def __init__(self, site: Site, host: str, on_death: Callable[[str], None]) -> None:
+        super().__init__(site, host, on_death)
+        self.effects = _BlamesWorkers(site, self)
+
+
+class _FailsWithTheDirectory(Effects):
+    def _give_out(self, done: Done) -> None:
+        for name in self._manager.core.experiments:
+            self._post(on.EffectFailed, experiment=name, reason="the directory refuses")
+        done()
+
+
+class FailsWithTheDirectory(Manager):
+    """Lets experiments fail where the directory stays away, and goes on itself."""
+
+    def __init__(self, site: Site, host: str, on_death: Callable[[str], None]) -> None:
+        super().__init__(site, host, on_death)
+        self.effects = _FailsWithTheDirectory(site, self)
+
+
+class BelievesItIsKept(Manager):
+    """Acts on what the directory has refused to keep."""
+
+    def commit(self, then: Callable[[], None]) -> None:
+        """Try once."""
+        try:
+            self.keeper.commit()
+        except SharedDirectoryError:
+            self.keeper._touched.clear()
+            for journal in self.keeper._journals.values():
+                journal._unwritten = []
+        then()
 
 
 class _FoldsWhatIsDropped(Replay):

@@ -7,11 +7,19 @@ from typing import Any
 
 import pytest
 
-from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError
+from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.runtime.journal import Line
 from downpour.scheduler import events as on
 from downpour.simulator.clock import Clock, Process
-from downpour.simulator.disk import Disk, DiskFigures
+from downpour.simulator.disk import (
+    AWAY,
+    ERRORS,
+    OPERATIONS,
+    Disk,
+    DiskFigures,
+    Operation,
+    Trouble,
+)
 from downpour.simulator.network import OVERDUE, UNREACHABLE, Answer, Network, Refusal
 from downpour.spec import Spec
 from downpour.values import PublishedFile
@@ -70,7 +78,12 @@ class Place:
     def publish(self, name: str, writer: Process | None = None) -> list[PublishedFile | str]:
         """Publish a file, let everything happen, and return what came of it."""
         made: list[PublishedFile | str] = []
-        self.disk.publish(writer or self.caller, "e", name, b"some", made.append, made.append)
+
+        def failed(error: StoreError) -> None:
+            made.append(str(error))
+
+        writer = writer or self.caller
+        self.disk.publish(writer, "e", name, b"some", made.append, failed, patience_seconds=5.0)
         self.run()
         return made
 
@@ -156,7 +169,7 @@ def test_others_may_see_a_file_late(place: Place) -> None:
     assert place.disk.look(place.caller, "e", file) == b"some"
     with pytest.raises(FileMissing):
         place.disk.look(place.echo, "e", file)
-    read: list[bytes | str] = []
+    read: list[bytes | StoreError] = []
     place.disk.read(place.echo, "e", file, read.append, read.append)
     place.run()
     assert read == [b"some"]
@@ -166,12 +179,30 @@ def test_patience_with_a_directory_that_is_away_ends(place: Place) -> None:
     """For readers as for writers; a damaged file is no better."""
     [file] = place.publish("update")
     assert isinstance(file, PublishedFile)
-    place.disk.weather.away = True
-    assert place.publish("other") == ["the shared directory is away"]
-    place.disk.weather.away = False
+    place.disk.weather.troubles.append(AWAY)
+    assert place.publish("other") == ["shared directory shared: no such folder"]
+    place.disk.weather.troubles.clear()
     place.disk.damaged.add("update")
     with pytest.raises(FileCorrupt):
         place.disk.look(place.caller, "e", file)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_what_the_directory_refuses_is_the_directorys(
+    place: Place, error: str, operation: Operation
+) -> None:
+    """By the rule that the store has; one file that is not seen is missing, and nothing more."""
+    trouble = Trouble(error=error, operation=operation, host="caller")
+    place.disk.weather.once.append(trouble)
+    for other in OPERATIONS:
+        place.disk.ask("echo", other)
+        if other != operation:
+            place.disk.ask("caller", other)
+    kind = FileMissing if (error, operation) == ("ENOENT", "read") else SharedDirectoryError
+    with pytest.raises(kind):
+        place.disk.ask("caller", operation, "update")
+    place.disk.ask("caller", operation)
 
 
 def lines(count: int) -> list[Line]:
@@ -200,8 +231,8 @@ def test_a_machine_that_dies_loses_what_it_had_not_synced(place: Place) -> None:
 
 def test_a_directory_that_is_away_takes_lines_in_part_and_says_so(place: Place) -> None:
     """As a write does that fails in the middle."""
-    place.disk.weather.away = True
-    with pytest.raises(SharedDirectoryError, match="away"):
+    place.disk.weather.troubles.append(AWAY)
+    with pytest.raises(SharedDirectoryError, match="no such folder"):
         place.disk.write_lines(place.caller, "e", (1, 1), lines(40), sync=True)
     assert len(place.disk.stories().get("e", [])) < 40
 

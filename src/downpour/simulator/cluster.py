@@ -9,7 +9,7 @@ from typing import cast
 from downpour.predictor import Predictor
 from downpour.simulator.client import Client
 from downpour.simulator.clock import Clock
-from downpour.simulator.disk import Disk
+from downpour.simulator.disk import AWAY, Disk, Operation, Trouble
 from downpour.simulator.faults import Fault, FaultKind
 from downpour.simulator.machines import Machines, RandomMachines
 from downpour.simulator.manager import DeathPoint, Manager
@@ -182,16 +182,20 @@ class Cluster:
             case FaultKind.DISK_STALE:
                 disk.stale_seconds = fault.seconds
             case FaultKind.DISK_AWAY:
-                disk.away = True
+                disk.troubles.append(AWAY)
+            case FaultKind.DISK_REFUSES:
+                disk.troubles.append(_trouble(fault))
+            case FaultKind.DISK_REFUSES_ONCE:
+                disk.once.append(_trouble(fault))
             case FaultKind.LOCK_LOST:
                 self.disk.lose_lock()
             case _:
                 self.client.cancel(self._plan.specs[0][0])
-        self.clock.after(fault.seconds, self._calm, fault.kind)
+        self.clock.after(fault.seconds, self._calm, fault)
 
-    def _calm(self, kind: FaultKind) -> None:
+    def _calm(self, fault: Fault) -> None:
         weather, disk = self.network.weather, self.disk.weather
-        match kind:
+        match fault.kind:
             case FaultKind.MESSAGES_LOST:
                 weather.lost = 0.0
             case FaultKind.MESSAGES_DOUBLED:
@@ -203,7 +207,9 @@ class Cluster:
             case FaultKind.DISK_STALE:
                 disk.stale_seconds = 0.0
             case FaultKind.DISK_AWAY:
-                disk.away = False
+                disk.troubles.remove(AWAY)
+            case FaultKind.DISK_REFUSES:
+                disk.troubles.remove(_trouble(fault))
             case _:
                 pass
 
@@ -211,3 +217,8 @@ class Cluster:
         for other in others:
             self.network.cut(host, other)
             self.clock.after(seconds, self.network.mend, host, other)
+
+
+def _trouble(fault: Fault) -> Trouble:
+    error, operation, *host = fault.detail.split()
+    return Trouble(error=error, operation=cast("Operation", operation), host="".join(host))

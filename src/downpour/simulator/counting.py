@@ -62,6 +62,8 @@ class Counting(Onlooker):
 
     def handled(self, step: Step) -> None:
         """Count what was accepted, refused and aggregated."""
+        if isinstance(step.event, on.UpdatesRefused):
+            self._look_at_refused(self._tally(step.core, step.event.experiment), step.event)
         for entry in step.kept:
             if isinstance(entry, Checkpoint) and isinstance(step.event, on.Aggregated):
                 self._count(step.core, step.event)  # which it is kept in place of
@@ -159,6 +161,17 @@ class Counting(Onlooker):
             tally = self._tally(core, attempt.experiment)
             right = content == tally.version.update(attempt.shard, tally.cut)
             expect(right, f"the update of {attempt} is not what it should be")
+
+    def _look_at_refused(self, tally: _Tally, event: on.UpdatesRefused) -> None:
+        """Let no update be called wrong that is whole, and that everybody has seen from the first.
+
+        Where it is the directory that refuses, no worker is to blame.
+        """
+        there = self._disk.store(event.experiment).list()
+        for shard, reason in event.reasons if event.round == tally.version.number else ():
+            name = tally.updates.get(shard)
+            wrong = name not in there or self._disk.is_doubtful(name)
+            expect(wrong, f"the update of shard {shard} is whole, and refused: {reason}")
 
     def _in_order(self, core: Replay, command: do.Aggregate) -> None:
         name, number = command.experiment, command.round

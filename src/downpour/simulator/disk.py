@@ -1,4 +1,4 @@
-"""The shared directory, in memory: slow, stale, away, and forgetful of what was not synced.
+"""The shared directory, in memory: slow, stale, refusing, and forgetful of what was not synced.
 
 A file appears whole, or not at all where its writer died before; others may see it late. Lines of a
 journal that were written outlive their writer, and only those that were synced outlive its machine.
@@ -7,32 +7,73 @@ Nothing here decides what is written.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
 from random import Random
+from typing import Literal
 
-from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError
+from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.runtime.journal import Line, in_order
 from downpour.simulator.clock import Clock, Process
 from downpour.store.memory import MemoryStore
+from downpour.store.trouble import reading, writing
 from downpour.values import PublishedFile
 
 LOOK_AGAIN_SECONDS = 0.5
 _LEFT_SHARE = 0.3
 """Of segments that were to be removed, and are still there."""
 
+_LINKED_SHARE = 0.3
+"""Of files whose publisher is told of an error, and which are there all the same."""
+_FOLDER = Path("shared")
+
+Operation = Literal[
+    "publish", "read", "list", "delete", "lock", "claim", "append", "sync", "record"
+]
+OPERATIONS: tuple[Operation, ...] = (
+    "publish", "read", "list", "delete", "lock", "claim", "append", "sync", "record",
+)  # fmt: skip
+_READS = {"read", "list"}
+ERRORS = "EACCES", "EROFS", "EIO", "ESTALE", "ETIMEDOUT", "ENOSPC", "ENOENT"
+"""What a file server may say; the last one of everything that is asked: it is away."""
+
 Segment = tuple[int, int]
 """Of a journal: the term of the manager that wrote it, and its number in that."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """The directory refuses: what is asked for on a host, or on all, and with which error."""
+
+    error: str = "ENOENT"
+    operation: Operation | None = None
+    host: str = ""
+
+    def strikes(self, host: str, operation: Operation) -> bool:
+        """Whether this is refused."""
+        return self.operation in {None, operation} and self.host in {"", host}
+
+
+AWAY = Trouble()
+"""Everything is refused to everybody."""
+
+
 @dataclass(slots=True)
 class DiskWeather:
-    """How the directory is at the moment: how much slower, how late for others, whether away."""
+    """How the directory is at the moment: how much slower, how late for others, what it refuses.
+
+    Of `once` the first is refused that is asked for, and not again.
+    """
 
     slower: float = 1.0
     stale_seconds: float = 0.0
-    away: bool = False
+    troubles: list[Trouble] = field(default_factory=list)
+    once: list[Trouble] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +104,7 @@ class Disk:
         self.holder: Process | None = None
         self.terms: list[str] = []
         self.damaged: set[str] = set()
+        self.left_over: set[str] = set()
         self._clock = clock
         self._random = random
         self._stores: defaultdict[str, MemoryStore] = defaultdict(MemoryStore)
@@ -70,11 +112,41 @@ class Disk:
         self._journals: dict[str, dict[Segment, _Lines]] = {}
         self._locked_until = 0.0
 
+    def ask(self, host: str, operation: Operation, name: str = "") -> None:
+        """Ask for something, and be refused what the weather refuses.
+
+        Raises:
+            FileMissing: one file that is to be read is not seen.
+            SharedDirectoryError: the directory cannot be used.
+        """
+        weather = self.weather
+        if not weather.troubles and not weather.once:
+            return
+        for trouble in [*weather.once, *weather.troubles]:
+            if trouble.strikes(host, operation):
+                if trouble in weather.once:
+                    weather.once.remove(trouble)
+                _refuse(trouble, operation, name)
+
     # Files
 
     def store(self, experiment: str) -> MemoryStore:
         """Return an experiment's files, as the server of the directory has them."""
         return self._stores[experiment]
+
+    def names(self, host: str, experiment: str) -> list[str]:
+        """Return the names of an experiment's files; raises SharedDirectoryError."""
+        self.ask(host, "list")
+        return self.store(experiment).list()
+
+    def delete(self, host: str, experiment: str, name: str) -> None:
+        """Remove a file, or leave it where the directory refuses: that costs its room alone."""
+        try:
+            self.ask(host, "delete", name)
+        except SharedDirectoryError:
+            self.left_over.add(name)
+        else:
+            self.store(experiment).delete(name)
 
     def publish(
         self,
@@ -83,22 +155,29 @@ class Disk:
         name: str,
         content: bytes,
         done: Callable[[PublishedFile], None],
-        failed: Callable[[str], None],
+        failed: Callable[[StoreError], None],
+        patience_seconds: float = inf,
     ) -> None:
         """Write a file; it is there, and durable, when `done` is called."""
-        patience = self.figures.patience_seconds
 
         def appear(waited: float) -> None:
-            if not self.weather.away:
-                file = self.store(experiment).put_new(name, [content])
-                if self.weather.stale_seconds:
-                    late = self.weather.stale_seconds * self._random.random()
-                    self._seen_by_all_at[name] = (writer.host, self._clock.now_seconds + late)
-                done(file)
-            elif waited >= patience:
-                failed("the shared directory is away")
-            else:
-                writer.after(LOOK_AGAIN_SECONDS, appear, waited + LOOK_AGAIN_SECONDS)
+            store = self.store(experiment)
+            try:
+                self.ask(writer.host, "publish", name)
+            except SharedDirectoryError as error:
+                if name not in store.list() and self._random.random() < _LINKED_SHARE:
+                    store.put_new(name, [content])
+                if waited >= patience_seconds:
+                    failed(error)
+                else:
+                    writer.after(LOOK_AGAIN_SECONDS, appear, waited + LOOK_AGAIN_SECONDS)
+                return
+            if name not in store.list():
+                store.put_new(name, [content])
+            if self.weather.stale_seconds:
+                late = self.weather.stale_seconds * self._random.random()
+                self._seen_by_all_at[name] = (writer.host, self._clock.now_seconds + late)
+            done(store.describe(name))
 
         writer.after(self.takes(self.figures.write_seconds), appear, 0.0)
 
@@ -108,18 +187,20 @@ class Disk:
         experiment: str,
         file: PublishedFile,
         done: Callable[[bytes], None],
-        failed: Callable[[str], None],
+        failed: Callable[[StoreError], None],
         patience_seconds: float | None = None,
+        away_seconds: float = inf,
     ) -> None:
-        """Read a file, looking again until patience ends; how much there is may be said."""
+        """Read a file, looking again until patience ends, with it or with the directory."""
         patience = patience_seconds or self.figures.patience_seconds
 
         def look(waited: float) -> None:
             try:
                 content = self.look(reader, experiment, file)
-            except (FileMissing, FileCorrupt) as error:
-                if waited >= patience:
-                    failed(str(error))
+            except StoreError as error:
+                is_away = isinstance(error, SharedDirectoryError)
+                if waited >= (away_seconds if is_away else patience):
+                    failed(error)
                 else:
                     reader.after(LOOK_AGAIN_SECONDS, look, waited + LOOK_AGAIN_SECONDS)
                 return
@@ -133,14 +214,19 @@ class Disk:
         Raises:
             FileMissing: it is not there, or not yet seen from there.
             FileCorrupt: it is not what was published.
+            SharedDirectoryError: the directory cannot be used.
         """
+        self.ask(reader.host, "read", file.name)
         writer, seen_at = self._seen_by_all_at.get(file.name, ("", 0.0))
-        unseen = writer != reader.host and seen_at > self._clock.now_seconds
-        if self.weather.away or unseen:
+        if writer != reader.host and seen_at > self._clock.now_seconds:
             raise FileMissing(file.name)
         if file.name in self.damaged:
             raise FileCorrupt(file.name, "has another checksum than was published")
         return bytes(self.store(experiment).read(file))
+
+    def is_doubtful(self, name: str) -> bool:
+        """Whether a file was damaged, or seen late by some."""
+        return name in self.damaged or name in self._seen_by_all_at
 
     # Journals
 
@@ -150,17 +236,19 @@ class Disk:
         """Append to a journal.
 
         Raises:
-            SharedDirectoryError: the directory is away; some of the lines may be there.
+            SharedDirectoryError: the directory refuses; some of the lines may be there.
         """
-        if self.weather.away:
-            lines = lines[: self._random.randint(0, len(lines))]
         found = self._journals.setdefault(experiment, {}).setdefault(
             segment, _Lines(writer.host, [])
         )
+        try:
+            self.ask(writer.host, "append")
+        except SharedDirectoryError:
+            found.lines += lines[: self._random.randint(0, len(lines))]
+            raise
         found.lines += lines
-        if self.weather.away:
-            raise SharedDirectoryError("shared", "is away")
         if sync:
+            self.ask(writer.host, "sync")
             found.synced = len(found.lines)
 
     def begin_anew(
@@ -169,11 +257,12 @@ class Disk:
         """Publish a segment that stands for those before it, and remove most of them.
 
         Raises:
-            SharedDirectoryError: the directory is away, or a later manager has begun to write.
+            SharedDirectoryError: the directory refuses, or a later manager has begun to write.
         """
+        self.ask(writer.host, "publish")
         former = self._journals.get(experiment, {})
-        if self.weather.away or any(term > segment[0] for term, _ in former):
-            raise SharedDirectoryError("shared", "is away, or somebody else's")
+        if any(term > segment[0] for term, _ in former):
+            raise SharedDirectoryError("shared", "another manager has taken over")
         left = {key: one for key, one in former.items() if self._random.random() < _LEFT_SHARE}
         anew = _Lines(writer.host, list(lines), len(lines))
         self._journals[experiment] = {**left, segment: anew}
@@ -205,7 +294,12 @@ class Disk:
     # The lock and the terms
 
     def lock(self, process: Process) -> bool:
-        """Try to become the manager in office; says whether that went well."""
+        """Try to become the manager in office; says whether that went well.
+
+        Raises:
+            SharedDirectoryError: the directory refuses.
+        """
+        self.ask(process.host, "lock")
         held = self.holder is not None and self.holder.alive
         if held or self._clock.now_seconds < self._locked_until:
             return False
@@ -222,7 +316,8 @@ class Disk:
         self.holder = None
 
     def claim(self, address: str) -> int:
-        """Begin a term; returns its number."""
+        """Begin a term; returns its number; raises SharedDirectoryError."""
+        self.ask(address, "claim")
         self.terms.append(address)
         return len(self.terms)
 
@@ -233,3 +328,14 @@ class Disk:
     def chance(self, most: int) -> int:
         """Return how many of so many lines happen to be written."""
         return self._random.randint(0, most)
+
+
+def _refuse(trouble: Trouble, operation: Operation, name: str) -> None:
+    """Raise what the store makes of an error of the system."""
+    one_file = bool(name) and operation == "read" == trouble.operation
+    if trouble.error == "ENOENT" and one_file:
+        raise FileMissing(name)  # in a folder that can be listed
+    code = getattr(errno, trouble.error)
+    told = reading(_FOLDER, name) if operation in _READS else writing(_FOLDER, name)
+    with told:
+        raise OSError(code, os.strerror(code))

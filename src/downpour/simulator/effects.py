@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
-from downpour.errors import FileCorrupt, FileMissing
+from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
@@ -80,7 +80,7 @@ class Effects:
             store = self._site.disk.store(name)
             for found in set(store.list()) - {file.name for file in experiment.files()}:
                 if layout.is_spent(found, experiment.rounds_done):
-                    store.delete(found)
+                    self._site.disk.delete(self._manager.host, name, found)
 
     def enter(self, name: str, address: str, identity: int) -> str:
         """Take a worker into the roster; returns the name it goes by."""
@@ -225,15 +225,20 @@ class Effects:
 
     def _adopt(self, command: do.Adopt, done: Done) -> None:
         """Find the updates of attempts that nobody reported."""
-        for attempt, worker in command.attempts:
-            update = self._find_update(attempt)
-            if update is not None:
-                self._post(on.UpdatePublished, worker=worker, attempt=attempt, update=update)
-        done()
 
-    def _find_update(self, attempt: AttemptId) -> Update | None:
+        def look() -> None:
+            names = self._site.disk.names(self._manager.host, command.experiment)
+            for attempt, worker in command.attempts:
+                update = self._find_update(attempt, names)
+                if update is not None:
+                    self._post(on.UpdatePublished, worker=worker, attempt=attempt, update=update)
+            done()
+
+        self._insist(look, done)
+
+    def _find_update(self, attempt: AttemptId, names: list[str]) -> Update | None:
         store = self._site.disk.store(attempt.experiment)
-        whole = set(store.list()) - self._site.disk.damaged
+        whole = set(names) - self._site.disk.damaged
         for name in sorted(whole):
             found = layout.parse_name(name)
             token = found.token if found is not None else ""
@@ -263,6 +268,9 @@ class Effects:
                 found.append((shard, self._site.disk.look(self._manager, name, update.file)))
             except (FileMissing, FileCorrupt) as error:
                 reasons.append((shard, str(error)))
+            except SharedDirectoryError:
+                self._wait(partial(self._fold, command, base, done), done, waited)
+                return
         if not reasons:
 
             def folded(model: PublishedFile) -> None:
@@ -302,27 +310,26 @@ class Effects:
         self._read(command.experiment, command.model, measured, done)
 
     def _publish(self, command: do.Publish, done: Done) -> None:
-        name, store = command.experiment, self._site.disk.store(command.experiment)
+        name, disk = command.experiment, self._site.disk
 
         def published(file: PublishedFile) -> None:
             self._post(on.ModelPublished, experiment=name, model=file)
             done()
 
         def copy(content: bytes) -> None:
-            if layout.FINAL_NAME not in store.list():
+            if layout.FINAL_NAME not in disk.names(self._manager.host, name):
                 self._put(name, layout.FINAL_NAME, content, published, done)
                 return
             size, checksum = command.model.size_bytes, command.model.checksum
             there = PublishedFile(name=layout.FINAL_NAME, size_bytes=size, checksum=checksum)
-            store.read(there)
+            disk.store(name).read(there)
             published(there)
 
-        self._read(name, command.model, copy, done)
+        self._read(name, command.model, lambda found: self._insist(lambda: copy(found), done), done)
 
     def _discard(self, command: do.Discard, done: Done) -> None:
-        store = self._site.disk.store(command.experiment)
         for file in command.files:
-            store.delete(file.name)
+            self._site.disk.delete(self._manager.host, command.experiment, file.name)
         done()
 
     def _conclude(self, command: do.Conclude, done: Done) -> None:
@@ -330,10 +337,10 @@ class Effects:
         done()
 
     def _sweep(self, experiment: str, *, finished: bool) -> None:
-        store = self._site.disk.store(experiment)
-        for name in store.list():
+        disk, host = self._site.disk, self._manager.host
+        for name in disk.store(experiment).list():
             if layout.is_in_flight(name) or (name == layout.FINAL_NAME and not finished):
-                store.delete(name)
+                disk.delete(host, experiment, name)
 
     # The shared directory
 
@@ -341,6 +348,19 @@ class Effects:
         """End with the directory, as nothing can be done without it; the next manager goes on."""
         self._manager.crash("because the shared directory stays away")
         done()
+
+    def _insist(self, act: Callable[[], None], done: Done, waited: float = 0.0) -> None:
+        """Do something, again and again while the directory refuses; in the end, end with it."""
+        try:
+            act()
+        except SharedDirectoryError:
+            self._wait(partial(self._insist, act, done), done, waited)
+
+    def _wait(self, again: Callable[[float], None], done: Done, waited: float) -> None:
+        if waited >= self._site.disk.figures.patience_seconds:
+            self._give_out(done)
+        else:
+            self._manager.after(LOOK_AGAIN_SECONDS, again, waited + LOOK_AGAIN_SECONDS)
 
     def _takes(self, seconds: float) -> float:
         return self._site.disk.takes(seconds)
@@ -353,22 +373,26 @@ class Effects:
         then: Callable[[PublishedFile], None],
         done: Done,
     ) -> None:
-        def failed(_: str) -> None:
+        def failed(_: StoreError) -> None:
             self._give_out(done)
 
-        self._site.disk.publish(self._manager, experiment, name, content, then, failed)
+        patience = self._site.disk.figures.patience_seconds
+        publish = self._site.disk.publish
+        publish(self._manager, experiment, name, content, then, failed, patience)
 
     def _read(
         self, experiment: str, file: PublishedFile, then: Callable[[bytes], None], done: Done
     ) -> None:
-        def failed(reason: str) -> None:
-            if self._site.disk.weather.away:
+        def failed(error: StoreError) -> None:
+            if isinstance(error, SharedDirectoryError):
                 self._give_out(done)
                 return
-            self._post(on.EffectFailed, experiment=experiment, reason=reason)
+            self._post(on.EffectFailed, experiment=experiment, reason=str(error))
             done()
 
-        self._site.disk.read(self._manager, experiment, file, then, failed)
+        patience = self._site.disk.figures.patience_seconds
+        read = self._site.disk.read
+        read(self._manager, experiment, file, then, failed, patience, patience)
 
 
 def _nothing() -> None:

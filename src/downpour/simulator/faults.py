@@ -30,6 +30,8 @@ class FaultKind(StrEnum):
     DISK_SLOW = "the shared directory is slow"
     DISK_STALE = "the shared directory shows files late"
     DISK_AWAY = "the shared directory is away"
+    DISK_REFUSES = "the shared directory refuses"
+    DISK_REFUSES_ONCE = "the shared directory refuses once"
     UPDATE_DAMAGED = "an update is damaged"
     ATTEMPT_FAILS = "an attempt fails"
     CANCELLED = "an experiment is cancelled"
@@ -40,7 +42,8 @@ class Fault:
     """One thing that goes wrong.
 
     `number` names it among those of a plan; it lasts for `seconds`, or what has died is back after
-    them. `share` is of messages; `detail` says where a process dies.
+    them. `share` is of messages; `detail` says where a process dies,
+    or what is refused: an error and an operation.
     """
 
     number: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import count
 
 from downpour.errors import SharedDirectoryError
@@ -157,6 +158,7 @@ class Keeper:
     def commit(self) -> None:
         """Write it all; raises SharedDirectoryError where that cannot be done now."""
         for experiment, must in self._touched.items():
+            self._disk.ask(self._writer.host, "record")
             self._journals[experiment].commit(durably=must)
         self._touched.clear()
 
@@ -164,7 +166,7 @@ class Keeper:
         """Leave what a death in the middle of a commit leaves: some of it."""
         for experiment in self._touched:
             journal = self._journals[experiment]
-            if not self._disk.weather.away:
+            with suppress(SharedDirectoryError):
                 journal.tear(self._disk.chance(journal.waiting))
 
     def _journal(self, experiment: str) -> _Journal:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from downpour.errors import SharedDirectoryError
 from downpour.runtime.forecasting import Forecaster
@@ -40,6 +40,7 @@ _LOOK_SECONDS = 0.5
 _INSIST_SECONDS = 1.0
 
 Ask = Callable[[Scheduler], Any]
+T = TypeVar("T")
 
 
 class _Item:
@@ -86,26 +87,33 @@ class Manager(Process):
 
     def start(self) -> None:
         """Wait for the lock, take up what was left, and serve."""
-        if self.site.disk.lock(self):
+        if self._begins(lambda: self.site.disk.lock(self)):
             reading = self.site.disk.takes(self.site.figures.recover_seconds)
             self.after(reading, self._recover)
         else:
             self.after(_LOOK_SECONDS, self.start)
 
+    def _begins(self, step: Callable[[], T]) -> T | None:
+        """Take a step to the office; where the directory refuses, end, and let the next one try."""
+        try:
+            return step()
+        except SharedDirectoryError:
+            self.crash("because it cannot begin")
+            return None
+
     def _recover(self) -> None:
-        if self.site.disk.weather.away:
-            self.after(_LOOK_SECONDS, self._recover)
-            return
-        self.term = self.site.disk.claim(self.host)
+        self.term = self._begins(lambda: self.site.disk.claim(self.host)) or 0
         self.after(self.site.disk.takes(self.site.disk.figures.write_seconds), self._read)
 
     def _read(self) -> None:
-        stories = self.read_journals()
-        replay(self.core, stories)
-        self._serve(stories)
+        stories = self._begins(self.read_journals)
+        if stories is not None:
+            replay(self.core, stories)
+            self._serve(stories)
 
     def read_journals(self) -> Stories:
         """Read what was left, and sync it: what follows builds on it."""
+        self.site.disk.ask(self.host, "read")
         self.site.disk.settle()
         return self.site.disk.stories()
 

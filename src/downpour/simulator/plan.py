@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from downpour.simulator.disk import DiskFigures
+from downpour.simulator.disk import ERRORS, OPERATIONS, DiskFigures
 from downpour.simulator.faults import Fault, FaultKind
 from downpour.simulator.manager import DEATH_POINTS
 from downpour.simulator.site import Figures
@@ -17,6 +17,7 @@ RETRIES_ENOUGH = 1000
 _FEW_RETRIES = 3
 _FAULTS_MAX = 8
 _DISK_PATIENCE_SECONDS = 12.0
+_UNSEEN_SECONDS = 0.8 * _DISK_PATIENCE_SECONDS
 _LARGE_SHARE = 0.05
 _WORKERS_MAX = 16
 _SHARDS_MAX = 24
@@ -59,6 +60,7 @@ _OFTEN = {
     FaultKind.MANAGER_DIES_AT: 4,
     FaultKind.MANAGER_MACHINE_DIES: 3,
     FaultKind.WORKER_DIES_AT: 2,
+    FaultKind.DISK_REFUSES: 2,
 }
 _KINDS = [kind for kind in FaultKind if kind not in _SELDOM for _ in range(_OFTEN.get(kind, 1))]
 _OPTIONS: dict[str, Callable[[Random], dict[str, Option]]] = {
@@ -187,12 +189,17 @@ def _fault(
         detail = random.choice(DEATH_POINTS)
     elif kind is FaultKind.WORKER_DIES_AT:
         detail = random.choice(_PHASES)
+    elif kind in {FaultKind.DISK_REFUSES, FaultKind.DISK_REFUSES_ONCE}:
+        host = random.choice(("", "", *managers, *workers))
+        detail = f"{random.choice(ERRORS)} {random.choice(OPERATIONS)} {host}".rstrip()
+    seconds = random.choice((0.5, 2.0, 5.0, 10.0)) * random.uniform(0.5, 1.5)
     return Fault(
         number=0,
         at_seconds=random.uniform(0.0, until_seconds),
         kind=kind,
         target=target,
-        seconds=random.choice((0.5, 2.0, 5.0, 10.0)) * random.uniform(0.5, 1.5),
+        # What is not seen for longer than patience lasts is believed to be missing.
+        seconds=min(seconds, _UNSEEN_SECONDS) if "ENOENT" in detail else seconds,
         share=_SHARES.get(kind, 0.0) * random.random(),
         detail=detail,
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from downpour.errors import StoreError
 from downpour.runtime.pace import until_next_beat
 from downpour.simulator import contents
 from downpour.simulator.clock import Process
@@ -124,8 +125,8 @@ class Worker(Process):
             snapshot = Snapshot(file=file, steps_done=percent, steps_total=_PERCENT)
             self._insist(running, "report_hand_over", running.attempt, snapshot)
 
-        def failed(reason: str) -> None:
-            self._fail(running, FailureKind.STORE, reason)
+        def failed(error: StoreError) -> None:
+            self._fail(running, FailureKind.STORE, str(error))
 
         experiment, publish = running.attempt.experiment, self.site.disk.publish
         saving = self.site.figures.saving_seconds
@@ -327,10 +328,11 @@ class Worker(Process):
                     lambda snapshot: self._train(running, snapshot),
                     lambda _: self._train(running, afresh),
                     _SNAPSHOT_PATIENCE_SECONDS,
+                    _SNAPSHOT_PATIENCE_SECONDS,
                 )
 
-        def failed(reason: str) -> None:
-            self._fail(running, FailureKind.STORE, reason)
+        def failed(error: StoreError) -> None:
+            self._fail(running, FailureKind.STORE, str(error))
 
         if self._enter(running, "reading"):
             read(self, experiment, task.model, with_model, failed)
@@ -379,7 +381,7 @@ class Worker(Process):
 
         def published(file: PublishedFile) -> None:
             if running.phase != "training" or running.cancelled:
-                disk.store(experiment).delete(file.name)
+                disk.delete(self.host, experiment, file.name)
                 return
             snapshot = Snapshot(file=file, steps_done=percent, steps_total=_PERCENT)
             running.progress = replace(running.progress, snapshot=snapshot)
@@ -387,7 +389,8 @@ class Worker(Process):
                 self.after(0.0, self.crash, "when it has saved")
 
         disk, experiment = self.site.disk, running.attempt.experiment
-        disk.publish(self, experiment, name, content, published, lambda _: None)
+        patience = _SNAPSHOT_PATIENCE_SECONDS
+        disk.publish(self, experiment, name, content, published, lambda _: None, patience)
 
     def _stop_training(self, running: Running) -> None:
         if running.phase == "training" and not self._leaving:
@@ -409,8 +412,8 @@ class Worker(Process):
         attempt, disk, token = running.attempt, self.site.disk, self.site.token()
         experiment = attempt.experiment
 
-        def failed(reason: str) -> None:
-            self._fail(running, FailureKind.STORE, reason)
+        def failed(error: StoreError) -> None:
+            self._fail(running, FailureKind.STORE, str(error))
 
         def publish_update(state: PublishedFile | None) -> None:
             name = layout.attempt_name("update", attempt, token)
@@ -461,7 +464,8 @@ class Worker(Process):
     def _withdraw_unknown_snapshot(self, running: Running) -> None:
         snapshot = running.progress.snapshot
         if snapshot is not None and snapshot != running.known:
-            self.site.disk.store(running.attempt.experiment).delete(snapshot.file.name)
+            experiment, name = running.attempt.experiment, snapshot.file.name
+            self.site.disk.delete(self.host, experiment, name)
 
     def _free(self, _: Any) -> None:
         if self._running is not None and self._wanted == self._running.attempt:

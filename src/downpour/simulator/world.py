@@ -118,7 +118,12 @@ class _Run:
         clock, disk = self.cluster.clock, self.cluster.disk
         stores = [disk.store(name) for name, _ in self._plan.specs]
         limit_seconds = max(limit_seconds, clock.now_seconds + _GRACE_SECONDS)
-        while left := [name for one in stores for name in one.list() if layout.is_in_flight(name)]:
+        while left := [
+            name
+            for one in stores
+            for name in one.list()
+            if layout.is_in_flight(name) and name not in disk.left_over
+        ]:
             clock.step()
             if clock.now_seconds > limit_seconds:
                 raise AssertionError(f"{left} are left over")
