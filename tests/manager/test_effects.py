@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from downpour.errors import DownpourError, SharedDirectoryError, Unreachable
+from downpour.manager.archive import Archive
 from downpour.manager.effects import Effects
 from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
@@ -25,7 +26,7 @@ from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.spec import Spec
-from downpour.store import DirectoryStore, SharedDirectory
+from downpour.store import DirectoryStore, SharedDirectory, lease
 from downpour.values import AttemptId, NumericClass, PublishedFile
 
 PATIENCE_SECONDS = 10
@@ -112,9 +113,10 @@ def office(tmp_path: Path) -> Iterator[Office]:
     shared = replace(SharedDirectory.open(tmp_path, create=True), patience_seconds=0.1)
     roster, events = Roster(), SimpleQueue[on.Event]()
     deaths = SimpleQueue[DownpourError]()
-    effects = Effects(roster, Forecaster(pretrained()), None, on_death=deaths.put)
+    effects = Effects(roster, Forecaster(pretrained()), None, Archive(shared), on_death=deaths.put)
     effects.attach(events.put, lambda: 0.0)
-    space = open_workspace(shared, "any", SPEC)
+    term = lease.Office(term=1, addresses=(), hostname="here", pid=1)
+    space = open_workspace(shared, "any", SPEC, term)
     effects.open(space)
     effects.keep(
         Scheduler(), on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC), []

@@ -433,11 +433,11 @@ def test_who_reads_that_an_experiment_has_ended_has_all_of_its_lines(cluster: An
 def test_a_manager_leaves_no_presence_behind(cluster: Any, tmp_path: Any) -> None:
     """Its file is there while it serves; neither its end nor a failed start leaves one."""
     presence = cluster.shared.presence
-    assert len(list(presence.iterdir())) == 1
+    assert len(list(presence.iterdir())) == 2, "a file, and the lock that shows that it lives"
     port = cluster.manager.address.port
     with pytest.raises(SpecError, match="in use"):
         Manager(ManagerOptions(shared=str(tmp_path), port=port, embedded=True))
-    assert len(list(presence.iterdir())) == 1
+    assert len(list(presence.iterdir())) == 2
     cluster.manager.close()
     assert list(presence.iterdir()) == []
 

@@ -228,6 +228,7 @@ def test_what_has_ended_stays_known(tmp_path: Path) -> None:
     lines = first.record(finished)
     gone(first)
     stores = [first.shared.store(name) for name in (finished, cancelled)]
+    (tmp_path / "ended-000001.jsonl").unlink()
     for store in stores:  # as a manager leaves them that died when it had journaled the end
         attempt = AttemptId(experiment="any", round=0, shard=0, attempt=0)
         store.put_new(layout.attempt_name("update", attempt, "aa"), [b"left over"])
@@ -335,7 +336,12 @@ def test_a_damaged_journal_costs_its_experiment_alone(
     segment.write_bytes(b"".join(lines[1:]))
 
     second = manager_of(tmp_path)
-    assert f"experiment {broken} cannot be taken up: journal: entry 1 is missing" in caplog.text
+    assert f"experiment {broken} is left out" in caplog.text
+    [listed] = [one for one in second.client.list_experiments() if one.experiment == broken]
+    assert listed.state is ExperimentState.FAILED
+    assert listed.reason is not None
+    assert "left out: journal: entry 1 is missing" in listed.reason
+    assert segment.read_bytes() == b"".join(lines[1:]), "its files stay as they are"
     second.join("one")
     final_model(second, sound)
     gone(second)

@@ -206,7 +206,7 @@ def test_a_full_disk_is_told_and_publishing_goes_on_when_there_is_room(
 
 def test_machines_that_see_different_folders_notice(anna: Guest, bert: Guest) -> None:
     """A file that the manager has just written is not there."""
-    name = anna.python("out = shared.announce('secret')")
+    name = anna.python("out = shared.announce('secret').name")
     read = f"other = opened('/mnt/shared/other', 1.0)\nout = other.read_presence({name!r})"
     with pytest.raises(AssertionError, match="sees a different folder"):
         bert.python(read)

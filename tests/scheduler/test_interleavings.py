@@ -125,9 +125,9 @@ class Surroundings(RuleBasedStateMachine):
         if seldom > 0:
             return
         self.restarts += 1
-        self.scheduler, self.effects = Replay(), []
-        for at_seconds, entry in self.kept:
-            self.scheduler.replay(at_seconds, entry)
+        before = durable(self.scheduler)
+        self.scheduler, self.effects = self._each_by_itself(), []
+        assert durable(self.scheduler) == before
         commands = self.scheduler.resume()
         self.judge.see_a_restart(self.scheduler)
         self.effects += [c for c in commands if isinstance(c, Effect)]
@@ -329,6 +329,17 @@ class Surroundings(RuleBasedStateMachine):
         else:
             measure = self.make.evaluation(accuracy=effect.round)
             self._happen(on.Evaluated, experiment=name, round=effect.round, evaluation=measure)
+
+    def _each_by_itself(self) -> Replay:
+        """Return a core that has taken in what was kept, each experiment's story alone."""
+        alone = {name: Replay() for name in self.scheduler.experiments}
+        for at_seconds, entry in self.kept:
+            if experiment_of(entry) in alone:  # not of one that never was
+                alone[experiment_of(entry)].replay(at_seconds, entry)
+        together = Replay()
+        found = [core.experiments[name] for name, core in alone.items()]
+        together.take_in(found, max(core.now_seconds for core in alone.values()))
+        return together
 
     def _begin_anew(self, anew: Checkpoint) -> None:
         """Keep a checkpoint in place of what it stands for."""

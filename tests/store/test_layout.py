@@ -151,12 +151,13 @@ def test_experiments_stay_in_their_folder(tmp_path: Path, experiment: str) -> No
 def test_a_worker_in_the_same_folder_reads_the_managers_presence(tmp_path: Path) -> None:
     """What the manager announced is read back, until it is withdrawn."""
     manager = SharedDirectory.open(tmp_path, create=True)
-    name = manager.announce("a secret nobody can guess")
+    presence = manager.announce("a secret nobody can guess")
     worker = SharedDirectory(tmp_path, patience_seconds=0)
-    assert worker.read_presence(name) == "a secret nobody can guess"
-    manager.withdraw(name)
+    assert worker.read_presence(presence.name) == "a secret nobody can guess"
+    presence.withdraw()
+    assert list(manager.presence.iterdir()) == []
     with pytest.raises(SharedDirectoryError, match="different folder"):
-        worker.read_presence(name)
+        worker.read_presence(presence.name)
 
 
 def test_a_worker_in_another_folder_is_told_so(tmp_path: Path) -> None:
@@ -166,5 +167,5 @@ def test_a_worker_in_another_folder_is_told_so(tmp_path: Path) -> None:
     SharedDirectory.open(tmp_path / "two", create=True)
     worker = SharedDirectory(tmp_path / "two", patience_seconds=3, sleep=slept.append)
     with pytest.raises(SharedDirectoryError, match="two: the manager's presence file is not here"):
-        worker.read_presence(manager.announce("secret"))
+        worker.read_presence(manager.announce("secret").name)
     assert sum(slept) >= 3

@@ -44,7 +44,7 @@ def test_terms_rise_and_the_highest_says_who_is_in_office(shared: SharedDirector
     for term in (1, 2, 3):
         lease = Lease(shared)
         lease.acquire(wait=False, while_waiting=nobody)
-        assert lease.claim(f"host:{term}") == term
+        assert lease.claim(f"host:{term}").term == term
         assert lease.is_in_office
         lease.release()
     office = current_office(shared.terms)
@@ -83,5 +83,5 @@ def test_a_lease_ends_with_its_holder_even_if_that_is_killed(shared: SharedDirec
         holder.kill()
         waiter.join(PATIENCE_SECONDS)
         assert not waiter.is_alive()
-        assert mine.claim("here:2") == 2
+        assert mine.claim("here:2").term == 2
         mine.release()

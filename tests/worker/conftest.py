@@ -130,7 +130,7 @@ class Desk:
 def desk(tmp_path: Path) -> Iterator[Desk]:
     """A fake manager at a port of its own, with a shared directory."""
     shared = SharedDirectory.open(tmp_path / "shared", create=True)
-    manager = FakeManager(shared.announce("a secret"))
+    manager = FakeManager(shared.announce("a secret").name)
     server = serve_manager(manager, "127.0.0.1", 0).start()
     client = ManagerClient(parse_address(str(server.address)))
     yield Desk(manager, server, client, shared)

@@ -12,7 +12,7 @@ that is in vain, the manager ends and leaves everything to the next one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -28,6 +28,7 @@ from downpour.errors import (
     UpdatesRefused,
 )
 from downpour.manager import workspace
+from downpour.manager.archive import Archive
 from downpour.manager.calls import OrderedCalls
 from downpour.manager.keeper import Keeper
 from downpour.manager.lanes import Lane
@@ -41,6 +42,7 @@ from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.store import find_updates
+from downpour.store.lease import Office
 from downpour.values import FailureKind
 
 log = logging.getLogger(__name__)
@@ -64,6 +66,7 @@ class Effects:
         roster: the workers that can be called.
         forecaster: says how long they will take.
         data_dir: a folder with datasets, if there is one.
+        archive: notes what has ended.
         on_death: is told why nothing can be done any more.
     """
 
@@ -72,33 +75,35 @@ class Effects:
         roster: Roster,
         forecaster: Forecaster,
         data_dir: Path | None,
+        archive: Archive,
         *,
         on_death: OnDeath = lambda _: None,
     ) -> None:
         self._on_death = on_death
-        self._term = 0
+        self._office: Office | None = None
         self._closing = Event()
         self._roster = roster
         self._forecaster = forecaster
         self._data_dir = data_dir
+        self._archive = archive
         self._calls = OrderedCalls(CALLS_AT_ONCE)
         self._works = Lane("work")
         self._evaluations = Lane("evaluation")
         self._spaces: dict[str, Workspace] = {}
         self._held: set[str] = set()
-        self._keeper = Keeper(self._spaces, roster)
+        self._keeper = Keeper(self._spaces, roster, archive)
 
     def attach(self, post: Post, clock: Callable[[], float]) -> None:
         """Say where events go and what time it is there; to be called before the first command."""
         self._post = post
         self._clock = clock
 
-    def take_up(self, legacy: Legacy, spaces: Iterable[Workspace], term: int) -> None:
-        """Go on, in a term of one's own, in the workspaces that an earlier manager has left."""
-        self._term = term
-        self._spaces.update((space.experiment, space) for space in spaces)
-        self._keeper = Keeper(self._spaces, self._roster, legacy.next_order)
-        self._keeper.recorder.go_on(legacy.submitted_at())
+    def take_up(self, legacy: Legacy, office: Office) -> None:
+        """Go on, in an office of one's own, with what an earlier manager has left."""
+        self._office = office
+        self._spaces.update((space.experiment, space) for space in legacy.spaces)
+        self._keeper = Keeper(self._spaces, self._roster, self._archive, legacy.next_order)
+        self._keeper.recorder.go_on(dict(legacy.submitted_at))
 
     def open(self, space: Workspace) -> None:
         """Take in a new experiment's workspace, before the core hears of it."""
@@ -111,7 +116,7 @@ class Effects:
     @property
     def term(self) -> int:
         """The manager's; 0 where it is in no office."""
-        return self._term
+        return self._office.term if self._office is not None else 0
 
     @property
     def tally(self) -> Tally:
@@ -286,7 +291,7 @@ class Effects:
             indices=workspace.indices_of(space, command.attempt.shard, command.portion),
             optimizer_state=command.optimizer_state,
             snapshot=command.snapshot,
-            term=self._term,
+            term=self.term,
         )
 
     # Work on parameters
@@ -391,4 +396,6 @@ class Effects:
         space = self._spaces[command.experiment]
         space.close()
         space.prepared = None
-        workspace.sweep(space, finished=command.ending == "finished")
+        space.index_files.clear()
+        workspace.sweep(space.store, finished=command.ending == "finished")
+        self._archive.end(command.experiment)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import count
 
+from downpour.manager import status
+from downpour.manager.archive import Archive
 from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import Workspace
@@ -27,14 +29,20 @@ class Keeper:
     Args:
         spaces: by experiment.
         roster: knows the workers that records introduce.
+        archive: notes what has ended.
         first_order: the place of the next entry among those of all experiments.
     """
 
     def __init__(
-        self, spaces: Mapping[str, Workspace], roster: Roster, first_order: int = 1
+        self,
+        spaces: Mapping[str, Workspace],
+        roster: Roster,
+        archive: Archive,
+        first_order: int = 1,
     ) -> None:
         self.recorder = Recorder(spaces, roster)
         self._spaces = spaces
+        self._archive = archive
         self._order = count(first_order)
         self._touched: dict[str, bool] = {}
 
@@ -46,7 +54,7 @@ class Keeper:
         for entry in entries(event, commands):
             experiment = experiment_of(entry)
             space = self._spaces.get(experiment)
-            if space is None or space.concluded:
+            if space is None or space.journal is None or space.concluded:
                 continue
             place = next(self._order), core.now_seconds, len(space.record)
             if entry is event and anew is not None and anew.rounds_done % _ROUNDS == 0:
@@ -54,7 +62,11 @@ class Keeper:
             else:
                 space.journal.append(*place, entry)
             self._touched[experiment] = self._touched.get(experiment, False) or must_last(entry)
-            space.concluded = isinstance(entry, do.Conclude)
+            if isinstance(entry, on.ExperimentSubmitted):
+                self._archive.places[experiment] = place[0]
+            if isinstance(entry, do.Conclude):
+                space.concluded = True
+                self._archive.conclude(status.summary(core.experiments[experiment]))
 
     def commit(self) -> None:
         """Write it all; returns when what changes results is durable.
@@ -65,5 +77,6 @@ class Keeper:
         for experiment, must in self._touched.items():
             space = self._spaces[experiment]
             space.record.flush()
-            space.journal.commit(durably=must)
+            if space.journal is not None:
+                space.journal.commit(durably=must)
         self._touched.clear()

@@ -17,11 +17,12 @@ from types import FrameType
 import psutil
 
 from downpour.errors import DownpourError, SharedDirectoryError
+from downpour.manager.archive import Archive
 from downpour.manager.driver import Driver
 from downpour.manager.effects import Effects
 from downpour.manager.metrics import ManagerMetrics
 from downpour.manager.options import ManagerOptions
-from downpour.manager.recovery import Legacy, recover
+from downpour.manager.recovery import recover
 from downpour.manager.roster import Roster
 from downpour.manager.service import ManagerService
 from downpour.metrics import MetricsEndpoint
@@ -60,13 +61,7 @@ class Manager:
         trust = Trust.load(options.credentials)
         predictor = pretrained(Path(options.predictor) if options.predictor else None)
         self._closing = Event()
-        away_seconds = _AWAY_SECONDS * options.patience
-        shared = replace(
-            SharedDirectory.open(Path(options.shared), create=True),
-            patience_seconds=options.patience_seconds * options.patience,
-            away_seconds=away_seconds,
-            sleep=self._closing.wait,
-        )
+        shared = self._shared_directory(options)
         self._embedded = options.embedded
         self._on_death = on_death
         self._lease = Lease(shared)
@@ -75,18 +70,21 @@ class Manager:
         core = Replay(SchedulerOptions(patience=options.patience))
         data_dir = Path(options.data_dir) if options.data_dir else None
         self._roster = Roster()
+        self._archive = Archive(shared)
         forecaster = Forecaster(predictor, always=True)
-        self._effects = Effects(self._roster, forecaster, data_dir, on_death=on_death)
+        self._effects = Effects(
+            self._roster, forecaster, data_dir, self._archive, on_death=on_death
+        )
         self._driver = Driver(
             core,
             self._effects,
-            patience_seconds=away_seconds,
+            patience_seconds=_AWAY_SECONDS * options.patience,
             on_death=on_death,
             check_office=self._raise_if_replaced,
         )
         self._effects.attach(self._driver.post, lambda: self._driver.now_seconds)
         self._service = ManagerService(
-            options, trust, shared, self._driver, self._effects, self._roster
+            options, trust, shared, self._driver, self._effects, self._roster, self._archive
         )
         with ExitStack() as undoing:
             undoing.callback(self._lease.release)
@@ -103,6 +101,15 @@ class Manager:
             self._begin(shared, core)
             undoing.pop_all()
 
+    def _shared_directory(self, options: ManagerOptions) -> SharedDirectory:
+        """Open it, with the patience that was asked for; nobody waits for it after the end."""
+        return replace(
+            SharedDirectory.open(Path(options.shared), create=True),
+            patience_seconds=options.patience_seconds * options.patience,
+            away_seconds=_AWAY_SECONDS * options.patience,
+            sleep=self._closing.wait,
+        )
+
     def _measured(self, options: ManagerOptions, trust: Trust) -> MetricsEndpoint | None:
         """Make the endpoint of metrics, where one is wanted; it answers nobody yet."""
         if options.metrics_port is None:
@@ -116,10 +123,10 @@ class Manager:
         In this order: who was in office until now, and does not know that he is not, adds nothing
         that counts once there is a later term.
         """
-        term = 0 if self._embedded else self._lease.claim(*_called_at(self.address))
-        left = Legacy(core, {}) if self._embedded else recover(shared, core)
-        self._effects.take_up(left, left.workspaces(shared, term), term)
-        self._service.announce(term)
+        office = None if self._embedded else self._lease.claim(*_called_at(self.address))
+        if office is not None:
+            self._effects.take_up(recover(shared, core, office, self._archive), office)
+        self._service.announce(office)
         self._driver.start(core.resume())
         self._server.start()
         if self._metrics is not None:

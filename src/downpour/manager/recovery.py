@@ -1,112 +1,204 @@
-"""Taking up what an earlier manager has left in the shared directory.
+"""Taking up what earlier managers of this directory have left, each experiment by itself.
 
-The journals of all experiments are put in order and replayed; the core then stands where the other
-one ended, and the workspaces are opened again. Files that only the other one knew of are removed.
+What lies under `experiments/` is taken up where its journal says that a manager of this cluster
+wrote it, in this folder: not a copy, not another cluster's, and not what a run of its own writes,
+which keeps no journal. An experiment that cannot be taken up is left out, by name and with the
+reason, and its files stay as they are. Files that only an earlier manager knew of are removed.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
-from downpour.errors import FileCorrupt
+from downpour.errors import StoreError
+from downpour.manager import status
+from downpour.manager.archive import Archive
 from downpour.manager.workspace import Workspace, reopen_workspace, sweep
-from downpour.runtime.journal import Line, read_journal
-from downpour.runtime.recovery import next_order, replay
+from downpour.runtime.facts import Submitted, WorkerJoined, WorkerLeft
+from downpour.runtime.journal import Line, read_journal, segments, term_of
+from downpour.runtime.record import read_record
+from downpour.runtime.recovery import ENDED, Told, belongs_elsewhere, take_in, told
 from downpour.scheduler import Replay
-from downpour.scheduler import events as on
+from downpour.scheduler.experiment import Experiment
 from downpour.store import SharedDirectory, layout
+from downpour.store.directory import names_in
+from downpour.store.hold import HOLD_NAME, is_abandoned
+from downpour.store.lease import Office, highest_term
+from downpour.store.patience import Patience
+from downpour.store.publish import TEMPORARY_PREFIX
+from downpour.store.trouble import reading
 
 log = logging.getLogger(__name__)
 
-_ENDED = {"finished", "failed", "cancelled"}
+_BEFORE_ANYTHING = Submitted, WorkerJoined, WorkerLeft
 
 
 @dataclass(frozen=True, slots=True)
 class Legacy:
-    """What was left: a core that has taken it all in, and each experiment's lines."""
+    """What was left: a core that has taken in what goes on, and the folders of that.
+
+    `next_order` is the place of the next entry among those of all experiments, `submitted_at` the
+    time of each one's submission.
+    """
 
     core: Replay
-    stories: dict[str, list[Line]]
-
-    @property
-    def next_order(self) -> int:
-        """The place of the next entry among those of all experiments."""
-        return next_order(self.stories)
-
-    def submitted_at(self) -> dict[str, float]:
-        """Return the experiments that go on, with the time of their submission."""
-        return {
-            name: story[0].at_seconds
-            for name, story in self.stories.items()
-            if not self._has_ended(name)
-        }
-
-    def workspaces(self, shared: SharedDirectory, term: int) -> list[Workspace]:
-        """Open every experiment's folder again, to go on under a term of one's own.
-
-        Raises:
-            SharedDirectoryError: it cannot be written to, or another manager has taken over.
-        """
-        spaces = [_opened(shared, name, term, story) for name, story in self.stories.items()]
-        for space in spaces:
-            space.concluded = self._has_ended(space.experiment)
-            if space.concluded:
-                self._finish_concluding(space)
-            else:
-                # First: else what an earlier manager still writes might name what is removed.
-                space.journal.commit()
-                self._remove_unknown(space)
-        return spaces
-
-    def _finish_concluding(self, space: Workspace) -> None:
-        """Close an experiment that has ended; its end may have been journaled and not more."""
-        space.close()
-        state = self.core.experiments[space.experiment].life.state
-        sweep(space, finished=state == "finished")
-
-    def _has_ended(self, experiment: str) -> bool:
-        return self.core.experiments[experiment].life.state in _ENDED
-
-    def _remove_unknown(self, space: Workspace) -> None:
-        """Remove what was published and not journaled before the end, if nobody will name it."""
-        experiment = self.core.experiments[space.experiment]
-        known = {file.name for file in experiment.files()}
-        for name in set(space.store.list()) - known:
-            if layout.is_spent(name, experiment.rounds_done):
-                space.store.delete(name)
+    spaces: tuple[Workspace, ...] = ()
+    next_order: int = 1
+    submitted_at: tuple[tuple[str, float], ...] = ()
 
 
-def recover(shared: SharedDirectory, core: Replay) -> Legacy:
-    """Read the journals in a shared directory and replay them into an empty core.
-
-    An experiment whose journal is damaged before its end is left out, and a warning names it.
+def recover(shared: SharedDirectory, core: Replay, office: Office, archive: Archive) -> Legacy:
+    """Take up what was left, with an empty core and an empty archive; the office is one's own.
 
     Raises:
-        SharedDirectoryError: the directory cannot be read.
+        SharedDirectoryError: the directory cannot be used, or another manager has taken over.
     """
-    stories = _stories(shared)
-    replay(core, stories)
-    return Legacy(core, stories)
+    folders = _folders(shared)
+    archive.read({path.name for path in folders})
+    patience = replace(shared.patience, away_seconds=None)
+    stories = _stories(folders, office.cluster, archive, patience)
+    known = told(stories, core.options)
+    for name, reason in known.left_out.items():
+        archive.leave_out(name, reason)
+    archive.places.update((name, story[0].order) for name, story in stories.items())
+    for name, experiment in known.experiments.items():
+        if experiment.life.state in ENDED:
+            _tidy(shared, experiment)
+            archive.conclude(status.summary(experiment))
+            archive.end(name)
+    going = {n: one for n, one in known.experiments.items() if one.life.state not in ENDED}
+    spaces = _opened(shared, going, office, stories, archive)
+    archive.begin(office.term)
+    take_in(
+        core, Told({space.experiment: going[space.experiment] for space in spaces}, {}), stories
+    )
+    orders = (line.order for story in stories.values() for line in story)
+    return Legacy(
+        core=core,
+        spaces=spaces,
+        next_order=max((*orders, *archive.places.values()), default=0) + 1,
+        submitted_at=tuple(
+            (space.experiment, stories[space.experiment][0].at_seconds) for space in spaces
+        ),
+    )
 
 
-def _stories(shared: SharedDirectory) -> dict[str, list[Line]]:
+def _folders(shared: SharedDirectory) -> list[Path]:
+    with reading(shared.experiments), os.scandir(shared.experiments) as found:
+        return sorted(Path(each) for each in found if each.is_dir() and each.name[0] != ".")
+
+
+def _stories(
+    folders: list[Path], cluster: str, archive: Archive, patience: Patience
+) -> dict[str, list[Line]]:
+    """Read the journals that count, of folders that need a look."""
     found: dict[str, list[Line]] = {}
-    for folder in sorted(path for path in shared.experiments.iterdir() if path.is_dir()):
+    for folder in (path for path in folders if path.name not in archive):
         try:
-            story = read_journal(folder)
-        except FileCorrupt as error:
-            log.warning("experiment %s cannot be taken up: %s", folder.name, error)
+            if _is_nobodys_legacy(folder, archive):
+                continue
+            story = patience.insist(partial(read_journal, folder))
+        except StoreError as error:
+            archive.leave_out(folder.name, str(error))
             continue
-        if story:
+        elsewhere = belongs_elsewhere(story, folder.name, cluster) if story else None
+        if elsewhere is not None:
+            log.warning("experiments/%s is passed by: it is %s", folder.name, elsewhere)
+        elif story:
             found[folder.name] = story
+        else:
+            archive.leave_out(folder.name, "its journal has no entry")
     return found
 
 
-def _opened(shared: SharedDirectory, name: str, term: int, story: list[Line]) -> Workspace:
-    first, last = story[0].entry, story[-1]
-    if not isinstance(first, on.ExperimentSubmitted):
-        raise FileCorrupt("journal", f"of {name} does not begin with a submission")
-    space = reopen_workspace(shared, name, first.spec, term, story)
-    space.record.truncate(last.record_lines)
+def _is_nobodys_legacy(folder: Path, archive: Archive) -> bool:
+    """Whether a folder is a run's, or no experiment's; one that was never begun is removed.
+
+    A manager, or a run, may have been killed when it had made the folder and acknowledged nothing.
+    """
+    names = names_in(folder)
+    journal = segments(folder)
+    is_a_runs = HOLD_NAME in names or (journal != [] and all(term_of(s) == 0 for s in journal))
+    if is_a_runs and HOLD_NAME in names and not is_abandoned(folder / HOLD_NAME):
+        return True
+    if _was_never_begun(folder, names):
+        _remove(folder, names)
+        return True
+    if is_a_runs:
+        archive.pass_by(folder.name)
+    return is_a_runs or not journal
+
+
+def _was_never_begun(folder: Path, names: list[str]) -> bool:
+    """Whether nothing is there but what is made before an experiment is acknowledged."""
+    made = {layout.SPEC_NAME, layout.RECORD_NAME, HOLD_NAME, *(s.name for s in segments(folder))}
+    if any(name not in made and not name.startswith(TEMPORARY_PREFIX) for name in names):
+        return False
+    record = folder / layout.RECORD_NAME
+    facts = read_record(record) if record.exists() else []
+    return not read_journal(folder) and all(isinstance(f, _BEFORE_ANYTHING) for _, f in facts)
+
+
+def _remove(folder: Path, names: list[str]) -> None:
+    log.info("experiments/%s was never begun, and is removed", folder.name)
+    with suppress(OSError):  # it is there still when the next manager comes
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def _tidy(shared: SharedDirectory, ended: Experiment) -> None:
+    """Do what follows the end: an earlier manager may have journaled that and not more."""
+    try:
+        sweep(shared.store(ended.name), finished=ended.life.state == "finished")
+    except StoreError as error:
+        log.warning("%s: files are left over: %s", ended.name, error)
+
+
+def _opened(
+    shared: SharedDirectory,
+    going: dict[str, Experiment],
+    office: Office,
+    stories: dict[str, list[Line]],
+    archive: Archive,
+) -> tuple[Workspace, ...]:
+    """Open the folders of those that go on; raises where it is the directory that cannot serve."""
+    spaces = []
+    for name, experiment in going.items():
+        try:
+            spaces.append(_open(shared, experiment, office, stories[name]))
+        except StoreError as error:
+            shared.prove_writable()
+            if highest_term(shared.terms) > office.term:
+                raise
+            archive.leave_out(name, str(error))
+    return tuple(spaces)
+
+
+def _open(
+    shared: SharedDirectory, experiment: Experiment, office: Office, story: list[Line]
+) -> Workspace:
+    space = reopen_workspace(shared, experiment, office, story)
+    try:
+        if space.journal is not None:
+            # First: else what an earlier manager still writes might name what is removed.
+            space.journal.commit()
+        space.record.truncate(story[-1].record_lines)
+        _remove_unknown(space, experiment)
+    except StoreError:
+        space.close()
+        raise
     return space
+
+
+def _remove_unknown(space: Workspace, experiment: Experiment) -> None:
+    """Remove what was published and not journaled before the end, if nobody will name it."""
+    known = {file.name for file in experiment.files()}
+    for name in set(space.store.list()) - known:
+        if layout.is_spent(name, experiment.rounds_done):
+            space.store.delete(name)

@@ -6,9 +6,10 @@ Runs on the server's threads. An update is acknowledged only after the core has 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import secrets
-from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -20,10 +21,10 @@ from downpour.errors import (
     Refused,
     SharedDirectoryError,
     SpecError,
-    StoreError,
 )
 from downpour.factory_code import fixed_code
 from downpour.manager import status as views
+from downpour.manager.archive import Archive
 from downpour.manager.driver import Driver
 from downpour.manager.effects import Effects
 from downpour.manager.lookout import Lookout
@@ -41,10 +42,12 @@ from downpour.rpc.messages import (
     Registration,
     Status,
 )
-from downpour.runtime.record import RecordWriter
+from downpour.runtime.record import RecordReader
 from downpour.scheduler import events as on
 from downpour.spec import Spec
 from downpour.store import SharedDirectory
+from downpour.store.lease import Office
+from downpour.store.presence import Presence
 from downpour.stragglers import POLICIES, check_policy
 from downpour.training.numeric_class import numeric_class
 from downpour.values import AttemptId, FailureKind, Snapshot, Update
@@ -67,29 +70,31 @@ class ManagerService:
         driver: Driver,
         effects: Effects,
         roster: Roster,
+        archive: Archive,
     ) -> None:
         self._options = options
         self._trust = trust
-        self._term = 0
+        self._office: Office | None = None
         self._submitting = Lock()
         self._shared = shared
         self._driver = driver
         self._effects = effects
         self._roster = roster
+        self._archive = archive
         self._lookout = Lookout(roster, trust, self._lose)
         self._numeric_class = numeric_class("cpu")
         self._presence = secrets.token_hex(16)
-        self._presence_file = ""
+        self._announced: Presence | None = None
 
-    def announce(self, term: int) -> None:
+    def announce(self, office: Office | None) -> None:
         """Publish the file by which workers prove that they see the same folder."""
-        self._term = term
-        self._presence_file = self._shared.announce(self._presence)
+        self._office = office
+        self._announced = self._shared.announce(self._presence)
 
     def withdraw(self) -> None:
-        """Remove that file again; best effort, for the folder may be gone."""
-        with suppress(StoreError):
-            self._shared.withdraw(self._presence_file)
+        """Remove that file again."""
+        if self._announced is not None:
+            self._announced.withdraw()
 
     # Workers
 
@@ -98,10 +103,10 @@ class ManagerService:
         return ManagerInfo(
             protocol=PROTOCOL,
             version=VERSION,
-            presence_file=self._presence_file,
+            presence_file=self._announced.name if self._announced is not None else "",
             heartbeat_seconds=self._options.heartbeat_seconds,
             patience=self._options.patience,
-            term=self._term,
+            term=self._effects.term,
         )
 
     def register_worker(self, registration: Registration) -> Registered:
@@ -193,10 +198,8 @@ class ManagerService:
 
     def _requested(self, request: str) -> str | None:
         """Return the experiment that this request has led to."""
-        ending = f"-{request}"
-        return self._driver.ask(
-            lambda core: next((name for name in core.experiments if name.endswith(ending)), None)
-        )
+        known = (one.experiment for one in self.list_experiments())
+        return next((name for name in known if name.endswith(f"-{request}")), None)
 
     def _accept(self, spec: str, request: str) -> str:
         asked = Spec.from_toml(spec)
@@ -206,7 +209,7 @@ class ManagerService:
         resolved = self._resolved(asked)
         resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))
         experiment = _new_name(resolved.name, request)
-        self._effects.open(open_workspace(self._shared, experiment, resolved, self._term))
+        self._effects.open(open_workspace(self._shared, experiment, resolved, self._office))
         event = on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=resolved)
         self._driver.post(event).result()
         log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.epochs)
@@ -225,23 +228,28 @@ class ManagerService:
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
         """Say what goes on, waiting for a change where the caller has seen all there is."""
         if experiment:
-            self._known(experiment)
+            self._check_known(experiment)
         self._driver.wait_for_change(after_change, min(wait_seconds, LONGEST_WAIT_SECONDS))
         change = self._driver.change
         own = self._numeric_class
-        return self._driver.ask(
+        now = self._driver.ask(
             lambda core: views.status(core, self._roster, experiment, change, own)
         )
+        archived = self._archive.summary(experiment)
+        return now if now.experiment or archived is None else replace(now, experiment=archived)
 
     def list_experiments(self) -> tuple[ExperimentSummary, ...]:
-        """Name every experiment of this manager, oldest first."""
-        return self._driver.ask(
-            lambda core: tuple(views.summary(one) for one in core.experiments.values())
+        """Name every experiment of this directory, oldest first."""
+        known = {one.experiment: one for one in self._archive.summaries()}
+        known |= self._driver.ask(
+            lambda core: {name: views.summary(one) for name, one in core.experiments.items()}
         )
+        places = self._archive.places
+        return tuple(sorted(known.values(), key=lambda one: places.get(one.experiment, math.inf)))
 
     def cancel(self, experiment: str) -> None:
         """Stop an experiment; one that has ended stays as it is."""
-        self._known(experiment)
+        self._check_known(experiment)
         event = on.ExperimentCancelled(
             at_seconds=self._now, experiment=experiment, reason="cancelled by request"
         )
@@ -256,7 +264,7 @@ class ManagerService:
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """Hand out part of an experiment's record, waiting for a line where there is none yet."""
-        record = self._known(experiment)
+        record = self._record(experiment)
         deadline = self._now + min(wait_seconds, LONGEST_WAIT_SECONDS)
         while True:
             change = self._driver.change
@@ -294,14 +302,24 @@ class ManagerService:
                 log.warning("%s computes with %s, others with %s", worker, its, theirs)
                 return
 
-    def _known(self, experiment: str) -> RecordWriter:
-        space = self._effects.space(experiment)
-        if space is None:
+    def _check_known(self, experiment: str) -> None:
+        here = self._effects.space(experiment) or self._archive.summary(experiment)
+        if here is None:
             raise Refused("experiment", f"no experiment '{experiment}'; `downpour list` names them")
-        return space.record
+
+    def _record(self, experiment: str) -> RecordReader:
+        self._check_known(experiment)
+        space = self._effects.space(experiment)
+        record = space.record if space is not None else self._archive.record(experiment)
+        if record is None:
+            raise Refused("experiment", f"{experiment} has no record that could be read")
+        return record
 
     def _summary(self, experiment: str) -> ExperimentSummary:
-        return self._driver.ask(lambda core: views.summary(core.experiments[experiment]))
+        archived = self._archive.summary(experiment)
+        return archived or self._driver.ask(
+            lambda core: views.summary(core.experiments[experiment])
+        )
 
 
 def _call_back(client: WorkerClient, name: str) -> None:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Sequence
@@ -16,25 +17,32 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from filelock import BaseFileLock
 
 from downpour import datasets, models
 from downpour.aggregators import AGGREGATORS, Contribution, fold
 from downpour.datasets import PreparedDataset
-from downpour.errors import SpecError
+from downpour.errors import FileCorrupt, SpecError
 from downpour.factory_code import check_code
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
 from downpour.runtime.journal import Journal, Line
 from downpour.runtime.record import RecordWriter
 from downpour.scheduler.commands import Aggregate
+from downpour.scheduler.experiment import Experiment
 from downpour.spec import Spec
 from downpour.splitters import split
 from downpour.store import DirectoryStore, SharedDirectory, decode, encode, layout
+from downpour.store.hold import HOLD_NAME, hold
+from downpour.store.lease import Office
 from downpour.training import check_trains, evaluate, load_parameters, parameters_of
 from downpour.training.batches import batch_order
 from downpour.training.numeric_class import numeric_class
 from downpour.values import Evaluation, NumericClass, PublishedFile
 
+log = logging.getLogger(__name__)
+
+_SPEC_BYTES_MAX = 2**20
 _TRIED_ELSEWHERE = 16
 """Examples in a batch; what takes an accelerator a second may take a processor a minute."""
 
@@ -58,7 +66,9 @@ class Prepared:
 class Workspace:
     """One experiment's folder, and what has been made for it so far.
 
-    Once it is `concluded`, nothing more is journaled.
+    That of a run of its own has no `journal`: nobody takes it up. Instead the run holds the folder
+    (`held`), so that others can see that it lives. Once an experiment is `concluded`, nothing more
+    is journaled.
     """
 
     experiment: str
@@ -67,61 +77,111 @@ class Workspace:
     store: DirectoryStore
     record: RecordWriter
     spec_file: PublishedFile
-    journal: Journal
+    journal: Journal | None
+    held: BaseFileLock | None = None
     concluded: bool = False
     prepared: Prepared | None = None
     index_files: dict[tuple[int, int], IndicesFile] = field(default_factory=dict)
 
     def close(self) -> None:
         """Let go of record and journal; both can still be read."""
-        self.journal.close()
+        if self.journal is not None:
+            self.journal.close()
         self.record.close()
+        if self.held is not None:
+            self.held.release()
 
 
 def open_workspace(
-    shared: SharedDirectory, experiment: str, spec: Spec, term: int = 1
+    shared: SharedDirectory, experiment: str, spec: Spec, office: Office | None = None
 ) -> Workspace:
-    """Make an experiment's folder, with its resolved spec and an empty record."""
-    store = shared.create_experiment(experiment)
-    spec_file = store.put_new(layout.SPEC_NAME, [spec.to_toml().encode()])
-    journal = Journal(shared.experiment_path(experiment), term)
-    return _workspace(shared, experiment, spec, spec_file, journal)
-
-
-def reopen_workspace(
-    shared: SharedDirectory, experiment: str, spec: Spec, term: int, story: Sequence[Line]
-) -> Workspace:
-    """Open the folder of an experiment that an earlier manager took in.
+    """Make an experiment's folder, with its resolved spec and an empty record.
 
     Args:
         shared: the shared directory.
         experiment: its identifier.
         spec: its resolved spec.
-        term: this manager's.
-        story: what its journal holds.
+        office: the manager's; a run's has none, and keeps no journal.
     """
     folder = shared.experiment_path(experiment)
-    spec_file = shared.store(experiment).describe(layout.SPEC_NAME)
-    return _workspace(shared, experiment, spec, spec_file, Journal(folder, term, story))
-
-
-def _workspace(
-    shared: SharedDirectory,
-    experiment: str,
-    spec: Spec,
-    spec_file: PublishedFile,
-    journal: Journal,
-) -> Workspace:
-    folder = shared.experiment_path(experiment)
+    store = shared.create_experiment(experiment)
+    # Before all else: a folder in which there is nothing is removed by whoever takes up others.
+    held = hold(folder / HOLD_NAME) if office is None else None
     return Workspace(
         experiment=experiment,
         spec=spec,
         shared=shared,
-        store=shared.store(experiment),
+        store=store,
         record=RecordWriter(folder / layout.RECORD_NAME),
-        spec_file=spec_file,
-        journal=journal,
+        spec_file=store.put_new(layout.SPEC_NAME, [_toml(spec)]),
+        journal=Journal(folder, office.term, cluster=office.cluster) if office else None,
+        held=held,
     )
+
+
+def reopen_workspace(
+    shared: SharedDirectory, experiment: Experiment, office: Office, story: Sequence[Line]
+) -> Workspace:
+    """Open the folder of an experiment that an earlier manager took in, to go on there.
+
+    The spec that workers follow is restored where it is not the one that the journal has.
+
+    Args:
+        shared: the shared directory.
+        experiment: what the journal comes to.
+        office: this manager's.
+        story: what the journal holds.
+
+    Raises:
+        FileCorrupt: the journal rests on files that are gone, or ends before what is there.
+        StoreError: the folder cannot be used.
+    """
+    folder, store = shared.experiment_path(experiment.name), shared.store(experiment.name)
+    _check_files(experiment, set(store.list()))
+    return Workspace(
+        experiment=experiment.name,
+        spec=experiment.spec,
+        shared=shared,
+        store=store,
+        record=RecordWriter(folder / layout.RECORD_NAME),
+        spec_file=_restored_spec(store, experiment),
+        journal=Journal(folder, office.term, story, cluster=office.cluster),
+    )
+
+
+def _check_files(experiment: Experiment, names: set[str]) -> None:
+    """Refuse a journal whose last lines are lost: going on, it would spoil what came of them."""
+    states = experiment.optimizer_states.values()
+    needed = (*experiment.models[-1:], *experiment.evaluating.values(), *states)
+    gone = [file.name for file in needed if file.name not in names]
+    if gone:
+        raise FileCorrupt("journal", f"its last lines are missing: it rests on {gone[0]}, removed")
+    if layout.FINAL_NAME in names and not experiment.training_is_done:
+        raise FileCorrupt("journal", "its last lines are missing: there is a final model")
+
+
+def _restored_spec(store: DirectoryStore, experiment: Experiment) -> PublishedFile:
+    """Return the file of the spec that workers follow, as the journal has it."""
+    there = layout.SPEC_NAME in store.list()
+    if there:
+        found = store.read_unchecked(layout.SPEC_NAME, limit_bytes=_SPEC_BYTES_MAX)
+        if found == _toml(experiment.spec) or _parsed(found) == experiment.spec:
+            return store.describe(layout.SPEC_NAME)
+        store.delete(layout.SPEC_NAME)
+    told = "is not what was submitted" if there else "is missing"
+    log.warning("%s: %s %s; it is restored", experiment.name, layout.SPEC_NAME, told)
+    return store.put_new(layout.SPEC_NAME, [_toml(experiment.spec)])
+
+
+def _parsed(toml: bytes) -> Spec | None:
+    try:
+        return Spec.from_toml(toml.decode())
+    except (SpecError, UnicodeDecodeError):
+        return None
+
+
+def _toml(spec: Spec) -> bytes:
+    return spec.to_toml().encode()
 
 
 def prepare(
@@ -231,16 +291,15 @@ def publish(space: Workspace, model: PublishedFile) -> PublishedFile:
     return space.store.put_new(layout.FINAL_NAME, [space.store.read(model)])
 
 
-def sweep(space: Workspace, *, finished: bool) -> None:
+def sweep(store: DirectoryStore, *, finished: bool) -> None:
     """Remove what only going on needed: updates, optimizer states and lists of indices.
 
     One that was cancelled while its result was being published has none.
     """
-    space.index_files.clear()
-    for name in space.store.list():
+    for name in store.list():
         if layout.is_in_flight(name) or (name == layout.FINAL_NAME and not finished):
-            space.store.delete(name)
-    space.store.remove_leftovers()
+            store.delete(name)
+    store.remove_leftovers()
 
 
 def ready(space: Workspace) -> Prepared:

@@ -1,7 +1,8 @@
 """What a manager must not forget of an experiment: numbered, checksummed lines in its folder.
 
-Each line is an XXH3-64 of the rest, then JSON: the entry's number, its time, how long the record
-was when it was made, and the entry (`scheduler.replay` says which there are). Lines are only
+Each line (`lines.py`) is JSON: the entry's number, its time, how long the record was when it was
+made, and the entry (`scheduler.replay` says which there are). The first one names the cluster, so
+that a folder which was copied from elsewhere is known as such. Lines are only
 appended, and `commit` returns when they are durable. A manager begins a segment of its own, and
 another one after a write that failed: what had not been confirmed is then written again under the
 same numbers, so that a torn line in the middle is made good by the segment after it. Segments are
@@ -23,14 +24,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import xxhash
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.errors import FileCorrupt, SharedDirectoryError, StoreError
+from downpour.runtime.lines import seal, whole_lines
 from downpour.scheduler import Checkpoint, Entry
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
@@ -63,7 +64,8 @@ _SEGMENT = re.compile(r"journal-(\d+)-(\d+)\.jsonl")
 class Line:
     """An entry with its number (from 1), its time, and the lines that the record had by then.
 
-    `order` is its place among the entries of all experiments.
+    `order` is its place among the entries of all experiments. The first line of a journal has the
+    `cluster` whose manager writes it; one without any is of a version that did not say.
     """
 
     number: int
@@ -71,6 +73,7 @@ class Line:
     at_seconds: float
     record_lines: int
     entry: Entry
+    cluster: str = ""
 
 
 class Journal:
@@ -80,19 +83,22 @@ class Journal:
         folder: the experiment's; it exists.
         term: the manager's, so that no two managers write to one file.
         lines: what the journal holds already.
+        cluster: the manager's.
     """
 
-    def __init__(self, folder: Path, term: int, lines: Sequence[Line] = ()) -> None:
+    def __init__(
+        self, folder: Path, term: int, lines: Sequence[Line] = (), *, cluster: str = ""
+    ) -> None:
         self._folder = folder
         self._term = term
+        self._cluster = cluster
         self._head = [line for line in lines if isinstance(line.entry, _HEAD)]
         self._next = len(lines) + 1
-        self._anew = [_written(line) for line in lines]
+        self._anew = [self._sealed(line) for line in lines]
         self._segment = 0
         self._file: int | None = None
         self._unwritten: list[bytes] = []
         self._unconfirmed: list[bytes] = []
-        self._written = 0
 
     def append(self, order: int, at_seconds: float, record_lines: int, entry: Entry) -> None:
         """Take an entry in; it is not durable before the next `commit`."""
@@ -105,7 +111,7 @@ class Journal:
         )
         if isinstance(entry, _HEAD):
             self._head.append(line)
-        self._unwritten.append(_written(line))
+        self._unwritten.append(self._sealed(line))
         self._next += 1
 
     def begin_anew(
@@ -141,10 +147,13 @@ class Journal:
             self._unconfirmed = []
             raise
 
+    def _sealed(self, line: Line) -> bytes:
+        return _written(replace(line, cluster=self._cluster) if line.number == 1 else line)
+
     def _publish_anew(self) -> None:
         self.close()
         former = segments(self._folder)
-        if any(_term_of(path) > self._term for path in former):
+        if any(term_of(path) > self._term for path in former):
             raise SharedDirectoryError(self._folder, "another manager has taken over")
         publish(self._folder, self._next_name(), self._anew)
         self._anew = []
@@ -241,9 +250,9 @@ def _written(line: Line) -> bytes:
         "record": line.record_lines,
         "kind": kind,
         "entry": _ADAPTERS[kind].dump_python(line.entry, mode="json"),
+        **({"cluster": line.cluster} if line.cluster else {}),
     }
-    text = json.dumps(body, separators=(",", ":")).encode()
-    return xxhash.xxh3_64_hexdigest(text).encode() + b" " + text + b"\n"
+    return seal(json.dumps(body, separators=(",", ":")).encode())
 
 
 def _read(segment: Path) -> tuple[int, list[Line]]:
@@ -257,19 +266,17 @@ def _read(segment: Path) -> tuple[int, list[Line]]:
     ):
         content = file.read()
         os.fsync(file.fileno())
-    return _term_of(segment), list(_lines(content))
+    return term_of(segment), list(_lines(content))
 
 
-def _term_of(segment: Path) -> int:
+def term_of(segment: Path) -> int:
+    """Return the term of the manager that wrote a segment."""
     return int(segment.name.split("-")[1])
 
 
 def _lines(content: bytes) -> Iterator[Line]:
     """Read the lines that are whole; the others count as not there."""
-    for written in content.split(b"\n")[:-1]:
-        checksum, _, text = written.partition(b" ")
-        if xxhash.xxh3_64_hexdigest(text).encode() != checksum:
-            continue
+    for text in whole_lines(content):
         body = json.loads(text)
         try:
             entry = _ADAPTERS[body["kind"]].validate_python(body["entry"])
@@ -282,4 +289,5 @@ def _lines(content: bytes) -> Iterator[Line]:
             at_seconds=body["at"],
             record_lines=body["record"],
             entry=entry,
+            cluster=body.get("cluster", ""),
         )

@@ -19,7 +19,7 @@ from typing import Self
 
 from downpour.errors import FileCorrupt, FileMissing, StoreError
 from downpour.runtime.facts import Fact, from_fields, to_fields
-from downpour.store.directory import open_regular
+from downpour.store.directory import open_regular, read_regular
 from downpour.store.trouble import reading, writing
 
 RECORD_NAME = "record.jsonl"
@@ -28,7 +28,48 @@ PAGE_LINES_MAX = 1000
 PAGE_BYTES_MAX = 4_000_000
 
 
-class RecordWriter:
+class RecordReader:
+    """Hands out pages of a record, to any thread.
+
+    Args:
+        path: the record's file.
+
+    Raises:
+        SharedDirectoryError: where the file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begins = self._index(path)
+
+    def _index(self, path: Path) -> list[int]:
+        """Return where each line begins, and behind the last one where the next will."""
+        return _begins(read_regular(path))
+
+    def lines(self, from_line: int) -> list[str]:
+        """Return a page of lines, without their ends, beginning at `from_line` (from 0).
+
+        A page ends after 1000 lines or about four megabytes, whichever comes first, so that it
+        fits into a message; go on at `from_line + len(page)` until a page is empty.
+
+        Raises:
+            SharedDirectoryError: where the file cannot be read.
+        """
+        begins, end = self._begins, len(self._begins) - 1
+        if not 0 <= from_line < end:
+            return []
+        fits = bisect_right(begins, begins[from_line] + PAGE_BYTES_MAX, hi=end + 1) - 1
+        stop = min(max(fits, from_line + 1), from_line + PAGE_LINES_MAX)
+        size = begins[stop] - begins[from_line]
+        with (
+            reading(self._path.parent, self._path.name),
+            open(open_regular(self._path), "rb") as file,
+        ):
+            page = os.pread(file.fileno(), size, begins[from_line])
+        return page.decode("utf-8").splitlines()
+
+
+class RecordWriter(RecordReader):
     """Appends facts to a record and hands out pages of it; a context manager.
 
     One thread writes; any thread may read pages meanwhile, and also after it was closed. Where a
@@ -43,16 +84,18 @@ class RecordWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        super().__init__(path)
+        self._pending: list[bytes] = []
+
+    def _index(self, path: Path) -> list[int]:
         with self._writing():
             # Unbuffered: a line that could not be written must not come back with the next one.
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
             self._file = os.fdopen(open_regular(path, flags), "a+b", buffering=0)
             self._file.seek(0)
-            # Where each line begins, and behind the last one where the next will.
-            self._begins = [0, *(end.end() for end in re.finditer(b"\n", self._file.read()))]
-            self._file.truncate(self._begins[-1])
-        self._pending: list[bytes] = []
+            begins = _begins(self._file.read())
+            self._file.truncate(begins[-1])
+        return begins
 
     def append(self, at_seconds: float, fact: Fact) -> None:
         """Take a fact in; `flush` writes it."""
@@ -90,28 +133,6 @@ class RecordWriter:
                 self._file.truncate(self._begins[lines])
             del self._begins[lines + 1 :]
 
-    def lines(self, from_line: int) -> list[str]:
-        """Return a page of lines, without their ends, beginning at `from_line` (from 0).
-
-        A page ends after 1000 lines or about four megabytes, whichever comes first, so that it
-        fits into a message; go on at `from_line + len(page)` until a page is empty.
-
-        Raises:
-            SharedDirectoryError: where the file cannot be read.
-        """
-        begins, end = self._begins, len(self._begins) - 1
-        if not 0 <= from_line < end:
-            return []
-        fits = bisect_right(begins, begins[from_line] + PAGE_BYTES_MAX, hi=end + 1) - 1
-        stop = min(max(fits, from_line + 1), from_line + PAGE_LINES_MAX)
-        size = begins[stop] - begins[from_line]
-        with (
-            reading(self._path.parent, self._path.name),
-            open(open_regular(self._path), "rb") as file,
-        ):
-            page = os.pread(file.fileno(), size, begins[from_line])
-        return page.decode("utf-8").splitlines()
-
     def __len__(self) -> int:
         """How many lines there are, those that wait to be written included."""
         return len(self._begins) - 1 + len(self._pending)
@@ -130,6 +151,10 @@ class RecordWriter:
 
     def _writing(self) -> AbstractContextManager[None]:
         return writing(self._path.parent, self._path.name)
+
+
+def _begins(content: bytes) -> list[int]:
+    return [0, *(end.end() for end in re.finditer(b"\n", content))]
 
 
 def read_record(path: Path) -> list[tuple[float, Fact]]:

@@ -9,7 +9,7 @@ must show themselves anew. `resume` then asks once more for whatever was outstan
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from downpour.scheduler import commands as do
@@ -183,6 +183,21 @@ class Replay(Scheduler):
                 self._replay_conclude(entry)
             case Checkpoint():
                 self._go_to(entry)
+
+    def take_in(self, experiments: Iterable[Experiment], at_seconds: float) -> None:
+        """Take in, while empty, experiments that were replayed each by itself, in their order.
+
+        At most one of them has begun and not ended: it is active, else the first that waits.
+        """
+        self.now_seconds = max(self.now_seconds, at_seconds)
+        for each in experiments:
+            self.experiments[each.name] = each
+            if each.life.state == "running":
+                self.active = each
+            elif each.life.state == "preparing":  # as it was alone, it had its turn at once
+                waits = Experiment(each.name, each.spec, each.submitted_at_seconds)
+                self.experiments[each.name] = waits
+        self.turns.activate_next()
 
     def resume(self) -> list[do.Command]:
         """Take up the active experiment: ask for its dataset, and expect its workers back.

@@ -21,9 +21,10 @@ class Turns:
         self._books.experiments[event.experiment] = Experiment(
             event.experiment, event.spec, event.at_seconds
         )
-        self._activate_next()
+        self.activate_next()
 
-    def _activate_next(self) -> None:
+    def activate_next(self) -> None:
+        """Let the first that waits have its turn, where nobody has it."""
         if self._books.active is not None:
             return
         waiting = (e for e in self._books.experiments.values() if e.life.state == "waiting")
@@ -102,4 +103,4 @@ class Turns:
                 model=experiment.result,
             )
         )
-        self._activate_next()
+        self.activate_next()

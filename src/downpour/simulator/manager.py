@@ -108,8 +108,8 @@ class Manager(Process):
     def _read(self) -> None:
         stories = self._begins(self.read_journals)
         if stories is not None:
-            replay(self.core, stories)
-            self._serve(stories)
+            left_out = replay(self.core, stories)
+            self._serve({name: story for name, story in stories.items() if name not in left_out})
 
     def read_journals(self) -> Stories:
         """Read what was left, and sync it: what follows builds on it."""

@@ -24,8 +24,9 @@ from downpour.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.store.base import check_bare_name
 from downpour.store.directory import DirectoryStore, names_in
 from downpour.store.patience import Patience
+from downpour.store.presence import Presence, announce
 from downpour.store.publish import TEMPORARY_PREFIX, sync_directory
-from downpour.store.trouble import explain
+from downpour.store.trouble import explain, writing
 from downpour.values import AttemptId
 
 SPEC_NAME = "spec.toml"
@@ -153,6 +154,11 @@ class SharedDirectory:
             raise SharedDirectoryError(root, explain(error)) from error
         return shared
 
+    def prove_writable(self) -> None:
+        """Raise SharedDirectoryError where nothing can be written in it."""
+        with writing(self.root, self.presence.name):
+            _prove_writable(self.presence)
+
     @property
     def patience(self) -> Patience:
         """How long what is read there is looked for again, and the directory itself waited for."""
@@ -204,11 +210,9 @@ class SharedDirectory:
             raise SharedDirectoryError(self.root, explain(error)) from error
         return self._store(path)
 
-    def announce(self, content: str) -> str:
-        """Publish a manager's presence file and return its name."""
-        name = f"manager-{uuid.uuid4().hex[:12]}"
-        self._store(self.presence).put_new(name, [content.encode()])
-        return name
+    def announce(self, content: str) -> Presence:
+        """Publish a manager's presence file, until it is withdrawn."""
+        return announce(self._store(self.presence), content)
 
     def read_presence(self, name: str) -> str:
         """Return the content of a manager's presence file.
@@ -225,10 +229,6 @@ class SharedDirectory:
             raise SharedDirectoryError(self.root, reason) from None
         except UnicodeDecodeError:
             raise SharedDirectoryError(self.root, "a presence file that is not text") from None
-
-    def withdraw(self, name: str) -> None:
-        """Remove a manager's presence file, if it is there."""
-        self._store(self.presence).delete(name)
 
     def _store(self, path: Path) -> DirectoryStore:
         return DirectoryStore(

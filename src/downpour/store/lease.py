@@ -4,7 +4,8 @@ It is a lock that is held, so that it ends with its holder, and a *term* that is
 the file `terms/N`, which fails where N is taken: a holder whose lock was lost without his knowledge
 (a network file system forgets it when it has not heard of him for long) finds that there is a
 higher term than his. The file says where the manager answers, so that workers find the one in
-office.
+office, and which *cluster* this is: the first manager makes an identity up, and each one after it
+hands it on. What another cluster's managers wrote is known by that.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -35,12 +37,16 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Office:
-    """Who manages, or did: the term, where it may answer, and which process that is."""
+    """Who manages, or did: the term, where it may answer, and which process that is.
+
+    The `cluster` is the same for all managers of a directory; earlier versions had none.
+    """
 
     term: int
     addresses: tuple[str, ...]
     hostname: str
     pid: int
+    cluster: str = ""
 
 
 class Lease:
@@ -86,28 +92,35 @@ class Lease:
                 log.info("the lock cannot be looked at: %s", explain(error))
                 time.sleep(_LOOK_SECONDS)
 
-    def claim(self, *addresses: str) -> int:
-        """Begin a term of one's own, as the manager who answers there; returns its number.
+    def claim(self, *addresses: str) -> Office:
+        """Begin a term of one's own, as the manager who answers there.
 
         Raises:
             SharedDirectoryError: it cannot be written.
         """
-        office = {"addresses": addresses, "hostname": socket.gethostname(), "pid": os.getpid()}
+        made_up = secrets.token_hex(8)
         try:
             self._terms.mkdir(exist_ok=True)
         except OSError as error:
             raise SharedDirectoryError(self.root, explain(error)) from error
         while True:
             self.term = highest_term(self._terms) + 1
+            office = Office(
+                term=self.term,
+                addresses=addresses,
+                hostname=socket.gethostname(),
+                pid=os.getpid(),
+                cluster=cluster_of(self._terms) or made_up,
+            )
             try:
-                publish(self._terms, _name(self.term), [json.dumps(office).encode()])
+                publish(self._terms, _name(self.term), [json.dumps(asdict(office)).encode()])
             except SharedDirectoryError:
                 raise
             except StoreError:
                 if highest_term(self._terms) < self.term:
                     raise
             else:
-                return self.term
+                return office
 
     @property
     def is_in_office(self) -> bool:
@@ -133,9 +146,21 @@ def current_office(terms: Path) -> Office | None:
             addresses=tuple(map(str, told["addresses"])),
             hostname=str(told["hostname"]),
             pid=int(told["pid"]),
+            cluster=str(told.get("cluster", "")),
         )
     except (StoreError, ValueError, KeyError, TypeError):
         return None
+
+
+def cluster_of(terms: Path) -> str:
+    """Return the identity that the latest manager handed on; empty where none has any.
+
+    A file that cannot be read or is damaged is passed over: those before it say the same.
+    """
+    for term in range(highest_term(terms), 0, -1):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return str(json.loads((terms / _name(term)).read_bytes())["cluster"])
+    return ""
 
 
 def highest_term(terms: Path) -> int:

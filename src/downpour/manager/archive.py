@@ -1,0 +1,184 @@
+"""The experiments of a directory that nobody goes on with: what is listed of them, and where.
+
+Those that have ended are known from one file, so that a start does not read thousands of journals:
+`ended-TERM.jsonl`, with a line for each (`runtime/lines.py`), written by the manager of that term.
+It only spares reading: where it is missing or damaged, journals are read instead. A manager begins
+a file of its own with all that it knows, and later ones read the one of the highest term alone; so
+one that was replaced without its knowing says nothing that counts.
+
+Those that cannot be taken up are kept in mind with the reason, and their files are not touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from downpour.errors import StoreError
+from downpour.rpc.messages import ExperimentState, ExperimentSummary
+from downpour.runtime.lines import seal, whole_lines
+from downpour.runtime.record import RECORD_NAME, RecordReader
+from downpour.store import SharedDirectory
+from downpour.store.directory import names_in, read_regular
+from downpour.store.publish import publish
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"ended-(\d+)\.jsonl")
+_RECORDS_OPEN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A folder that needs no look at a start.
+
+    It is that of an experiment that has ended, submitted at this `place` among all of them, or one
+    in which a run of its own wrote, which is nobody's to take up: then there is no summary.
+    """
+
+    folder: str
+    place: int = 0
+    summary: ExperimentSummary | None = None
+
+
+_ENTRY = TypeAdapter(Entry)
+
+
+class Archive:
+    """What is known of them; in memory alone, until `begin`.
+
+    `places` are those of submissions among all entries of journals, of all experiments.
+
+    Args:
+        shared: the shared directory.
+    """
+
+    def __init__(self, shared: SharedDirectory) -> None:
+        self.places: dict[str, int] = {}
+        self._shared = shared
+        self._ended: dict[str, Entry] = {}
+        self._left_out: dict[str, ExperimentSummary] = {}
+        self._concluded: dict[str, ExperimentSummary] = {}
+        self._path: Path | None = None
+        self._record = lru_cache(_RECORDS_OPEN)(self._read_record)
+
+    def read(self, folders: Collection[str]) -> None:
+        """Take in what the manager before this one has written of folders that are there.
+
+        Raises:
+            SharedDirectoryError: the directory cannot be listed.
+        """
+        files = _files(self._shared.root)
+        if not files:
+            return
+        try:
+            content = read_regular(files[-1])
+        except StoreError as error:
+            log.warning("%s cannot be read, so every journal is: %s", files[-1].name, error)
+            return
+        for text in whole_lines(content):
+            with suppress(ValidationError):
+                entry = _ENTRY.validate_json(text)
+                if entry.folder in folders:
+                    self._note(entry)
+
+    def begin(self, term: int) -> None:
+        """Write what is known to a file of one's own, which later ends are added to.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        former = _files(self._shared.root)
+        name = f"ended-{term:06d}.jsonl"
+        publish(self._shared.root, name, [b"".join(map(_line, self._ended.values()))])
+        self._path = self._shared.root / name
+        for path in former:
+            with suppress(OSError):  # what stays is not read
+                path.unlink()
+
+    def conclude(self, summary: ExperimentSummary) -> None:
+        """Take in how an experiment has ended; its folder still needs a look."""
+        self._concluded[summary.experiment] = summary
+
+    def end(self, experiment: str) -> None:
+        """Note an experiment that has ended, and of which nothing is left to be done."""
+        summary = self._concluded.pop(experiment, None)
+        if summary is not None:
+            place = self.places.get(experiment, 0)
+            self._add(Entry(folder=experiment, place=place, summary=summary))
+
+    def pass_by(self, folder: str) -> None:
+        """Note a folder that is a run's own."""
+        self._add(Entry(folder=folder))
+
+    def _add(self, entry: Entry) -> None:
+        self._note(entry)
+        if self._path is not None:
+            with suppress(OSError):  # its journal says the same
+                file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+                try:
+                    os.write(file, _line(entry))
+                finally:
+                    os.close(file)
+
+    def _note(self, entry: Entry) -> None:
+        self._ended[entry.folder] = entry
+        if entry.summary is not None:
+            self.places[entry.folder] = entry.place
+
+    def leave_out(self, experiment: str, reason: str) -> None:
+        """Note an experiment that cannot be taken up, and why."""
+        log.warning("experiment %s is left out, its files stay as they are: %s", experiment, reason)
+        self._left_out[experiment] = ExperimentSummary(
+            experiment=experiment,
+            name=experiment,
+            state=ExperimentState.FAILED,
+            rounds_done=0,
+            rounds_total=0,
+            reason=f"left out: {reason}",
+        )
+
+    def __contains__(self, folder: str) -> bool:
+        """Whether a folder needs no look at a start."""
+        return folder in self._ended
+
+    def summary(self, experiment: str) -> ExperimentSummary | None:
+        """Return what is listed of an experiment; None where nothing is."""
+        entry = self._ended.get(experiment)
+        return entry.summary if entry is not None else self._left_out.get(experiment)
+
+    def summaries(self) -> Iterator[ExperimentSummary]:
+        """Yield what is listed of each experiment."""
+        for entry in list(self._ended.values()):
+            if entry.summary is not None:
+                yield entry.summary
+        yield from self._left_out.values()
+
+    def record(self, experiment: str) -> RecordReader | None:
+        """Return the record of one that is known here; None where it has none."""
+        with suppress(StoreError):
+            return self._record(experiment)
+        return None
+
+    def _read_record(self, experiment: str) -> RecordReader:
+        return RecordReader(self._shared.experiment_path(experiment) / RECORD_NAME)
+
+
+def _files(root: Path) -> list[Path]:
+    """Return the files that managers have written, the latest one last."""
+    found = ((_NAME.fullmatch(name), name) for name in names_in(root))
+    return [
+        root / name for _, name in sorted((int(match[1]), name) for match, name in found if match)
+    ]
+
+
+def _line(entry: Entry) -> bytes:
+    return seal(_ENTRY.dump_json(entry))

@@ -1,0 +1,60 @@
+"""The file by which a manager's workers prove that they see the same folder.
+
+Its manager holds a lock beside it. What managers left behind that were killed is removed by the
+next one that comes, be it one that serves or a run's.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import BaseFileLock
+
+from downpour.store.directory import DirectoryStore, names_in
+from downpour.store.hold import hold, is_abandoned
+
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """A manager's presence file, and the lock beside it."""
+
+    name: str
+    lock: BaseFileLock
+    folder: Path
+
+    def withdraw(self) -> None:
+        """Remove both; best effort, for the folder may be gone."""
+        _remove(self.folder, (self.name, self.name + _LOCK))
+        self.lock.release()
+
+
+def announce(files: DirectoryStore, content: str) -> Presence:
+    """Publish a presence file, and remove those of managers that are gone.
+
+    Raises:
+        SharedDirectoryError: the folder cannot be used.
+        StoreError: it cannot be written.
+    """
+    _remove_abandoned(files.path)
+    name = f"manager-{uuid.uuid4().hex[:12]}"
+    lock = hold(files.path / (name + _LOCK))
+    files.put_new(name, [content.encode()])
+    return Presence(name, lock, files.path)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for lock in (name for name in names_in(folder) if name.endswith(_LOCK)):
+        if is_abandoned(folder / lock):
+            _remove(folder, (lock.removesuffix(_LOCK), lock))
+
+
+def _remove(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
+        with suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
