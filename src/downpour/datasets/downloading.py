@@ -17,6 +17,7 @@ from filelock import FileLock
 from downpour.errors import SpecError
 from downpour.spec import Spec
 from downpour.store.directory import names_in
+from downpour.store.trouble import writing
 
 SILENT_SECONDS = 60.0
 """For how long a server may send nothing."""
@@ -42,13 +43,16 @@ def found_or_downloaded(
 
     Raises:
         SpecError: they are in no place and cannot be downloaded; says what would help.
+        SharedDirectoryError: the cache cannot be written.
     """
     data_dir, downloads = places
     found = (present(data_dir / folder) if data_dir else None) or present(downloads / folder)
     if found:
         return found
-    downloads.mkdir(parents=True, exist_ok=True)
-    with FileLock(downloads / f".{folder}.lock"):
+    with writing(downloads, folder):
+        downloads.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(downloads / f".{folder}.lock").acquire()
+    with lock:
         names_in(downloads)  # an NFS client that asked too early believes that there is none
         reason = "" if present(downloads / folder) else _downloaded(folder, downloads, fetch)
     found = present(downloads / folder)
