@@ -264,5 +264,8 @@ class IllegalTransition(DownpourError):
 
 def _shown(value: object, limit: int = 80) -> str:
     """Render a value for a one-line message, cut where it would flood the line."""
-    text = repr(str(value) if hasattr(value, "__fspath__") else value).replace("\n", " ")
+    try:
+        text = repr(str(value) if hasattr(value, "__fspath__") else value).replace("\n", " ")
+    except RecursionError:
+        text = f"({type(value).__name__}, nested too deeply)"
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -205,9 +205,9 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     """A path under a file can be made by nobody, not even by root."""
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(SpecError, match=r"out = .*Not a directory"):
+    with pytest.raises(SpecError, match=r"out = .*not a folder"):
         made(file / "certs", "first")
-    with pytest.raises(SpecError, match=r"out = .*File exists"):
+    with pytest.raises(SpecError, match=r"out = .*not a folder"):
         made(file, "first")
 
 

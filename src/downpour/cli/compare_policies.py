@@ -46,7 +46,7 @@ TracesFile = Annotated[
     Path,
     typer.Argument(
         metavar="TRACES",
-        parser=path_option("TRACES"),
+        parser=path_option("traces"),
         help="A trace as an .npz file, a row a task; traces/README.md describes the columns.",
     ),
 ]

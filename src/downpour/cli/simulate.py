@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from downpour.cli.contradictions import refuse_idle
-from downpour.cli.options import AsJson, whole_number
+from downpour.cli.options import AsJson, number, whole_number
 from downpour.cli.printing import err, note, out, print_json
 from downpour.errors import SpecError
 
@@ -40,7 +40,7 @@ def _number(help_text: str, panel: str | None = None) -> Any:
 
 
 def _seconds(help_text: str) -> Any:
-    return typer.Option(metavar="X", help=help_text, rich_help_panel=_CAPACITY)
+    return typer.Option(metavar="X", parser=number, help=help_text, rich_help_panel=_CAPACITY)
 
 
 Seeds = Annotated[int, _number("How many seeds to try.")]
@@ -111,6 +111,7 @@ def simulate(
 
     With --workers nothing goes wrong, and the question is how many rounds are done in an hour.
     """
+    _check_seeds(seed=seed or 0, from_seed=from_seed)
     _refuse_idle(context, capacity=workers is not None, alone=seed is not None)
     if workers is not None:
         seconds = {
@@ -305,6 +306,12 @@ def _table(load: Load, found: Forecast) -> Table:
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _check_seeds(**seeds: int) -> None:
+    for name, seed in seeds.items():
+        if seed < 0:
+            raise SpecError(name.replace("_", "-"), seed, "must be 0 or above")
 
 
 def _at_least_one(field: str, value: int, most: int = 1_000_000) -> int:

@@ -24,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from downpour.errors import SpecError
 from downpour.operations.names import Machine, Name, parse_machine
+from downpour.store.trouble import explain
 
 DAYS_MAX = 3650
 
@@ -83,7 +84,7 @@ def issue(
         certified = [authority.certify(machine, folder, days, now) for machine in machines]
     except OSError as error:
         where = error.filename or folder
-        raise SpecError("out", str(folder), f"{where}: {error.strerror or error}") from None
+        raise SpecError("out", str(folder), f"{where}: {explain(error)}") from None
     return Issued(folder / "ca.pem", folder / "ca-key.pem", is_new, tuple(certified))
 
 

@@ -1,0 +1,229 @@
+"""Command lines that cannot be meant: words, numbers, addresses and files of every command.
+
+`FILE` is a spec that fits, `DIR` an empty folder, `TRACES` a trace that is shipped; nobody listens
+at port 1.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.badinput.conftest import Refused
+
+TRACES = Path(__file__).parents[2] / "traces"
+NOBODY = "127.0.0.1:1"
+
+WORDS: list[tuple[str, ...]] = [
+    ("frobnicate", "No such command 'frobnicate'"),
+    ("Run", "No such command 'Run'"),
+    ("stat", "Did you mean 'status'?"),
+    ("--frob", "No such option: --frob"),
+    ("run --epoch 3", "No such option: --epoch", "--epochs"),
+    ("run --epochs", "'--epochs' requires an argument"),
+    ("run FILE FILE", "unexpected extra argument"),
+    ("run --flip=3", "'--flip' does not take a value"),
+    ("run -x", "No such option"),
+    ("predictor frob", "No such command 'frob'"),
+    ("predictor score", "Missing argument 'TRACES'"),
+    ("predictor train TRACES", "Missing option '--out'"),
+    ("experiment", "Missing argument 'FILE'"),
+    ("tune", "Missing argument 'FILE'"),
+    ("report", "Missing argument 'FOLDER'"),
+    ("cancel", "Missing argument 'ID'"),
+    ("results", "Missing argument 'ID'"),
+    ("certs", "Missing argument"),
+    ("compare-policies", "Missing argument 'TRACES'"),
+    ("run --json --csv", "format = '--json --csv': must be one of the two"),
+    ("results x --json --csv", "format = '--json --csv': must be one of the two"),
+    ("compare-policies TRACES --json --csv", "format = '--json --csv'"),
+]
+NUMBERS: list[tuple[str, ...]] = [
+    ("run --workers 0", "workers = 0", "at least 1"),
+    ("run --workers -3", "workers = -3", "at least 1"),
+    ("run --workers two", "'--workers'", "'two' is no whole number"),
+    ("run --workers 1.5", "'1.5' is no whole number"),
+    ("run --workers=", "'' is no whole number"),
+    ("run --workers 2 --standbys 2 --policy late", "standbys = 2", "fewer than the workers"),
+    ("run --patience 0 --shared DIR", "patience = 0.0", "0.1 to 1000"),
+    ("run --patience nan --shared DIR", "patience = nan", "0.1 to 1000"),
+    ("run --patience soon", "'soon' is no number"),
+    ("manager --port x", "'x' is no whole number"),
+    ("manager --port 70000 --shared DIR", "port", "70000"),
+    ("manager --port -1 --shared DIR", "port", "-1"),
+    ("manager --patience 0.01 --shared DIR", "patience = 0.01", "0.1 to 1000"),
+    ("manager --metrics-port 70000 --port 0 --shared DIR", "70000"),
+    ("worker --port 70000 --shared DIR", "port", "70000"),
+    ("simulate --seeds 0", "seeds = 0", "from 1 to"),
+    ("simulate --seeds many", "'many' is no whole number"),
+    ("simulate --seed -1", "seed = -1"),
+    ("simulate --from-seed -5 --seeds 1", "from-seed = -5"),
+    ("simulate --seed 1 --faults 99", "faults = '99'", "numbers from 1 to"),
+    ("simulate --seed 1 --faults a,b", "faults = 'a,b'"),
+    ("simulate --seed 1 --faults 1,,2", "faults = '1,,2'"),
+    ("simulate --workers 0", "workers = 0", "from 1 to"),
+    ("simulate --workers 9999999", "workers = 9999999", "from 1 to"),
+    ("simulate --workers 2 --shards 0", "shards = 0", "from 1 to"),
+    ("simulate --workers 2 --rounds 0", "rounds = 0", "from 1 to"),
+    ("simulate --workers 2 --task-seconds 0", "task-seconds = 0.0", "above 0"),
+    ("simulate --workers 2 --task-seconds nan", "task-seconds = nan", "0 or above"),
+    ("simulate --workers 2 --spread -1", "spread = -1.0", "0 or above"),
+    ("simulate --workers 2 --sync-seconds inf", "sync-seconds = inf"),
+    ("simulate --workers 2 --heartbeat-seconds x", "'--heartbeat-seconds'", "'x'"),
+    ("certs a --days 0 --out DIR/c", "days = 0"),
+    ("certs a --days x", "'x' is no whole number"),
+    ("certs a --days 99999999 --out DIR/c", "days = 99999999"),
+    ("compare-policies TRACES --jobs 0", "jobs = 0", "from 1 to"),
+    ("compare-policies TRACES --rounds 0", "rounds = 0", "from 1 to"),
+    ("compare-policies TRACES --moving 2", "moving = 2.0", "from 0 to 1"),
+    ("compare-policies TRACES --price -1", "price = -1.0"),
+    ("compare-policies TRACES --model-mb nan", "model-mb = nan"),
+    ("compare-policies TRACES --heartbeat-seconds 0", "heartbeat-seconds = 0"),
+    ("compare-policies TRACES --policies frob", "policies = 'frob'", "must be of wait"),
+    ("compare-policies TRACES --policies wait:x", "policies = 'wait:x'"),
+    ("compare-policies TRACES --scenario frob", "frob"),
+    ("compare-policies TRACES --figure plot.pdf", "figure = 'plot.pdf'", ".png or .svg"),
+    ("compare-policies TRACES --figure no/plot.png", "figure = 'no/plot.png'", "that exists"),
+    ("predictor score TRACES --only frob", "only = 'frob'", "must be one of"),
+    ("predictor score TRACES --folds 1", "folds = 1", "2 or above"),
+    ("predictor score TRACES --retrain --nets 0", "nets = 0", "1 or above"),
+    ("predictor score TRACES --retrain --epochs 0", "epochs = 0", "1 or above"),
+    ("predictor score TRACES --seed -1", "seed = -1", "0 or above"),
+    ("predictor score TRACES --nets 3", "nets = 3", "needs --retrain"),
+    ("predictor train TRACES --out no/such.safetensors", "out = ", "a folder that exists"),
+    ("predictor train TRACES --out x --nets 0", "nets = 0"),
+]
+PLACES: list[tuple[str, ...]] = [
+    *((f"{command} --shared=", "shared = ''", "must be a path") for command in ("run", "manager")),
+    *(
+        (f"{command} --shared=", "shared = ''", "must be a path")
+        for command in ("worker", "doctor")
+    ),
+    ("results x --shared=", "shared = ''", "must be a path"),
+    ("run --shared FILE", "shared directory", "not a folder"),
+    ("run --shared FILE/in", "shared directory", "not a folder"),
+    ("run --shared LONG", "shared = 'xxx", "255 between two slashes"),
+    ("run --shared ~nobody-of-that-name/x", "shared = '~nobody-of-that-name/x'", "no such user"),
+    ("run --shared /proc/1/nothing", "shared directory /proc/1/nothing"),
+    ("manager --shared FILE --port 0", "shared directory", "not a folder"),
+    ("worker --shared DIR/no --manager NOBODY", "shared directory", "no such folder"),
+    ("doctor --shared DIR/no/where --json=", "does not take a value"),
+    ("run --data-dir DIR/no", "'--data-dir'", "does not exist"),
+    ("run --data-dir FILE", "'--data-dir'", "is a file"),
+    ("run --tensorboard=", "tensorboard = ''", "must be a path"),
+    ("run nowhere.toml", "FILE = 'nowhere.toml'", "readable TOML file (No such file"),
+    ("run DIR", "FILE = ", "readable TOML file (Is a directory)"),
+    ("run LONG", "FILE = 'xxx", "255 between two slashes"),
+    ("run NOISE", "FILE = ", "not UTF-8 text"),
+    ("experiment nowhere.toml", "FILE = 'nowhere.toml'", "readable TOML file"),
+    ("experiment DIR", "FILE = ", "readable TOML file"),
+    ("experiment GRID --out=", "out = ''", "must be a path"),
+    ("experiment GRID --out FILE", "folder = ", "not a folder"),
+    ("experiment GRID --out FULLDIR", "folder = ", "is not empty"),
+    ("experiment GRID --detach --status", "options = '--detach --status'", "one of them"),
+    ("tune nowhere.toml", "FILE = 'nowhere.toml'", "readable TOML file"),
+    ("tune NOISE", "FILE = ", "not UTF-8 text"),
+    ("tune FILE", "search = None", "must be a table"),
+    ("report nowhere", "FOLDER = 'nowhere'", "downpour experiment"),
+    ("report FILE", "FOLDER = ", "downpour experiment"),
+    ("report DIR", "FOLDER = ", "downpour experiment"),
+    ("report=", "No such command"),
+    ("results ../x --shared DIR --manager NOBODY", "ID = '../x'", "downpour list"),
+    ("results . --shared DIR --manager NOBODY", "ID = '.'", "downpour list"),
+    ("results nobody-1 --shared DIR --manager NOBODY", "ID = 'nobody-1'", "not in", "refused"),
+    ("run --dataset frob", "dataset = 'frob'", "known are digits"),
+    ("run --dataset npz", "data_path = None", "needs one"),
+    ("run --dataset npz --data-path no.npz", "data_path = 'no.npz'", "no such file"),
+    ("run --dataset npz --data-path DIR", "data_path = ", "is not a .npz file"),
+    ("run --dataset npz --data-path FILE", "data_path = ", "is not a .npz file"),
+    ("run --dataset folder --data-path no", "data_path = 'no'", "no such file or folder"),
+    ("run --dataset folder --data-path DIR", "data_path = "),
+    ("run --dataset frob:make", "dataset = 'frob:make'", "DOWNPOUR_ALLOW"),
+    ("run --dataset os:system", "dataset = 'os:system'", "DOWNPOUR_ALLOW"),
+    ("run --dataset digits --dataset-options a=1", "dataset_options = ", "only a factory"),
+    ("run --dataset-options a", "dataset_options = 'a'", "KEY=VALUE"),
+    ("run --model-options =3", "model_options = '=3'", "KEY=VALUE"),
+    ("run --policy late --policy-options speed=3", "policy_options.speed = 3", "it has:"),
+    ("run --policy rebalance --split class", "split = 'class'", "random or equal"),
+    ("predictor score nowhere.npz", "nowhere.npz"),
+    ("predictor score FILE", "traces = ", "not an .npz file"),
+    ("predictor score TRACES --predictor nowhere", "nowhere"),
+    ("predictor score TRACES --predictor FILE", "FILE.toml"),
+    ("predictor score TRACES --by frob", "label = 'frob'", "a label of all jobs"),
+    ("predictor score TRACES --hold-out frob", "frob"),
+    ("compare-policies nowhere.npz", "nowhere.npz"),
+    ("compare-policies FILE", "traces = ", "not an .npz file"),
+    ("compare-policies TRACES --spec nowhere.toml", "nowhere.toml", "readable TOML file"),
+    ("compare-policies TRACES --data-dir DIR", "data-dir = ", "needs --spec"),
+    ("manager --predictor nowhere --port 0 --shared DIR", "nowhere"),
+    ("certs a --out FILE", "not a folder"),
+    ("certs /etc --out DIR/c", "/etc"),
+    ("certs , --out DIR/c", "','"),
+    ("certs ../x --out DIR/c", "../x"),
+]
+ADDRESSES: list[tuple[str, ...]] = [
+    *((f"{command} --manager NOBODY", "127.0.0.1:1 cannot be reached") for command in
+      ("submit", "status", "watch", "list", "cancel x")),
+    *((f"{command} --manager host:port", "manager = 'host:port'") for command in
+      ("submit", "status", "watch", "list", "cancel x", "worker --shared DIR")),
+    ("ping NOBODY", "127.0.0.1:1 cannot be reached"),
+    ("ping NOBODY --worker", "127.0.0.1:1 cannot be reached"),
+    ("ping host:port", "host:port"),
+    ("ping :9090", ":9090"),
+    ("ping host:0", "host:0"),
+    ("ping host:99999", "host:99999"),
+    ("ping [::1", "[::1"),
+    ("ping no.such.host.invalid:9090", "no.such.host.invalid", "cannot be reached"),
+    ("doctor --manager host:port --shared DIR", "manager = 'host:port'"),
+    ("submit --manager NOBODY --tensorboard DIR", "tensorboard = ", "needs --watch"),
+    ("submit --epochs 0 --manager NOBODY", "epochs = 0"),
+    ("submit nowhere.toml --manager NOBODY", "FILE = 'nowhere.toml'"),
+    ("experiment GRID --manager host:port", "manager = 'host:port'"),
+    ("manager --host 256.1.1.1 --port 0 --shared DIR", "256.1.1.1"),
+    ("manager --host 0.0.0.0 --port 0 --shared DIR", "0.0.0.0", "token"),
+    ("worker --manager 127.0.0.1:1 --device tpu", "device = 'tpu'", "cpu or cuda"),
+    ("list --manager NOBODY --token-file nowhere", "token_file = 'nowhere'"),
+    ("list --manager NOBODY --token-file FILE", "token"),
+    ("list --manager NOBODY --tls-cert nowhere", "tls"),
+    ("list --manager NOBODY --tls-cert FILE --tls-key FILE --tls-ca FILE", "tls"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What stands for what in the tables."""
+    monkeypatch.delenv("DOWNPOUR_ALLOW", raising=False)
+    file, grid, noise = (tmp_path / f"{name}.toml" for name in ("FILE", "GRID", "NOISE"))
+    file.write_text("epochs = 1\n")
+    grid.write_text('name = "grid"\nworkers = 1\nseed = 1\n')
+    noise.write_bytes(b"\xff\xfe\x00name")
+    empty, full = tmp_path / "empty", tmp_path / "full"
+    empty.mkdir()
+    full.mkdir()
+    (full / "of.txt").write_text("something else")
+    return {
+        "FULLDIR": str(full),
+        "FILE": str(file),
+        "GRID": str(grid),
+        "NOISE": str(noise),
+        "DIR": str(empty),
+        "LONG": "x" * 300,
+        "TRACES": str(TRACES / "traces.npz"),
+        "NOBODY": NOBODY,
+    }
+
+
+@pytest.mark.parametrize("row", [*WORDS, *NUMBERS, *PLACES, *ADDRESSES], ids=lambda row: row[0])
+def test_a_command_line_is_refused(
+    bad: Refused, places: dict[str, str], row: tuple[str, ...]
+) -> None:
+    """One line, which names what is wrong; nothing is started, and nothing is left behind."""
+    words = row[0].split(" ")
+    for stands, for_ in places.items():
+        words = [word.replace(stands, for_) for word in words]
+    bad(words, *row[1:])
+    assert not Path("shared_dir").exists()
+    assert not Path("results").exists()
+    shutil.rmtree(places["DIR"])

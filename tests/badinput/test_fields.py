@@ -1,0 +1,136 @@
+"""Every field of the spec, given what it does not accept: by option, in a file and in Python."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from downpour.cli.spec_options import parse_fields
+from downpour.errors import SpecError
+from downpour.runtime.spec_file import read_spec
+from downpour.spec import Spec
+from tests.badinput.conftest import Refused
+
+# Values as TOML has them, and what the line must say is accepted.
+WHOLE = "must be a whole number"
+FIELDS: dict[str, tuple[str, ...]] = {
+    "name": ("letters, digits", "''", "'.hidden'", "'a/b'", "'a b'", "'é'", f"'{'n' * 65}'", "5"),
+    "seed": (WHOLE, "-1", "9223372036854775808", "1.5", "'one'", "true", "nan"),
+    "dataset": ("package.module:factory", "''", "3", "true", "[]"),
+    "data_path": ("", "3", "true", "['a']"),
+    "image_size": (f"{WHOLE} of at least 1 and at most 4096", "0", "-3", "4097", "28.5", "'28x28'"),
+    "flip": ("true or false", "1", "'yes'", "[true]"),
+    "train_limit": (f"{WHOLE} of at least 1", "0", "-10", "1e3", "'all'"),
+    "test_limit": (f"{WHOLE} of at least 1", "0", "-10", "0.5", "false"),
+    "dataset_options": ("a table", "3", "'a=1'", "[1]"),
+    "model": ("torchvision.models name or a factory", "''", "7", "['mlp']"),
+    "model_options": ("a table", "0.5", "'dropout'", "[]"),
+    "loss": ("cross_entropy or binary_cross_entropy", "'mse'", "'cross-entropy'", "1", "''"),
+    "mode": ("must be sync", "'async'", "'SYNC'", "0"),
+    "shards": (f"{WHOLE} of at least 1 and at most 100000", "0", "-1", "100001", "2.0", "'four'"),
+    "split": ("dirichlet(ALPHA)", "'iid'", "'dirichlet'", "'dirichlet(0)'", "'dirichlet(x)'"),
+    "batches": ("shuffled or balanced", "'random'", "32", "''"),
+    "batch_size": (f"{WHOLE} of at least 1", "0", "-32", "1000001", "32.0", "'32'"),
+    "epochs": (f"{WHOLE} of at least 1", "0", "-1", "1000001", "1.5", "'3'", "true", "inf"),
+    "local_steps": (f"{WHOLE} of at least 1", "0", "-5", "2.5", "'none'"),
+    "aggregate": ("average, weighted, samples or first", "'mean'", "'fedavg'", "1"),
+    "policy": ("wait, drop, backup", "'none'", "'hand-off'", "true"),
+    "policy_options": ("a table", "1", "'slowness=2'"),
+    "standbys": (f"{WHOLE} of at least 0", "-1", "0.5", "'one'"),
+    "retries": (f"{WHOLE} of at least 0 and at most 1000", "-1", "1001", "1.0", "'few'"),
+    "snapshot_every": ("a number of at least 0", "-1", "'10 s'", "nan", "inf", "true"),
+    "evaluate_every": (f"{WHOLE} of at least 0", "-1", "0.1", "'epoch'"),
+    "keep_models": (f"{WHOLE} of at least 1", "0", "-1", "'all'"),
+    "optimizer": ("sgd, adam or adamw", "'SGD'", "'rmsprop'", "''", "1"),
+    "learning_rate": ("a number above 0", "0", "-0.1", "'fast'", "nan", "inf", "true", "[0.1]"),
+    "momentum": ("a number of at least 0 and below 1", "1", "-0.1", "1.5", "'0.9'", "nan"),
+    "nesterov": ("true or false", "1", "'on'"),
+    "weight_decay": ("a number of at least 0", "-0.0001", "'L2'", "inf"),
+    "betas": (
+        "two numbers, each at least 0 and below 1",
+        "0.9",
+        "[0.9]",
+        "[0.9, 1.0]",
+        "[1, 2, 3]",
+    ),
+    "epsilon": ("a number above 0", "0", "-1e-8", "'tiny'"),
+    "optimizer_state": ("reset or keep", "'none'", "true"),
+    "threads": (f"{WHOLE} of at least 1 and at most 1024", "0", "1025", "2.0", "'all'"),
+    "precision": ("float32 or bfloat16", "'float16'", "32"),
+    "device": ("cpu or cuda", "'gpu'", "'cuda:0'", "0"),
+    "channels_last": ("true or false", "1", "'yes'"),
+}
+TABLES = {"dataset_options", "model_options", "policy_options"}
+FLAGS = {"flip", "nesterov", "channels_last"}
+
+
+ROWS = [(field, value, accepted) for field, (accepted, *all_) in FIELDS.items() for value in all_]
+
+
+def typed() -> Iterator[tuple[str, str, str]]:
+    """Yield the rows that are as wrong on a command line, where all is text at first."""
+    for field, value, accepted in ROWS:
+        words = value.strip("'")
+        if field in TABLES | FLAGS:
+            continue
+        try:
+            Spec.make(parse_fields({field: words}))
+        except SpecError:
+            yield field, words, accepted
+
+
+def test_every_field_has_its_rows() -> None:
+    """A new field of the spec needs some, too."""
+    assert FIELDS.keys() == Spec.model_fields.keys()
+
+
+@pytest.mark.parametrize(("field", "value", "accepted"), ROWS)
+def test_a_files_field_is_refused(
+    bad: Refused, tmp_path: Path, field: str, value: str, accepted: str
+) -> None:
+    """By the command line in one line, and in Python with the same sentence."""
+    file = tmp_path / "spec.toml"
+    file.write_text(f"{field} = {value}\n")
+    given = tomllib.loads(file.read_text())[field]
+    named = (f"{field} = ", repr(given)[:60], accepted)
+    bad(["run", str(file)], *named)
+    with pytest.raises(SpecError) as refused:
+        read_spec(file)
+    assert all(part in str(refused.value) for part in named)
+
+
+@pytest.mark.parametrize(("field", "words", "accepted"), [*typed()])
+def test_an_option_is_refused(bad: Refused, field: str, words: str, accepted: str) -> None:
+    """By the same rule as in a file."""
+    bad(["run", f"--{field.replace('_', '-')}={words}"], f"{field} = ", accepted)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("epoch", "did you mean epochs?"),
+        ("lr", "did you mean learning_rate?"),
+        ("bs", "did you mean batch_size?"),
+        ("learning-rate", "did you mean learning_rate?"),
+        ("Epochs", "did you mean epochs?"),
+        ("datasets", "did you mean dataset?"),
+        ("shard", "did you mean shards?"),
+        ("momentun", "did you mean momentum?"),
+        ("aggregation", "did you mean aggregate?"),
+        ("zzz", "the nearest are"),
+        ("x" * 500, "the nearest are"),
+    ],
+)
+def test_an_unknown_field_names_the_nearest(bad: Refused, typed: str, meant: str) -> None:
+    """In a file; `_` and `-`, and initials, are mistaken often."""
+    Path("spec.toml").write_text(f"{typed} = 3\n")
+    bad(["run", "spec.toml"], typed[:40], "no such field", meant)
+
+
+def test_several_mistakes_are_one_line(bad: Refused) -> None:
+    """The first in full, the others by name."""
+    Path("spec.toml").write_text("epochs = 0\nbatch_size = 0\nseed = -1\nzzz = 1\n")
+    bad(["run", "spec.toml"], "seed = -1", "3 more: ", "epochs", "batch_size", "zzz")

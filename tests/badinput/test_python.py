@@ -1,0 +1,95 @@
+"""Python calls that cannot be meant: each raises a `DownpourError` of one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import downpour
+from downpour.cli.ending import LINE_CHARACTERS_MAX
+
+d: Any = downpour  # calls that a type checker would refuse are what this is about
+Call = Callable[[], object]
+
+CALLS: list[tuple[str, Call]] = [
+    ("epoch = 3: no such field; did you mean epochs?", lambda: d.Spec(epoch=3)),
+    ("epochs = '3': must be a whole number", lambda: d.Spec(epochs="3")),
+    ("epochs = 0: must be a whole number", lambda: d.Spec(epochs=0)),
+    ("epochs = None: must be a whole number", lambda: d.Spec(epochs=None)),
+    ("learning_rate = 1j: must be a number", lambda: d.Spec(learning_rate=1j)),
+    ("betas = 0.9: must be two numbers", lambda: d.Spec(betas=0.9)),
+    ("model = <built-in function print>", lambda: d.Spec(model=print)),
+    ("model_options.f = <built-in function print>", lambda: d.Spec(model_options={"f": print})),
+    ("split = 'x'", lambda: d.Spec().replace(split="x")),
+    ("zzz = 1: no such field", lambda: d.Spec().replace(zzz=1)),
+    ("seed = 1: a spec never changes", lambda: setattr(d.Spec(), "seed", 1)),
+    ("TOML = 'x'", lambda: d.Spec.from_toml("x")),
+    ("spec = 5: must be a Spec, its fields by name", lambda: d.run(5)),
+    ("spec = ['a']: must be a Spec", lambda: d.run(["a"])),
+    ("spec = <class 'downpour.spec.Spec'>", lambda: d.run(d.Spec)),
+    ("spec = '': must be a path", lambda: d.run("")),
+    ("FILE = 'nowhere.toml'", lambda: d.run("nowhere.toml")),
+    ("FILE = 'nowhere.toml'", lambda: d.run(Path("nowhere.toml"))),
+    ("epoch = 3", lambda: d.run({"epoch": 3})),
+    ("3 = 4: no such field", lambda: d.run({3: 4})),
+    ("workers = '4'", lambda: d.run(workers="4")),
+    ("workers = 0", lambda: d.run(workers=0)),
+    ("workers = 1.0", lambda: d.run(workers=1.0)),
+    ("workers = [1]", lambda: d.run(workers=[1])),
+    ("standbys = 1", lambda: d.run({"standbys": 1, "policy": "late"}, workers=1)),
+    ("standbys = 1: policy 'wait' calls on", lambda: d.run({"standbys": 1}, workers=3)),
+    ("shared = ''", lambda: d.run(shared="")),
+    ("shared = 3", lambda: d.run(shared=3)),
+    ("shared = b'x'", lambda: d.run(shared=b"x")),
+    (r"shared = 'a\x00b'", lambda: d.run(shared="a\0b")),
+    ("data_dir = 3", lambda: d.run(data_dir=3)),
+    ("data_dir = 'nowhere': no such folder", lambda: d.run(data_dir="nowhere")),
+    ("patience = 'x'", lambda: d.run(patience="x")),
+    ("patience = None", lambda: d.run(patience=None)),
+    ("patience = -1", lambda: d.run(patience=-1)),
+    ("on_status = 'x'", lambda: d.run(on_status="x")),
+    ("tensorboard = 3", lambda: d.run(tensorboard=3)),
+    ("dataset = 'frob'", lambda: d.run({"dataset": "frob"})),
+    ("data_path = 'no.npz'", lambda: d.run({"dataset": "npz", "data_path": Path("no.npz")})),
+    ("manager = 3", lambda: d.Client(3)),
+    ("manager = ''", lambda: d.Client("")),
+    ("manager = 'host:x'", lambda: d.Client("host:x")),
+    ("shared = ''", lambda: d.Client("localhost:1", shared="")),
+    ("token_file = 'nowhere'", lambda: d.Client(credentials=d.Credentials(token_file="nowhere"))),
+    ("127.0.0.1:1 cannot be reached", lambda: d.Client("127.0.0.1:1").experiments()),
+    ("127.0.0.1:1 cannot be reached", lambda: d.Client("127.0.0.1:1").status()),
+    ("127.0.0.1:1 cannot be reached", lambda: d.Client("127.0.0.1:1").submit(d.Spec())),
+    ("epochs = 0", lambda: d.Client("127.0.0.1:1").submit({"epochs": 0})),
+    ("FILE = 'no.toml'", lambda: d.Client("127.0.0.1:1").submit("no.toml")),
+    ("folder = 3", lambda: d.Result.read(3)),
+    ("folder = ''", lambda: d.Result.read("")),
+    ("nowhere/record.jsonl: no such file", lambda: d.Result.read("nowhere")),
+    ("record: ", lambda: d.Result.from_lines(["{}"])),
+    ("record: ", lambda: d.Result.from_lines(["[" * 5000])),
+    ("record: ", lambda: d.Result.from_lines([])),
+]
+
+
+@pytest.mark.parametrize(("line", "call"), CALLS, ids=[f"{n}-{c[0]}" for n, c in enumerate(CALLS)])
+def test_python_raises_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, call: Call
+) -> None:
+    """It names what is wrong, and nothing was begun."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(downpour.DownpourError) as refused:
+        call()
+    said = str(refused.value)
+    assert said.startswith(line)
+    assert "\n" not in said
+    assert len(said) <= LINE_CHARACTERS_MAX
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["runn", "Specs", "client", "load"])
+def test_a_name_that_is_not_there_is_an_attribute_error(name: str) -> None:
+    """As of every module."""
+    with pytest.raises(AttributeError, match=f"module 'downpour' has no attribute '{name}'"):
+        getattr(d, name)

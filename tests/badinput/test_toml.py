@@ -1,0 +1,133 @@
+"""Files that say what to run and cannot be meant: TOML that is none, specs, grids and searches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.badinput.conftest import Refused
+
+HEAD = 'name = "n"\nworkers = 2\n'
+SEARCH = f"{HEAD}[search]\n"
+
+ROWS: list[tuple[str, ...]] = [
+    # the command, the file, and what the line must name
+    ("run", "epochs", "TOML = ", "cannot be read"),
+    ("run", "epochs = ", "TOML = ", "cannot be read"),
+    ("run", "epochs = 1\nepochs = 2", "TOML = ", "cannot be read"),
+    ("run", "= 3", "TOML = ", "cannot be read"),
+    ("run", 'name = "n', "TOML = ", "cannot be read"),
+    ("run", "{}", "TOML = ", "cannot be read"),
+    ("run", "epochs: 3", "TOML = ", "cannot be read"),
+    ("run", "epochs = 0x", "TOML = ", "cannot be read"),
+    ("run", "epochs = 99999999999999999999999", "epochs = 99999999999999999999999", "must be"),
+    ("run", f"seed = {'9' * 5000}", "TOML = ", "cannot be read"),
+    ("run", f"betas = {'[' * 5000}", "TOML = ", "cannot be read"),
+    ("run", f"[{'a.' * 3000}b]", "no such field"),
+    ("run", "[model_options]\ndropout = {a = 1}", "model_options.dropout = ", "a number, text"),
+    ("run", "[model_options]\ndropout = 1979-05-27", "model_options.dropout = ", "a number, text"),
+    ("run", "[[experiment]]\nname = 'a'", "experiment = ", "no such field"),
+    ("run", SEARCH, "workers = 2", "no such field"),
+    ("run", "epochs = [1, 2]", "epochs = [1, 2]", "a whole number"),
+    ("run", "policy = 'handoff'\n[policy_options]\nslow = 2", "policy_options.slow = 2", "it has:"),
+    ("run", "policy = 'late'\n[policy_options]\nslowness = 'x'", "policy_options.slowness = 'x'"),
+    ("submit", "epochs = 0", "epochs = 0"),
+    ("submit", "zzz", "TOML = "),
+    ("experiment", "name", "TOML = ", "cannot be read"),
+    ("experiment", "", "name = None", "letters, digits"),
+    ("experiment", 'name = "a b"\nworkers = 1', "name = 'a b'"),
+    ("experiment", 'name = ["a", "b"]\nworkers = 1', "name = ['a', 'b']"),
+    ("experiment", 'name = "n"', "workers = None", "must be given, or shards"),
+    ("experiment", 'name = "n"\nworkers = 0', "workers = 0", "from 1 to"),
+    ("experiment", 'name = "n"\nworkers = "two"', "workers = 'two'", "from 1 to"),
+    ("experiment", 'name = "n"\nworkers = [1, 1]', "workers = [1, 1]", "names a value twice"),
+    ("experiment", 'name = "n"\nworkers = []', "workers = []", "empty list"),
+    ("experiment", HEAD + "trials = 0", "trials = 0", "from 1 to"),
+    ("experiment", HEAD + "trials = 1.5", "trials = 1.5", "from 1 to"),
+    ("experiment", HEAD + "trials = 100000", "trials = 100000", "from 1 to 10000"),
+    ("experiment", HEAD + "trial = 3", "trial = 3", "did you mean trials?"),
+    ("experiment", HEAD + "worker = 3", "worker = 3", "did you mean workers?"),
+    ("experiment", HEAD + "epoch = 3", "epoch = 3", "did you mean epochs?"),
+    ("experiment", HEAD + "epochs = [1, 0]", "epochs = 0", "at least 1"),
+    ("experiment", HEAD + "epochs = []", "epochs = []", "empty list"),
+    ("experiment", HEAD + "epochs = [3, 3]", "epochs = [3, 3]", "twice"),
+    ("experiment", HEAD + "seed = [1, 2]", "seed = [1, 2]", "must be one value"),
+    ("experiment", HEAD + "betas = [[]]", "betas = [[]]", "empty list"),
+    ("experiment", HEAD + "model_options = 3", "model_options = 3", "a table"),
+    ("experiment", HEAD + "experiment = 3", "experiment = 3", "must be tables"),
+    ("experiment", HEAD + "[experiment]\nname = 'x'", "experiment = ", "must be tables"),
+    ("experiment", HEAD + "[[experiment]]\ntrials = 2", "trials = 2", "must stand above"),
+    ("experiment", HEAD + "[[experiment]]\nname = 'a'\n[[experiment]]\nname = 'a'", "another"),
+    ("experiment", HEAD + "[[experiment]]\nname = 'a b'", "name = 'a b'"),
+    ("experiment", HEAD + "[[experiment]]\nzzz = 1", "zzz = 1", "no such field"),
+    ("experiment", SEARCH + "epochs = [1]", "search = ", "downpour tune"),
+    ("experiment", HEAD + f"seed = {2**63 - 1}\ntrials = 2", "seed = ", "a whole number"),
+    ("experiment", HEAD + f"epochs = {list(range(1, 400))}\nbatch_size = {list(range(1, 400))}",
+     "trials = 1", "at most 100000"),
+    ("experiment", HEAD + "dataset = 'frob'", "dataset = 'frob'", "known are"),
+    ("experiment", HEAD + "dataset = ['digits', 'frob']", "dataset = 'frob'", "known are"),
+    ("tune", "name", "TOML = ", "cannot be read"),
+    ("tune", HEAD, "search = None", "must be a table"),
+    ("tune", "search = 3", "search = 3", "must be a table"),
+    ("tune", SEARCH, "search = {}", "must name a field"),
+    ("tune", SEARCH + "trials = 5", "search = ", "must name a field"),
+    ("tune", "workers = 2\n[search]\nepochs = [1, 2]", "name = None"),
+    ("tune", 'name = "n"\n[search]\nepochs = [1, 2]', "workers = None", "or shards"),
+    ("tune", HEAD + "trials = 5\n[search]\nepochs = [1]", "trials = 5", "below [search]"),
+    ("tune", SEARCH + "epochs = []", "search.epochs = []", "empty list"),
+    ("tune", SEARCH + "epochs = [1, 1]", "search.epochs = [1, 1]", "twice"),
+    ("tune", SEARCH + "epochs = 3", "search.epochs = 3", "a list of values"),
+    ("tune", SEARCH + "epochs = { low = 1 }", "search.epochs = ", "low = "),
+    ("tune", SEARCH + "epochs = { low = 3, high = 1 }", "search.epochs = ", "low must be below"),
+    ("tune", SEARCH + "epochs = { low = 0, high = 3 }", "epochs = 0", "at least 1"),
+    ("tune", SEARCH + "epochs = { low = 1, high = 3, step = 1 }", "search.epochs.step = 1"),
+    ("tune", SEARCH + "learning_rate = { low = 0, high = 1, log = true }", "low = 0", "above 0"),
+    ("tune", SEARCH + "learning_rate = { low = 'a', high = 1 }", "low = 'a'", "a number"),
+    ("tune", SEARCH + "learning_rate = { low = 0.1, high = nan }", "high = nan", "a number"),
+    ("tune", SEARCH + "learning_rate = { low = 0.1, high = 1, log = 1 }", "log = 1", "true or"),
+    ("tune", SEARCH + "name = ['a', 'b']", "search.name = ", "cannot be searched"),
+    ("tune", SEARCH + "workers = [1, 2]", "search.workers = ", "cannot be searched"),
+    ("tune", SEARCH + "device = ['cpu', 'cuda']", "search.device = ", "cannot be searched"),
+    ("tune", SEARCH + "zzz = [1]", "zzz = [1]", "no such field"),
+    ("tune", SEARCH + "'zzz.a' = [1]", "search.zzz.a = [1]", "no such field"),
+    ("tune", SEARCH + "'model_options.' = [1]", "search.model_options. = [1]", "no such field"),
+    ("tune", SEARCH + "epochs = [1]\ntrials = 0", "search.trials = 0", "from 1 to"),
+    ("tune", SEARCH + "epochs = [1]\nseed = -1", "search.seed = -1", "from 0 to"),
+    ("tune", SEARCH + "epochs = [1]\npruner = 'best'", "pruner", "'best'", "median"),
+    ("tune", SEARCH + "epochs = [1]\nobjective = 'loss'", "search.objective = 'loss'"),
+    ("tune", HEAD + "evaluate_every = 0\n[search]\nepochs = [1]", "evaluate_every = 0"),
+    ("tune", HEAD + "[[experiment]]\nname = 'x'\n[search]\nepochs = [1]", "downpour experiment"),
+    ("tune", SEARCH + "optimizer = ['sgd', 'adam']\nnesterov = [true]", "nesterov = True", "sgd"),
+]  # fmt: skip
+
+# What a network takes is known where torch is: these start a manager.
+MODELS: list[tuple[str, ...]] = [
+    ("run", "model = 'mlp'\n[model_options]\nhiden = 3", "model_options", "hiden"),
+    ("run", "model = 'frob'", "model = 'frob'"),
+    ("run", "model = 'frob:make'", "model = 'frob:make'", "DOWNPOUR_ALLOW"),
+    ("run", "model = 'mlp'\n[model_options]\nhidden = -1", "model_options"),
+    ("run", "shards = 5000", "shards"),
+    ("run", "batches = 'balanced'\nbatch_size = 3", "batches = 'balanced'"),
+    ("run", "loss = 'binary_cross_entropy'", "loss = 'binary_cross_entropy'"),
+    ("run", "train_limit = 1", "train_limit = 1", "of class"),
+    ("run", "image_size = 1", "model"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", MODELS, ids=lambda row: row[1])
+def test_what_a_manager_sees_is_refused(bad: Refused, row: tuple[str, ...]) -> None:
+    """One line all the same, and status 2."""
+    command, text, *named = row
+    Path("file.toml").write_text(text + "\n", "utf-8")
+    bad([command, "file.toml", "--workers", "1", "--shared", "shared"], *named)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]} {row[1][-40:]!r}")
+def test_a_file_is_refused(bad: Refused, row: tuple[str, ...]) -> None:
+    """One line, which names the field, its value and what is accepted; nothing is begun."""
+    command, text, *named = row
+    Path("file.toml").write_text(text, "utf-8")
+    bad([command, "file.toml"], *named)
+    assert not Path("results").exists()
