@@ -14,6 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from downpour.errors import StoreError
+from downpour.manager.archive import Archive
 from downpour.manager.driver import Driver
 from downpour.manager.effects import Effects
 from downpour.manager.tally import ENDS, Tally
@@ -35,16 +36,19 @@ class ManagerMetrics:
     Args:
         driver: owns the core.
         effects: knows the term and the experiments' folders, and counts.
+        archive: knows what ended under earlier managers.
     """
 
-    def __init__(self, driver: Driver, effects: Effects) -> None:
+    def __init__(self, driver: Driver, effects: Effects, archive: Archive) -> None:
         self._driver = driver
         self._effects = effects
+        self._archive = archive
 
     def __call__(self) -> Iterator[Metric]:
         """Give the metrics as they are now; raises Refused where the manager is stopping."""
         effects = self._effects
-        yield from self._driver.ask(lambda core: _known(core, effects.tally))
+        archive = self._archive
+        yield from self._driver.ask(lambda core: _known(core, archive, effects.tally))
         going = self._driver.ask(_going)
         spaces = filter(None, map(effects.space, going))
         folders = [space.shared.experiment_path(space.experiment) for space in spaces]
@@ -53,11 +57,11 @@ class ManagerMetrics:
         yield gauge("downpour_term", "The number of this manager's term.", effects.term)
 
 
-def _known(core: Scheduler, tally: Tally) -> list[Metric]:
-    return [*_standing(core), *_active(core.active), *_past(tally)]
+def _known(core: Scheduler, archive: Archive, tally: Tally) -> list[Metric]:
+    return [*_standing(core, archive), *_active(core.active), *_past(tally)]
 
 
-def _standing(core: Scheduler) -> Iterator[Metric]:
+def _standing(core: Scheduler, archive: Archive) -> Iterator[Metric]:
     workers = (worker.life.state for worker in core.workers)
     told = "Workers that are here, by state."
     yield gauge("downpour_workers", told, _by_state(WORKER, workers, {"gone"}), "state")
@@ -66,10 +70,12 @@ def _standing(core: Scheduler) -> Iterator[Metric]:
     yield gauge("downpour_worker_slowness_ratio", told, slowness, "worker")
     told = "Workers that a policy has asked for so far."
     yield gauge("downpour_workers_wanted", told, core.wanted_workers)
+    before = [one for one in archive.summaries() if one.experiment not in core.experiments]
     experiments = core.experiments.values()
-    states = _by_state(EXPERIMENT, (each.life.state for each in experiments))
-    yield gauge("downpour_experiments", "Experiments of this manager, by state.", states, "state")
-    done = sum(each.rounds_done for each in experiments)
+    found = [*(one.state.value for one in before), *(each.life.state for each in experiments)]
+    states = _by_state(EXPERIMENT, found)
+    yield gauge("downpour_experiments", "Experiments of this directory, by state.", states, "state")
+    done = sum(one.rounds_done for one in before) + sum(one.rounds_done for one in experiments)
     told = "Rounds that became a model, of all experiments, also under earlier managers."
     yield counter("downpour_rounds_total", told, done)
     current = core.active.round if core.active else None

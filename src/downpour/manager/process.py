@@ -114,7 +114,7 @@ class Manager:
         """Make the endpoint of metrics, where one is wanted; it answers nobody yet."""
         if options.metrics_port is None:
             return None
-        source = ManagerMetrics(self._driver, self._effects)
+        source = ManagerMetrics(self._driver, self._effects, self._archive)
         return MetricsEndpoint(source, self.address.host, options.metrics_port, trust)
 
     def _begin(self, shared: SharedDirectory, core: Replay) -> None:
