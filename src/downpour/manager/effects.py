@@ -156,9 +156,7 @@ class Effects:
     def _start(self, command: do.Command) -> None:  # noqa: C901, PLR0912 - one arm a command
         match command:
             case do.Prepare():
-                alone = Lane("preparation")
-                self._work(alone, command.experiment, lambda: self._prepare(command))
-                alone.finish()
+                self._begin_to_prepare(command)
             case do.Assign():
                 self._calls.submit(command.worker, lambda: self._assign(command))
             case do.Repeat():
@@ -296,6 +294,12 @@ class Effects:
 
     # Work on parameters
 
+    def _begin_to_prepare(self, command: do.Prepare) -> None:
+        """Prepare in a thread of its own: it may hang, and nothing else is to wait for it."""
+        alone = Lane("preparation")
+        self._work(alone, command.experiment, lambda: self._prepare(command))
+        alone.finish()
+
     def _prepare(self, command: do.Prepare) -> None:
         space = self._spaces[command.experiment]
         try:
@@ -324,7 +328,7 @@ class Effects:
 
         def again() -> None:
             if not (self._closing.wait(_HELD_SECONDS) or self._is_over(command.experiment)):
-                self._work(self._works, command.experiment, lambda: self._prepare(command))
+                self._begin_to_prepare(command)
 
         Thread(target=again, name="held", daemon=True).start()
 
