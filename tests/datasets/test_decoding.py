@@ -74,3 +74,33 @@ def test_one_class_is_nothing_to_learn() -> None:
         decode(np.zeros((6, 2)), np.full(6, 3))
     with pytest.raises(SpecError, match=r"train_limit = 2: all 2 training examples are of class 0"):
         decode(np.zeros((6, 2)), np.array([0, 0, 1, 1, 2, 2]), train_limit=2)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_amounts_are_not_taken_for_classes(dtype: type) -> None:
+    """The diabetes set's targets are whole numbers from 25 to 346, nearly as many as examples."""
+    amounts: NDArray[Any] = (np.arange(442) * 37 % 322 + 25).astype(dtype)
+    with pytest.raises(SpecError, match=r"up to 346 in 884 examples, which would be 347 classes"):
+        decode(np.zeros((442, 10)), amounts)
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        (np.arange(100.0) % 3, 3),
+        (np.arange(100) % 10 * 2, 19),
+        (np.arange(6), 6),
+        (np.array([True, False] * 4), 2),
+    ],
+)
+def test_class_numbers_are_taken_as_they_are(labels: NDArray[Any], classes: int) -> None:
+    """Floats without gaps, integers with gaps that come up often, a few of each, booleans."""
+    assert decode(np.zeros((len(labels), 2)), labels).classes == classes
+
+
+def test_what_is_strange_is_remarked_on() -> None:
+    """Classes without training examples; else nothing."""
+    x = np.zeros((40, 2))
+    assert decode(x, np.arange(40) % 4).remarks == ()
+    [missing] = decode(x, np.arange(40) % 10, train_limit=7).remarks
+    assert missing == "3 of 10 classes have no training examples: 7, 8, 9"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from downpour.allowlist import VARIABLE
-from downpour.datasets import check_source, open_prepared, prepare
+from downpour.datasets import check_source, factory, open_prepared, prepare
 from downpour.errors import SpecError
 from downpour.spec import Spec
 
@@ -21,6 +21,16 @@ def parts():
     return np.ones((10, 3)), np.arange(10) % 2, np.ones((2, 3)), np.arange(2)
 def wrong():
     return 7
+def table(path, names=True):
+    rows = np.loadtxt(path, delimiter=",")
+    made = {"x": rows[:, :-1], "y": rows[:, -1]}
+    return {**made, "files": [path]} if names else made
+def masked():
+    return {"x": np.ones((10, 3)), "y": np.arange(10) % 2, "attention_mask": np.ones((10, 3))}
+def files_of(what):
+    return {"x": np.ones((10, 3)), "y": np.arange(10) % 2, "files": what}
+def fails():
+    raise RuntimeError("no such column")
 """
 
 
@@ -52,13 +62,61 @@ def test_options_reach_the_factory_and_the_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "field"),
-    [(spec_of("named", size=3), "dataset_options"), (spec_of("wrong"), "dataset")],
+    [
+        (spec_of("named", size=3), "dataset_options"),
+        (spec_of("wrong"), "dataset"),
+        (spec_of("files_of", what=7), "dataset"),
+        (spec_of("files_of", what=["nowhere.csv"]), "dataset"),
+    ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, spec: Spec, field: str) -> None:
     """Options that the factory does not take, and results that are no arrays."""
     with pytest.raises(SpecError) as refusal:
         prepare(spec, tmp_path)
     assert refusal.value.field == field
+
+
+def rows(folder: Path, count: int) -> str:
+    """Write a table of so many rows; returns its path."""
+    path = folder / "table.csv"
+    lines = (f"{number},{number % 7},{number % 2}" for number in range(count))
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_a_table_that_grew_is_another_dataset(tmp_path: Path, *, names: bool) -> None:
+    """Whether the factory names the file that it reads, or what it returns is compared."""
+    spec = spec_of("table", path=rows(tmp_path, 50), names=names)
+    before = prepare(spec, tmp_path)
+    assert prepare(spec, tmp_path) == before
+    rows(tmp_path, 80)
+    after = prepare(spec, tmp_path)
+    assert open_prepared(tmp_path, before).facts.train_samples == 40
+    assert open_prepared(tmp_path, after).facts.train_samples == 64
+
+
+def test_a_factory_that_names_its_files_is_not_called_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While they are as they were."""
+    spec = spec_of("table", path=rows(tmp_path, 50))
+    before = prepare(spec, tmp_path)
+    monkeypatch.setattr(factory, "load_factory", lambda *_: 1 / 0)
+    assert prepare(spec, tmp_path) == before
+
+
+def test_what_a_dictionary_holds_besides_is_named(tmp_path: Path) -> None:
+    """It would be dropped otherwise, and the user would believe that it was used."""
+    with pytest.raises(SpecError, match="attention_mask cannot be used; accepted are numeric"):
+        prepare(spec_of("masked"), tmp_path)
+
+
+def test_an_error_in_a_factory_names_its_line(tmp_path: Path) -> None:
+    """What it says and where, and not the options, which are not to blame."""
+    told = r"cannot be made: RuntimeError: no such column \(made_examples\.py:\d+ in fails\)"
+    with pytest.raises(SpecError, match=told):
+        prepare(spec_of("fails"), tmp_path)
 
 
 def test_a_factory_that_is_not_allowed_is_seen_before_anything_starts() -> None:

@@ -82,6 +82,13 @@ def test_targets_of_zeros_and_ones_are_no_classes(tmp_path: Path) -> None:
         ({"x": np.array(["a"] * 5), "y": np.zeros(5)}, "not numeric"),
         ({"x": np.ones((0, 2)), "y": np.zeros(0)}, "no training"),
         ({"x": np.zeros((5, 7, 7, 7), np.uint8), "y": np.zeros(5)}, "1, 3 or 4 channels"),
+        ({"x": np.ones((5, 2)), "y": np.zeros(5), "x_test": np.ones((2, 2))}, "x_test alone"),
+        ({"x": np.ones((5, 2)), "y": np.zeros(5), "y_test": np.ones(2)}, "y_test alone"),
+        ({"x": np.ones((5, 2)), "y": np.zeros(5), "mask": np.ones(5)}, "mask cannot be used"),
+        ({"x": np.ones((5, 2)), "y": np.zeros(5), "normalize": np.ones(5)}, "true or false"),
+        ({"x": np.ones((5, 2), np.int64), "y": np.zeros(5)}, "normalize = true"),
+        ({"x": np.ones((5, 2), np.uint8), "y": np.zeros(5)}, "normalize = true"),
+        ({"x": np.full((5, 2), 2**25), "y": np.zeros(5), "normalize": False}, "exact in float32"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(
@@ -90,6 +97,25 @@ def test_arrays_that_do_not_fit_are_refused(
     """Each misfit costs one line that says what would be accepted."""
     with pytest.raises(SpecError, match=accepted):
         prepared(tmp_path, **arrays)
+
+
+def test_token_ids_are_handed_over_as_they_are(tmp_path: Path) -> None:
+    """Where `normalize` is false; every id up to 2^24 is exact in float32."""
+    tokens = np.array([[0, 50_256], [2**24, 7]] * 5)
+    dataset = prepared(tmp_path, x=tokens, y=np.arange(10) % 2, normalize=False)
+    assert not dataset.normalized
+    assert (dataset.mean.tolist(), dataset.std.tolist()) == ([0.0, 0.0], [1.0, 1.0])
+    assert set(dataset.train.x.ravel().tolist()) == set(tokens.ravel().tolist())
+    assert "not normalized" in dataset.understood
+
+
+def test_integers_that_are_amounts_are_normalized_when_said_so(tmp_path: Path) -> None:
+    """As floats are."""
+    ages = np.arange(40).reshape(20, 2)
+    whole = prepared(tmp_path, x=ages, y=np.arange(20) % 2, normalize=True)
+    floats = prepared(tmp_path, x=ages.astype(float), y=np.arange(20) % 2)
+    assert np.array_equal(whole.mean, floats.mean)
+    assert np.array_equal(whole.train.x, floats.train.x)
 
 
 def test_objects_are_never_unpickled(tmp_path: Path) -> None:

@@ -32,6 +32,13 @@ def test_examples_are_mapped_not_read(tmp_path: Path, key: str) -> None:
     assert open_prepared(tmp_path, key).train.x[0, 0] == 1
 
 
+def test_one_line_says_what_was_understood(tmp_path: Path, key: str) -> None:
+    """Counts, shape, normalization and classes, for people to see a misreading by."""
+    assert open_prepared(tmp_path, key).understood == (
+        "16 training and 4 test examples of 2 numbers, normalized per feature; 2 classes"
+    )
+
+
 @pytest.mark.parametrize("name", ["../set", "a/b", "", ".hidden", "/etc"])
 def test_only_bare_names_are_opened(tmp_path: Path, name: str) -> None:
     """A name from a message cannot lead out of the datasets' folder."""

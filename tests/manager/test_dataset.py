@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from pathlib import Path
@@ -9,9 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
+from downpour.reports import Result
+from downpour.reports.tables import result_table
 from downpour.rpc import ManagerClient
 from downpour.rpc.messages import ExperimentState, ExperimentSummary
 from downpour.store import SharedDirectory
@@ -123,3 +127,15 @@ def test_examples_that_were_altered_are_made_good(begun: Begun) -> None:
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert begun.end_under_another_manager(begun.data).state is ExperimentState.FINISHED
     assert path.read_bytes() == whole
+
+
+def test_what_the_examples_were_taken_for_is_on_record(begun: Begun) -> None:
+    """One line for people, also in the table of results, and the key for who looks closer."""
+    lines = (begun.shared / "experiments" / begun.experiment / "record.jsonl").read_text()
+    result = Result.from_lines(lines.splitlines())
+    told = "16 training and 4 test examples of 2 numbers, normalized per feature; 2 classes"
+    assert result.dataset == (told,)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(result_table(result))
+    assert told in console.export_text()
+    assert f'"dataset":"{begun.dataset}"' in lines.replace('": "', '":"')

@@ -3,7 +3,8 @@
 Here the limits are applied, images resized and laid out as [n, h, w, c] bytes (a batch of them,
 seen as [b, c, h, w], is what torch calls channels_last, without a copy), numbers made float32,
 labels int64, and the statistics for normalization computed. A set that nobody could train on is
-refused with the reason.
+refused with the reason, and so is one that might be misread: integers that may be amounts or names,
+amounts where class numbers belong. What is only strange is remarked on.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from downpour.spec import Spec
 CLASSES_MAX = 1_000_000
 
 _CHANNELS = (1, 3, 4)
+_EXACT_MAX = 2**24  # float32 holds every integer up to here
+_EXAMPLES_OF_A_CLASS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,8 @@ class Decoded:
 
     `x` is uint8 [n, h, w, c] or float32 [n, ...]; `y` is int64 [n] (class numbers below `classes`)
     or float32 [n, k] (zeros and ones; `classes` is 0). `mean` and `std` are in the units of `x`,
-    one number a channel of images and one a feature of anything else.
+    one number a channel of images and one a feature of anything else; 0 and 1 where nothing is
+    `normalized`. `remarks` are for people, one line each.
     """
 
     train_x: NDArray[Any]
@@ -40,19 +44,21 @@ class Decoded:
     classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    normalized: bool
+    remarks: tuple[str, ...]
 
 
 def decoded(arrays: Arrays, spec: Spec) -> Decoded:
     """Bring a source's arrays into the prepared form.
 
     Raises:
-        SpecError: a part is empty, shapes do not fit, numbers are not finite, labels are neither
-            class numbers nor zeros and ones, or of one class alone, or `image_size` is given for
-            what is no image.
+        SpecError: a part is empty, shapes do not fit, numbers are not finite, or are integers of
+            which nobody said whether they are amounts; labels are neither class numbers nor zeros
+            and ones, or of one class alone; or `image_size` is given for what is no image.
     """
     train, test = slice(spec.train_limit), slice(spec.test_limit)
-    train_x = _examples(arrays.train_x[train], spec)
-    test_x = _examples(arrays.test_x[test], spec)
+    train_x = _examples(arrays.train_x[train], arrays.normalize, spec)
+    test_x = _examples(arrays.test_x[test], arrays.normalize, spec)
     if not len(train_x) or not len(test_x):
         raise SpecError("dataset", spec.dataset, "has no training or no test examples")
     if train_x.shape[1:] != test_x.shape[1:] or train_x.dtype != test_x.dtype:
@@ -75,10 +81,12 @@ def decoded(arrays: Arrays, spec: Spec) -> Decoded:
         classes=classes,
         mean=mean,
         std=std,
+        normalized=arrays.normalize is not False,
+        remarks=_remarks(train_y, classes),
     )
 
 
-def _examples(x: NDArray[Any], spec: Spec) -> NDArray[Any]:
+def _examples(x: NDArray[Any], normalize: bool | None, spec: Spec) -> NDArray[Any]:  # noqa: FBT001
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         images = _channels_at_end(x, spec)
         size = spec.image_size
@@ -87,12 +95,27 @@ def _examples(x: NDArray[Any], spec: Spec) -> NDArray[Any]:
         return np.ascontiguousarray(images)
     if spec.image_size is not None:
         raise SpecError("image_size", spec.image_size, f"dataset '{spec.dataset}' has no images")
+    if x.dtype.kind in "iu":
+        _check_integers(x, spec, normalize=normalize)
     numbers = np.ascontiguousarray(x, dtype=np.float32)
     if numbers.ndim < 2:
         numbers = numbers.reshape(-1, 1)
     if not np.isfinite(numbers).all():
         raise SpecError("dataset", spec.dataset, "must hold finite numbers; some are not")
     return numbers
+
+
+def _check_integers(x: NDArray[Any], spec: Spec, *, normalize: bool | None) -> None:
+    """Refuse integers that may be token ids, which normalization would garble, or too large."""
+    if normalize is None:
+        accepted = (
+            f"its examples are {x.dtype} {list(x.shape)}, which may be amounts or names: add "
+            "normalize = true to normalize each feature, or false to hand them over as they are"
+        )
+        raise SpecError("dataset", spec.dataset, accepted)
+    if not normalize and len(x) and max(int(x.max()), -int(x.min())) > _EXACT_MAX:
+        accepted = f"without normalization, integers up to {_EXACT_MAX} are exact in float32"
+        raise SpecError("dataset", spec.dataset, accepted)
 
 
 def _channels_at_end(x: NDArray[np.uint8], spec: Spec) -> NDArray[np.uint8]:
@@ -122,11 +145,42 @@ def _class_numbers(y: NDArray[Any], spec: Spec) -> NDArray[np.int64]:
 
 
 def _class_count(arrays: Arrays, spec: Spec) -> int:
-    highest = [_class_numbers(y.reshape(-1), spec).max() for y in (arrays.train_y, arrays.test_y)]
-    return int(max(highest)) + 1
+    """Return the highest class number plus one; refuses amounts that happen to be whole numbers.
+
+    Numbers up to which all are there are classes. Others are taken for classes where they are of an
+    integer type and most come up several times.
+    """
+    both = arrays.train_y, arrays.test_y
+    labels = np.concatenate([_class_numbers(y.reshape(-1), spec) for y in both])
+    found = np.unique(labels)
+    classes = int(found[-1]) + 1
+    is_float = any(y.dtype.kind == "f" for y in both)
+    are_few = len(labels) < _EXAMPLES_OF_A_CLASS * len(found)
+    if len(found) < classes and (is_float or are_few):
+        accepted = (
+            f"its labels are {len(found)} different numbers up to {found[-1]} in {len(labels)} "
+            f"examples, which would be {classes} classes: give integers from 0 on, without gaps "
+            "(amounts cannot be learned)"
+        )
+        raise SpecError("dataset", spec.dataset, accepted)
+    return classes
+
+
+def _remarks(train_y: NDArray[Any], classes: int) -> tuple[str, ...]:
+    if not classes:
+        return ()
+    counts = np.bincount(train_y, minlength=classes)
+    missing = np.flatnonzero(counts == 0)
+    if not len(missing):
+        return ()
+    shown = ", ".join(map(str, missing[:5].tolist())) + (", …" if len(missing) > 5 else "")
+    return (f"{len(missing)} of {classes} classes have no training examples: {shown}",)
 
 
 def _statistics(x: NDArray[Any], arrays: Arrays) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if arrays.normalize is False:
+        width = x.shape[-1] if x.dtype == np.uint8 else int(np.prod(x.shape[1:]))
+        return (0.0,) * width, (1.0,) * width
     if x.dtype != np.uint8:
         mean, std = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
     elif arrays.mean is not None and arrays.std is not None:

@@ -1,20 +1,29 @@
 """Examples that a function makes: `package.module:factory`, where the allow-list lets it.
 
 The factory is called with `dataset_options` and returns the named arrays of `layout` as a
-dictionary, or (x, y) or (x, y, x_test, y_test). Its arrays are kept under a name that follows from
-its options and its module's file, so it must return the same ones each time.
+dictionary, or (x, y) or (x, y, x_test, y_test). What it returned is what the dataset is named by,
+so it is called for each experiment that begins. A dictionary may also name the `files` that it was
+made from: then the factory is called again only when one of them, its module's file or its options
+have changed.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from downpour.allowlist import check_factory, load_factory, source_file
-from downpour.datasets.layout import from_names
+from downpour.blame import told
+from downpour.datasets.layout import ACCEPTED, from_names
 from downpour.datasets.source import Arrays, Found, fingerprint
-from downpour.errors import SpecError
+from downpour.errors import DownpourError, SpecError
 from downpour.spec import Spec
+
+_TUPLE = ("x", "y", "x_test", "y_test")
+_FILES = "files"
 
 
 class Factory:
@@ -33,13 +42,38 @@ class Factory:
 
 
 def _read(spec: Spec) -> Arrays:
+    made = _called(spec)
+    if isinstance(made, tuple) and len(made) in (2, 4):
+        made = dict(zip(_TUPLE, made, strict=False))
+    if not isinstance(made, Mapping):
+        accepted = f"must return a dictionary of {ACCEPTED}, or a tuple of 2 or 4 arrays"
+        raise SpecError("dataset", spec.dataset, accepted)
+    named = {name: value for name, value in made.items() if name != _FILES}
+    arrays = from_names(named, field="dataset", value=spec.dataset)
+    return replace(arrays, files=_files(made, spec))
+
+
+def _called(spec: Spec) -> Any:
     factory = load_factory("dataset", spec.dataset)
     try:
-        made: Any = factory(**spec.dataset_options)
+        inspect.signature(factory).bind(**spec.dataset_options)
     except TypeError as error:
         raise SpecError("dataset_options", spec.dataset_options, str(error)) from None
-    if isinstance(made, tuple) and len(made) in (2, 4):
-        made = dict(zip(("x", "y", "x_test", "y_test"), made, strict=False))
-    if not isinstance(made, dict):
-        raise SpecError("dataset", spec.dataset, "must return a dictionary or tuple of arrays")
-    return from_names(made, field="dataset", value=spec.dataset)
+    try:
+        return factory(**spec.dataset_options)
+    except (DownpourError, MemoryError):
+        raise
+    except Exception as error:
+        raise SpecError("dataset", spec.dataset, f"cannot be made: {told(error)}") from error
+
+
+def _files(made: Mapping[str, Any], spec: Spec) -> tuple[Path, ...] | None:
+    """Return the files that a factory says it has read, or None where it says nothing."""
+    if _FILES not in made:
+        return None
+    named = made[_FILES]
+    paths = [named] if isinstance(named, str | Path) else named
+    if not isinstance(paths, list | tuple) or not all(isinstance(p, str | Path) for p in paths):
+        accepted = f"must name its files as a list of paths, and returned {named!r}"
+        raise SpecError("dataset", spec.dataset, accepted)
+    return tuple(Path(path).absolute() for path in paths)

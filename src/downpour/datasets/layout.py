@@ -1,4 +1,8 @@
-"""The two layouts of named arrays: MedMNIST's, and plain x and y with or without a test part."""
+"""The two layouts of named arrays: MedMNIST's, and plain x and y with or without a test part.
+
+Names that belong to neither are refused, not dropped: whoever gives an `attention_mask` expects it
+to be used.
+"""
 
 from __future__ import annotations
 
@@ -17,35 +21,71 @@ ACCEPTED = (
     "x_test, y_test"
 )
 _MEDMNIST = ("train_images", "train_labels", "test_images", "test_labels")
+_PLAIN = ("x", "y")
+_TEST = ("x_test", "y_test")
+_NORMALIZE = "normalize"
 
 
-def from_names(named: Mapping[str, NDArray[Any]], *, field: str, value: str) -> Arrays:
+def from_names(named: Mapping[str, Any], *, field: str, value: str) -> Arrays:
     """Return the examples among named arrays; without a test part, a fifth is held out.
+
+    `normalize`, true or false, says whether numbers are amounts, see `Arrays`.
 
     Raises:
         SpecError: names `field` and `value`, where the names, lengths or types do not fit.
     """
-    if all(name in named for name in _MEDMNIST):
-        parts = [named[name] for name in _MEDMNIST]
-    elif "x" in named and "y" in named:
-        parts = [named["x"], named["y"]]
-        parts += [named["x_test"], named["y_test"]] if {"x_test", "y_test"} <= set(named) else []
-    else:
-        raise SpecError(field, value, f"{ACCEPTED} are needed; there are {', '.join(named)}")
-    parts = [np.asarray(part) for part in parts]
-    if any(part.dtype.kind not in "biuf" or part.ndim == 0 for part in parts):
-        raise SpecError(field, value, f"{ACCEPTED} are needed; one is not numeric, or no array")
+    names = _layout_of(named, field, value)
+    try:
+        parts = [np.asarray(named[name]) for name in names]
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise SpecError(field, value, f"{ACCEPTED} are needed; one is no array: {reason}") from None
+    for name, part in zip(names, parts, strict=True):
+        if part.dtype.kind not in "biuf" or part.ndim == 0:
+            found = "no array" if part.ndim == 0 else f"not numeric ({part.dtype})"
+            raise SpecError(field, value, f"{ACCEPTED} are needed; {name} is {found}")
     if any(len(part) == 0 for part in parts):
         raise SpecError(field, value, "has no training or no test examples")
     if any(len(x) != len(y) for x, y in zip(parts[::2], parts[1::2], strict=True)):
         raise SpecError(field, value, "there must be as many labels as examples")
-    if len(parts) == 2:
-        return _held_out(*parts)
-    return Arrays(train_x=parts[0], train_y=parts[1], test_x=parts[2], test_y=parts[3])
+    train_x, train_y, test_x, test_y = parts if len(parts) == 4 else _held_out(*parts)
+    return Arrays(
+        train_x=train_x,
+        train_y=train_y,
+        test_x=test_x,
+        test_y=test_y,
+        normalize=_normalize(named, field, value),
+    )
 
 
-def _held_out(x: NDArray[Any], y: NDArray[Any]) -> Arrays:
+def _layout_of(named: Mapping[str, Any], field: str, value: str) -> tuple[str, ...]:
+    """Return the names of the layout that is there, in full, with nothing besides."""
+    given = set(named) - {_NORMALIZE}
+    layouts = (_MEDMNIST, _PLAIN, (*_PLAIN, *_TEST))
+    whole = max((names for names in layouts if given >= set(names)), key=len, default=None)
+    if whole is None:
+        there = ", ".join(map(str, named)) or "none"
+        raise SpecError(field, value, f"{ACCEPTED} are needed; there are {there}")
+    extra = sorted(map(str, given - set(whole)))
+    if extra and set(extra) <= set(_TEST):
+        raise SpecError(field, value, f"has {extra[0]} alone; x_test and y_test go together")
+    if extra:
+        others = f"{', '.join(extra)} cannot be used; accepted are {ACCEPTED}, normalize"
+        raise SpecError(field, value, others)
+    return whole
+
+
+def _normalize(named: Mapping[str, Any], field: str, value: str) -> bool | None:
+    if _NORMALIZE not in named:
+        return None
+    said = np.asarray(named[_NORMALIZE])
+    if said.dtype != np.bool_ or said.size != 1:
+        raise SpecError(field, value, f"normalize is {named[_NORMALIZE]!r}; it is true or false")
+    return bool(said.item())
+
+
+def _held_out(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], ...]:
     flat = y.reshape(len(y), -1)
     classes = np.unique(flat, return_inverse=True)[1] if flat.shape[1] == 1 else None
     train, test = held_out(None if classes is None else classes.ravel(), len(x))
-    return Arrays(train_x=x[train], train_y=y[train], test_x=x[test], test_y=y[test])
+    return x[train], y[train], x[test], y[test]

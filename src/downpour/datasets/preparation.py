@@ -46,7 +46,7 @@ from downpour.store.trouble import writing
 log = logging.getLogger(__name__)
 
 # Part of every name; to be raised with any change of what is written for the same source.
-FORMAT = 2
+FORMAT = 3
 DOWNLOADS = "downloads"
 SOURCES = "sources"
 
@@ -233,6 +233,8 @@ def _facts_text(content: Decoded) -> bytes:
         "images": bool(images),
         "mean": content.mean,
         "std": content.std,
+        "normalized": content.normalized,
+        "remarks": content.remarks,
         "arrays": {name: described(getattr(content, name)) for name in ARRAYS},
     }
     return json.dumps(facts, indent=1).encode()

@@ -53,7 +53,8 @@ class PreparedDataset:
     """Training and test examples, and what normalizes them: (x - mean) / std.
 
     `mean` and `std` are in the units of `x`: one number a channel of images (of values 0..255),
-    and one a feature, in the shape of a sample, of anything else.
+    and one a feature, in the shape of a sample, of anything else; 0 and 1 where nothing is
+    `normalized`. `remarks` say what is strange about the examples, for people, one line each.
     """
 
     facts: DatasetFacts
@@ -61,11 +62,27 @@ class PreparedDataset:
     test: Examples
     mean: NDArray[np.float64]
     std: NDArray[np.float64]
+    normalized: bool = True
+    remarks: tuple[str, ...] = ()
 
     @property
     def images(self) -> bool:
         """Whether the examples are images."""
         return bool(self.train.x.dtype == np.uint8)
+
+    @property
+    def understood(self) -> str:
+        """What the examples were taken for, in one line for people."""
+        facts = self.facts
+        shape = " x ".join(map(str, facts.sample_shape))
+        kind = f"{shape} {'pixels' if self.images else 'numbers'}"
+        unit = "channel" if self.images else "feature"
+        scale = f"normalized per {unit}" if self.normalized else "not normalized"
+        wanted = f"{facts.classes} classes" if facts.classes else "zeros and ones"
+        if not facts.classes:
+            wanted = f"{facts.targets_per_sample} targets of {wanted}"
+        counts = f"{facts.train_samples:,} training and {facts.test_samples:,} test examples"
+        return f"{counts} of {kind}, {scale}; {wanted}"
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
@@ -95,6 +112,7 @@ def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
             targets_per_sample=int(stated["targets_per_sample"]),
         )
         mean, std = np.asarray(stated["mean"], float), np.asarray(stated["std"], float)
+        remarks = tuple(map(str, stated["remarks"]))
     except (KeyError, TypeError, ValueError) as error:
         raise FileCorrupt(f"{key}/{FACTS_FILE}", f"misses or garbles {error}") from None
     images = mapped["train_x"].dtype == np.uint8
@@ -105,6 +123,8 @@ def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
         test=Examples(x=mapped["test_x"], y=mapped["test_y"]),
         mean=mean.reshape(shape),
         std=std.reshape(shape),
+        normalized=bool(stated["normalized"]),
+        remarks=remarks,
     )
 
 

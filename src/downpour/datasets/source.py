@@ -27,7 +27,9 @@ class Arrays:
     `x` is images where it is uint8 with 3 or 4 dimensions ([n, h, w], [n, h, w, c] or
     [n, c, h, w]), and numbers otherwise ([n, ...]). `y` is class numbers [n] or [n, 1], or zeros
     and ones [n, k]. `mean` and `std` are a well-known set's usual ones, per channel of values
-    scaled to 0..1; absent, they are computed from the training set. `files` were read besides
+    scaled to 0..1; absent, they are computed from the training set. `normalize` says whether that
+    is to be done: amounts are, names such as token ids must not be; None where nobody has said so,
+    which is enough for images and for numbers that are no integers. `files` were read besides
     those that `Found` knows of; None where that cannot be known, so that what was decoded once may
     not be taken for what would be decoded now.
     """
@@ -38,6 +40,7 @@ class Arrays:
     test_y: NDArray[Any]
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    normalize: bool | None = None
     files: tuple[Path, ...] | None = ()
 
 

@@ -170,6 +170,9 @@ class Recorder:
             split_seconds=made.split_seconds,
             bytes=made.model.size_bytes,
             parameters=made.parameters,
+            dataset=made.dataset_key,
+            understood=made.dataset.understood,
+            remarks=made.dataset.remarks,
             numeric_class=str(made.numeric_class),
         )
         self._write(event.experiment, now, fact)

@@ -119,7 +119,8 @@ class Result:
     changing the spec. `model_file` is the final model, where the experiment is finished and its
     folder known. Seconds of what has not happened yet are 0.
     `stragglers` sums the epochs up, where another policy than waiting was used or work was lost.
-    `numeric_classes` names who computed in which: the workers whose updates counted, and the
+    `dataset` says what the examples were taken for, and on further lines what is strange about
+    them. `numeric_classes` names who computed in which: the workers whose updates counted, and the
     manager that drew the initial model, where they train on the processor as it does.
     """
 
@@ -143,6 +144,7 @@ class Result:
     model_file: Path | None
     stragglers: Stragglers | None = None
     numeric_classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    dataset: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Result:
@@ -304,6 +306,7 @@ def _folded(record: Sequence[tuple[float, Fact]], folder: Path | None) -> Result
         model_file=folder / finished.file if folder and finished else None,
         stragglers=stragglers_of(costs.values()) if costs else None,
         numeric_classes=told.numeric_classes(),
+        dataset=(prepared.understood, *prepared.remarks) if prepared.understood else (),
     )
 
 

@@ -45,6 +45,7 @@ def result_table(result: Result) -> RenderableType:
         ("evaluation\ns", seconds([r.evaluate_seconds or None for r in rounds])),
     ]
     parts: list[RenderableType] = [_heading(result)]
+    parts += [Text(line, style="dim", overflow="fold") for line in result.dataset]
     if rounds:
         parts.append(_table(columns))
     if _policy(result) != "wait" and result.stragglers:

@@ -53,6 +53,8 @@ class Prepared:
     """Dataset, split and initial model are ready; `bytes` is the model file's size.
 
     `numeric_class` is the manager's, which has drawn the initial model; empty in old records.
+    `dataset` is the key of what was prepared, `understood` what it was taken for, in words, and
+    `remarks` what is strange about it.
     """
 
     train_samples: int
@@ -64,6 +66,9 @@ class Prepared:
     bytes: int
     parameters: int
     numeric_class: str = ""
+    dataset: str = ""
+    understood: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
