@@ -76,6 +76,9 @@ BLAMELESS = frozenset(
 )
 """What costs a task no retry: nothing was tried, or it was taken back."""
 
+REPEATABLE = frozenset({FailureKind.NON_FINITE, FailureKind.TASK})
+"""What may follow from the task alone; where it does, every worker fails alike."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:

@@ -291,10 +291,19 @@ class Surroundings(RuleBasedStateMachine):
             self._done(self.effects.pop(0))
         elif busy and busy[0][1] is not None:
             self._publish(busy[0][0], busy[0][1])
+        elif self._any_waits():
+            self.now_seconds += 1.0
+            self._beat("dot", mentions=True, step=1, saved=None)
+            self._happen(on.Tick)
         else:
             return False
         check_invariants(self.scheduler)
         return True
+
+    def _any_waits(self) -> bool:
+        """Whether a shard waits for the shared directory to work again."""
+        current = self.scheduler.active.round if self.scheduler.active else None
+        return current is not None and bool(current.waiting)
 
     def _beat(self, worker: str, *, mentions: bool, step: int, saved: int | None) -> None:
         known = self.scheduler.workers.get(worker)

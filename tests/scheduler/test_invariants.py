@@ -10,8 +10,10 @@ import pytest
 from downpour.scheduler import Scheduler
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
+from downpour.scheduler.failures import Failure
 from downpour.scheduler.invariants import check_invariants
 from downpour.scheduler.round import Round
+from downpour.values import FailureKind
 
 if TYPE_CHECKING:
     from tests.scheduler.conftest import Make
@@ -83,7 +85,7 @@ def forgotten_worker(scheduler: Scheduler) -> None:
 
 def too_many_failures(scheduler: Scheduler) -> None:
     """Let a task fail more often than the spec allows."""
-    one(scheduler)[1].tasks[2].failures = 99
+    one(scheduler)[1].tasks[2].failed = [Failure(FailureKind.LOST, "gone")] * 99
 
 
 def standstill(scheduler: Scheduler) -> None:

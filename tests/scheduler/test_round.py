@@ -9,10 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.errors import IllegalTransition
+from downpour.scheduler.failures import Failure
 from downpour.scheduler.round import Round
+from downpour.values import FailureKind
 
 if TYPE_CHECKING:
     from tests.scheduler.conftest import Make
+
+
+LOST = Failure(FailureKind.LOST, "silent")
 
 
 def offered(current: Round, count: int = 100) -> list[int]:
@@ -45,8 +50,8 @@ def test_a_shard_that_came_back_is_offered_again() -> None:
     current = Round("one", 0, (10, 20, 30))
     for shard in range(3):
         current.assign(shard, f"w{shard}", 0.0)
-    current.give_up(2, "w2", counts=False)
-    current.give_up(0, "w0", counts=True)
+    current.give_up(2, "w2", None)
+    current.give_up(0, "w0", LOST)
     assert offered(current) == [0, 2]
     assert [offer.failed_on for offer in current.pending(2)] == [("w0",), ()]
     assert [task.failures for task in current.tasks] == [1, 0, 0]
@@ -56,7 +61,7 @@ def test_a_late_answer_takes_a_pending_shard_from_the_offer(make: Make) -> None:
     """An attempt that was given up may still publish, and then nobody need try again."""
     current = Round("one", 0, (10, 20))
     attempt = current.assign(0, "ann", 0.0)
-    current.give_up(0, "ann", counts=True)
+    current.give_up(0, "ann", LOST)
     current.publish(attempt, "ann", make.update("late"), 9.0)
     assert offered(current) == [1]
     assert not current.tasks[0].welcomes(attempt)
@@ -67,7 +72,7 @@ def test_a_refused_attempt_is_not_welcome_again(make: Make) -> None:
     current = Round("one", 0, (10,))
     first = current.assign(0, "ann", 0.0)
     current.publish(first, "ann", make.update("bad"), 1.0)
-    current.refuse(0)
+    current.refuse(0, "altered")
     second = current.assign(0, "bob", 2.0)
     task = current.tasks[0]
     assert (task.welcomes(first), task.welcomes(second)) == (False, True)
@@ -78,9 +83,9 @@ def test_what_was_made_before_a_refused_update_comes_too_late(make: Make) -> Non
     """It was removed when it came second; a manager that was restarted knows nothing of that."""
     current = Round("one", 0, (10,))
     slow = current.assign(0, "ann", 0.0)
-    current.give_up(0, "ann", counts=False)
+    current.give_up(0, "ann", None)
     current.publish(current.assign(0, "bob", 1.0), "bob", make.update("bad"), 2.0)
-    current.refuse(0)
+    current.refuse(0, "altered")
     anew = current.assign(0, "ann", 3.0)
     task = current.tasks[0]
     assert (task.welcomes(slow), task.welcomes(anew)) == (False, True)
@@ -101,7 +106,7 @@ def test_a_shard_may_have_several_workers(make: Make) -> None:
     current = Round("one", 0, (10, 20))
     current.assign(0, "ann", 0.0)
     second = current.assign(0, "bob", 1.0)
-    current.give_up(0, "ann", counts=True)
+    current.give_up(0, "ann", LOST)
     assert (offered(current), current.tasks[0].held_by) == ([1], {"bob": second})
     third = current.assign(0, "cid", 2.0)
     current.publish(third, "cid", make.update("first"), 3.0)
@@ -122,7 +127,7 @@ def test_every_idle_worker_finds_a_shard_it_did_not_fail_on() -> None:
     current = Round("one", 0, (10,) * 10)
     for shard in (0, 1, 2):
         current.assign(shard, "bob", 0.0)
-        current.give_up(shard, "bob", counts=True)
+        current.give_up(shard, "bob", LOST)
     assert current.enough_for(dict.fromkeys(["ann"]).keys()) == 1
     assert current.enough_for(dict.fromkeys(["ann", "bob"]).keys()) == 5
 
@@ -136,7 +141,7 @@ def test_the_offer_is_always_the_pending_tasks(steps: list[tuple[int, str]]) -> 
         if step == "assign" and state == "pending":
             current.assign(shard, "ann", 0.0)
         elif step == "back" and state == "running":
-            current.give_up(shard, "ann", counts=True)
+            current.give_up(shard, "ann", LOST)
         plain = [task.shard for task in current.tasks if task.life.state == "pending"]
         assert offered(current) == plain
         assert offered(current, 2) == plain[:2]

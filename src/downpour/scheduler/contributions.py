@@ -9,6 +9,7 @@ from __future__ import annotations
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.books import Books, Found
+from downpour.scheduler.failures import Failure, failed_alike, wait_seconds
 from downpour.scheduler.round import Round, Task, files_of
 from downpour.scheduler.turns import Turns
 from downpour.scheduler.workers import Worker
@@ -137,17 +138,43 @@ class Contributions:
                 reason=reason,
             )
         )
-        found.round.give_up(attempt.shard, worker, counts=failure not in BLAMELESS)
+        self.take_back(found.round, attempt.shard, worker, Failure(failure, reason))
         self.fail_if_hopeless(found, reason)
 
+    def take_back(self, current: Round, shard: int, worker: str, failure: Failure) -> None:
+        """Take a task from its worker; where its files were at fault, it waits for better ones."""
+        current.give_up(shard, worker, None if failure.kind in BLAMELESS else failure)
+        if failure.kind is FailureKind.STORE:
+            self._let_wait(current, shard)
+
+    def refuse(self, current: Round, shard: int, reason: str) -> None:
+        """Take a published task back, whose update cannot be used."""
+        current.refuse(shard, reason)
+        self._let_wait(current, shard)
+
+    def _let_wait(self, current: Round, shard: int) -> None:
+        task = current.tasks[shard]
+        if task.life.state == "pending":
+            seconds = wait_seconds(task.failed) * self._books.options.patience
+            current.wait(shard, self._books.now_seconds + seconds)
+
     def fail_if_hopeless(self, found: Found, reason: str) -> None:
-        """End the experiment where a task has failed too often."""
+        """End the experiment where a task has failed too often, or would fail everywhere."""
         failures = found.task.failures
+        if self._would_fail_everywhere(found.task):
+            self._turns.fail(found.experiment, _as_everywhere(found, reason))
+            return
         if failures > found.experiment.spec.retries:
             workers = ", ".join(dict.fromkeys(found.task.offer.failed_on))
             times = f"{failures} times" if failures > 1 else "once"
             story = f"shard {found.task.shard} of round {found.round.number + 1} failed {times}"
             self._turns.fail(found.experiment, f"{story} (on {workers}), last: {reason}")
+
+    def _would_fail_everywhere(self, task: Task) -> bool:
+        """Whether it failed alike on two workers, or twice on the only one that is here."""
+        alike = failed_alike(task.failed, task.offer.failed_on)
+        enough = 1 if len(self._books.workers) == 1 else 2
+        return len(alike) > 1 and len(set(alike)) >= enough
 
     def aggregate_if_complete(self, current: Round) -> None:
         """Ask for the next model version once every shard that is wanted has its update."""
@@ -174,3 +201,15 @@ class Contributions:
         if experiment is not None and experiment.knows(attempt):
             files = (f for f in files_of(update) if not experiment.needs(attempt.shard, f))
             self._books.discard(experiment.name, tuple(files))
+
+
+def _as_everywhere(found: Found, reason: str) -> str:
+    """Say that a task cannot succeed, and what to change first."""
+    task, spec = found.task, found.experiment.spec
+    workers = list(dict.fromkeys(failed_alike(task.failed, task.offer.failed_on)))
+    where = f"on {' and '.join(workers)}" if len(workers) > 1 else f"twice on {workers[0]}"
+    story = f"shard {task.shard} of round {found.round.number + 1} failed alike {where}"
+    said = f"{story}, so this is deterministic: {reason}"
+    if task.failed[-1].kind is FailureKind.NON_FINITE:
+        said += f"; lower learning_rate first (it is {spec.learning_rate:g})"
+    return said

@@ -62,6 +62,7 @@ class Directing:
         if self.at_rest:
             return
         self._ask_again(experiment, current)
+        current.offer_again(self._books.now_seconds)
         policy = POLICIES[experiment.spec.policy]
         waiting = current.any_pending and self._books.workers.any_idle
         if not waiting and not (policy.watches and self._may_have_news(event)):

@@ -107,8 +107,11 @@ def _round(experiment: Experiment, current: Round) -> Iterator[str]:
     if current.published != states.count("published"):
         yield f"{who} counts {current.published} published, its tasks say {states}"
     offered = [offer.shard for offer in current.pending(len(states))]
-    if offered != [shard for shard, state in enumerate(states) if state == "pending"]:
+    pending = [shard for shard, state in enumerate(states) if state == "pending"]
+    if offered != [shard for shard in pending if shard not in current.waiting]:
         yield f"{who} offers the shards {offered}, its tasks say {states}"
+    if not current.waiting <= set(pending):
+        yield f"{who} lets the shards {sorted(current.waiting)} wait, its tasks say {states}"
     if current.any_pending != bool(offered):
         yield f"{who} does not know whether a task is pending"
     if experiment.ready and current.complete != current.aggregating:

@@ -16,9 +16,9 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.core import Scheduler
 from downpour.scheduler.experiment import Experiment
+from downpour.scheduler.failures import Failure
 from downpour.scheduler.round import Round, Task
 from downpour.values import (
-    BLAMELESS,
     AttemptId,
     Evaluation,
     PublishedFile,
@@ -220,10 +220,10 @@ class Replay(Scheduler):
         current = self._round_of(entry.attempt)
         if current.tasks[entry.attempt.shard].life.state == "published":
             current.aggregating = False
-            current.refuse(entry.attempt.shard)
+            self.contributions.refuse(current, entry.attempt.shard, entry.reason)
         else:
-            counts = entry.failure not in BLAMELESS
-            current.give_up(entry.attempt.shard, entry.worker, counts=counts)
+            failure = Failure(entry.failure, entry.reason)
+            self.contributions.take_back(current, entry.attempt.shard, entry.worker, failure)
         found = self.find(entry.attempt)
         if found is not None:  # the conclusion that followed may not have been kept any more
             self.contributions.fail_if_hopeless(found, entry.reason)

@@ -13,9 +13,10 @@ from dataclasses import replace
 from operator import neg
 from statistics import median
 
+from downpour.scheduler.failures import Failure
 from downpour.scheduler.lifecycle import TASK, Lifecycle
 from downpour.stragglers import PendingTask
-from downpour.values import AttemptId, PublishedFile, Snapshot, Update
+from downpour.values import AttemptId, FailureKind, PublishedFile, Snapshot, Update
 
 
 class Task:
@@ -34,7 +35,7 @@ class Task:
         self.life = Lifecycle(f"task round {round_number} shard {shard}", TASK, "pending")
         self.offer = PendingTask(shard=shard, samples=samples)
         self.assigned_at_seconds: list[float] = []
-        self.failures = 0
+        self.failed: list[Failure] = []
         self.first_to_count = 0
         self.held_by: dict[str, AttemptId] = {}
         self.snapshot: Snapshot | None = None
@@ -44,6 +45,11 @@ class Task:
         self.worker: str | None = None
         self.attempt: AttemptId | None = None
         self.update: Update | None = None
+
+    @property
+    def failures(self) -> int:
+        """How often it has failed, which is what its retries are for."""
+        return len(self.failed)
 
     @property
     def attempts(self) -> int:
@@ -98,6 +104,7 @@ class Round:
         self.tasks = [Task(self.number, shard, samples) for shard, samples in sizes]
         # The lowest shard last: it goes first, and a list gives its last entry away for nothing.
         self._pending = list(reversed(range(len(self.tasks))))
+        self._waiting: dict[int, float] = {}
 
     @property
     def complete(self) -> bool:
@@ -111,7 +118,7 @@ class Round:
 
     @property
     def any_pending(self) -> bool:
-        """Whether some shard has nobody training it."""
+        """Whether some shard has nobody training it, and does not have to wait."""
         return bool(self._pending)
 
     def pending(self, count: int) -> tuple[PendingTask, ...]:
@@ -167,8 +174,8 @@ class Round:
         self.published += 1
         self.last_update_at_seconds = at_seconds
 
-    def give_up(self, shard: int, worker: str, *, counts: bool) -> None:
-        """Take a running task from a worker; `counts` says whether that was its attempt's failure.
+    def give_up(self, shard: int, worker: str, failure: Failure | None) -> None:
+        """Take a running task from a worker; None where that was not its attempt's failure.
 
         Where nobody else holds it, it is pending again.
         """
@@ -176,8 +183,8 @@ class Round:
         task.life.step("lose" if len(task.held_by) > 1 else "give-up")
         del task.held_by[worker]
         task.leaving.pop(worker, None)
-        if counts:
-            self._blame(task, worker)
+        if failure is not None:
+            self._blame(task, worker, failure)
         if not task.held_by:
             insort(self._pending, shard, key=neg)
 
@@ -202,13 +209,13 @@ class Round:
             task.leaving.clear()
             self.dropped += 1
 
-    def refuse(self, shard: int) -> None:
+    def refuse(self, shard: int, reason: str) -> None:
         """Take a published task back, because its update cannot be used."""
         task = self.tasks[shard]
         task.life.step("refuse")
         task.first_to_count = task.attempts  # what came second meanwhile was removed
         if task.worker is not None:
-            self._blame(task, task.worker)
+            self._blame(task, task.worker, Failure(FailureKind.STORE, reason))
         task.offer = replace(task.offer, saved=0.0)
         task.worker = task.attempt = task.update = None
         self.published -= 1
@@ -239,10 +246,27 @@ class Round:
         known = [task.overhead_seconds for task in self.tasks]
         return median([found for found in known if found is not None] or [0.0])
 
-    def _blame(self, task: Task, worker: str) -> None:
-        task.failures += 1
+    def wait(self, shard: int, until_seconds: float) -> None:
+        """Offer a pending task to nobody for a while."""
+        self._no_longer_pending(shard)
+        self._waiting[shard] = until_seconds
+
+    def offer_again(self, at_seconds: float) -> None:
+        """Offer the tasks whose wait is over."""
+        for shard in [one for one, until in self._waiting.items() if until <= at_seconds]:
+            del self._waiting[shard]
+            insort(self._pending, shard, key=neg)
+
+    @property
+    def waiting(self) -> KeysView[int]:
+        """Shards that are pending, and not yet offered to anybody."""
+        return self._waiting.keys()
+
+    def _blame(self, task: Task, worker: str, failure: Failure) -> None:
+        task.failed.append(failure)
         task.offer = replace(task.offer, failed_on=(*task.offer.failed_on, worker))
         self._failed_on[worker] += 1
 
     def _no_longer_pending(self, shard: int) -> None:
-        del self._pending[bisect_left(self._pending, -shard, key=neg)]
+        if self._waiting.pop(shard, None) is None:
+            del self._pending[bisect_left(self._pending, -shard, key=neg)]

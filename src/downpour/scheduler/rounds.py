@@ -110,7 +110,7 @@ class Rounds:
         worker, attempt, update = task.worker, task.attempt, task.update
         if worker is None or attempt is None or update is None:
             return
-        found.round.refuse(task.shard)
+        self._contributions.refuse(found.round, task.shard, reason)
         self._books.do(
             do.GiveUp(
                 cause=self._books.cause,

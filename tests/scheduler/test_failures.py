@@ -1,0 +1,150 @@
+"""What cannot succeed is not tried again, and what may succeed later is not tried at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downpour.scheduler import Scheduler, SchedulerOptions
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.scheduler.invariants import check_invariants
+from downpour.values import FailureKind
+
+if TYPE_CHECKING:
+    from tests.scheduler.conftest import Make
+
+NAN = "the loss became NaN or infinite by step 3 of 9"
+KEY = "KeyError: 'x' (mine.py:12) at step 0"
+
+
+class Stage:
+    """One shard, three retries, and some workers; an attempt fails as soon as it is made."""
+
+    def __init__(self, make: Make, *workers: str, patience: float = 1.0, shards: int = 1) -> None:
+        self.core = Scheduler(SchedulerOptions(patience=patience))
+        self.assigned: list[do.Assign] = []
+        self.ended: list[do.Conclude] = []
+        spec = make.spec(shards=shards, epochs=1, learning_rate=0.5)
+        sizes, model = (1,) * shards, make.file("m0")
+        for worker in workers:
+            self.happen(on.WorkerJoined(at_seconds=0.0, worker=worker))
+        self.happen(on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec))
+        self.happen(
+            on.Prepared(
+                at_seconds=0.0, experiment="e", dataset="d", shard_samples=sizes, model=model
+            )
+        )
+
+    def happen(self, event: on.Event) -> None:
+        """Let the core take in an event."""
+        for command in self.core.handle(event):
+            if isinstance(command, do.Assign):
+                self.assigned.append(command)
+            elif isinstance(command, do.Conclude):
+                self.ended.append(command)
+        check_invariants(self.core)
+
+    def fail(self, failure: FailureKind, reason: str, at_seconds: float = 0.0) -> None:
+        """Let the last attempt fail."""
+        last = self.assigned[-1]
+        self.happen(
+            on.AttemptFailed(
+                at_seconds=at_seconds,
+                worker=last.worker,
+                attempt=last.attempt,
+                failure=failure,
+                reason=reason,
+            )
+        )
+
+
+@pytest.mark.parametrize("kind", [FailureKind.NON_FINITE, FailureKind.TASK])
+def test_what_fails_alike_on_two_workers_would_fail_everywhere(
+    make: Make, kind: FailureKind
+) -> None:
+    """Two trainings, not four; the reason says why nobody else tries."""
+    stage = Stage(make, "w1", "w2", "w3")
+    stage.fail(kind, KEY)
+    stage.fail(kind, KEY)
+    [ended] = stage.ended
+    assert len(stage.assigned) == 2
+    assert ended.reason.startswith(
+        f"shard 0 of round 1 failed alike on w1 and w2, so this is deterministic: {KEY}"
+    )
+
+
+def test_a_deterministic_nan_names_the_learning_rate_first(make: Make) -> None:
+    """It is what usually helps, and the value is there to be lowered."""
+    stage = Stage(make, "w1", "w2")
+    stage.fail(FailureKind.NON_FINITE, NAN)
+    stage.fail(FailureKind.NON_FINITE, NAN)
+    assert stage.ended[0].reason.endswith("; lower learning_rate first (it is 0.5)")
+
+
+def test_where_one_worker_is_all_there_is_two_trainings_are_enough(make: Make) -> None:
+    """Nobody else could tell whether it is the worker."""
+    stage = Stage(make, "w1")
+    stage.fail(FailureKind.TASK, KEY)
+    stage.fail(FailureKind.TASK, KEY)
+    assert "failed alike twice on w1" in stage.ended[0].reason
+
+
+@pytest.mark.parametrize("kind", [FailureKind.STORE, FailureKind.LOST, FailureKind.OUT_OF_MEMORY])
+def test_what_does_not_follow_from_the_task_is_never_alike(make: Make, kind: FailureKind) -> None:
+    """A directory that is away and workers that are lost say nothing of the task."""
+    stage = Stage(make, "w1", "w2", "w3", "w4")
+    for number in range(4):
+        assert not stage.ended
+        stage.fail(kind, "the same words", at_seconds=100.0 * number)
+        stage.happen(on.WorkerJoined(at_seconds=100.0 * (number + 1), worker="w1"))
+    assert "failed 4 times" in stage.ended[0].reason
+
+
+def test_at_another_step_it_is_another_failure(make: Make) -> None:
+    """Then it does not repeat, and another worker may fare better."""
+    stage = Stage(make, "w1", "w2", "w3", "w4")
+    for step in range(4):
+        assert not stage.ended
+        stage.fail(FailureKind.TASK, f"KeyError: 'x' at step {step}")
+    assert "failed 4 times" in stage.ended[0].reason
+
+
+def test_a_shard_whose_files_failed_waits_longer_each_time(make: Make) -> None:
+    """Its retries are not used up within a moment; half a second, one, two, times the patience."""
+    stage = Stage(make, "w1", "w2", "w3", "w4", patience=2.0)
+    now = 0.0
+    for wait in (1.0, 2.0, 4.0):
+        stage.fail(FailureKind.STORE, "Input/output error", at_seconds=now)
+        before = len(stage.assigned)
+        for worker in ("w1", "w2", "w3", "w4"):
+            stage.happen(
+                on.HeartbeatReceived(
+                    at_seconds=now + wait - 0.1, worker=worker, running=(), system=make.system()
+                )
+            )
+        stage.happen(on.Tick(at_seconds=now + wait - 0.1))
+        assert len(stage.assigned) == before
+        now += wait
+        stage.happen(on.Tick(at_seconds=now))
+        assert len(stage.assigned) == before + 1
+    assert not stage.ended
+
+
+def test_only_the_shard_whose_files_failed_waits(make: Make) -> None:
+    """Everybody else goes on, its worker too."""
+    stage = Stage(make, "w1", shards=3)
+    stage.fail(FailureKind.STORE, "Input/output error")
+    assert [one.attempt.shard for one in stage.assigned] == [0, 1]
+
+
+def test_a_late_update_of_a_shard_that_waits_counts(make: Make) -> None:
+    """It is pending like any other that nobody has."""
+    stage = Stage(make, "w1")
+    first = stage.assigned[0].attempt
+    stage.fail(FailureKind.STORE, "Input/output error")
+    update = make.update("u")
+    stage.happen(on.UpdatePublished(at_seconds=0.1, worker="w1", attempt=first, update=update))
+    assert stage.core.experiments["e"].round is not None
+    assert stage.core.experiments["e"].round.complete
