@@ -403,7 +403,12 @@ class Worker(Process):
         seconds = self.clock.now_seconds - running.set_out_at
         if self.fails_next:
             self.fails_next -= 1
-            self._fail(running, FailureKind.NON_FINITE, "the loss is not finite")
+            # Its machine is at fault and not the task, so it fails like no other attempt.
+            self._fail(
+                running,
+                FailureKind.NON_FINITE,
+                f"the loss of {self.host} is not finite in {running.attempt}",
+            )
         elif self._enter(running, "publishing"):
             self._publish(running, update, seconds)
 
