@@ -34,8 +34,10 @@ from common import Row, command_line, folders, show
 
 import downpour
 from downpour.rpc import ManagerClient, parse_address, serve_worker
-from downpour.rpc.messages import Task
+from downpour.rpc.messages import IndicesFile, Task
+from downpour.spec import Spec
 from downpour.store import SharedDirectory, decode, encode, layout
+from downpour.training.batches import work_of
 from downpour.values import NumericClass, Update
 from downpour.worker.agent import WorkerAgent
 from downpour.worker.control import TaskCancelled, TaskControl
@@ -57,10 +59,14 @@ class Sleeper:
         store, number = self._shared.store(task.id.experiment), task.id
         name = layout.attempt_name("update", number, secrets.token_hex(3))
         model = decode(store.read(task.model), task.model.name).tensors
+        spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
+        indices = task.indices
+        held = indices.count if isinstance(indices, IndicesFile) else len(indices)
+        steps, samples = work_of(spec, held)
         return Update(
             file=store.put_new(name, encode(model, {})),
-            samples=1,
-            steps=1,
+            samples=samples,
+            steps=steps,
             loss=1.0,
             load_seconds=0.0,
             train_seconds=self._task_seconds,

@@ -17,9 +17,10 @@ import pytest
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import PROTOCOL, ManagerClient, parse_address, serve_worker
-from downpour.rpc.messages import Registration, Status, Task, WorkerInfo
+from downpour.rpc.messages import IndicesFile, Registration, Status, Task, WorkerInfo
 from downpour.spec import Spec
 from downpour.store import SharedDirectory, attempt_name, decode, encode
+from downpour.training.batches import work_of
 from downpour.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
 from downpour.version import VERSION
 
@@ -95,7 +96,22 @@ class FakeWorker:
 
     def report(self, task: Task, file: PublishedFile, loss: float = 1.0) -> None:
         """Report an update."""
-        self.client.report_update(self.name, task.id, update_of(file, loss))
+        self.client.report_update(self.name, task.id, self.update(task, file, loss))
+
+    def update(self, task: Task, file: PublishedFile, loss: float = 1.0) -> Update:
+        """Say of a file what is true of a task's update."""
+        store = self.shared.store(task.id.experiment)
+        spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
+        steps, samples = work_of(spec, _count(task))
+        return Update(
+            file=file,
+            samples=samples,
+            steps=steps,
+            loss=loss,
+            load_seconds=0.0,
+            train_seconds=0.0,
+            publish_seconds=0.0,
+        )
 
     def close(self) -> None:
         """Stop answering."""
@@ -108,17 +124,8 @@ class FakeWorker:
             self.behave(self, task)
 
 
-def update_of(file: PublishedFile, loss: float = 1.0) -> Update:
-    """Make an update of a file."""
-    return Update(
-        file=file,
-        samples=10,
-        steps=1,
-        loss=loss,
-        load_seconds=0.0,
-        train_seconds=0.0,
-        publish_seconds=0.0,
-    )
+def _count(task: Task) -> int:
+    return task.indices.count if isinstance(task.indices, IndicesFile) else len(task.indices)
 
 
 def diligent(worker: FakeWorker, task: Task) -> None:

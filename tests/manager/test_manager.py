@@ -16,7 +16,7 @@ from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc.messages import ExperimentState, Heartbeat, Task
 from downpour.scheduler import events as on
-from downpour.store import decode
+from downpour.store import decode, encode, layout
 from downpour.values import (
     AttemptId,
     FailureKind,
@@ -350,12 +350,13 @@ def test_reports_about_nothing_harm_nobody(cluster: Any) -> None:
     """Updates of unknown experiments, rounds and shards are taken without effect."""
     cluster.join("one")
     experiment = cluster.submit()
-    file = PublishedFile(name="update-x", size_bytes=1, checksum="0" * 32)
     for attempt in (
         AttemptId(experiment="unknown", round=0, shard=0, attempt=0),
         AttemptId(experiment=experiment, round=99, shard=0, attempt=0),
         AttemptId(experiment=experiment, round=0, shard=99, attempt=0),
     ):
+        name = layout.attempt_name("update", attempt, "x")
+        file = PublishedFile(name=name, size_bytes=1, checksum="0" * 32)
         cluster.client.report_update("stranger", attempt, _update(file))
     assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
 
@@ -375,9 +376,12 @@ def test_kept_optimizer_states_follow_their_shard(cluster: Any) -> None:
 
     def keeper(worker: Any, task: Task) -> None:
         arrays = worker.parameters(task)
-        state = worker.publish(task, {"step": np.zeros(1, dtype=np.float32)})
+        name = layout.attempt_name("optimizer", task.id, "x")
+        store = worker.shared.store(task.id.experiment)
+        state = store.put_new(name, encode({"step": np.zeros(1, dtype=np.float32)}, {}))
         published[task.id.round, task.id.shard] = state
-        update = replace(_update(worker.publish(task, arrays)), optimizer_state=state)
+        update = worker.update(task, worker.publish(task, arrays))
+        update = replace(update, optimizer_state=state)
         worker.client.report_update(worker.name, task.id, update)
 
     workers = [cluster.join("one", keeper), cluster.join("two", keeper)]

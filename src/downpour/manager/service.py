@@ -25,6 +25,7 @@ from downpour.errors import (
 from downpour.factory_code import fixed_code
 from downpour.manager import status as views
 from downpour.manager.archive import Archive
+from downpour.manager.claims import check_snapshot, check_update, check_work, credible
 from downpour.manager.driver import Driver
 from downpour.manager.effects import Effects
 from downpour.manager.lookout import Lookout
@@ -133,7 +134,7 @@ class ManagerService:
         event = on.HeartbeatReceived(
             at_seconds=self._now,
             worker=heartbeat.worker,
-            running=heartbeat.running,
+            running=credible(heartbeat.running),
             system=heartbeat.system,
             process=heartbeat.process,
         )
@@ -149,6 +150,8 @@ class ManagerService:
 
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
         """Take an update in; when this returns, it counts or is known not to be needed."""
+        check_update(attempt, update)
+        self._driver.ask(lambda core: check_work(core, attempt, update))
         event = on.UpdatePublished(
             at_seconds=self._now, worker=worker, attempt=attempt, update=update
         )
@@ -165,6 +168,7 @@ class ManagerService:
 
     def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
         """Take in where an attempt has stopped; when this returns, another one can go on there."""
+        check_snapshot(attempt, snapshot)
         event = on.HandedOver(
             at_seconds=self._now, worker=worker, attempt=attempt, snapshot=snapshot
         )

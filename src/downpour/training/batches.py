@@ -66,6 +66,13 @@ def samples_in(batches: int, samples: int, batch_size: int) -> int:
     return samples if everything else batches * batch_size
 
 
+def work_of(spec: Spec, samples: int) -> tuple[int, int]:
+    """Return how many steps a task at a shard of so many examples takes, and how many it sees."""
+    batches = batches_in(samples, spec.batch_size)
+    steps = batches if spec.local_steps is None else min(batches, spec.local_steps)
+    return steps, samples_in(steps, samples, spec.batch_size)
+
+
 def _stratified(classes: Indices, tie_order: Indices, batch_size: int) -> Indices:
     """Return the positions of `classes` (numbers from 0 on, in random order) batch by batch."""
     by_class = np.argsort(classes, kind="stable")

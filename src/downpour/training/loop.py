@@ -24,7 +24,7 @@ from downpour.datasets import PreparedDataset
 from downpour.errors import FileCorrupt, NonFinite
 from downpour.spec import Spec
 from downpour.training import numerics
-from downpour.training.batches import batch_order, batches_in, samples_in
+from downpour.training.batches import batch_order, samples_in, work_of
 from downpour.training.feed import Feed
 from downpour.training.objective import batch_loss
 from downpour.training.optimizers import load_optimizer, make_optimizer, optimizer_arrays
@@ -99,9 +99,7 @@ class ShardTraining:
     @property
     def steps_total(self) -> int:
         """Optimizer steps of the whole task: the shard's batches, or `local_steps` if fewer."""
-        batches = batches_in(len(self._order), self._spec.batch_size)
-        limit = self._spec.local_steps
-        return batches if limit is None else min(batches, limit)
+        return work_of(self._spec, len(self._order))[0]
 
     @property
     def samples(self) -> int:

@@ -123,9 +123,9 @@ class Iface(object):
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """
-        Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page holds as
-        many lines as there are, up to 4 MiB and at least one: go on at `next_line`, and stop where a page
-        without lines says that the experiment has ended.
+        Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page has
+        at most 1000 lines and about 4 MB, but at least one line where there is one: go on at `next_line`,
+        and stop where a page without lines says that the experiment has ended.
 
         Parameters:
          - experiment
@@ -520,9 +520,9 @@ class Client(Iface):
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """
-        Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page holds as
-        many lines as there are, up to 4 MiB and at least one: go on at `next_line`, and stop where a page
-        without lines says that the experiment has ended.
+        Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page has
+        at most 1000 lines and about 4 MB, but at least one line where there is one: go on at `next_line`,
+        and stop where a page without lines says that the experiment has ended.
 
         Parameters:
          - experiment

@@ -1,0 +1,95 @@
+"""What a worker claims is checked against what the manager knows, and harms nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from downpour.errors import DownpourError, Refused
+from downpour.rpc.messages import ExperimentState, Heartbeat, Task
+from downpour.store import layout
+from downpour.values import AttemptId, Progress, PublishedFile, Snapshot, Update
+from tests.manager.conftest import CALM, diligent
+
+if TYPE_CHECKING:
+    from tests.manager.conftest import FakeWorker
+
+Claim = Callable[[Update], Update]
+
+
+CLAIMS: dict[str, Claim] = {
+    "update.samples": lambda update: replace(update, samples=update.samples * 1000),
+    "update.steps": lambda update: replace(update, steps=update.steps + 1),
+    "update.loss": lambda update: replace(update, loss=float("nan")),
+    "update.optimizer_state": lambda update: replace(update, optimizer_state=update.file),
+}
+
+
+@pytest.mark.parametrize("field", CLAIMS)
+def test_what_does_not_follow_from_the_task_is_refused(cluster: Any, field: str) -> None:
+    """The field is named; told truly, the same update counts."""
+    refusals = []
+
+    def boastful(worker: FakeWorker, task: Task) -> None:
+        update = worker.update(task, worker.publish(task, worker.parameters(task)))
+        with pytest.raises(DownpourError, match=r"loss|refuse|update") as refusal:
+            worker.client.report_update(worker.name, task.id, CLAIMS[field](update))
+        refusals.append(str(refusal.value))
+        worker.client.report_update(worker.name, task.id, update)
+
+    cluster.join("one", boastful)
+    experiment = cluster.submit()
+    assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
+    assert refusals
+    assert all(field.split(".")[1] in refusal for refusal in refusals)
+
+
+def test_no_file_of_others_can_be_reported_away(cluster: Any) -> None:
+    """Journal, record, spec, models and other attempts' files are nobody's update or snapshot."""
+    named, taken = set[str](), list[str]()
+
+    def greedy(worker: FakeWorker, task: Task) -> None:
+        late = replace(task.id, round=0, shard=0, attempt=0)
+        for path in worker.shared.experiment_path(task.id.experiment).iterdir():
+            for attempt in (task.id, late):
+                if _task_of(path.name) != (attempt.round, attempt.shard):
+                    named.add(path.name.partition("-")[0])
+                    taken.extend(claims_taken(worker, task, attempt, path.name))
+        diligent(worker, task)
+
+    cluster.join("one", greedy)
+    experiment = cluster.submit(epochs=3)
+    assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
+    assert named >= {"journal", "record.jsonl", "spec.toml", "model", "update"}
+    assert not taken
+    there = {path.name for path in cluster.shared.experiment_path(experiment).iterdir()}
+    assert {"spec.toml", "record.jsonl", "model.safetensors"} < there
+    assert any(name.startswith("journal") for name in there)
+    assert not [line for line in cluster.record(experiment) if '"saved"' in line]
+
+
+def claims_taken(worker: FakeWorker, task: Task, attempt: AttemptId, name: str) -> list[str]:
+    """Claim a file for an attempt in every way there is; returns what was not refused."""
+    file = PublishedFile(name=name, size_bytes=1, checksum="0" * 32)
+    snapshot = Snapshot(file=file, steps_done=1, steps_total=9)
+    progress = Progress(
+        attempt=attempt, steps_done=1, steps_total=9, elapsed_seconds=1.0, snapshot=snapshot
+    )
+    worker.client.heartbeat(Heartbeat(worker=worker.name, running=(progress,), system=CALM))
+    taken = []
+    with suppress(Refused):
+        worker.client.report_update(worker.name, attempt, worker.update(task, file))
+        taken.append(f"{name} as update of {attempt}")
+    with suppress(Refused):
+        worker.client.report_hand_over(worker.name, attempt, snapshot)
+        taken.append(f"{name} as snapshot of {attempt}")
+    return taken
+
+
+def _task_of(name: str) -> tuple[int, int] | None:
+    parsed = layout.parse_name(name)
+    return (parsed.round, parsed.shard) if isinstance(parsed, layout.AttemptName) else None
