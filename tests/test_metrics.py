@@ -6,7 +6,7 @@ import gc
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.error import URLError
@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from downpour import metrics
 from downpour.credentials import Credentials
 from downpour.errors import Refused, SpecError
 from downpour.metrics import MetricsEndpoint, Timing, counter, gauge, summary
@@ -116,6 +117,61 @@ def test_who_says_nothing_holds_up_nobody() -> None:
         with socket.create_connection((host, int(port))) as silent:
             assert scraped(url)["downpour_level",] == 0.5
             silent.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_request_has_a_few_kilobytes_and_not_more() -> None:
+    """Longer headers than anybody needs are not read: the connection ends without an answer."""
+    with serving() as url, connected(url) as stranger:
+        with suppress(ConnectionError):
+            stranger.sendall(b"GET /metrics HTTP/1.1\r\n")
+            for number in range(60):
+                stranger.sendall(b"X-%d: %s\r\n" % (number, b"x" * 300))
+            stranger.sendall(b"\r\n")
+        assert b"downpour_level" not in rest_of(stranger)
+        assert scraped(url)
+
+
+def test_a_request_that_comes_a_byte_at_a_time_ends_at_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each byte would be in time, and all of them together are not."""
+    monkeypatch.setattr(metrics, "_PATIENCE_SECONDS", 0.3)
+    with serving() as url, connected(url) as stranger, suppress(ConnectionError):
+        while True:
+            stranger.sendall(b"G")
+            stranger.settimeout(0.05)
+            with suppress(TimeoutError):
+                assert stranger.recv(1) == b""
+                break
+
+
+def test_only_a_few_are_served_at_a_time() -> None:
+    """Who comes when all places are taken is hung up on; a place that is left is free again."""
+    with serving() as url:
+        strangers = [connected(url) for _ in range(metrics._CONNECTIONS_MAX)]
+        with connected(url) as one_more:
+            assert not rest_of(one_more)
+        for stranger in strangers:
+            stranger.close()
+        while True:
+            with suppress(OSError):
+                assert scraped(url)
+                break
+
+
+def connected(url: str) -> socket.socket:
+    """Connect to an endpoint, and say nothing yet."""
+    host, _, port = url.removeprefix("http://").removesuffix("/metrics").rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def rest_of(stranger: socket.socket) -> bytes:
+    """Return what the other side still says before it hangs up."""
+    said = b""
+    with suppress(ConnectionError):
+        while part := stranger.recv(65536):
+            said += part
+    return said
 
 
 def test_an_endpoint_that_never_started_leaves_nothing_open() -> None:

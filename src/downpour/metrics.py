@@ -4,11 +4,14 @@ The source is asked at each scrape, in a thread of that connection, and reads wh
 anyway: nothing is counted for the endpoint's sake on the way of a shard. What it raises costs the
 scrape, and nobody else anything. The endpoint listens like the service beside it; where that one
 asks for TLS, so does the endpoint. A token cannot be asked for, because Prometheus knows none of
-our proofs: `docs/security.md` says what that means.
+our proofs: `docs/security.md` says what that means. So a stranger may knock: a few connections are
+served at a time, each for one request of a few kilobytes, and none for longer than its deadline,
+however slowly its bytes come.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import socket
 import sys
@@ -16,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from socketserver import TCPServer, ThreadingMixIn
-from threading import Thread
+from threading import BoundedSemaphore, Thread
 from typing import TYPE_CHECKING, Any, Self
 
 from downpour.rpc import Address, Trust, listen
@@ -29,7 +32,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 10.0
-"""How long a peer may take over its request."""
+"""How long a connection may take, from its beginning to its end."""
+
+_CONNECTIONS_MAX = 8
+"""Prometheus needs one; who comes when all are taken is hung up on."""
+
+_REQUEST_BYTES_MAX = 8192
+"""Of a request line and its headers; Prometheus sends a few hundred."""
 
 Source = Callable[[], "Iterable[Metric]"]
 
@@ -105,7 +114,6 @@ class MetricsEndpoint:
         registry.register(_Collector(source))
         ProcessCollector(registry=registry)
         handler = MetricsHandler.factory(registry)
-        handler.timeout = _PATIENCE_SECONDS  # type: ignore[attr-defined]
         listener = listen(host, port, trust, field="metrics_port")
         address = Address(*listener.getsockname()[:2])
         self.url = f"{'https' if trust.serving else 'http'}://{address}/metrics"
@@ -114,7 +122,7 @@ class MetricsEndpoint:
             listener = trust.serving.wrap_socket(
                 listener, server_side=True, do_handshake_on_connect=False
             )
-        self._server = _Server(listener, handler)
+        self._server = _Server(listener, _frugal(handler))
         self._thread = Thread(target=self._server.serve_forever, name="metrics", daemon=True)
 
     def start(self) -> Self:
@@ -144,8 +152,47 @@ class _Collector:
         yield from self._source()
 
 
+class _Sparing(io.RawIOBase):
+    """Reads one request from a connection: so many bytes, and until a deadline."""
+
+    def __init__(self, connection: socket.socket, ends_at: float) -> None:
+        self._connection = connection
+        self._ends_at = ends_at
+        self._left = _REQUEST_BYTES_MAX
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_seconds = self._ends_at - time.monotonic()
+        if left_seconds <= 0:
+            raise TimeoutError("took too long over its request")
+        self._connection.settimeout(left_seconds)
+        count = self._connection.recv_into(buffer, min(len(buffer), self._left))
+        self._left -= count
+        return count  # at the limit it is 0, which reads as the end of what was sent
+
+
+def _frugal(handler: Any) -> Any:
+    """Return a handler that takes one request a connection, and spends little on it."""
+
+    class Frugal(handler):  # type: ignore[misc]
+        timeout = _PATIENCE_SECONDS
+        wbufsize = -1
+
+        def setup(self) -> None:
+            super().setup()
+            ends_at = time.monotonic() + _PATIENCE_SECONDS
+            self.rfile = io.BufferedReader(_Sparing(self.connection, ends_at), 1024)
+
+        def handle(self) -> None:
+            self.handle_one_request()
+
+    return Frugal
+
+
 class _Server(ThreadingMixIn, TCPServer):
-    """Answers each connection in a thread of its own, over a socket that listens already."""
+    """Answers a few connections at a time, each in a thread, over a socket that listens already."""
 
     daemon_threads = True
 
@@ -153,6 +200,21 @@ class _Server(ThreadingMixIn, TCPServer):
         super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
+        self._free = BoundedSemaphore(_CONNECTIONS_MAX)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin a thread for a connection, where one is free."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, then make room for the next."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say in one line what came of a connection that led to nothing."""
