@@ -97,7 +97,12 @@ def run(
                 if show is not None:
                     show(status)
 
-        return client.wait(experiment, on_status=look, check=cluster.check)
+        try:
+            return client.wait(experiment, on_status=look, check=cluster.check)
+        except ExperimentFailed as failed:
+            if cluster.log.stat().st_size:
+                failed.reason += f"; see {cluster.log}"
+            raise
 
 
 def spec_of(asked: Asked | None) -> Spec:

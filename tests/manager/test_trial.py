@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from downpour.errors import SpecError
 from downpour.rpc.messages import ExperimentState
 from downpour.training.numeric_class import numeric_class
 from tests.manager.conftest import NUMERICS
@@ -24,7 +25,13 @@ from tests.manager.conftest import NUMERICS
     ],
 )
 def test_what_does_not_train_twice_alike_is_refused_before_any_task(
-    cluster: Any, tmp_path: Path, monkeypatch: Any, body: str, changes: Any, reason: str
+    cluster: Any,
+    tmp_path: Path,
+    monkeypatch: Any,
+    caplog: Any,
+    body: str,
+    changes: Any,
+    reason: str,
 ) -> None:
     """The manager tries two steps itself; the cause is the user's, and the line is theirs."""
     name = f"lab{secrets.token_hex(4)}"
@@ -47,7 +54,19 @@ def test_what_does_not_train_twice_alike_is_refused_before_any_task(
     assert end.state is ExperimentState.FAILED
     assert end.asked_wrongly
     assert re.search(reason, end.reason), end.reason
+    assert end.reason.endswith("; the manager's log has the traceback") == ("IndexError" in reason)
+    assert ("Traceback" in caplog.text) == ("IndexError" in reason)
     assert worker.tasks == []
+
+
+def test_a_device_that_no_worker_has_is_refused_at_once(cluster: Any) -> None:
+    """Where there are no workers yet, one that has it may come."""
+    waiting = cluster.submit(device="cuda")
+    cluster.client.cancel(waiting)
+    cluster.join("one")
+    with pytest.raises(SpecError, match="device = 'cuda': no worker here has one"):
+        cluster.submit(device="cuda")
+    assert [one.experiment for one in cluster.client.list_experiments()] == [waiting]
 
 
 def test_everybodys_numeric_class_is_on_screen_and_the_managers_on_record(cluster: Any) -> None:

@@ -18,6 +18,7 @@ from downpour.rpc.messages import IndicesFile, Task
 from downpour.spec import Spec
 from downpour.store import SharedDirectory, decode
 from downpour.values import PublishedFile
+from downpour.worker.agent import _in_one_line
 from downpour.worker.control import TaskCancelled, TaskControl
 from downpour.worker.task import TaskRunner
 
@@ -189,3 +190,14 @@ def test_other_code_than_was_submitted_is_refused_and_named(
     other = replace(task, id=replace(task.id, experiment="any"), spec=file)
     with pytest.raises(OtherCode, match=r"their_nets\.py is not the code"):
         TaskRunner(shared, "cpu").run(other, TaskControl(other.id))
+
+
+def test_an_error_of_the_users_is_told_with_its_line_and_where_its_traceback_is() -> None:
+    """Equal errors read alike on every worker; what Downpour raises says all there is."""
+    with pytest.raises(ZeroDivisionError) as error:
+        _ = 1 // 0
+    told = _in_one_line(error.value)
+    assert told.startswith("ZeroDivisionError: ")
+    assert "(test_task.py:" in told
+    assert told.endswith("; the worker's log has the traceback")
+    assert _in_one_line(TrainingError("no memory")) == "no memory"

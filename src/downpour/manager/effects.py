@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import assert_never
 
+from downpour.blame import told
 from downpour.errors import (
     DownpourError,
     OtherCode,
@@ -216,14 +217,17 @@ class Effects:
 
     def _fail(self, experiment: str, error: Exception) -> None:
         """Tell the core that something which an experiment needs could not be done."""
-        known = isinstance(error, DownpourError)
+        # Where code of the user's is to blame, its error is the cause of ours.
+        theirs = isinstance(error, SpecError) and error.__cause__ is not None
+        known = isinstance(error, DownpourError) and not theirs
         level = logging.INFO if known else logging.ERROR
         log.log(level, "%s: %s", experiment, error, exc_info=None if known else error)
+        where = "" if known else "; the manager's log has the traceback"
         self._post(
             on.EffectFailed(
                 at_seconds=self._clock(),
                 experiment=experiment,
-                reason=str(error) if known else f"{type(error).__name__}: {error}",
+                reason=told(error) + where,
                 asked_wrongly=isinstance(error, SpecError),
             )
         )

@@ -210,6 +210,7 @@ class ManagerService:
         data_dir = Path(self._options.data_dir) if self._options.data_dir else None
         datasets.check_source(asked, data_dir)
         models.check_model(asked)
+        self._check_device(asked)
         resolved = self._resolved(asked)
         resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))
         experiment = _new_name(resolved.name, request)
@@ -218,6 +219,14 @@ class ManagerService:
         self._driver.post(event).result()
         log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.epochs)
         return experiment
+
+    def _check_device(self, asked: Spec) -> None:
+        """Refuse a device that no worker has, where there are workers."""
+        here = [entry for name in self._roster.names() if (entry := self._roster.get(name))]
+        devices = {entry.registration.numeric_class.device for entry in here}
+        if asked.device == "cuda" and devices and asked.device not in devices:
+            accepted = "no worker here has one; start one with --device cuda, or name cpu"
+            raise SpecError("device", asked.device, accepted)
 
     def _resolved(self, asked: Spec) -> Spec:
         """Fix the number of shards: one for each worker that is here, but for the standbys."""

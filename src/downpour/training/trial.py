@@ -154,10 +154,10 @@ class _Trial:
         except NonFinite as error:
             if is_first and not math.isfinite(training.mean_loss):
                 accepted = "its loss is NaN or infinite on the first batch"
-                raise SpecError("model", self._spec.model, accepted) from error
+                raise SpecError("model", self._spec.model, accepted) from None
             raise SpecError(
                 "learning_rate", self._spec.learning_rate, f"too large: {error}"
-            ) from error
+            ) from None
         return training
 
     def _advance(self, training: ShardTraining, where: str) -> None:

@@ -19,6 +19,7 @@ from threading import Event, Lock, Thread
 
 from tenacity import Retrying, retry_if_exception, stop_when_event_set, wait_random_exponential
 
+from downpour.blame import told
 from downpour.errors import (
     DeadlineExceeded,
     DownpourError,
@@ -345,5 +346,6 @@ def _failure_kind(error: Exception) -> FailureKind:
 
 
 def _in_one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, DownpourError) else f"{type(error).__name__}: {text}"
+    """Say what went wrong; equal errors at equal steps give equal lines on every worker."""
+    where = "" if isinstance(error, DownpourError) else "; the worker's log has the traceback"
+    return told(error) + where
