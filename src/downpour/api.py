@@ -9,14 +9,12 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Self, TypeVar
-
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from downpour import datasets
 from downpour.credentials import Credentials
-from downpour.errors import DeadlineExceeded, ExperimentFailed, Refused, SpecError, Unreachable
+from downpour.errors import ExperimentFailed, SpecError, Unreachable
 from downpour.launchers import LocalCluster
 from downpour.manager.options import (
     DEFAULT_MANAGER,
@@ -28,7 +26,9 @@ from downpour.paths import path_of
 from downpour.reports import Result
 from downpour.reports.event_files import Follower
 from downpour.rpc import ManagerClient, Trust, parse_address
-from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status
+from downpour.rpc.messages import ExperimentState, ExperimentSummary, RecordPage, Status
+from downpour.runtime.awaiting import CONNECT_SECONDS, awaiting, checked_seconds
+from downpour.runtime.managers import Managers
 from downpour.runtime.spec_file import read_spec
 from downpour.spec import Spec
 from downpour.store import SharedDirectory
@@ -179,7 +179,7 @@ def embed(
     nothing = Credentials()  # on loopback nothing is asked, whatever the environment has
     with (
         LocalCluster(options, workers, threads=spec.threads, device=spec.device) as cluster,
-        Client(cluster.address, shared=root, credentials=nothing) as client,
+        Client(cluster.address, shared=root, credentials=nothing, follow=False) as client,
     ):
         yield cluster, client
 
@@ -208,6 +208,9 @@ class Client:
         manager: Its address, `HOST:PORT`; else what DOWNPOUR_MANAGER says, else localhost.
         shared: Its shared directory where this machine sees it too; results then name the files.
         credentials: What it asks for; else what the environment has (`DOWNPOUR_TOKEN` and others).
+        connect_seconds: How long `submit` and `watch` wait for a manager that is not there yet.
+        follow: Whether to turn to the manager in office, as the shared directory names it, where
+            the one at the address does not answer.
 
     Raises:
         SpecError: the address is none, or a credential cannot be read.
@@ -219,14 +222,20 @@ class Client:
         *,
         shared: str | os.PathLike[str] | None = None,
         credentials: Credentials | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
+        follow: bool = True,
     ) -> None:
         if manager is None:
             manager = os.environ.get("DOWNPOUR_MANAGER") or DEFAULT_MANAGER
         if not isinstance(manager, str):
             raise SpecError("manager", manager, "must be HOST:PORT, as text")
+        address = parse_address(manager, field="manager")
+        self._connect_seconds = checked_seconds(connect_seconds)
         trust = Trust.load(credentials or Credentials.from_environment())
-        self._manager = ManagerClient(parse_address(manager, field="manager"), trust=trust)
         self._shared = path_of("shared", shared) if shared is not None else None
+        folder = SharedDirectory(self._shared) if self._shared is not None and follow else None
+        self._managers = Managers(folder, address, trust)
+        self._manager = self._managers.first
         self._met = False
 
     def __enter__(self) -> Self:
@@ -250,13 +259,12 @@ class Client:
         Raises:
             SpecError: the manager sees that it cannot be.
         """
-        text = spec_of(spec).to_toml()
-        self._ask(self._manager.describe)
-        return self._ask(self._manager.submit, text, request or secrets.token_hex(4))
+        text, request = spec_of(spec).to_toml(), request or secrets.token_hex(4)
+        return self._ask(lambda manager: manager.submit(text, request))
 
     def status(self, experiment: str = "") -> Status:
         """Say what goes on now; without an identifier, with the active experiment."""
-        return self._manager.status(experiment, 0, 0.0)
+        return self._ask_now(lambda manager: manager.status(experiment, 0, 0.0))
 
     def watch(
         self, experiment: str = "", check: Callable[[], None] | None = None
@@ -267,7 +275,7 @@ class Client:
         between two looks and may raise to end the watching. A manager that does not answer for a
         while is waited for.
         """
-        status = self._ask(self._manager.status, experiment, 0, 0.0, check=check)
+        status = self._ask(lambda manager: manager.status(experiment, 0, 0.0), check)
         while True:
             yield status
             if status.experiment is not None:
@@ -277,8 +285,7 @@ class Client:
             if check is not None:
                 check()
             time.sleep(_LOOK_SECONDS)
-            changed = experiment, status.change, _POLL_SECONDS
-            status = self._ask(self._manager.status, *changed, check=check)
+            status = self._ask(_next_status(experiment, status.change), check)
 
     def wait(
         self,
@@ -305,50 +312,64 @@ class Client:
     def results(self, experiment: str) -> Result:
         """Return what is known of an experiment so far."""
         folder = SharedDirectory(self._shared).experiment_path(experiment) if self._shared else None
-        return Result.from_lines(self.record(experiment), folder=folder)
+        seen = folder if folder is not None and folder.is_dir() else None
+        return Result.from_lines(self.record(experiment), folder=seen)
 
     def record(self, experiment: str, from_line: int = 0) -> list[str]:
         """Return the lines of an experiment's record so far, as the manager wrote them."""
         lines: list[str] = []
-        while page := self._ask(
-            self._manager.results, experiment, from_line + len(lines), 0.0
-        ).lines:
-            lines += page
-        return lines
+        ask = self._ask if self._met else self._ask_now
+        while True:
+            following = from_line + len(lines)
+            page = ask(_page(experiment, following))
+            if not page.lines:
+                return lines
+            lines += page.lines
 
     def cancel(self, experiment: str) -> None:
         """Stop an experiment; one that has ended stays as it is."""
-        self._manager.cancel(experiment)
+        self._ask_now(lambda manager: manager.cancel(experiment))
 
     def experiments(self) -> tuple[ExperimentSummary, ...]:
         """Name every experiment of the manager, oldest first."""
-        return self._manager.list_experiments()
+        return self._ask_now(lambda manager: manager.list_experiments())
 
     def _ask(
         self,
-        question: Callable[..., _Answer],
-        *words: Any,
+        question: Callable[[ManagerClient], _Answer],
         check: Callable[[], None] | None = None,
     ) -> _Answer:
-        """Ask the manager; one that has answered before is waited for while it is away."""
-        if not self._met:
-            answer = question(*words)
-            self._met = True
-            return answer
-        attempts = Retrying(
-            retry=retry_if_exception(_may_answer_later),
-            wait=wait_random_exponential(multiplier=0.5, max=5),
-            stop=stop_after_delay(_AWAY_SECONDS),
-            before_sleep=lambda _: check() if check else None,
-            reraise=True,
-        )
-        return attempts(question, *words)
+        """Ask the manager; one that is away, or not there yet, is waited for."""
+        seconds = _AWAY_SECONDS if self._met else self._connect_seconds
+        answer: _Answer = awaiting(seconds, check or _nothing)(self._ask_now, question)
+        self._met = True
+        return answer
+
+    def _ask_now(self, question: Callable[[ManagerClient], _Answer]) -> _Answer:
+        """Ask the manager, or where it cannot be reached, the one that is in office by now."""
+        try:
+            return question(self._manager)
+        except Unreachable:
+            former, another = self._manager, self._managers.another()
+            if another is None:
+                raise
+            self._manager = another
+            former.close()
+            with suppress(Unreachable):
+                return question(another)
+            raise
 
 
-def _may_answer_later(error: BaseException) -> bool:
-    """Whether a manager is away, or about to end; another one may answer soon."""
-    ends = isinstance(error, Refused) and error.busy
-    return ends or isinstance(error, DeadlineExceeded | Unreachable)
+def _next_status(experiment: str, after_change: int) -> Callable[[ManagerClient], Status]:
+    return lambda manager: manager.status(experiment, after_change, _POLL_SECONDS)
+
+
+def _page(experiment: str, from_line: int) -> Callable[[ManagerClient], RecordPage]:
+    return lambda manager: manager.results(experiment, from_line, 0.0)
+
+
+def _nothing() -> None:
+    """Look at nothing between two tries."""
 
 
 def _sensible_workers(spec: Spec) -> int:

@@ -80,8 +80,9 @@ def test_results_need_an_identifier_that_is_one(refused: Refused, nobody: str) -
 def test_a_manager_that_is_not_there_is_named(
     refused: Refused, nobody: str, words: list[str]
 ) -> None:
-    """At once, and also where the address is none."""
-    line = refused(*words, "--manager", nobody)
+    """At once where waiting is not wanted, and also where the address is none."""
+    at_once = ["--connect-seconds", "0"] if words[0] in {"submit", "watch"} else []
+    line = refused(*words, "--manager", nobody, *at_once)
     assert line == f"{nobody} cannot be reached: Connection refused"
     assert refused(*words, "--manager", "a:b:c").startswith("manager = 'a:b:c': an address is")
 
@@ -93,6 +94,20 @@ def test_a_manager_that_never_answers_does_not_hold_up_for_long(downpour: Downpo
         outcome = downpour("status", "--manager", f"127.0.0.1:{silent.getsockname()[1]}")
     assert outcome.status == 1
     assert outcome.err.count("\n") == 1
+
+
+def test_a_manager_that_took_over_elsewhere_is_found_through_its_folder(
+    downpour: Downpour, refused: Refused, served: Any, nobody: str
+) -> None:
+    """Whichever command asks; without the folder, the address that was given is all there is."""
+    seen = "--manager", nobody, "--shared", str(served.shared)
+    experiment = downpour("submit", "--name", "moved", "--shards", "2", *seen).out.strip()
+    assert experiment in downpour("list", *seen).out
+    assert downpour("cancel", experiment, *seen).status == 0
+    assert "cancelled" in downpour("watch", experiment, *seen).out
+    assert "cancelled" in downpour("status", experiment, *seen).out
+    line = refused("list", "--manager", nobody)
+    assert line == f"{nobody} cannot be reached: Connection refused"
 
 
 def an_array_file(folder: Path, labels: Any) -> list[str]:

@@ -14,9 +14,11 @@ from downpour.cli.options import (
     AnyExperiment,
     AsCsv,
     AsJson,
+    ConnectSeconds,
     Experiment,
     Manager,
     Shared,
+    SharedIfSeen,
     TensorBoard,
 )
 from downpour.cli.printing import (
@@ -33,6 +35,7 @@ from downpour.cli.spec_options import with_spec
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
 from downpour.errors import SpecError, StoreError, Unreachable
+from downpour.runtime.awaiting import CONNECT_SECONDS
 from downpour.spec import Spec
 
 if TYPE_CHECKING:
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
 def submit(
     spec: Spec,
     manager: Manager = MANAGER,
+    shared: SharedIfSeen = None,
+    connect_seconds: ConnectSeconds = CONNECT_SECONDS,
     *,
     watch: Annotated[
         bool, typer.Option("--watch", help="Stay until it has ended, then print the result.")
@@ -67,7 +72,8 @@ def submit(
         raise SpecError("tensorboard", str(tensorboard), later)
     from downpour.api import following
 
-    with _client(manager, credentials) as client, following(tensorboard) as follower:
+    client = _client(manager, credentials, shared, connect_seconds)
+    with client, following(tensorboard) as follower:
         experiment = client.submit(spec)
         out().print(experiment, highlight=False, soft_wrap=True)
         if not watch:
@@ -85,12 +91,13 @@ def submit(
 def status(
     experiment: AnyExperiment = "",
     manager: Manager = MANAGER,
+    shared: SharedIfSeen = None,
     *,
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
     """Show the workers and the experiment, as they are now."""
-    with _client(manager, credentials) as client:
+    with _client(manager, credentials, shared) as client:
         now = client.status(experiment)
     if as_json:
         print_json(asdict(now))
@@ -102,7 +109,12 @@ def status(
 
 @with_credentials
 def watch(
-    experiment: AnyExperiment = "", manager: Manager = MANAGER, *, credentials: Credentials
+    experiment: AnyExperiment = "",
+    manager: Manager = MANAGER,
+    shared: SharedIfSeen = None,
+    connect_seconds: ConnectSeconds = CONNECT_SECONDS,
+    *,
+    credentials: Credentials,
 ) -> None:
     """Show the workers and the experiment until it ends.
 
@@ -112,17 +124,22 @@ def watch(
 
     from downpour.reports.live import status_view
 
-    with _client(manager, credentials) as client, Live(console=out(), refresh_per_second=4) as live:
+    client = _client(manager, credentials, shared, connect_seconds)
+    with client, Live(console=out(), refresh_per_second=4) as live:
         for now in client.watch(experiment):
             live.update(status_view(now))
 
 
 @with_credentials
 def list_experiments(
-    manager: Manager = MANAGER, *, as_json: AsJson = False, credentials: Credentials
+    manager: Manager = MANAGER,
+    shared: SharedIfSeen = None,
+    *,
+    as_json: AsJson = False,
+    credentials: Credentials,
 ) -> None:
     """List the manager's experiments, oldest first."""
-    with _client(manager, credentials) as client:
+    with _client(manager, credentials, shared) as client:
         found = client.experiments()
     if as_json:
         print_json([asdict(one) for one in found])
@@ -133,9 +150,15 @@ def list_experiments(
 
 
 @with_credentials
-def cancel(experiment: Experiment, manager: Manager = MANAGER, *, credentials: Credentials) -> None:
+def cancel(
+    experiment: Experiment,
+    manager: Manager = MANAGER,
+    shared: SharedIfSeen = None,
+    *,
+    credentials: Credentials,
+) -> None:
     """Stop an experiment; what it has written so far stays."""
-    with _client(manager, credentials) as client:
+    with _client(manager, credentials, shared) as client:
         client.cancel(experiment)
 
 
@@ -180,10 +203,18 @@ def _stay(client: Client, experiment: str, spec: Spec, follower: Follower | None
         return client.wait(experiment, on_status=look)
 
 
-def _client(manager: str, credentials: Credentials) -> Client:
+def _client(
+    manager: str,
+    credentials: Credentials,
+    shared: Path | None = None,
+    connect_seconds: float = 0.0,
+) -> Client:
+    """Make a client that finds the manager in office where the folder that it is of is known."""
     from downpour.api import Client
 
-    return Client(manager, credentials=credentials)
+    if shared is None and manager == MANAGER:
+        shared = SHARED
+    return Client(manager, shared=shared, credentials=credentials, connect_seconds=connect_seconds)
 
 
 def _find(
@@ -200,7 +231,7 @@ def _find(
     if folder.is_dir():
         return read_record(folder / RECORD_NAME), folder
     try:
-        with _client(manager, credentials) as client:
+        with _client(manager, credentials, shared) as client:
             return parse_lines(client.record(experiment)), None
     except Unreachable as error:
         raise SpecError("ID", experiment, f"not in {shared}, and {error}") from None

@@ -11,12 +11,22 @@ from typing import Annotated
 
 import typer
 
-from downpour.cli.options import MANAGER, SHARED, DataDir, Manager, Patience, Shared, whole_number
+from downpour.cli.options import (
+    MANAGER,
+    SHARED,
+    ConnectSeconds,
+    DataDir,
+    Manager,
+    Patience,
+    Shared,
+    whole_number,
+)
 from downpour.cli.printing import note
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
 from downpour.errors import SpecError
 from downpour.manager.options import DEFAULT_PORT, ManagerOptions, checked_patience
+from downpour.runtime.awaiting import CONNECT_SECONDS, checked_seconds
 from downpour.worker.options import WorkerOptions
 
 DEVICES = ("cpu", "cuda")
@@ -136,12 +146,14 @@ def worker(
     ] = "cpu",
     metrics_port: MetricsPort = None,
     *,
+    connect_seconds: ConnectSeconds = CONNECT_SECONDS,
     verbose: Verbose = False,
     credentials: Credentials,
 ) -> None:
     """Serve as a worker until Ctrl-C.
 
-    It trains the shards that the manager hands out.
+    It trains the shards that the manager hands out. It may be started before the manager, and finds
+    the one in office through the shared directory.
     """
     if device not in DEVICES:
         raise SpecError("device", device, f"must be {' or '.join(DEVICES)}")
@@ -155,6 +167,7 @@ def worker(
         advertise=advertise,
         device=device,
         metrics_port=metrics_port,
+        connect_seconds=checked_seconds(connect_seconds),
         credentials=credentials,
     )
     from downpour.worker.process import run_worker

@@ -84,6 +84,26 @@ Patience = Annotated[
         help="Scales how long silence, standstill and missing files are borne.",
     ),
 ]
+ConnectSeconds = Annotated[
+    float,
+    typer.Option(
+        "--connect-seconds",
+        metavar="X",
+        parser=number,
+        help="How long to wait for a manager that is not there yet.",
+    ),
+]
+SharedIfSeen = Annotated[
+    Path | None,
+    typer.Option(
+        "--shared",
+        envvar="DOWNPOUR_SHARED",
+        metavar="DIR",
+        parser=path_option("shared"),
+        help="The shared directory, where this machine sees it: it names the manager in office.",
+        show_default="./shared_dir, if no --manager is given",
+    ),
+]
 TensorBoard = Annotated[
     Path | None,
     typer.Option(

@@ -278,7 +278,7 @@ class WorkerAgent:
                 log.log(level, "%s: no heartbeat, will go on trying: %s", self.name, error)
                 heard = False
                 if isinstance(error, Unreachable):  # who is merely slow is still in office
-                    self._turn_to(self._find_manager())
+                    self.look_elsewhere()
             except Exception:  # a worker that falls silent counts as lost
                 log.exception("%s: no heartbeat", self.name)
 
@@ -300,8 +300,17 @@ class WorkerAgent:
                 break
         return not self._leaving.is_set()
 
-    def _turn_to(self, manager: ManagerClient | None) -> None:
-        """Speak with another manager from now on; what is said to the former is said again."""
+    @property
+    def manager(self) -> Address:
+        """Where the manager is that it speaks with."""
+        return self._manager.address
+
+    def look_elsewhere(self) -> None:
+        """Speak with another manager from now on, where one may be in office.
+
+        What was said to the former is said again.
+        """
+        manager = self._find_manager()
         if manager is not None:
             former, self._manager = self._manager, manager
             former.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from downpour.credentials import Credentials
+from downpour.runtime.awaiting import CONNECT_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,7 +14,8 @@ class WorkerOptions:
 
     `host` and `port` are where it listens (port 0: any that is free); `advertise` is the host, or
     HOST:PORT, that the manager calls it back at, where that differs. Metrics are served at
-    `metrics_port`, if at all.
+    `metrics_port`, if at all. For the manager, its folder and its token it waits `connect_seconds`
+    each.
     """
 
     manager: str
@@ -23,7 +25,7 @@ class WorkerOptions:
     port: int = 0
     advertise: str = ""
     device: str = "cpu"
-    connect_seconds: float = 10.0
+    connect_seconds: float = CONNECT_SECONDS
     metrics_port: int | None = None
     credentials: Credentials = field(default_factory=Credentials)
 
@@ -31,6 +33,7 @@ class WorkerOptions:
         """Return the command line that starts this worker in a process of its own."""
         words = ["worker", "--manager", self.manager, "--shared", self.shared]
         words += ["--host", self.host, "--port", str(self.port), "--device", self.device]
+        words += ["--connect-seconds", str(self.connect_seconds)]
         for flag, value in (("--name", self.name), ("--advertise", self.advertise)):
             words += [flag, value] if value else []
         if self.metrics_port is not None:

@@ -15,15 +15,14 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
-
-from downpour.errors import SpecError, Unreachable
+from downpour.errors import SpecError
 from downpour.metrics import MetricsEndpoint
 from downpour.rpc import Address, Trust, parse_address, serve_worker
+from downpour.runtime.awaiting import awaiting
+from downpour.runtime.managers import Managers
 from downpour.store import SharedDirectory
 from downpour.worker.agent import WorkerAgent
 from downpour.worker.environment import keep_memory, wait_passively
-from downpour.worker.managers import Managers
 from downpour.worker.metrics import WorkerMetrics
 from downpour.worker.options import WorkerOptions
 
@@ -40,6 +39,9 @@ def run_worker(
 ) -> None:
     """Work until told to leave; calls `ready` with its address once it is registered.
 
+    The manager, its folder and its token may come later than this worker, which waits for them.
+    Where another manager is in office, as the folder says, the worker turns to that one.
+
     Where it tells metrics, `measured` is called after that, with their URL.
 
     Raises:
@@ -52,9 +54,10 @@ def run_worker(
     """
     wait_passively()
     keep_memory()
-    trust = Trust.load(options.credentials)
-    shared = SharedDirectory.open(Path(options.shared), create=False)
     address = parse_address(options.manager, field="manager")
+    wait = awaiting(options.connect_seconds)
+    trust = wait(Trust.load, options.credentials)
+    shared = wait(lambda: SharedDirectory.open(Path(options.shared), create=False))
     managers = Managers(shared, address, trust)
     agent, metrics = _make_agent(options, managers, shared)
     host = options.host or listening_host(address)
@@ -67,10 +70,9 @@ def run_worker(
         if endpoint is not None:
             ending.callback(endpoint.close)
         where = advertised(options.advertise, host, server.address.port)
-        for attempt in _patiently(options.connect_seconds):
-            with attempt:
-                here = agent.register(*where)
-        log.info("%s serves at %s for the manager at %s", agent.name, here, address)
+        register = awaiting(options.connect_seconds, agent.look_elsewhere)
+        here = register(agent.register, *where)
+        log.info("%s serves at %s for the manager at %s", agent.name, here, agent.manager)
         ready(here)
         if endpoint is not None:
             measured(endpoint.start().url)
@@ -130,15 +132,6 @@ def _measured(
 def _import_the_rest() -> None:
     """Import now, while there may be time, what the first optimizer would: it takes a second."""
     import_module("torch._dynamo")
-
-
-def _patiently(seconds: float) -> Retrying:
-    return Retrying(
-        retry=retry_if_exception_type(Unreachable),
-        wait=wait_random_exponential(multiplier=0.1, max=1),
-        stop=stop_after_delay(seconds),
-        reraise=True,
-    )
 
 
 def _leave_on_signals(agent: WorkerAgent) -> None:

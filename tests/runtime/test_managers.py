@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from downpour.rpc import OPEN, Address, parse_address
+from downpour.runtime.managers import Managers
 from downpour.store import SharedDirectory
 from downpour.store.lease import Lease
-from downpour.worker.managers import Managers
 
 TOLD = Address("told", 1)
 

@@ -1,4 +1,4 @@
-"""Where a worker finds a manager: where it was told to, and where the one in office says it is."""
+"""Where to find a manager: at the address that was told, or where the one in office says it is."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from downpour.store.lease import current_office
 
 
 class Managers:
-    """Clients of the managers that there may be; `first` is the one that the worker was told.
+    """Clients of the managers that there may be, for a worker or a user; `first` is the one told.
 
     Args:
-        shared: the shared directory, where managers write that they are in office.
-        told: the address that the worker was given.
+        shared: the shared directory, where managers write that they are in office; None: it is not
+            known, or no other manager is wanted.
+        told: the address that was given.
         trust: what is asked of managers.
     """
 
-    def __init__(self, shared: SharedDirectory, told: Address, trust: Trust) -> None:
+    def __init__(self, shared: SharedDirectory | None, told: Address, trust: Trust) -> None:
         self._shared = shared
         self._told = told
         self._trust = trust
@@ -42,7 +43,7 @@ class Managers:
         self._client.close()
 
     def _in_office(self) -> list[Address]:
-        office = current_office(self._shared.terms)
+        office = current_office(self._shared.terms) if self._shared is not None else None
         try:
             return [parse_address(address) for address in office.addresses] if office else []
         except SpecError:
