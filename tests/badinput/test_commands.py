@@ -108,7 +108,11 @@ PLACES: list[tuple[str, ...]] = [
     ("run --shared ~nobody-of-that-name/x", "shared = '~nobody-of-that-name/x'", "no such user"),
     ("run --shared /proc/1/nothing", "shared directory /proc/1/nothing"),
     ("manager --shared FILE --port 0", "shared directory", "not a folder"),
-    ("worker --shared DIR/no --manager NOBODY", "shared directory", "no such folder"),
+    (
+        "worker --shared DIR/no --manager NOBODY --connect-seconds 0",
+        "shared directory",
+        "no such folder",
+    ),
     ("doctor --shared DIR/no/where --json=", "does not take a value"),
     ("run --data-dir DIR/no", "'--data-dir'", "does not exist"),
     ("run --data-dir FILE", "'--data-dir'", "is a file"),
@@ -165,7 +169,7 @@ PLACES: list[tuple[str, ...]] = [
 ]
 ADDRESSES: list[tuple[str, ...]] = [
     *((f"{command} --manager NOBODY", "127.0.0.1:1 cannot be reached") for command in
-      ("submit", "status", "watch", "list", "cancel x")),
+      ("submit --connect-seconds 0", "status", "watch --connect-seconds 0", "list", "cancel x")),
     *((f"{command} --manager host:port", "manager = 'host:port'") for command in
       ("submit", "status", "watch", "list", "cancel x", "worker --shared DIR")),
     ("ping NOBODY", "127.0.0.1:1 cannot be reached"),
