@@ -27,6 +27,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "test_limit": (f"{WHOLE} of at least 1", "0", "-10", "0.5", "false"),
     "dataset_options": ("a table", "3", "'a=1'", "[1]"),
     "model": ("torchvision.models name or a factory", "''", "7", "['mlp']"),
+    "code": ("a table", "1", "'x'", "[]"),
     "model_options": ("a table", "0.5", "'dropout'", "[]"),
     "loss": ("cross_entropy or binary_cross_entropy", "'mse'", "'cross-entropy'", "1", "''"),
     "mode": ("must be sync", "'async'", "'SYNC'", "0"),
@@ -63,7 +64,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "device": ("cpu or cuda", "'gpu'", "'cuda:0'", "0"),
     "channels_last": ("true or false", "1", "'yes'"),
 }
-TABLES = {"dataset_options", "model_options", "policy_options"}
+TABLES = {"dataset_options", "model_options", "policy_options", "code"}
 FLAGS = {"flip", "nesterov", "channels_last"}
 
 

@@ -40,7 +40,10 @@ CALLS: list[tuple[str, Call]] = [
     ("workers = 1.0", lambda: d.run(workers=1.0)),
     ("workers = [1]", lambda: d.run(workers=[1])),
     ("standbys = 1", lambda: d.run({"standbys": 1, "policy": "late"}, workers=1)),
-    ("standbys = 1: policy 'wait' calls on", lambda: d.run({"standbys": 1, "policy": "wait"}, workers=3)),
+    (
+        "standbys = 1: policy 'wait' calls on",
+        lambda: d.run({"standbys": 1, "policy": "wait"}, workers=3),
+    ),
     ("shared = ''", lambda: d.run(shared="")),
     ("shared = 3", lambda: d.run(shared=3)),
     ("shared = b'x'", lambda: d.run(shared=b"x")),
