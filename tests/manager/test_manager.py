@@ -27,7 +27,7 @@ from downpour.values import (
     SystemState,
     Update,
 )
-from tests.manager.conftest import CALM
+from tests.manager.conftest import CALM, SMALL
 
 
 def test_two_rounds_average_what_the_workers_published(cluster: Any) -> None:
@@ -359,6 +359,25 @@ def test_reports_about_nothing_harm_nobody(cluster: Any) -> None:
         file = PublishedFile(name=name, size_bytes=1, checksum="0" * 32)
         cluster.client.report_update("stranger", attempt, _update(file))
     assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
+
+
+def test_a_request_is_of_one_spec(cluster: Any) -> None:
+    """Repeated it is answered with the same experiment, and refused with another spec."""
+    cluster.join("one")
+    experiment = cluster.client.submit(SMALL.to_toml(), "ab12")
+    assert cluster.client.submit(SMALL.to_toml(), "ab12") == experiment
+    with pytest.raises(SpecError, match=r"request = 'ab12'.* another one"):
+        cluster.client.submit(SMALL.replace(seed=9).to_toml(), "ab12")
+    assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
+    assert cluster.client.submit(SMALL.to_toml(), "ab12") == experiment
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "\x1b[31mred", "w" * 65])
+def test_a_name_that_cannot_be_shown_is_refused(cluster: Any, name: str) -> None:
+    """No escape sequence and no line break comes to a table by a worker's name."""
+    worker = cluster.join("one")
+    with pytest.raises(SpecError, match=r"name = .*1 to 64 printable characters"):
+        cluster.client.register_worker(replace(worker.registration, name=name))
 
 
 @pytest.mark.parametrize("name", ["../spec.toml", "a/b", "..", ""])

@@ -46,7 +46,7 @@ from downpour.rpc.messages import (
 from downpour.runtime.record import RecordReader
 from downpour.scheduler import events as on
 from downpour.spec import Spec
-from downpour.store import SharedDirectory
+from downpour.store import SharedDirectory, layout
 from downpour.store.lease import Office
 from downpour.store.presence import Presence
 from downpour.stragglers import POLICIES, check_policy
@@ -57,6 +57,7 @@ from downpour.version import VERSION
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 30.0
+_NAME_CHARACTERS_MAX = 64
 _REQUEST = re.compile(r"[0-9a-f]{4,32}")
 
 
@@ -198,12 +199,28 @@ class ManagerService:
         if not _REQUEST.fullmatch(request):
             raise SpecError("request", request, "4 to 32 hexadecimal digits")
         with self._submitting:
-            return self._requested(request) or self._accept(spec, request)
+            known = self._requested(request)
+            if known is None:
+                return self._accept(spec, request)
+            self._check_same(known, spec, request)
+            return known
 
     def _requested(self, request: str) -> str | None:
         """Return the experiment that this request has led to."""
         known = (one.experiment for one in self.list_experiments())
         return next((name for name in known if name.endswith(f"-{request}")), None)
+
+    def _check_same(self, experiment: str, spec: str, request: str) -> None:
+        """Refuse a request that has led to an experiment of another spec."""
+        asked = Spec.from_toml(spec)
+        try:
+            path = self._shared.experiment_path(experiment) / layout.SPEC_NAME
+            known = Spec.from_toml(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, SpecError):
+            return  # nobody can say
+        resolved = asked.replace(shards=asked.shards or known.shards, code=asked.code or known.code)
+        if resolved != known:
+            raise SpecError("request", request, f"was {experiment}'s, whose spec is another one")
 
     def _accept(self, spec: str, request: str) -> str:
         asked = Spec.from_toml(spec)
@@ -302,6 +319,10 @@ class ManagerService:
                 f"{registration.version} (protocol {registration.protocol}): install the same "
                 "version on both"
             )
+        name = registration.name
+        if not (name.isprintable() and 1 <= len(name) <= _NAME_CHARACTERS_MAX):
+            accepted = f"1 to {_NAME_CHARACTERS_MAX} printable characters"
+            raise SpecError("name", name, accepted)
         if not secrets.compare_digest(registration.presence.encode(), self._presence.encode()):
             raise SharedDirectoryError(
                 self._shared.root, "is not the folder that the worker sees under its --shared"

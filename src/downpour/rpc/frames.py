@@ -51,6 +51,18 @@ class _Seal:
         return hmac.digest(self._key, self._frames.to_bytes(8, "big") + message, "sha256")
 
 
+def _not_a_frame(begins: bytes, bytes_max: int) -> str:
+    """Say what a conversation seems to be that does not begin with the length of a message."""
+    if begins[:2] in {b"\x80\x01", b"\x82\x21"}:
+        return "a message without a frame: the binary protocol in framed transport is spoken here"
+    if begins in {b"GET ", b"POST", b"HEAD", b"PUT ", b"PRI "}:
+        return "HTTP, and not Thrift's binary protocol in framed transport"
+    if begins[:2] == b"\x16\x03":
+        return "TLS, which is not asked for here, and not Thrift"
+    size = int.from_bytes(begins, "big", signed=True)
+    return f"a message of {size} bytes: not Thrift in framed transport, or over {bytes_max}"
+
+
 class Channel:
     """A connected socket that carries frames; it owns the socket, from the first moment on."""
 
@@ -92,8 +104,7 @@ class Channel:
         size = int.from_bytes(self._received[:_HEADER_BYTES], "big", signed=True)
         most = bytes_max + (_SEAL_BYTES if self._seals is not None else 0)
         if not 0 <= size <= most:
-            text = f"a message of {size} bytes: not Thrift, or over {bytes_max}"
-            raise IncompatiblePeer(text)
+            raise IncompatiblePeer(_not_a_frame(bytes(self._received[:_HEADER_BYTES]), bytes_max))
         end = _HEADER_BYTES + size
         self._receive_until(end, deadline)
         frame = bytes(self._received[_HEADER_BYTES:end])

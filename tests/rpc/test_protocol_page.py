@@ -1,0 +1,92 @@
+"""The bytes on the page for clients in other languages are those that are spoken."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+from pathlib import Path
+from threading import Thread
+from time import monotonic
+
+import pytest
+
+from downpour.errors import IncompatiblePeer
+from downpour.rpc import Address, Trust, handshake
+from downpour.rpc.frames import Channel
+
+PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+TRUST = Trust(token=b"0123456789abcdef")
+
+
+def example(name: str) -> bytes:
+    """Return the bytes of a frame in the page's example."""
+    found = re.search(rf"^    {re.escape(name)}\n((?:      [0-9a-f]+\n)+)", PAGE, re.MULTILINE)
+    assert found is not None
+    return bytes.fromhex("".join(found[1].split()))
+
+
+def test_a_caller_says_what_stands_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hello, proof and a first sealed call, with the nonces of the example."""
+    monkeypatch.setattr(secrets, "token_bytes", lambda count: b"\1" * count)
+    one, other = tcp_pair()
+    with one, other:
+        other.sendall(example("answer"))
+        channel = Channel(one)
+        deadline = handshake_deadline()
+        handshake.greet(channel, Address("127.0.0.1", 1), TRUST, deadline)
+        channel.send(example("describe()")[4:-32], deadline)
+        said = b"".join(example(name) for name in ("hello", "proof", "describe()"))
+        assert received(other, len(said)) == said
+
+
+def test_a_server_answers_what_stands_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And takes the caller's proof, and the sealed call."""
+    monkeypatch.setattr(secrets, "token_bytes", lambda count: b"\2" * count)
+    one, other = tcp_pair()
+    with one, other:
+        for name in ("hello", "proof", "describe()"):
+            other.sendall(example(name))
+        channel = Channel(one)
+        handshake.admit(channel, TRUST, handshake_deadline())
+        assert channel.receive(handshake_deadline()) == example("describe()")[4:-32]
+        assert received(other, 68) == example("answer")
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname())
+        other, _ = listener.accept()
+    return one, other
+
+
+def handshake_deadline() -> float:
+    """Return a moment that does not come in a test."""
+    return monotonic() + 30
+
+
+def received(sock: socket.socket, count: int) -> bytes:
+    """Read so many bytes."""
+    said = b""
+    while len(said) < count:
+        said += sock.recv(count - len(said))
+    return said
+
+
+@pytest.mark.parametrize(
+    ("begins", "told"),
+    [
+        (b"\x80\x01\x00\x01", "without a frame"),
+        (b"GET / HTTP/1.1", "HTTP"),
+        (b"\x16\x03\x01\x02", "TLS"),
+        (b"\x7f\xff\xff\xff", "framed transport, or over"),
+    ],
+)
+def test_another_transport_is_named(begins: bytes, told: str) -> None:
+    """Whoever looks into the log reads what the caller should speak."""
+    one, other = tcp_pair()
+    with one, other:
+        Thread(target=other.sendall, args=(begins,)).start()
+        with pytest.raises(IncompatiblePeer, match=told):
+            Channel(one).receive(handshake_deadline())
