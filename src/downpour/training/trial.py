@@ -45,8 +45,8 @@ def check_trains(
     """Refuse what cannot train, or does not train to the same bytes twice.
 
     It takes two steps and the smallest batch that a shard ends with, both twice. Where memory does
-    not suffice it says so in the log and refuses nothing: workers may have more. Bytes that differ on a
-    GPU are told in the log alone.
+    not suffice it says so in the log and refuses nothing: workers may have more. Bytes that differ
+    on a GPU are told in the log alone.
 
     Args:
         spec: what is asked for.
