@@ -1,8 +1,9 @@
 """Many schedules of kills, cuts and damage, one after the other: `python -m tests.chaos.many`.
 
-Each is what the test of this folder does for ten seeds: real processes, at whose end the model must
-be the same, byte for byte, as where nothing happened. A line is printed for each, and in the end
-how often what happened, and how long it took until work went on.
+Each is what the tests of this folder do for a few seeds: real processes, at whose end the model
+must be the same, byte for byte, as where nothing happened. A line is printed for each, and in the
+end how often what happened, and how long it took until work went on. With `--company` others use
+the directory as well, and files change while no manager is there (`company.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic
 
+from tests.chaos.company import Company, Expected, expected_in
 from tests.chaos.stage import FLAGS, Happening, Stage, happen_until_done, model_in, undisturbed
 from tests.chaos.watching import Seen, Watcher, until_next_assignment, until_reassignment
 
@@ -64,6 +66,9 @@ class Outcome:
         return f"seed {self.seed}: {self.wrong or 'same bytes'}, {self.seconds:.1f} s: {what}"
 
 
+Play = Callable[[int, Path, int], Outcome]
+
+
 def play(seed: int, shared: Path, times: int, expected: bytes) -> Outcome:
     """Run one schedule."""
     began, stage = monotonic(), Stage(shared, seed)
@@ -85,6 +90,21 @@ def play(seed: int, shared: Path, times: int, expected: bytes) -> Outcome:
         happened=tuple(stage.story),
         story=tuple(watcher.story),
     )
+
+
+def play_in_company(seed: int, shared: Path, times: int, expected: Expected) -> Outcome:
+    """Run one schedule in a directory that others use as well."""
+    began, stage = monotonic(), Company(shared, seed, expected)
+    try:
+        client = stage.begin()
+        said = happen_until_done(stage, client, times)
+        wrong = stage.wrong() if client.returncode == 0 else f"{client.returncode}: {said}"
+    except Exception as error:  # noqa: BLE001 - the next schedule is another matter
+        wrong = f"{type(error).__name__}: {error}"
+    finally:
+        stage.close()
+    seconds, happened = monotonic() - began, tuple(stage.story)
+    return Outcome(seed=seed, wrong=wrong, seconds=seconds, happened=happened, story=())
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
@@ -115,13 +135,22 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200, help="how many schedules")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--times", type=int, default=5, help="things that happen in each, at most")
+    parser.add_argument("--company", action="store_true", help="in a directory others use as well")
     options = parser.parse_args()
-    outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder:
-        expected = undisturbed(Path(folder))
+        playing: Play
+        if options.company:
+            playing = partial(play_in_company, expected=expected_in(Path(folder)))
+        else:
+            playing = partial(play, expected=undisturbed(Path(folder)))
+        return _play_all(options, playing)
+
+
+def _play_all(options: argparse.Namespace, playing: Play) -> int:
+    outcomes: list[Outcome] = []
     for seed in range(options.first, options.first + options.seeds):
         shared = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
-        outcomes.append(play(seed, shared, options.times, expected))
+        outcomes.append(playing(seed, shared, options.times))
         say(outcomes[-1].line())
         if outcomes[-1].wrong:
             say(f"  its shared directory: {shared}")

@@ -125,7 +125,7 @@ class Station:
 
 
 class Stage:
-    """A manager, two workers, and a client that waits for the end.
+    """A manager, workers, and a client that waits for the end.
 
     Processes die at once, stand still, and cannot hear each other; files that others have written
     read wrong, or end too early.
@@ -133,15 +133,16 @@ class Stage:
     Args:
         shared: the shared directory.
         seed: decides what happens, and when.
+        workers: how many there are.
     """
 
-    def __init__(self, shared: Path, seed: int) -> None:
+    def __init__(self, shared: Path, seed: int, workers: int = 2) -> None:
         self.shared = shared
         self.random = Random(seed)
         self.story: list[Happening] = []
         self._endings: list[Timer] = []
         self.manager = self._manager()
-        self.stations = [Station(shared, number, self._told) for number in range(2)]
+        self.stations = [Station(shared, number, self._told) for number in range(workers)]
 
     def submit(self, *spec: str) -> subprocess.Popen[str]:
         """Submit an experiment and watch it; returns once it is accepted."""

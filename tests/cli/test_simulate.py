@@ -51,7 +51,7 @@ def test_a_failing_seed_ends_with_status_1_and_the_command_that_shows_it(
     monkeypatch.setattr(search, "simulate", simulate)
     outcome = downpour("simulate", "--seeds", 600)
     assert outcome.status == 1
-    assert "is missing or altered" in outcome.out
+    assert "is forgotten" in outcome.out
     assert "faults are enough:" in outcome.out
     again = outcome.err.splitlines()[-1].removeprefix("again: downpour ").split()
     shown = downpour(*again)

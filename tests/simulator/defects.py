@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from downpour.errors import SharedDirectoryError
+from downpour.runtime.journal import in_order
 from downpour.scheduler import Entry, Replay, SchedulerOptions
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
@@ -254,6 +255,28 @@ class BelievesItIsKept(Manager):
             for journal in self.keeper._journals.values():
                 journal._unwritten = []
         then()
+
+
+class TakesCopies(Manager):
+    """Takes up every journal that it finds, whoever wrote it, and wherever it lies."""
+
+    def read_journals(self) -> Stories:
+        """Read them all."""
+        return {
+            name: in_order((term, one.lines) for (term, _), one in sorted(segments.items()))
+            for name, segments in self.site.disk._journals.items()
+        }
+
+
+class EndsWithOneJournal(Manager):
+    """Does not begin where one journal cannot be read."""
+
+    def read_journals(self) -> Stories:
+        """Read all or none."""
+        stories = super().read_journals()
+        if self.site.disk.left_out:
+            raise SharedDirectoryError("shared", "a journal cannot be read")
+        return stories
 
 
 class _FoldsWhatIsDropped(Replay):

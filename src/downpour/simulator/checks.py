@@ -80,16 +80,20 @@ class Promises(Onlooker):
     def recovered(self, core: Replay, stories: Stories) -> None:
         """Compare what was promised with what has survived."""
         del stories
-        missing = self._submitted - set(core.experiments)
+        harmed = self._disk.harmed
+        missing = self._submitted - set(core.experiments) - harmed
         expect(not missing, f"{sorted(missing)} was taken in, and is forgotten")
         for name, rounds in self._rounds.items():
-            done = core.experiments[name].rounds_done
-            expect(done >= rounds, f"round {done} of {name} was over, and is forgotten")
+            if name not in harmed:
+                done = core.experiments[name].rounds_done
+                expect(done >= rounds, f"round {done} of {name} was over, and is forgotten")
         for name, ending in self._concluded.items():
-            state = core.experiments[name].life.state
-            expect(state == ending, f"{name} was {ending}, and is {state}")
+            if name not in harmed:
+                state = core.experiments[name].life.state
+                expect(state == ending, f"{name} was {ending}, and is {state}")
         for task, file in self._accepted.items():
-            self._is_there(core, task, file)
+            if task[0] not in harmed:
+                self._is_there(core, task, file)
 
     def handled(self, step: Step) -> None:
         """Nothing is promised before it is acted on, but what is refused is promised no more."""

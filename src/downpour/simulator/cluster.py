@@ -7,9 +7,11 @@ from random import Random
 from typing import cast
 
 from downpour.predictor import Predictor
+from downpour.runtime.recovery import ENDED, replay
+from downpour.scheduler import Replay
 from downpour.simulator.client import Client
 from downpour.simulator.clock import Clock
-from downpour.simulator.disk import AWAY, Disk, Operation, Trouble
+from downpour.simulator.disk import AWAY, Damage, Disk, Operation, Trouble
 from downpour.simulator.faults import Fault, FaultKind
 from downpour.simulator.machines import Machines, RandomMachines
 from downpour.simulator.manager import DeathPoint, Manager
@@ -130,6 +132,11 @@ class Cluster:
             case FaultKind.MANAGER_MACHINE_DIES:
                 self._away[manager.host] = fault.seconds
                 manager.crash("with its machine", machine_for_seconds=_LOCK_SECONDS)
+            case FaultKind.DAMAGED_MEANWHILE:
+                self._away[manager.host] = fault.seconds
+                manager.crash("")
+                what, _, name = fault.detail.rpartition(" of ")
+                self._damage(cast("Damage", what), name)
             case FaultKind.MANAGER_STANDS_STILL:
                 manager.stand_still(fault.seconds)
             case FaultKind.MANAGER_STOPS:
@@ -138,6 +145,14 @@ class Cluster:
                 manager.skew_seconds += fault.seconds * (1 if fault.number % 2 else -1)
             case _:
                 self._cut(manager.host, [*self.workers, "client"], fault.seconds)
+
+    def _damage(self, what: Damage, name: str) -> None:
+        """Damage something of an experiment, if it was taken in, and has not ended."""
+        core = Replay()
+        replay(core, self.disk.stories())
+        experiment = core.experiments.get(name) if name in self.client.acknowledged else None
+        if experiment is not None and experiment.life.state not in ENDED:
+            self.disk.damage(name, what)
 
     def _spare_manager(self, manager: Manager) -> None:
         manager.die_at = ""

@@ -57,6 +57,8 @@ class Counting(Onlooker):
     def recovered(self, core: Replay, stories: Stories) -> None:
         """Count anew: what a manager took in and did not keep is not known to anybody."""
         self._tallies[core] = {}
+        strange = set(core.experiments) - set(self._specs)
+        expect(not strange, f"{sorted(strange)} is taken up, and is nobody's here")
         for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
             self._count(core, line.entry)
 
@@ -206,4 +208,4 @@ def _check_result(disk: Disk, experiment: Experiment, counting: Counting) -> Non
     expect(same, f"the result of {name} is not made of what has counted")
     there = disk.store(name).list()
     gone = [file.name for file in experiment.models if file.name not in there]
-    expect(not gone, f"{gone} should have been kept")
+    expect(not gone or name in disk.harmed, f"{gone} should have been kept")

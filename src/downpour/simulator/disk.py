@@ -10,15 +10,17 @@ from __future__ import annotations
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Literal, get_args
 
 from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.runtime.journal import Line, in_order
+from downpour.runtime.recovery import belongs_elsewhere
 from downpour.simulator.clock import Clock, Process
 from downpour.store.memory import MemoryStore
 from downpour.store.trouble import reading, writing
@@ -35,10 +37,15 @@ _FOLDER = Path("shared")
 Operation = Literal[
     "publish", "read", "list", "delete", "lock", "claim", "append", "sync", "record"
 ]
-OPERATIONS: tuple[Operation, ...] = (
-    "publish", "read", "list", "delete", "lock", "claim", "append", "sync", "record",
-)  # fmt: skip
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 _READS = {"read", "list"}
+Damage = Literal[
+    "journal's end", "journal's middle", "journal", "copied", "foreign", "update lost",
+    "update altered", "snapshot lost", "snapshot altered", "optimizer lost", "model lost",
+    "model altered",
+]  # fmt: skip
+DAMAGES: tuple[Damage, ...] = get_args(Damage)
+_CLUSTER = "here"
 ERRORS = "EACCES", "EROFS", "EIO", "ESTALE", "ETIMEDOUT", "ENOSPC", "ENOENT"
 """What a file server may say; the last one of everything that is asked: it is away."""
 
@@ -105,6 +112,8 @@ class Disk:
         self.terms: list[str] = []
         self.damaged: set[str] = set()
         self.left_over: set[str] = set()
+        self.harmed: set[str] = set()
+        self.left_out: dict[str, str] = {}
         self._clock = clock
         self._random = random
         self._stores: defaultdict[str, MemoryStore] = defaultdict(MemoryStore)
@@ -276,12 +285,19 @@ class Disk:
                     del segment.lines[kept:]
 
     def stories(self) -> dict[str, list[Line]]:
-        """Read the journals of all experiments; raises FileCorrupt where a line is missing."""
+        """Read the journals that a manager of this cluster has written, where they are; each alone.
+
+        Those that cannot be read are `left_out`, with the reason.
+        """
         found = {}
         for experiment in sorted(self._journals):
             segments = sorted(self._journals[experiment].items())
-            lines = in_order((term, segment.lines) for (term, _), segment in segments)
-            if lines:
+            try:
+                lines = in_order((term, segment.lines) for (term, _), segment in segments)
+            except FileCorrupt as error:
+                self.left_out[experiment] = str(error)
+                continue
+            if lines and belongs_elsewhere(lines, experiment, _CLUSTER) is None:
                 found[experiment] = lines
         return found
 
@@ -290,6 +306,45 @@ class Disk:
         for segments in self._journals.values():
             for segment in segments.values():
                 segment.synced = len(segment.lines)
+
+    # What happens while nobody looks
+
+    def damage(self, experiment: str, what: Damage) -> None:
+        """Alter, or lose, something of an experiment, or copy its folder."""
+        match what:
+            case "copied":
+                self._journals[f"{experiment}-copy"] = deepcopy(self._journals[experiment])
+                return
+            case "foreign":
+                self._journals["foreign"] = self._elsewhere(self._journals[experiment])
+                return
+            case "journal's end" | "journal's middle" | "journal":
+                self._damage_journal(experiment, what)
+            case _:
+                kind, how = what.split()
+                names = [name for name in self.store(experiment).list() if name.startswith(kind)]
+                for name in names[-1:]:
+                    self.damaged.add(name)
+                    if how == "lost":
+                        self.store(experiment).delete(name)
+        self.harmed.add(experiment)
+
+    def _damage_journal(self, experiment: str, what: str) -> None:
+        segments = self._journals[experiment]
+        last = segments[max(segments)]
+        if what == "journal":
+            del self._journals[experiment]
+        elif what == "journal's end":
+            del last.lines[-self._random.randint(1, 3) :]
+        elif len(last.lines) > 2:
+            del last.lines[self._random.randrange(1, len(last.lines) - 1)]
+        last.synced = min(last.synced, len(last.lines))
+
+    def _elsewhere(self, segments: Mapping[Segment, _Lines]) -> dict[Segment, _Lines]:
+        return {
+            key: _Lines(one.host, [replace(line, cluster="elsewhere") for line in one.lines])
+            for key, one in segments.items()
+        }
 
     # The lock and the terms
 

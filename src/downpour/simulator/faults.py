@@ -15,6 +15,7 @@ class FaultKind(StrEnum):
     MANAGER_STANDS_STILL = "the manager stands still"
     MANAGER_STOPS = "the manager is stopped"
     MANAGER_CUT_OFF = "the manager is cut off from everybody"
+    DAMAGED_MEANWHILE = "the manager dies, and something is damaged before the next one begins"
     CLOCK_JUMPS = "the manager's clock jumps"
     LOCK_LOST = "the manager's lock is lost without its knowing"
     WORKER_DIES = "a worker dies"
@@ -43,7 +44,7 @@ class Fault:
 
     `number` names it among those of a plan; it lasts for `seconds`, or what has died is back after
     them. `share` is of messages; `detail` says where a process dies,
-    or what is refused: an error and an operation.
+    what is refused (an error and an operation), or what is damaged.
     """
 
     number: int

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from downpour.simulator.disk import ERRORS, OPERATIONS, DiskFigures
+from downpour.simulator.disk import DAMAGES, ERRORS, OPERATIONS, DiskFigures
 from downpour.simulator.faults import Fault, FaultKind
 from downpour.simulator.manager import DEATH_POINTS
 from downpour.simulator.site import Figures
@@ -25,6 +25,7 @@ _MANAGERS_ALONE_SHARE = 0.15
 _BEGINNING_SECONDS = 3.0
 _MANAGERS = ("manager-a", "manager-b")
 _OF_MANAGERS = {
+    FaultKind.DAMAGED_MEANWHILE,
     FaultKind.MANAGER_DIES,
     FaultKind.MANAGER_DIES_AT,
     FaultKind.MANAGER_MACHINE_DIES,
@@ -135,7 +136,15 @@ def plan_of(seed: int) -> Plan:
     kinds += [kind for kind in sorted(_SELDOM) if random.random() < 0.1]
     if not managers_alone and any(not POLICIES[spec.policy].preserves_bytes for _, spec in specs):
         kinds += random.choices((FaultKind.UPDATE_DAMAGED, FaultKind.MANAGER_DIES), k=2)
-    faults = sorted((_fault(random, k, until, managers, workers) for k in kinds), key=_when)
+    # What is lost for good must not be looked for for ever.
+    unlucky = random.choice(specs)[0] if FaultKind.DAMAGED_MEANWHILE in kinds else ""
+    specs = tuple(
+        (name, spec.replace(retries=_FEW_RETRIES) if name == unlucky else spec)
+        for name, spec in specs
+    )
+    faults = sorted(
+        (_fault(random, k, until, managers, workers, unlucky) for k in kinds), key=_when
+    )
     numbered = tuple(replace(fault, number=n + 1) for n, fault in enumerate(faults))
     return Plan(
         seed=seed,
@@ -179,6 +188,7 @@ def _fault(
     until_seconds: float,
     managers: tuple[str, ...],
     workers: tuple[str, ...],
+    unlucky: str,
 ) -> Fault:
     target, detail = "", ""
     if kind in _OF_MANAGERS:
@@ -189,6 +199,8 @@ def _fault(
         detail = random.choice(DEATH_POINTS)
     elif kind is FaultKind.WORKER_DIES_AT:
         detail = random.choice(_PHASES)
+    elif kind is FaultKind.DAMAGED_MEANWHILE:
+        detail = f"{random.choice(DAMAGES)} of {unlucky}"
     elif kind in {FaultKind.DISK_REFUSES, FaultKind.DISK_REFUSES_ONCE}:
         host = random.choice(("", "", *managers, *workers))
         detail = f"{random.choice(ERRORS)} {random.choice(OPERATIONS)} {host}".rstrip()

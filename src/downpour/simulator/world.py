@@ -63,7 +63,6 @@ class _Run:
     def __init__(self, plan: Plan, manager_class: ManagerClass, *, told_in_full: bool) -> None:
         self.story: list[str] = []
         self._plan = plan
-        self._ending = _Ending()
         self._told_in_full = told_in_full
         watched = any(POLICIES[spec.policy].watches for _, spec in plan.specs)
         random = Random(plan.seed)
@@ -81,6 +80,7 @@ class _Run:
 
     def _watch(self, disk: Disk) -> Onlooker:
         self._counting = Counting(disk, dict(self._plan.specs))
+        self._ending = _Ending(disk)
         onlookers: list[Onlooker] = [
             Books(),
             self._counting,
@@ -109,14 +109,15 @@ class _Run:
                 raise AssertionError("nothing has gone wrong for long, and the run does not end")
         core = Replay()
         replay(core, self.cluster.disk.stories())
-        check_the_end(self.cluster.disk, core, self._counting, self._plan.may_fail)
+        may_fail = self._plan.may_fail | self.cluster.disk.harmed
+        check_the_end(self.cluster.disk, core, self._counting, may_fail)
         self.tell("all experiments have ended")
         self._tidy_up(limit)
 
     def _tidy_up(self, limit_seconds: float) -> None:
         """Let what is under way end; raises where files are left that only going on needed."""
         clock, disk = self.cluster.clock, self.cluster.disk
-        stores = [disk.store(name) for name, _ in self._plan.specs]
+        stores = [disk.store(name) for name, _ in self._plan.specs if name not in disk.harmed]
         limit_seconds = max(limit_seconds, clock.now_seconds + _GRACE_SECONDS)
         while left := [
             name
@@ -151,12 +152,14 @@ class _All(Onlooker):
 class _Ending(Onlooker):
     """Sees which experiments have ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: Disk) -> None:
         self.ended: set[str] = set()
+        self._disk = disk
 
     def recovered(self, core: Replay, stories: Stories) -> None:
-        ended = {name for name in stories if core.experiments[name].life.state in ENDED}
-        self.ended = ended
+        del stories
+        ended = {name for name, one in core.experiments.items() if one.life.state in ENDED}
+        self.ended = ended | (self._disk.harmed - set(core.experiments))  # or left out, by name
 
     def acting(self, step: Step) -> None:
         self.ended |= {c.experiment for c in step.commands if isinstance(c, do.Conclude)}
