@@ -67,9 +67,10 @@ def finished(cluster: Cluster, experiment: str) -> bytes:
 
 def run_once(cluster: Cluster, **changes: Any) -> str:
     """Have a worker train the small spec; returns the experiment."""
-    if not cluster.workers:
-        cluster.join("one")
     experiment = cluster.submit(**changes)
+    if not cluster.workers:  # fakes send no heartbeats, and the first preparation imports torch
+        cluster.status_when(lambda s: bool(s.tasks) or not s.experiment, experiment)
+        cluster.join("one")
     finished(cluster, experiment)
     return experiment
 
@@ -300,6 +301,18 @@ def test_a_running_one_that_cannot_be_used_is_left_out_alone(start: Start) -> No
     end(second)
 
 
+def test_a_damaged_record_costs_nothing_but_the_record(start: Start) -> None:
+    """It serves people alone."""
+    first = start()
+    waiting = first.submit()
+    end(first)
+    (first.shared.experiment_path(waiting) / layout.RECORD_NAME).write_bytes(b"no fact\n" * 3)
+    second = start()
+    second.join("one")
+    finished(second, waiting)
+    end(second)
+
+
 def test_the_list_keeps_the_order_of_submission(start: Start) -> None:
     """Whoever ended first, and under whichever manager."""
     first = start()
@@ -397,3 +410,25 @@ def test_the_list_of_what_has_ended_only_spares_reading(start: Start, damage: st
     assert list(found) == [names[0], names[2]]
     assert {one.state for one in found.values()} == {ExperimentState.FINISHED}
     end(second)
+
+
+def test_status_tells_that_a_folder_was_removed(start: Start) -> None:
+    """While it is gone, and with what to do; put back, the experiment goes on."""
+    cluster = start()
+    experiment, waits = cluster.submit(), cluster.submit(name="waits")
+    folder = cluster.shared.experiment_path(experiment)
+    aside = folder.rename(cluster.shared.root / "aside")
+    cluster.manager.look_around()
+    told = cluster.client.status(experiment, 0, 0.0).experiment
+    assert told is not None
+    assert told.reason is not None
+    assert "held up: its folder is gone from" in told.reason
+    assert "put it back, or cancel it" in told.reason
+    assert listed(cluster)[experiment] == told
+    assert listed(cluster)[waits].reason is None
+    aside.rename(folder)
+    cluster.manager.look_around()
+    assert listed(cluster)[experiment].reason is None
+    cluster.join("one")
+    finished(cluster, experiment)
+    end(cluster)

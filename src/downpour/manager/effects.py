@@ -114,6 +114,12 @@ class Effects:
         """Return an experiment's workspace, or None where there is no such experiment."""
         return self._spaces.get(experiment)
 
+    def look(self) -> None:
+        """Look whether the folders of experiments that have not ended are where they were."""
+        for space in list(self._spaces.values()):
+            if not space.concluded:
+                space.look()
+
     @property
     def term(self) -> int:
         """The manager's; 0 where it is in no office."""

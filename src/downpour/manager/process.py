@@ -36,7 +36,7 @@ from downpour.store.lease import Lease, Office
 log = logging.getLogger(__name__)
 
 _FILES = 65536
-_OFFICE_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 _AWAY_SECONDS = 60.0
 """How long the shared directory may be gone or full, at a patience of 1."""
 
@@ -165,8 +165,13 @@ class Manager:
         if self._metrics is not None:
             self._metrics.close()
 
-    def check_office(self) -> None:
-        """Stop where a later manager has taken over, though this one never gave up its lock."""
+    def look_around(self) -> None:
+        """See what others did to the directory; to be called once a second.
+
+        Stop where a later manager has taken over, though this one never gave up its lock; and know
+        whose folder was removed.
+        """
+        self._effects.look()
         try:
             self._raise_if_replaced()
         except SharedDirectoryError as error:
@@ -218,11 +223,11 @@ def _wait(stop: SimpleQueue[DownpourError | None], manager: Manager) -> None:
     """Wait for the end; raises why, where it is not a peaceful one."""
     while True:
         with suppress(Empty):
-            error = stop.get(timeout=_OFFICE_SECONDS)
+            error = stop.get(timeout=_LOOK_SECONDS)
             if error is not None:
                 raise error
             return
-        manager.check_office()
+        manager.look_around()
 
 
 def _say_who_serves(holder: Office | None) -> None:

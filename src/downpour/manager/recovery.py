@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from downpour.errors import StoreError
+from downpour.errors import FileCorrupt, FileMissing, StoreError
 from downpour.manager import status
 from downpour.manager.archive import Archive
 from downpour.manager.workspace import Workspace, reopen_workspace, sweep
@@ -100,48 +100,56 @@ def _stories(
     found: dict[str, list[Line]] = {}
     for folder in (path for path in folders if path.name not in archive):
         try:
-            if _is_nobodys_legacy(folder, archive):
+            names = names_in(folder)
+            if _is_a_runs(folder, names):
+                _pass_by(folder, names, archive)
                 continue
             story = patience.insist(partial(read_journal, folder))
+            elsewhere = belongs_elsewhere(story, folder.name, cluster) if story else None
+            if elsewhere is not None:
+                log.warning("experiments/%s is passed by: it is %s", folder.name, elsewhere)
+            elif story:
+                found[folder.name] = story
+            elif _was_never_begun(folder, names):
+                _remove(folder, names)
+            elif segments(folder):
+                archive.leave_out(folder.name, "its journal has no entry")
         except StoreError as error:
             archive.leave_out(folder.name, str(error))
-            continue
-        elsewhere = belongs_elsewhere(story, folder.name, cluster) if story else None
-        if elsewhere is not None:
-            log.warning("experiments/%s is passed by: it is %s", folder.name, elsewhere)
-        elif story:
-            found[folder.name] = story
-        else:
-            archive.leave_out(folder.name, "its journal has no entry")
     return found
 
 
-def _is_nobodys_legacy(folder: Path, archive: Archive) -> bool:
-    """Whether a folder is a run's, or no experiment's; one that was never begun is removed.
-
-    A manager, or a run, may have been killed when it had made the folder and acknowledged nothing.
-    """
-    names = names_in(folder)
+def _is_a_runs(folder: Path, names: list[str]) -> bool:
+    """Whether a folder belongs to a run; those of earlier versions kept a journal of term 0."""
     journal = segments(folder)
-    is_a_runs = HOLD_NAME in names or (journal != [] and all(term_of(s) == 0 for s in journal))
-    if is_a_runs and HOLD_NAME in names and not is_abandoned(folder / HOLD_NAME):
-        return True
+    return HOLD_NAME in names or (journal != [] and all(term_of(each) == 0 for each in journal))
+
+
+def _pass_by(folder: Path, names: list[str], archive: Archive) -> None:
+    """Leave a run's folder to it; where it was killed before it had begun, there is nothing."""
+    if HOLD_NAME in names and not is_abandoned(folder / HOLD_NAME):
+        return
     if _was_never_begun(folder, names):
         _remove(folder, names)
-        return True
-    if is_a_runs:
+    else:
         archive.pass_by(folder.name)
-    return is_a_runs or not journal
 
 
 def _was_never_begun(folder: Path, names: list[str]) -> bool:
-    """Whether nothing is there but what is made before an experiment is acknowledged."""
+    """Whether nothing is there but what is made before an experiment is acknowledged.
+
+    A manager, or a run, may have been killed when it had made the folder.
+    """
     made = {layout.SPEC_NAME, layout.RECORD_NAME, HOLD_NAME, *(s.name for s in segments(folder))}
     if any(name not in made and not name.startswith(TEMPORARY_PREFIX) for name in names):
         return False
-    record = folder / layout.RECORD_NAME
-    facts = read_record(record) if record.exists() else []
-    return not read_journal(folder) and all(isinstance(f, _BEFORE_ANYTHING) for _, f in facts)
+    try:
+        facts = read_record(folder / layout.RECORD_NAME)
+    except FileMissing:
+        return True
+    except FileCorrupt:
+        return False
+    return all(isinstance(fact, _BEFORE_ANYTHING) for _, fact in facts)
 
 
 def _remove(folder: Path, names: list[str]) -> None:

@@ -265,15 +265,15 @@ class ManagerService:
         now = self._driver.ask(
             lambda core: views.status(core, self._roster, experiment, change, own)
         )
-        archived = self._archive.summary(experiment)
-        return now if now.experiment or archived is None else replace(now, experiment=archived)
+        if now.experiment is not None:
+            return replace(now, experiment=self._held_up(now.experiment))
+        return replace(now, experiment=self._archive.summary(experiment))
 
     def list_experiments(self) -> tuple[ExperimentSummary, ...]:
         """Name every experiment of this directory, oldest first."""
         known = {one.experiment: one for one in self._archive.summaries()}
-        known |= self._driver.ask(
-            lambda core: {name: views.summary(one) for name, one in core.experiments.items()}
-        )
+        found = self._driver.ask(lambda core: [*map(views.summary, core.experiments.values())])
+        known |= {one.experiment: self._held_up(one) for one in found}
         places = self._archive.places
         return tuple(sorted(known.values(), key=lambda one: places.get(one.experiment, math.inf)))
 
@@ -348,6 +348,14 @@ class ManagerService:
         if record is None:
             raise Refused("experiment", f"{experiment} has no record that could be read")
         return record
+
+    def _held_up(self, summary: ExperimentSummary) -> ExperimentSummary:
+        """Add why an experiment does not get on, where its folder was removed."""
+        space = self._effects.space(summary.experiment)
+        if summary.state.ended or space is None or not space.is_gone:
+            return summary
+        told = f"held up: its folder is gone from {self._shared.experiments}"
+        return replace(summary, reason=f"{told}; put it back, or cancel it")
 
     def _summary(self, experiment: str) -> ExperimentSummary:
         archived = self._archive.summary(experiment)

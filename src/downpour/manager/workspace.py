@@ -11,6 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from filelock import BaseFileLock
 from downpour import datasets, models
 from downpour.aggregators import AGGREGATORS, Contribution, fold
 from downpour.datasets import PreparedDataset
-from downpour.errors import FileCorrupt, SpecError
+from downpour.errors import FileCorrupt, SpecError, StoreError
 from downpour.factory_code import check_code
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
@@ -33,6 +34,7 @@ from downpour.scheduler.experiment import Experiment
 from downpour.spec import Spec
 from downpour.splitters import split
 from downpour.store import DirectoryStore, SharedDirectory, decode, encode, layout
+from downpour.store.directory import names_in
 from downpour.store.hold import HOLD_NAME, hold
 from downpour.store.lease import Office
 from downpour.training import check_trains, evaluate, load_parameters, parameters_of
@@ -68,7 +70,7 @@ class Workspace:
 
     That of a run of its own has no `journal`: nobody takes it up. Instead the run holds the folder
     (`held`), so that others can see that it lives. Once an experiment is `concluded`, nothing more
-    is journaled.
+    is journaled. While its folder `is_gone`, nothing of it gets on.
     """
 
     experiment: str
@@ -80,8 +82,17 @@ class Workspace:
     journal: Journal | None
     held: BaseFileLock | None = None
     concluded: bool = False
+    is_gone: bool = False
     prepared: Prepared | None = None
     index_files: dict[tuple[int, int], IndicesFile] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Look whether the folder is there; one that cannot be looked at is the directory's affair.
+
+        Nothing else would tell: what is open can be written to although it has no name any more.
+        """
+        with suppress(StoreError):
+            self.is_gone = self.experiment not in names_in(self.shared.experiments)
 
     def close(self) -> None:
         """Let go of record and journal; both can still be read."""
