@@ -44,6 +44,10 @@ class Watcher:
         times = (at for at, _ in self._lines)
         return [Seen(at_seconds=at, fact=fact) for at, (_, fact) in zip(times, facts, strict=True)]
 
+    def wait(self, seconds: float) -> None:
+        """Let that much time pass, while lines are read."""
+        self._ending.wait(seconds)
+
     def __enter__(self) -> Self:
         """Begin."""
         self._thread.start()

@@ -1,0 +1,209 @@
+"""The manager is killed at random instants and started again: `python -m tests.chaos.kills`.
+
+Real processes, 1, 3, 6 and 16 workers, each given one shard of every round and one more shard than
+there are workers. What is printed for each number of workers: whether the model has the bytes of an
+undisturbed run, how many retries the kills have cost (there should be none), and the seconds from a
+kill to the next assignment. Experiments follow each other until there were enough kills.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from time import monotonic
+
+from downpour import Client, Spec, run
+from downpour.runtime import facts
+from downpour.runtime.facts import Fact
+from downpour.runtime.record import read_record
+from downpour.store import SharedDirectory
+from downpour.values import BLAMELESS
+from tests.chaos.stage import PATIENCE_SECONDS, Process
+from tests.chaos.watching import Watcher, until_next_assignment
+
+WORKERS = 1, 3, 6, 16
+KILLS_IN_A_RUN = 5
+BETWEEN_KILLS_SECONDS = 0.0, 2.0
+
+say = partial(print, flush=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one experiment whose manager was killed again and again.
+
+    `burned` are the failures that cost a retry; `seconds` has an entry for each kill that was
+    followed by an assignment: the last ones may have come when all was assigned.
+    """
+
+    same_bytes: bool
+    ending: str
+    kills: int
+    burned: tuple[facts.AttemptFailed, ...]
+    seconds: tuple[float, ...]
+
+
+class Cluster:
+    """A manager that is killed and started again at one address, and workers that stay."""
+
+    def __init__(self, shared: Path, workers: int, stack: ExitStack) -> None:
+        self.shared = shared
+        self._manager = self._start("0")
+        stack.callback(self._close)
+        self.address = self._manager.says(r"^manager at (\S+),")[1]
+        words = ["worker", "--shared", str(shared), "--manager", self.address]
+        self._workers = [Process(*words, "--name", f"w{n}") for n in range(workers)]
+        for worker in self._workers:
+            stack.callback(worker.kill)
+        for worker in self._workers:
+            worker.says("^worker at ")
+
+    def kill_manager(self) -> float:
+        """Kill the manager and start another, which is not waited for; returns when that was."""
+        at_seconds = monotonic()
+        self._manager.kill()
+        self._manager = self._start(self.address.rpartition(":")[2])
+        return at_seconds
+
+    def _close(self) -> None:
+        self._manager.kill()
+
+    def _start(self, port: str) -> Process:
+        return Process("manager", "--shared", str(self.shared), "--port", port)
+
+
+def spec_for(workers: int, epochs: int) -> Spec:
+    """Make a spec of more shards than workers, which costs nothing but messages and files."""
+    return Spec(shards=workers + 1, epochs=epochs, seed=3)
+
+
+def undisturbed(spec: Spec, shared: Path) -> bytes:
+    """Return the model that comes of a spec where nothing happens."""
+    result = run(spec, workers=2, shared=shared)
+    assert result.model_file is not None
+    return result.model_file.read_bytes()
+
+
+def play(spec: Spec, workers: int, kills: int, random: Random, expected: bytes) -> Outcome:
+    """Run one experiment, and kill its manager that often, or until it has ended."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        shared = Path(folder)
+        cluster = Cluster(shared, workers, stack)
+        watcher = stack.enter_context(Watcher(shared))
+        with Client(cluster.address, shared=shared) as client:
+            experiment = client.submit(spec)
+        path = SharedDirectory(shared).experiment_path(experiment)
+        struck: list[float] = []
+        while len(struck) < kills and _goes_on(watcher, struck, random):
+            struck.append(cluster.kill_manager())
+        ending = _end(watcher)
+        burned = tuple(fact for _, fact in read_record(path / "record.jsonl") if _burns(fact))
+        model = path / "model.safetensors"
+        costs = (_cost(watcher, struck, number) for number in range(len(struck)))
+        return Outcome(
+            same_bytes=model.exists() and model.read_bytes() == expected,
+            ending=ending,
+            kills=len(struck),
+            burned=tuple(fact for fact in burned if isinstance(fact, facts.AttemptFailed)),
+            seconds=tuple(cost for cost in costs if cost is not None),
+        )
+
+
+def _goes_on(watcher: Watcher, struck: Sequence[float], random: Random) -> bool:
+    """Wait for an assignment since the last kill, then to a random instant; False at the end."""
+    since = struck[-1] if struck else 0.0
+    _until(watcher, since, facts.Assigned)
+    _until(watcher, monotonic(), None, random.uniform(*BETWEEN_KILLS_SECONDS))
+    return not _ended(watcher)
+
+
+def _until(
+    watcher: Watcher, since: float, kind: type[Fact] | None, seconds: float = PATIENCE_SECONDS
+) -> None:
+    """Wait until a fact of a kind was seen since then, the experiment has ended, or time is up."""
+    deadline = monotonic() + seconds
+    while not _ended(watcher) and monotonic() < deadline:
+        if kind and any(isinstance(s.fact, kind) and s.at_seconds > since for s in watcher.story):
+            return
+        watcher.wait(min(0.02, max(0.0, deadline - monotonic())))
+
+
+def _ended(watcher: Watcher) -> bool:
+    return any(isinstance(s.fact, facts.Finished | facts.Failed) for s in watcher.story)
+
+
+def _end(watcher: Watcher) -> str:
+    """Wait for the end; returns what was wrong with it."""
+    _until(watcher, monotonic(), None)
+    last = watcher.story[-1].fact if watcher.story else None
+    if isinstance(last, facts.Finished):
+        return ""
+    return last.reason if isinstance(last, facts.Failed) else "it does not end"
+
+
+def _burns(fact: Fact) -> bool:
+    return isinstance(fact, facts.AttemptFailed) and fact.failure not in BLAMELESS
+
+
+def _cost(watcher: Watcher, struck: Sequence[float], number: int) -> float | None:
+    """Return the seconds from a kill to the next assignment, if that came before the next kill."""
+    cost = until_next_assignment(watcher.story, struck[number])
+    following = struck[number + 1] if number + 1 < len(struck) else float("inf")
+    return cost if cost is not None and struck[number] + cost < following else None
+
+
+def measured(workers: int, kills: int, epochs: int, seed: int) -> list[Outcome]:
+    """Play experiments until there were so many kills."""
+    random, outcomes = Random(seed), list[Outcome]()
+    spec = spec_for(workers, epochs)
+    with tempfile.TemporaryDirectory() as folder:
+        expected = undisturbed(spec, Path(folder))
+    while (done := sum(one.kills for one in outcomes)) < kills:
+        outcomes.append(play(spec, workers, min(KILLS_IN_A_RUN, kills - done), random, expected))
+        if not outcomes[-1].kills:
+            raise SystemExit("the experiment ends before the manager can be killed: more --epochs")
+    return outcomes
+
+
+def told(workers: int, outcomes: Sequence[Outcome]) -> str:
+    """Say in a line what came of the kills with so many workers, and below it what was wrong."""
+    kills = sum(one.kills for one in outcomes)
+    burned = [fact for one in outcomes for fact in one.burned]
+    seconds = [second for one in outcomes for second in one.seconds]
+    same = sum(one.same_bytes for one in outcomes)
+    line = f"{workers:2} workers, {kills:3} kills: same bytes in {same} of {len(outcomes)} runs"
+    line += f", {len(burned)} retries burned"
+    if seconds:
+        middle, worst = statistics.median(seconds), max(seconds)
+        line += f", next assignment after {middle:.2f} s (median), {worst:.2f} s (worst)"
+    wrong = [one.ending for one in outcomes if one.ending]
+    wrong += [f"round {f.round} shard {f.shard} on {f.worker}: {f.reason}" for f in burned]
+    return "\n".join([line, *(f"    {reason}" for reason in wrong)])
+
+
+def main() -> int:
+    """Play all; 1 where something was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, nargs="+", default=WORKERS)
+    parser.add_argument("--kills", type=int, default=25, help="for each number of workers")
+    parser.add_argument("--epochs", type=int, default=40, help="of each experiment")
+    parser.add_argument("--seed", type=int, default=0, help="decides when the manager is killed")
+    options = parser.parse_args()
+    wrong = 0
+    for workers in options.workers:
+        outcomes = measured(workers, options.kills, options.epochs, options.seed)
+        say(told(workers, outcomes))
+        wrong += sum(not one.same_bytes or bool(one.burned) for one in outcomes)
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
