@@ -171,3 +171,19 @@ def test_a_worker_that_mentions_what_it_holds_keeps_it(restarted: Restarted) -> 
         restarted.beat("w0", float(second), restarted.attempt("w0"))
     given_up = [c for c in restarted.happen(on.Tick(at_seconds=11.5)) if isinstance(c, do.GiveUp)]
     assert [c.worker for c in given_up] == list(WORKERS[1:])
+
+
+def test_who_comes_and_goes_is_told_to_whoever_watches(restarted: Restarted) -> None:
+    """In the last decisions, in words; and a dismissal says whether the worker was lost."""
+    restarted.prepared()
+    restarted.happen(on.WorkerJoined(at_seconds=2.0, worker="new"))
+    [gone] = [
+        command
+        for command in restarted.happen(
+            on.WorkerLost(at_seconds=3.0, worker="new", reason="called in vain")
+        )
+        if isinstance(command, do.Dismiss)
+    ]
+    assert gone.lost
+    said = [decision.said for decision in restarted.core.decisions]
+    assert said[-2:] == ["new joined", "new is lost: called in vain"]

@@ -100,8 +100,8 @@ class _NeverPublishes(Replay):
 
 
 class _Forgetful(Attendance):
-    def gone(self, name: str, failure: FailureKind, reason: str) -> None:
-        del failure
+    def gone(self, name: str, failure: FailureKind, reason: str, *, lost: bool) -> None:
+        del failure, lost
         if self._books.workers.remove(name) is not None:
             self._books.do(do.Dismiss(cause=self._books.cause, worker=name, reason=reason))
 

@@ -180,6 +180,7 @@ def _begin(*, verbose: bool) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("downpour.attendance").setLevel(logging.INFO)
 
 
 def _say_where(url: str) -> None:

@@ -34,7 +34,7 @@ from downpour.manager.calls import OrderedCalls
 from downpour.manager.keeper import Keeper
 from downpour.manager.lanes import Lane
 from downpour.manager.recovery import Legacy
-from downpour.manager.roster import Roster
+from downpour.manager.roster import Roster, attendance
 from downpour.manager.tally import Tally
 from downpour.manager.workspace import Workspace
 from downpour.rpc.messages import Task
@@ -184,6 +184,8 @@ class Effects:
                 self._clean(command.experiment, lambda: self._conclude(command))
             case do.Dismiss():
                 self._roster.strike(command.worker)
+                how = "is lost" if command.lost else "left"
+                attendance.info("%s %s: %s", command.worker, how, command.reason)
             case do.Adopt():
                 self._work(self._works, command.experiment, lambda: self._adopt(command))
             case do.Accept() | do.Save() | do.Contradict() | do.GiveUp() | do.Foresee():

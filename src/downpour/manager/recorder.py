@@ -119,7 +119,9 @@ class Recorder:
                 self._aggregating[command.experiment] = (now, command)
             case do.Dismiss():
                 for experiment in list(self._submitted_at):
-                    left = facts.WorkerLeft(worker=command.worker, reason=command.reason)
+                    left = facts.WorkerLeft(
+                        worker=command.worker, reason=command.reason, lost=command.lost
+                    )
                     self._write(experiment, now, left)
             case do.Conclude():
                 self._concluded(command, now)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from threading import Lock
 
 from downpour.errors import Unreachable
 from downpour.rpc import Address, WorkerClient
 from downpour.rpc.messages import Registration
+
+attendance = logging.getLogger("downpour.attendance")
+"""Tells who joins, leaves and is lost; a manager in a terminal shows it."""
 
 
 @dataclass(frozen=True, slots=True)

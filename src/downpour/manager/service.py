@@ -30,7 +30,7 @@ from downpour.manager.driver import Driver
 from downpour.manager.effects import Effects
 from downpour.manager.lookout import Lookout
 from downpour.manager.options import ManagerOptions
-from downpour.manager.roster import Roster
+from downpour.manager.roster import Roster, attendance
 from downpour.manager.workspace import open_workspace
 from downpour.rpc import PROTOCOL, Address, Trust, WorkerClient
 from downpour.rpc.messages import (
@@ -126,7 +126,7 @@ class ManagerService:
         joined = on.WorkerJoined(at_seconds=self._now, worker=worker, running=registration.running)
         self._driver.post(joined).result()
         self._lookout.heard(worker)
-        log.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
+        attendance.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
         return Registered(worker=worker)
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from downpour.errors import FileCorrupt, MissingPackage
 from downpour.paths import path_of
+from downpour.reports.attendance import attendance_of
 from downpour.reports.mitigation import Cost, Stragglers, costs_of, stragglers_of
 from downpour.reports.mixture import MANAGER
 from downpour.runtime.facts import (
@@ -121,7 +122,8 @@ class Result:
     `stragglers` sums the epochs up, where another policy than waiting was used or work was lost.
     `dataset` says what the examples were taken for, and on further lines what is strange about
     them. `numeric_classes` names who computed in which: the workers whose updates counted, and the
-    manager that drew the initial model, where they train on the processor as it does.
+    manager that drew the initial model, where they train on the processor as it does. `attendance`
+    tells in words who joined late, left and was lost.
     """
 
     experiment: str
@@ -145,6 +147,7 @@ class Result:
     stragglers: Stragglers | None = None
     numeric_classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     dataset: tuple[str, ...] = ()
+    attendance: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Result:
@@ -306,6 +309,7 @@ def _folded(record: Sequence[tuple[float, Fact]], folder: Path | None) -> Result
         model_file=folder / finished.file if folder and finished else None,
         stragglers=stragglers_of(costs.values()) if costs else None,
         numeric_classes=told.numeric_classes(),
+        attendance=attendance_of(record),
         dataset=(prepared.understood, *prepared.remarks) if prepared.understood else (),
     )
 

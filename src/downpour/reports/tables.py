@@ -24,6 +24,7 @@ from downpour.reports.result import Result
 from downpour.reports.tuned import Tuned
 
 NOTHING = "-"
+_COMINGS_MAX = 8
 _CLASS_EPOCHS_MAX = 6
 _MARKS = {"pruned": "pruned ", "failed": "failed "}
 _ROOMY_FIELDS = 4
@@ -54,6 +55,10 @@ def result_table(result: Result) -> RenderableType:
         why = "\nThe dropped shards differ in their classes from the others. Accuracy by class:"
         parts += [Text(why), classes_table(result)]
     parts.append(_closing(result))
+    lines, more = result.attendance[:_COMINGS_MAX], len(result.attendance) - _COMINGS_MAX
+    parts += [Text(line, overflow="fold") for line in lines]
+    if more > 0:
+        parts.append(Text(f"… and {more} more who joined, left or were lost", style="dim"))
     if mixture := mixture_of(result.numeric_classes):
         parts.append(Text(mixture, style="yellow", overflow="fold"))
     if result.model_file:

@@ -42,10 +42,11 @@ class WorkerJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLeft:
-    """A worker is gone, of its own accord or lost."""
+    """A worker is gone: it was `lost`, or went of its own accord; old records do not say which."""
 
     worker: str
     reason: str
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

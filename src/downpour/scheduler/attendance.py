@@ -34,6 +34,8 @@ class Attendance:
                 name, former.running, FailureKind.LOST, f"{name} registered anew"
             )
         self._books.workers.join(name, self._books.now_seconds)
+        if former is None:
+            self._books.tell(f"{name} joined")
         if self._books.joined_since < self._books.wanted_workers:
             self._books.joined_since += 1
         if running is not None:
@@ -54,12 +56,13 @@ class Attendance:
         known.mentioned_at_seconds = now
         return True
 
-    def gone(self, name: str, failure: FailureKind, reason: str) -> None:
+    def gone(self, name: str, failure: FailureKind, reason: str, *, lost: bool) -> None:
         """Let a worker go; what it was at is given up."""
         worker = self._books.workers.remove(name)
         if worker is None:
             return
-        self._books.do(do.Dismiss(cause=self._books.cause, worker=name, reason=reason))
+        self._books.do(do.Dismiss(cause=self._books.cause, worker=name, reason=reason, lost=lost))
+        self._books.tell(f"{name} {'is lost' if lost else 'left'}: {reason}")
         if worker.running is not None:
             self._contributions.give_up(name, worker.running, failure, reason)
 
@@ -120,7 +123,7 @@ class Attendance:
             silent = self._books.now_seconds - worker.seen_at_seconds
             if silent > self._within(worker.silence.seconds):
                 kind = FailureKind.CANCELLED if worker.is_awaited else FailureKind.LOST
-                self.gone(worker.name, kind, f"no heartbeat for {silent:.0f} s")
+                self.gone(worker.name, kind, f"no heartbeat for {silent:.0f} s", lost=True)
             elif worker.running is not None:
                 self._look_whether_it_stands(worker, worker.running)
 

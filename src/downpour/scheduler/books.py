@@ -74,6 +74,11 @@ class Books:
         """Ask the driver for something."""
         self.commands.append(command)
 
+    def tell(self, said: str) -> None:
+        """Keep what has happened to the active experiment, in words, for whoever watches."""
+        if self.active is not None:
+            self.decisions.append(Decision(self.now_seconds, self.active.name, said))
+
     def active_as(self, name: str) -> Experiment | None:
         """Return the experiment of that name if it is the active one."""
         return self.active if self.active is not None and self.active.name == name else None

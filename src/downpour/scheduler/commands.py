@@ -234,11 +234,12 @@ class Publish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dismiss:
-    """Forget a worker: it has left, or counts as lost."""
+    """Forget a worker: it has left, or counts as `lost`."""
 
     cause: int
     worker: str
     reason: str
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,9 +77,9 @@ class Scheduler(Books):
             case on.WorkerJoined():
                 self.attendance.joined(event.worker, event.running)
             case on.WorkerLeft():
-                self.attendance.gone(event.worker, FailureKind.CANCELLED, event.reason)
+                self.attendance.gone(event.worker, FailureKind.CANCELLED, event.reason, lost=False)
             case on.WorkerLost():
-                self.attendance.gone(event.worker, FailureKind.LOST, event.reason)
+                self.attendance.gone(event.worker, FailureKind.LOST, event.reason, lost=True)
             case on.HeartbeatReceived():
                 self.attendance.heartbeat(event)
             case on.UpdatePublished():

@@ -1,0 +1,36 @@
+"""Who came to an experiment after it had begun, who went, who was lost, and why: a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from downpour.runtime.facts import Assigned, Fact, Submitted, WorkerJoined, WorkerLeft
+
+
+def attendance_of(record: Iterable[tuple[float, Fact]]) -> tuple[str, ...]:
+    """Say it in the order in which it happened.
+
+    Whoever was there when work began goes without saying, and so does one that registers again
+    because the manager was started again.
+    """
+    return tuple(_comings_and_goings(record))
+
+
+def _comings_and_goings(record: Iterable[tuple[float, Fact]]) -> Iterator[str]:
+    here, began, at_work = set[str](), 0.0, False
+    for at_seconds, fact in record:
+        after = f"after {at_seconds - began:.1f} s"
+        match fact:
+            case Submitted():
+                began = at_seconds
+            case Assigned():
+                at_work = True
+            case WorkerJoined(worker=name):
+                if name not in here and at_work:
+                    yield f"{name} joined {after}"
+                here.add(name)
+            case WorkerLeft(worker=name):
+                here.discard(name)
+                yield f"{name} {'was lost' if fact.lost else 'left'} {after}: {fact.reason}"
+            case _:
+                pass
