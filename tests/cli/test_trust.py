@@ -43,6 +43,7 @@ def token_file(tmp_path: Path) -> Path:
     """A file that holds a token."""
     path = tmp_path / "token"
     path.write_text(TOKEN)
+    path.chmod(0o600)
     return path
 
 
@@ -97,6 +98,7 @@ def test_a_token_file_that_holds_none_is_named(
     path = tmp_path / "token"
     if content is not None:
         path.write_text(content)
+        path.chmod(0o600)
     shared = ["--shared", str(tmp_path)] if command in {"manager", "worker"} else []
     told = refused(command, "--token-file", path, *shared)
     assert told == f"token_file = '{path}': {line}"
@@ -117,6 +119,7 @@ def test_keys_and_certificates_that_do_not_serve_are_named(
             serialization.BestAvailableEncryption(b"password"),
         )
     )
+    locked.chmod(0o600)
     junk.write_text("no certificate")
     pair = f"not a certificate and its key in PEM form, without a password (key: {key})"
     shared = ["--shared", str(tmp_path)] if command != "ping" else []
@@ -168,6 +171,7 @@ def test_strangers_are_refused_in_one_line(
     issue([f"here,{HERE}"], tmp_path / "theirs", days=9)
     wrong = tmp_path / "wrong"
     wrong.write_text("another token than theirs")
+    wrong.chmod(0o600)
     token, member = ["--token-file", str(token_file)], tls(certs, "here")
     ca = str(certs / "ca.pem")
     for given, line in (

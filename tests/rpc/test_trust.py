@@ -24,6 +24,7 @@ def test_a_file_counts_before_the_token_itself(tmp_path: Path) -> None:
     """And the line end of an editor does not belong to the token."""
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
+    file.chmod(0o600)
     trust = Trust.load(Credentials(token="another, also long enough", token_file=str(file)))
     assert trust.token == TOKEN.encode()
     assert not trust.is_open
@@ -45,9 +46,43 @@ def test_a_file_that_holds_no_token_is_named(
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
+        file.chmod(0o600)
     with pytest.raises(SpecError) as refusal:
         Trust.load(Credentials(token_file=str(file)))
     assert str(refusal.value) == f"token_file = '{file}': {accepted}"
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o644, 0o602])
+def test_a_token_that_is_open_to_every_user_is_refused(tmp_path: Path, mode: int) -> None:
+    """One line names the field, the file, its mode and what mends it."""
+    file = tmp_path / "the token"
+    file.write_text(TOKEN)
+    file.chmod(mode)
+    with pytest.raises(SpecError) as refusal:
+        Trust.load(Credentials(token_file=str(file)))
+    told = f"is open to every user (mode {mode:04o}); `chmod 600 '{file}'` closes it"
+    assert str(refusal.value) == f"token_file = '{file}': {told}"
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o600, 0o440, 0o640, 0o660])
+def test_a_group_may_share_a_token(tmp_path: Path, mode: int) -> None:
+    """Engines mount secrets so, and several users may run the workers of one cluster."""
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(mode)
+    assert Trust.load(Credentials(token_file=str(file))).token == TOKEN.encode()
+
+
+def test_a_key_that_is_open_to_every_user_is_refused(tmp_path: Path) -> None:
+    """Certificates are public, and may be."""
+    files = {name: tmp_path / f"{name}.pem" for name in ("tls_cert", "tls_key", "tls_ca")}
+    for file in files.values():
+        file.touch()
+        file.chmod(0o644)
+    with pytest.raises(SpecError) as refusal:
+        Trust.load(Credentials(**{name: str(file) for name, file in files.items()}))
+    told = f"is open to every user (mode 0644); `chmod 600 {files['tls_key']}` closes it"
+    assert str(refusal.value) == f"tls_key = '{files['tls_key']}': {told}"
 
 
 def test_a_short_token_is_refused_unseen() -> None:

@@ -7,9 +7,13 @@ certificates are held to the strict rules that Python 3.13 made the default, wha
 
 from __future__ import annotations
 
+import os
+import shlex
 import ssl
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from downpour.credentials import Credentials
 from downpour.errors import SpecError
@@ -32,8 +36,9 @@ class Trust:
         """Read what the credentials name.
 
         Raises:
-            SpecError: a file cannot be read or is not what it should be, the token is too short,
-                or one of TLS's three files is missing; names the field.
+            SpecError: a file cannot be read or is not what it should be, every user of the machine
+                may read the token or the key, the token is too short, or one of TLS's three files
+                is missing; names the field.
         """
         serving, calling = _tls(credentials)
         return cls(token=_token(credentials), serving=serving, calling=calling)
@@ -64,6 +69,7 @@ def _token(credentials: Credentials) -> bytes | None:
 def _token_text(path: str) -> str:
     try:
         with Path(path).open("rb") as file:
+            _check_private("token_file", path, file)
             return file.read(_TOKEN_BYTES_MAX).decode()
     except FileNotFoundError:
         made = "`downpour manager --make-token` makes one"
@@ -112,10 +118,19 @@ def _context(role: int, tls_cert: str, tls_key: str, tls_ca: str) -> ssl.SSLCont
 
 def _check_readable(name: str, path: str) -> None:
     try:
-        with Path(path).open("rb"):
-            return
+        with Path(path).open("rb") as file:
+            if name == "tls_key":
+                _check_private(name, path, file)
     except OSError as error:
         raise SpecError(name, path, f"cannot be read ({error.strerror})") from None
+
+
+def _check_private(name: str, path: str, file: BinaryIO) -> None:
+    """Refuse a secret that is open to every user; a group may be what shares it."""
+    mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    if mode & stat.S_IRWXO:
+        mend = f"`chmod 600 {shlex.quote(path)}`"
+        raise SpecError(name, path, f"is open to every user (mode {mode:04o}); {mend} closes it")
 
 
 def _no_password() -> str:
