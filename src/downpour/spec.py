@@ -287,13 +287,9 @@ class Spec(BaseModel):
         return cls.model_validate({str(key): value for key, value in fields.items()})
 
     @classmethod
-    def from_toml(cls, text: str, overrides: Mapping[str, Any] | None = None) -> Spec:
-        """Read a spec from TOML text; `overrides` win over what stands there."""
-        try:
-            fields = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:  # also numbers and nesting past all limits
-            raise SpecError("TOML", text.strip()[:40], f"cannot be read: {error}") from None
-        return cls.make({**fields, **(overrides or {})})
+    def from_toml(cls, text: str) -> Spec:
+        """Read a spec from TOML text."""
+        return cls.make(toml_fields(text))
 
     def replace(self, **changes: Any) -> Spec:
         """Return a spec with some fields changed, validated again."""
@@ -305,6 +301,19 @@ class Spec(BaseModel):
         scalars = {key: value for key, value in fields.items() if not isinstance(value, dict)}
         tables = {key: value for key, value in fields.items() if isinstance(value, dict) and value}
         return tomli_w.dumps({**scalars, **tables})
+
+
+def toml_fields(text: str, file: str = "") -> dict[str, Any]:
+    """Return what TOML text says; a refusal names the `file` that it is of, or how it begins.
+
+    Raises:
+        SpecError: it is not TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # also numbers and nesting past all limits
+        where = ("FILE", file) if file else ("TOML", text.strip()[:40])
+        raise SpecError(*where, f"cannot be read: {error}") from None
 
 
 def parse_split(text: str) -> tuple[str, float | None]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from downpour.version import VERSION
 
 COMMANDS = (
     *("run", "manager", "worker", "submit", "status", "watch", "list", "cancel", "results"),
@@ -61,3 +64,39 @@ def test_the_module_is_the_command() -> None:
     found = subprocess.run([*command, "stat"], capture_output=True, text=True, check=False)
     assert found.returncode == 2
     assert found.stderr == "downpour: No such command 'stat'. Did you mean 'status'?\n"
+
+
+def test_the_version_is_told(downpour: Callable[..., Any]) -> None:
+    """In one line, as bug reports need it."""
+    assert downpour("--version") == downpour("--version", "run")
+    assert downpour("--version").out == f"downpour {VERSION}\n"
+
+
+@pytest.mark.parametrize("words", [[], ["run"], ["predictor"], ["predictor", "train"]])
+def test_help_is_short_too(downpour: Callable[..., Any], words: list[str]) -> None:
+    """`-h` is `--help`, wherever it stands."""
+    assert downpour(*words, "-h") == downpour(*words, "--help")
+    assert downpour(*words, "-h").status == 0
+
+
+def test_a_group_alone_shows_its_help(downpour: Callable[..., Any]) -> None:
+    """On standard output, in lines of its own."""
+    assert downpour("predictor") == downpour("predictor", "--help")
+    assert "\n  train  Train predictors" in downpour("predictor").out
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    """The shell asks the program itself, through the environment."""
+    words = {"downpour si": "simulate\n", "downpour run --epo": "--epochs\n"}
+    for typed, found in words.items():
+        asked = {"_DOWNPOUR_COMPLETE": "complete_bash", "COMP_WORDS": typed}
+        place = {"COMP_CWORD": str(len(typed.split()) - 1)}
+        command = [sys.executable, "-c", "from downpour.cli import main; main()"]
+        told = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, **asked, **place},
+        )
+        assert told.stdout == found

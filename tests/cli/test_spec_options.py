@@ -29,7 +29,7 @@ FILES = [
     ("lerning_rate = 1", "lerning_rate = 1: no such field; did you mean learning_rate?"),
     ("learning_rate = -1", "learning_rate = -1: must be a number above 0"),
     ("epochs = '3'", "epochs = '3': must be a whole number"),
-    ("epochs = = 3", "TOML = 'epochs = = 3': cannot be read: "),
+    ("epochs = = 3", "FILE = '"),
 ]
 
 

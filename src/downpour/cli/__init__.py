@@ -39,7 +39,7 @@ def run_command(words: Sequence[str], *, interruptible: bool = False) -> int:
     try:
         if interruptible:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        status = app(list(words) or ["--help"], prog_name="downpour", standalone_mode=False)
+        status = app(list(words), prog_name="downpour", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the edge of the program
         return complain(error)

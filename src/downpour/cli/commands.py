@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from downpour.cli import (
@@ -17,15 +19,38 @@ from downpour.cli import (
     simulate,
     tune,
 )
-from downpour.cli.help import Command
+from downpour.cli.help import Command, Group
+from downpour.version import VERSION
 
 app = typer.Typer(
     name="downpour",
     help="Train on the machines you have: uneven workers, one shared folder, no lost progress.",
-    add_completion=False,
+    cls=Group,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - an option's callback
+    if wanted:
+        typer.echo(f"downpour {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _downpour(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take what stands before a command."""
+
+
 app.command("run", cls=Command)(run.run)
 app.command("experiment", cls=Command)(experiment.experiment)
 app.command("report", cls=Command)(experiment.report)

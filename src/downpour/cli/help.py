@@ -9,9 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 _COLUMN_MAX = 27
+
+
+class Group(TyperGroup):
+    """A group of commands; its name alone shows its help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line."""
+        return super().parse_args(ctx, args or ["--help"])
 
 
 class Command(TyperCommand):

@@ -25,6 +25,9 @@ This page is made from the commands' own help: `make docs` writes it anew.
 exit status 1; Ctrl-C ends with status 130. Results go to standard output, progress and notes to
 standard error. Where the fault is in the program, the line names the file that has the traceback;
 with `DOWNPOUR_TRACEBACK=1` every error prints its own.
+
+`downpour --version` prints the version, and `downpour --install-completion` lets the shell complete
+commands and options; `-h` is `--help`.
 """
 
 
@@ -33,7 +36,7 @@ def page() -> str:
     group = get_command(app)
     if not isinstance(group, TyperGroup):
         raise TypeError("the command line has several commands")
-    top = Context(group, info_name=group.name)
+    top = Context(group, info_name=group.name, **group.context_settings)
     parts = [_INTRODUCTION.format(summary=group.help)]
     for name in group.list_commands(top):
         command = group.get_command(top, name)

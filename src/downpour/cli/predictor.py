@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from downpour.cli.contradictions import refuse_idle
-from downpour.cli.help import Command
+from downpour.cli.help import Command, Group
 from downpour.cli.options import AsJson, path_option, whole_number
 from downpour.cli.printing import err, note, out, print_json
 from downpour.errors import SpecError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Score or train predictors of completion times.",
-    no_args_is_help=True,
+    cls=Group,
     rich_markup_mode=None,
 )
 
@@ -94,13 +94,13 @@ def score(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Print how good each predictor is, at assignment and when a quarter of a task is done.
+    """Print how good each predictor is on traces.
 
-    MAPE is the mean error of the median, in percent of the task's time; pinball the mean loss of
-    all quantiles, of log seconds; the next is the share of tasks that stay below their 90 %
-    quantile. A straggler takes more than 1.5 times the median of its round; precision and recall
-    are those of saying so, PR-AUC is over all thresholds. The last column is microseconds of
-    processor time for each task where a round is predicted at once.
+    It is asked at assignment, and a quarter into a task. MAPE is the median's mean error, in % of
+    the task's time; pinball the mean loss of all quantiles, of log seconds; then the share of
+    tasks below their 90 % quantile. A straggler takes more than 1.5 times the median of its round;
+    precision and recall are those of saying so, PR-AUC is over all thresholds. The last column is
+    microseconds of processor time for each task where a round is predicted at once.
 
     What comes from a file is scored as it is. Trees are always fitted on the jobs of other folds.
     """
@@ -149,10 +149,10 @@ def train(
     epochs: Epochs = 60,
     seed: Seed = 0,
 ) -> None:
-    """Train the LSTM and the ridge regression on traces, and write them to a file.
+    """Train predictors on traces, and write them to a file.
 
-    The same traces, settings and seed give the same file with one build of torch. One thread is
-    used.
+    These are the LSTM and the ridge regression. The same traces, settings and seed give the same
+    file with one build of torch. One thread is used.
     """
     from downpour.predictor.files import write_trained
     from downpour.predictor.recipe import prepare

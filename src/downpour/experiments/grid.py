@@ -18,7 +18,6 @@ import itertools
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +26,7 @@ from typing import Any
 import tomli_w
 
 from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.spec import Spec, toml_fields
 
 CELLS_MAX = 100_000
 _TRIALS_MAX = 10_000
@@ -106,7 +105,7 @@ class Grid:
     """What an experiment file asks for.
 
     Raises:
-        SpecError: from `from_toml`; names the field and what is accepted.
+        SpecError: from `from_toml` and `make`; names the field and what is accepted.
     """
 
     name: str
@@ -116,10 +115,11 @@ class Grid:
     @classmethod
     def from_toml(cls, text: str) -> Grid:
         """Read a grid; every cell of it is valid."""
-        try:
-            fields = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise SpecError("TOML", text.strip()[:40], f"cannot be read: {error}") from None
+        return cls.make(toml_fields(text))
+
+    @classmethod
+    def make(cls, fields: Mapping[str, Value]) -> Grid:
+        """Make a grid of what a file says; every cell of it is valid."""
         grid = cls._of(fields)
         for group in grid.groups:
             for values in group.settings():

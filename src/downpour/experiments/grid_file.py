@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from downpour.experiments.grid import Grid
-from downpour.runtime.spec_file import read_toml_text
+from downpour.runtime.spec_file import read_toml
 
 
 def read_grid(path: Path) -> Grid:
@@ -14,4 +14,4 @@ def read_grid(path: Path) -> Grid:
     Raises:
         SpecError: where the file cannot be read, is not TOML, or says what is not accepted.
     """
-    return Grid.from_toml(read_toml_text(path))
+    return Grid.make(read_toml(path))

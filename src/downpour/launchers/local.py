@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from threading import Condition, Thread
 from typing import IO, Any, Self
 
 from downpour.errors import LaunchError
+from downpour.launchers.logs import new_log
 from downpour.manager.options import ManagerOptions
 from downpour.worker.environment import thread_environment
 from downpour.worker.options import WorkerOptions
@@ -49,11 +49,11 @@ class LocalCluster:
         self._news_ended = False
         self._changed = Condition()
         self.address = ""
-        self.log = Path(manager.shared) / "logs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        self.log = Path()
 
     def __enter__(self) -> Self:
         """Start the fork server, the manager, and then all workers at once."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log = new_log(Path(self._manager.shared))
         with self.log.open("wb") as log:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "downpour.launchers.forkserver"],

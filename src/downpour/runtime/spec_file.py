@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.spec import Spec, toml_fields
+
+_GRID = ("experiment", "trials")
+_LISTS = {"betas"}
 
 
 def read_spec(path: Path, overrides: Mapping[str, Any] | None = None) -> Spec:
@@ -20,17 +23,46 @@ def read_spec(path: Path, overrides: Mapping[str, Any] | None = None) -> Spec:
     Raises:
         SpecError: where the file cannot be read, is not TOML, or says what is not accepted.
     """
-    return Spec.from_toml(read_toml_text(path), overrides)
+    fields = read_toml(path)
+    _refuse_others(fields)
+    return Spec.make({**fields, **(overrides or {})})
 
 
-def read_toml_text(path: Path) -> str:
-    """Return the text of a TOML file that a user names.
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return what a TOML file that a user names says.
 
     Raises:
-        SpecError: where the file cannot be read.
+        SpecError: where the file cannot be read, or is not TOML.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return toml_fields(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise SpecError("FILE", str(path), f"must be a readable TOML file ({reason})") from None
+
+
+def refuse_grid(fields: Mapping[str, Any]) -> None:
+    """Refuse what `downpour experiment` takes: tables `[[experiment]]`, trials, lists of values.
+
+    Raises:
+        SpecError: names the field that makes the file a grid.
+    """
+    for field, value in fields.items():
+        if field in _GRID or (isinstance(value, list) and _is_single(field)):
+            raise SpecError(field, value, "makes this a grid, which `downpour experiment` takes")
+
+
+def _refuse_others(fields: Mapping[str, Any]) -> None:
+    """Refuse a file that is meant for another command, and name the command."""
+    if "search" in fields:
+        accepted = "makes this a search, which `downpour tune` takes"
+        raise SpecError("search", fields["search"], accepted)
+    refuse_grid(fields)
+    if "workers" in fields:
+        accepted = "is no field of one run; `--workers` says it to `run`, to `submit` its manager"
+        raise SpecError("workers", fields["workers"], accepted)
+
+
+def _is_single(field: str) -> bool:
+    """Whether a field of the spec takes one value, so that a list of them is an axis."""
+    return field in Spec.model_fields and field not in _LISTS

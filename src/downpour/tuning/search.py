@@ -8,7 +8,6 @@ is what they may be, and the run that they make. Nothing here touches a file or 
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +17,8 @@ import tomli_w
 from downpour.errors import SpecError
 from downpour.experiments.grid import OPTIONS, WORKERS_MAX, Cell, Value, check_name, whole_number
 from downpour.reports.tuned import Field
-from downpour.spec import Spec
+from downpour.runtime.spec_file import refuse_grid
+from downpour.spec import Spec, toml_fields
 from downpour.tuning.axis import Axis, Choices, axis_of
 from downpour.tuning.pruner import Pruner
 
@@ -43,7 +43,7 @@ class Search:
     """What a file asks for; `fields` are the spec's own, `axes` what is searched.
 
     Raises:
-        SpecError: from `from_toml`; names the field and what is accepted.
+        SpecError: from `from_toml` and `make`; names the field and what is accepted.
     """
 
     name: str
@@ -57,10 +57,11 @@ class Search:
     @classmethod
     def from_toml(cls, text: str) -> Search:
         """Read a search; the ends of every range and all choices are accepted by the spec."""
-        try:
-            fields = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise SpecError("TOML", text.strip()[:40], f"cannot be read: {error}") from None
+        return cls.make(toml_fields(text))
+
+    @classmethod
+    def make(cls, fields: Mapping[str, Value]) -> Search:
+        """Make a search of what a file says."""
         search = cls._of(fields)
         for cell in search.corners():
             if not cell.spec.evaluate_every:
@@ -134,6 +135,8 @@ class Search:
     def _of(cls, given: Mapping[str, Value]) -> Search:
         fields = dict(given)
         said = fields.pop(_SEARCH, None)
+        if said is None:
+            refuse_grid(fields)
         if not isinstance(said, dict):
             raise SpecError(_SEARCH, said, "must be a table: [search], with what is searched")
         for field, value in fields.items():

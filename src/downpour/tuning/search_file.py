@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from downpour.runtime.spec_file import read_toml_text
+from downpour.runtime.spec_file import read_toml
 from downpour.tuning.search import Search
 
 
@@ -14,4 +14,4 @@ def read_search(path: Path) -> Search:
     Raises:
         SpecError: where the file cannot be read, is not TOML, or says what is not accepted.
     """
-    return Search.from_toml(read_toml_text(path))
+    return Search.make(read_toml(path))
