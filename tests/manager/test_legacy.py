@@ -391,6 +391,21 @@ def test_a_start_reads_no_journal_of_what_has_ended(
     end(last)
 
 
+def test_a_list_of_what_has_ended_that_is_in_the_way_keeps_nobody_from_starting(
+    start: Start,
+) -> None:
+    """As where the terms were removed, and are counted from 1 anew."""
+    first = start()
+    done = run_once(first, epochs=1)
+    end(first)
+    [kept] = first.shared.root.glob("ended-*")
+    kept.rename(kept.with_name("ended-000002.jsonl"))
+    for _ in range(2):
+        following = start()
+        assert listed(following)[done].state is ExperimentState.FINISHED
+        end(following)
+
+
 @pytest.mark.parametrize("damage", ["gone", "altered", "cut off"])
 def test_the_list_of_what_has_ended_only_spares_reading(start: Start, damage: str) -> None:
     """Where it is damaged, journals are read; where folders were removed, they are not listed."""

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from downpour.errors import StoreError
+from downpour.errors import SharedDirectoryError, StoreError
 from downpour.rpc.messages import ExperimentState, ExperimentSummary
 from downpour.runtime.lines import seal, whole_lines
 from downpour.runtime.record import RECORD_NAME, RecordReader
@@ -93,12 +93,20 @@ class Archive:
     def begin(self, term: int) -> None:
         """Write what is known to a file of one's own, which later ends are added to.
 
+        Where that cannot be, the next start reads more.
+
         Raises:
-            StoreError: it cannot be written.
+            SharedDirectoryError: the directory cannot be used.
         """
         former = _files(self._shared.root)
         name = f"ended-{term:06d}.jsonl"
-        publish(self._shared.root, name, [b"".join(map(_line, self._ended.values()))])
+        try:
+            publish(self._shared.root, name, [b"".join(map(_line, self._ended.values()))])
+        except SharedDirectoryError:
+            raise
+        except StoreError as error:
+            log.warning("the next start reads every journal: %s", error)
+            return
         self._path = self._shared.root / name
         for path in former:
             with suppress(OSError):  # what stays is not read

@@ -59,9 +59,10 @@ def recover(shared: SharedDirectory, core: Replay, office: Office, archive: Arch
         SharedDirectoryError: the directory cannot be used, or another manager has taken over.
     """
     folders = _folders(shared)
-    archive.read({path.name for path in folders})
+    archive.read(set(folders))
     patience = replace(shared.patience, away_seconds=None)
-    stories = _stories(folders, office.cluster, archive, patience)
+    unread = [shared.experiments / name for name in folders if name not in archive]
+    stories = _stories(unread, office.cluster, archive, patience)
     known = told(stories, core.options)
     for name, reason in known.left_out.items():
         archive.leave_out(name, reason)
@@ -88,9 +89,9 @@ def recover(shared: SharedDirectory, core: Replay, office: Office, archive: Arch
     )
 
 
-def _folders(shared: SharedDirectory) -> list[Path]:
+def _folders(shared: SharedDirectory) -> list[str]:
     with reading(shared.experiments), os.scandir(shared.experiments) as found:
-        return sorted(Path(each) for each in found if each.is_dir() and each.name[0] != ".")
+        return sorted(each.name for each in found if each.is_dir() and each.name[0] != ".")
 
 
 def _stories(
@@ -98,7 +99,7 @@ def _stories(
 ) -> dict[str, list[Line]]:
     """Read the journals that count, of folders that need a look."""
     found: dict[str, list[Line]] = {}
-    for folder in (path for path in folders if path.name not in archive):
+    for folder in folders:
         try:
             names = names_in(folder)
             if _is_a_runs(folder, names):
