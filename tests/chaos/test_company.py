@@ -16,7 +16,7 @@ from tests.chaos.stage import happen_until_done
 if TYPE_CHECKING:
     from pathlib import Path
 
-SEEDS = range(3)
+SEEDS = range(2)
 
 
 @pytest.fixture(scope="module")

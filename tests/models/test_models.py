@@ -62,7 +62,7 @@ def test_a_factory_gets_what_it_asks_for(tmp_path: Path, monkeypatch: pytest.Mon
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     spec = Spec.make({"model": "made_network:make", "model_options": {"width": 5}})
-    with pytest.raises(SpecError, match="allowed are"):
+    with pytest.raises(SpecError, match="DOWNPOUR_ALLOW"):
         check_model(spec)
     monkeypatch.setenv(VARIABLE, "made_network")
     model = build(spec, facts_of())
