@@ -40,8 +40,9 @@ class Watcher:
     @property
     def story(self) -> list[Seen]:
         """What was read so far."""
-        facts = parse_lines(line.decode() for _, line in self._lines)
-        times = (at for at, _ in self._lines)
+        lines = list(self._lines)  # more of them may be read meanwhile
+        facts = parse_lines(line.decode() for _, line in lines)
+        times = (at for at, _ in lines)
         return [Seen(at_seconds=at, fact=fact) for at, (_, fact) in zip(times, facts, strict=True)]
 
     def wait(self, seconds: float) -> None:
