@@ -29,6 +29,7 @@ from downpour.cli.printing import (
     print_json,
     print_result,
     print_spec,
+    say,
     with_spec_shown,
 )
 from downpour.cli.spec_options import with_spec
@@ -75,7 +76,7 @@ def submit(
     client = _client(manager, credentials, shared, connect_seconds)
     with client, following(tensorboard) as follower:
         experiment = client.submit(spec)
-        out().print(experiment, highlight=False, soft_wrap=True)
+        say(experiment)
         if not watch:
             print_spec(spec)
             return

@@ -27,6 +27,7 @@ from downpour.credentials import Credentials
 from downpour.errors import SpecError
 from downpour.manager.options import DEFAULT_PORT, ManagerOptions, checked_patience
 from downpour.runtime.awaiting import CONNECT_SECONDS, checked_seconds
+from downpour.text import log_to_stderr
 from downpour.worker.options import WorkerOptions
 
 DEVICES = ("cpu", "cuda")
@@ -179,7 +180,7 @@ def _begin(*, verbose: bool) -> None:
     """Set up the log, and end on SIGTERM, which a container's first process else ignores."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr(level, "%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("downpour.attendance").setLevel(logging.INFO)
 
 

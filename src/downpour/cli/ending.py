@@ -22,6 +22,7 @@ import typer
 from typer.exceptions import TyperException
 
 from downpour.errors import DownpourError
+from downpour.text import one_line
 
 VARIABLE = "DOWNPOUR_TRACEBACK"
 LINE_CHARACTERS_MAX = 1000
@@ -90,7 +91,7 @@ def _unforeseen(error: BaseException) -> str:
 
 def _in_one_line(text: str, most: int = LINE_CHARACTERS_MAX) -> str:
     """Cut what floods the line; what a peer has put into it can do nothing to the terminal."""
-    line = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+    line = one_line(" ".join(text.split()))
     return line if len(line) <= most else line[: most - 1] + "…"
 
 

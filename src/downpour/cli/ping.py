@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from downpour.cli.printing import out
+from downpour.cli.printing import say
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
 from downpour.manager.options import DEFAULT_MANAGER
@@ -43,4 +43,4 @@ def ping(
     else:
         with ManagerClient(where, trust=trust, timeout_seconds=_PATIENCE_SECONDS) as manager:
             told = f"manager at {where}, downpour {manager.describe().version}"
-    out().print(told, highlight=False, soft_wrap=True)
+    say(told)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from downpour.errors import SpecError
+from downpour.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,9 +34,14 @@ def err() -> Console:
     return Console(stderr=True)
 
 
+def say(text: str) -> None:
+    """Print a line that is a result, whole even where the terminal is narrow."""
+    out().print(one_line(text), highlight=False, markup=False, soft_wrap=True)
+
+
 def note(text: str) -> None:
     """Print a line that is not a result, whole even where the terminal is narrow."""
-    err().print(text, highlight=False, markup=False, soft_wrap=True)
+    err().print(one_line(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def print_spec(spec: Spec) -> None:

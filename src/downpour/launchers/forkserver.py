@@ -28,6 +28,7 @@ from downpour.credentials import without_credentials
 from downpour.errors import DownpourError
 from downpour.manager.options import ManagerOptions
 from downpour.rpc import Address
+from downpour.text import log_to_stderr
 from downpour.worker.options import WorkerOptions
 
 GRACE_SECONDS = 5.0
@@ -196,7 +197,7 @@ def _preload(role: str) -> None:
 
 def main() -> None:
     """Serve one launcher, over this process's standard input and output."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s: %(message)s")
+    log_to_stderr(logging.INFO, "%(asctime)s %(process)d %(name)s: %(message)s")
     news = os.dup(1)
     os.dup2(2, 1)
     ForkServer(requests=0, news=news).serve()

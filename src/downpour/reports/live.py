@@ -29,6 +29,7 @@ from downpour.rpc.messages import (
     TaskStatus,
     WorkerStatus,
 )
+from downpour.text import one_line
 
 _ROWS_MAX = 40
 _DECISIONS_MAX = 5
@@ -47,11 +48,11 @@ def status_view(status: Status) -> RenderableType:
     if rest > 0:
         parts.append(Text(f"… and {rest} more", style="dim"))
     if mixture := mixture_now(status):
-        parts += [Text(""), Text(mixture, style="yellow")]
+        parts += [Text(""), Text(one_line(mixture), style="yellow")]
     if status.decisions:
         parts += [Text(""), Text("last decisions", style="bold")]
         for said in status.decisions[-_DECISIONS_MAX:]:
-            parts.append(Text(said, no_wrap=True, overflow="ellipsis"))
+            parts.append(Text(one_line(said), no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
 
 
@@ -66,13 +67,13 @@ def experiments_table(experiments: Sequence[ExperimentSummary]) -> RenderableTyp
     table.add_column("accuracy", justify="right", no_wrap=True)
     for one in experiments:
         table.add_row(
-            Text(one.experiment),
+            Text(one_line(one.experiment)),
             Text(one.state, style=_STYLES.get(one.state, "")),
             f"{one.rounds_done}/{one.rounds_total}",
             _percent(one.accuracy),
         )
     reasons = [
-        Text.assemble((one.experiment, "bold"), f": {one.reason}")
+        Text.assemble((one_line(one.experiment), "bold"), f": {one_line(one.reason)}")
         for one in experiments
         if one.reason
     ]
@@ -83,7 +84,8 @@ def _headline(status: Status) -> RenderableType:
     one = status.experiment
     if one is None:
         return Text("no experiment is active", style="dim")
-    line = Text.assemble((one.experiment, "bold"), "  ", (one.state, _STYLES.get(one.state, "")))
+    name = one_line(one.experiment)
+    line = Text.assemble((name, "bold"), "  ", (one.state, _STYLES.get(one.state, "")))
     if one.state.ended:
         line.append(f"\n{one.rounds_done} of {one.rounds_total} epochs")
     else:
@@ -94,7 +96,7 @@ def _headline(status: Status) -> RenderableType:
     if one.accuracy is not None:
         line.append(f", accuracy {_percent(one.accuracy)}")
     if one.reason:
-        line.append(f"\n{one.reason}", style="red")
+        line.append(f"\n{one_line(one.reason)}", style="red")
     return line
 
 
@@ -147,7 +149,7 @@ class _Workers:
 
 def _doing(row: _Row) -> RenderableType:
     running = row.worker.running
-    return Text(f"shard {running.shard}" if running else row.worker.state)
+    return Text(f"shard {running.shard}" if running else one_line(row.worker.state))
 
 
 def _bar(row: _Row) -> RenderableType:
@@ -178,8 +180,8 @@ def _others(row: _Row) -> RenderableType:
 
 
 _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
-    "worker": ("left", lambda row: Text(row.worker.worker)),
-    "at": ("left", lambda row: Text(row.worker.address, style="dim")),
+    "worker": ("left", lambda row: Text(one_line(row.worker.worker))),
+    "at": ("left", lambda row: Text(one_line(row.worker.address), style="dim")),
     "doing": ("left", _doing),
     "": ("left", _bar),
     "since\ns": ("right", lambda row: f"{row.task.elapsed_seconds:.1f}" if row.task else ""),

@@ -39,6 +39,7 @@ from downpour.runtime.facts import (
     WorkerJoined,
 )
 from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
+from downpour.text import one_line
 from downpour.values import BLAMELESS
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class Result:
         told += [f"accuracy {self.accuracy:.2%}"] if self.accuracy is not None else []
         told += [f"{self.total_seconds:.1f} s"]
         told += [self.reason[:_REASON_SHOWN]] if self.reason else []
-        return f"<Result {self.experiment}: {', '.join(told)}>"
+        return one_line(f"<Result {self.experiment}: {', '.join(told)}>")
 
     def _repr_html_(self) -> str:
         """Show a notebook what `downpour results` shows a terminal."""

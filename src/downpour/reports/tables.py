@@ -22,6 +22,7 @@ from downpour.reports.mitigation import Stragglers
 from downpour.reports.mixture import mixture_of
 from downpour.reports.result import Result
 from downpour.reports.tuned import Tuned
+from downpour.text import one_line
 
 NOTHING = "-"
 _COMINGS_MAX = 8
@@ -46,7 +47,7 @@ def result_table(result: Result) -> RenderableType:
         ("evaluation\ns", seconds([r.evaluate_seconds or None for r in rounds])),
     ]
     parts: list[RenderableType] = [_heading(result)]
-    parts += [Text(line, style="dim", overflow="fold") for line in result.dataset]
+    parts += [Text(one_line(line), style="dim", overflow="fold") for line in result.dataset]
     if rounds:
         parts.append(_table(columns))
     if _policy(result) != "wait" and result.stragglers:
@@ -56,14 +57,14 @@ def result_table(result: Result) -> RenderableType:
         parts += [Text(why), classes_table(result)]
     parts.append(_closing(result))
     lines, more = result.attendance[:_COMINGS_MAX], len(result.attendance) - _COMINGS_MAX
-    parts += [Text(line, overflow="fold") for line in lines]
+    parts += [Text(one_line(line), overflow="fold") for line in lines]
     if more > 0:
         parts.append(Text(f"… and {more} more who joined, left or were lost", style="dim"))
     if mixture := mixture_of(result.numeric_classes):
-        parts.append(Text(mixture, style="yellow", overflow="fold"))
+        parts.append(Text(one_line(mixture), style="yellow", overflow="fold"))
     if result.model_file:
         # Whole, even where it is wider than the terminal.
-        parts.append(Text(f"model {result.model_file}", overflow="fold"))
+        parts.append(Text(one_line(f"model {result.model_file}"), overflow="fold"))
     return Group(*parts)
 
 
@@ -113,7 +114,7 @@ def study_table(group: study.Group) -> RenderableType:
         for place, column in enumerate(table.columns)
         if column.key in wanted
     ]
-    return Group(Text(group.name, style="bold"), _table(columns))
+    return Group(Text(one_line(group.name), style="bold"), _table(columns))
 
 
 def tuned_table(tuned: Tuned) -> RenderableType:
@@ -130,7 +131,7 @@ def tuned_table(tuned: Tuned) -> RenderableType:
         ("epochs", epochs),
     ]
     is_tight = len(tuned.fields) > _ROOMY_FIELDS
-    return Group(Text(tuned.name, style="bold"), _table(columns, is_tight=is_tight))
+    return Group(Text(one_line(tuned.name), style="bold"), _table(columns, is_tight=is_tight))
 
 
 def shortened(value: Any) -> str:
@@ -200,15 +201,18 @@ def _heading(result: Result) -> Text:
         f"{shards}{spec.get('split')} split",
         f"{spec.get('aggregate')}",
     ]
-    return Text.assemble((result.name, "bold"), "  ", (" · ".join(told), "dim"))
+    name, what = one_line(result.name), one_line(" · ".join(told))
+    return Text.assemble((name, "bold"), "  ", (what, "dim"))
 
 
 def _closing(result: Result) -> Text:
     (total,) = seconds([result.total_seconds])
     word = "in" if result.state == "finished" else "after"
-    line = Text.assemble((result.state, _STATE_STYLES.get(result.state, "")), f" {word} {total} s")
+    line = Text.assemble(
+        (one_line(result.state), _STATE_STYLES.get(result.state, "")), f" {word} {total} s"
+    )
     if result.reason:
-        line.append(f": {result.reason}")
+        line.append(f": {one_line(result.reason)}")
     spent = {
         "prepare": result.prepare_seconds,
         "train": result.train_seconds,
@@ -226,7 +230,7 @@ def _closing(result: Result) -> Text:
 
 def _mitigated(result: Result, found: Stragglers) -> str:
     """Sum up in two lines what was done about stragglers, and what it cost."""
-    done = [f"policy {_policy(result)}"] if _policy(result) != "wait" else []
+    done = [one_line(f"policy {_policy(result)}")] if _policy(result) != "wait" else []
     if found.mitigation is not None:
         done.append(f"{found.mitigation:.1%} of waiting mitigated (estimated)")
     if found.moves:
@@ -249,5 +253,5 @@ def _table(columns: Sequence[Column], *, is_tight: bool = False) -> Table:
             header, justify="left" if is_name else "right", no_wrap=whole, overflow="fold"
         )
     for row in zip(*(cells for _, cells in shown), strict=True):
-        table.add_row(*(Text(NOTHING if cell is None else cell) for cell in row))
+        table.add_row(*(Text(NOTHING if cell is None else one_line(cell)) for cell in row))
     return table

@@ -33,6 +33,7 @@ from downpour.rpc.misfit import Misfit, Shown, shown
 from downpour.rpc.server import Limits, Server
 from downpour.rpc.trust import OPEN, Trust
 from downpour.rpc.wire import reader, writer
+from downpour.text import one_line
 from downpour.values import AttemptId, FailureKind, Snapshot, Update
 
 
@@ -212,7 +213,7 @@ def _refusal(error: Exception) -> Refusal:
 
 def _line(text: str, limit: int = 2000) -> str:
     """One line that can be sent, whatever somebody put into it."""
-    line = text.replace("\n", " ").encode("utf-8", errors="backslashreplace").decode()
+    line = one_line(text)
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

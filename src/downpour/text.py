@@ -1,0 +1,45 @@
+"""What others wrote → text that can do nothing to the terminal or the table that shows it.
+
+Names, reasons and decisions come from other processes, from files and from users' code. Whatever
+shows one to a person passes it through here; what is written for programs stays as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+
+
+def one_line(text: str) -> str:
+    r"""Return the text in one line: line breaks as spaces, other control characters as `\x1b`."""
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+class LogFormatter(logging.Formatter):
+    """Writes each message in one line, and a traceback below it in lines of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of the library
+        """Write the line that stands above a traceback."""
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
+
+    def formatException(  # noqa: N802 - of the library
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None]
+        | tuple[None, None, None],
+    ) -> str:
+        """Write a traceback; its last lines may quote what others wrote."""
+        return "\n".join(map(one_line, super().formatException(ei).split("\n")))
+
+
+def log_to_stderr(level: int, line: str) -> None:
+    """Set up this process's log, with lines of the given format."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter(line))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+def _shown(character: str) -> str:
+    if character.isprintable():
+        return character
+    return " " if character.isspace() else character.encode("unicode_escape").decode("ascii")
