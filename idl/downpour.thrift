@@ -262,7 +262,7 @@ struct RecordPage {
 }
 
 enum RefusalKind {
-  /** The spec, or another thing that was asked for. */
+  /** The spec, or another thing that was asked for; also a field that holds what it may not. */
   ASKED = 1
   /** Versions that do not fit. */
   INCOMPATIBLE = 2

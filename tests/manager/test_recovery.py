@@ -254,7 +254,7 @@ def test_a_request_counts_once_also_for_the_next_manager(tmp_path: Path) -> None
     gone(first)
     second = manager_of(tmp_path)
     assert second.client.submit(spec, "0123abcd") == asked[0]
-    with pytest.raises(SpecError, match="request = 'mine': 4 to 32 hexadecimal digits"):
+    with pytest.raises(SpecError, match="request = 'mine': 4 to 32 hexadecimal digits in lower"):
         second.client.submit(spec, "mine")
     gone(second)
 

@@ -197,7 +197,7 @@ class ManagerService:
         What can be checked at once is checked before anything starts.
         """
         if not _REQUEST.fullmatch(request):
-            raise SpecError("request", request, "4 to 32 hexadecimal digits")
+            raise SpecError("request", request, "4 to 32 hexadecimal digits in lower case")
         with self._submitting:
             known = self._requested(request)
             if known is None:

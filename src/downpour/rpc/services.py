@@ -194,11 +194,8 @@ def _argument(name: str, read: Callable[[Any], Any], struct: Any) -> Any:
 def _refusal(error: Exception) -> Refusal:
     """An error of our tree as a refusal; the inverse of `connection._refused`."""
     match error:
-        case SpecError():
+        case SpecError() | Misfit():
             kind, field, value, reason = RefusalKind.ASKED, error.field, error.value, error.accepted
-        case Misfit():
-            kind, field = RefusalKind.INCOMPATIBLE, error.field
-            value, reason = error.value, error.accepted
         case SharedDirectoryError():
             kind, field = RefusalKind.SHARED_DIRECTORY, "shared_dir"
             value, reason = Shown(error.path), error.reason
