@@ -295,9 +295,10 @@ class Spec(BaseModel):
         """Return a spec with some fields changed, validated again."""
         return type(self).make({**self.model_dump(), **changes})
 
-    def to_toml(self) -> str:
+    def to_toml(self, *, without_defaults: bool = False) -> str:
         """Write the spec as TOML that `from_toml` reads back to an equal value."""
-        fields = {key: value for key, value in self.model_dump().items() if value is not None}
+        told = self.model_dump(exclude_defaults=without_defaults)
+        fields = {key: value for key, value in told.items() if value is not None}
         scalars = {key: value for key, value in fields.items() if not isinstance(value, dict)}
         tables = {key: value for key, value in fields.items() if isinstance(value, dict) and value}
         return tomli_w.dumps({**scalars, **tables})

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from downpour.cli import clients
 from downpour.launchers import LocalCluster
 from downpour.manager.options import ManagerOptions
+from downpour.runtime.facts import Cancelled, Submitted
+from downpour.runtime.record import RECORD_NAME, RecordWriter
 from downpour.spec import Spec
 
 Downpour = Callable[..., Any]
@@ -108,6 +111,27 @@ def test_a_manager_that_took_over_elsewhere_is_found_through_its_folder(
     assert "cancelled" in downpour("status", experiment, *seen).out
     line = refused("list", "--manager", nobody)
     assert line == f"{nobody} cannot be reached: Connection refused"
+
+
+def test_without_a_manager_the_directory_is_listed(
+    downpour: Downpour, nobody: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From records alone, where no manager was named; what is no experiment is left out."""
+    monkeypatch.setattr(clients, "MANAGER", nobody)
+    seen = "--manager", nobody, "--shared", str(tmp_path)
+    assert downpour("list", *seen).status == 2
+    folder = tmp_path / "experiments" / "gone-1"
+    folder.mkdir(parents=True)
+    (tmp_path / "experiments" / "copied").mkdir()
+    spec = Spec(epochs=7).model_dump()
+    submitted = Submitted(experiment="gone-1", name="gone", spec=spec, version="0", shards=2)
+    with RecordWriter(folder / RECORD_NAME) as record:
+        record.append(0.0, submitted)
+        record.append(1.0, Cancelled(reason="enough"))
+    outcome = downpour("list", *seen)
+    assert (outcome.status, outcome.err) == (0, f"no manager answers; {tmp_path} holds:\n")
+    assert outcome.out.splitlines()[1].split() == ["gone-1", "cancelled", "0/7", "–"]
+    assert json.loads(downpour("list", "--json", *seen).out)[0]["name"] == "gone"
 
 
 def an_array_file(folder: Path, labels: Any) -> list[str]:

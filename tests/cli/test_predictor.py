@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
+from downpour.cli.predictor import _table
 from downpour.predictor import pretrained
 from downpour.predictor.files import read_trained
+from downpour.predictor.scoring import Score
 from tests.predictor.conftest import columns, write
 
 Downpour = Callable[..., Any]
@@ -75,3 +80,21 @@ def test_mistakes_cost_one_line(refused: Callable[..., str], tmp_path: Path) -> 
     wrong = columns() | {"completion_s": np.full(len(columns()["job"]), -1.0)}
     bad = write(tmp_path / "bad.npz", wrong)
     assert "column completion_s holds -1" in refused("predictor", "train", bad, "--out", cut)
+
+
+def test_numbers_stay_whole_at_80_columns() -> None:
+    """Names give way, digits do not."""
+    fields: dict[str, Any] = dict.fromkeys(inspect.signature(Score).parameters, 0.12345)
+    fields |= {
+        "group": "",
+        "predictor": "a very long name of a predictor",
+        "stage": "a quarter done",
+    }
+    fields["microseconds"] = 12345.0
+    console = Console(width=80, file=io.StringIO())
+    console.print(_table([Score(**fields)]))
+    assert isinstance(console.file, io.StringIO)
+    told = console.file.getvalue()
+    assert {"12.3%", "0.1235", "0.123", "12345"} <= set(told.split())
+    assert "…" not in told
+    assert max(map(len, told.splitlines())) <= 80

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from downpour.cli.printing import check_format, note, with_spec_shown
+from downpour.cli.printing import check_format, note, out, print_result, with_spec_shown
 from downpour.errors import SpecError
+from downpour.reports import Result
 from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status
 from downpour.spec import Spec
+from tests.reports.test_tables import LINES
 
 
 def test_two_formats_at_once_are_refused() -> None:
@@ -35,7 +39,7 @@ def during(state: ExperimentState) -> Status:
 def test_the_spec_that_was_made_is_shown_once_training_begins(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As TOML that makes it again; every status is shown, too."""
+    """What differs from the defaults, as TOML that makes it again, below the experiment's ID."""
     spec = Spec(shards=3, split="dirichlet(0.5)", model_options={"dropout": 0.1})
     seen: list[Status] = []
     show = with_spec_shown(spec, seen.append)
@@ -46,7 +50,10 @@ def test_the_spec_that_was_made_is_shown_once_training_begins(
     assert capsys.readouterr().err == ""
     for status in late:
         show(status)
-    assert Spec.from_toml(capsys.readouterr().err) == spec
+    said = capsys.readouterr().err
+    assert Spec.from_toml(said) == spec
+    assert said.splitlines()[0] == "# any"
+    assert len(said.splitlines()) == 6  # three fields, a blank line and a table's head
     assert seen == early + late
 
 
@@ -54,3 +61,26 @@ def test_an_experiment_that_never_trains_shows_no_spec(capsys: pytest.CaptureFix
     """The reason stands alone, in one line."""
     with_spec_shown(Spec(), lambda _: None)(during(ExperimentState.FAILED))
     assert capsys.readouterr().err == ""
+
+
+def test_what_is_piped_is_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no terminal, no line of a table is cut or wrapped."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    out.cache_clear()
+    out().print("x y " * 500, end="")
+    assert "\n" not in capsys.readouterr().out
+    out.cache_clear()
+
+
+def test_the_path_of_the_model_is_not_wrapped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands in a line of its own, however narrow the terminal is."""
+    monkeypatch.setenv("COLUMNS", "80")
+    out.cache_clear()
+    folder = Path("a long name of a folder" * 9)
+    print_result(Result.from_lines(LINES, folder))
+    out.cache_clear()
+    assert f"\nmodel {folder}/model-3.safetensors\n" in capsys.readouterr().out

@@ -84,11 +84,8 @@ def test_a_failure_says_why() -> None:
 
 
 def test_long_names_do_not_break_the_tables() -> None:
-    """The model's path is shown whole; a worker's name is text, never markup."""
-    folder = Path("x" * 100)
-    result = Result.from_lines([line.replace("worker-2", "[red]2") for line in LINES], folder)
-    said = rendered(result_table(result)).replace("\n", "")
-    assert str(folder / "model-3.safetensors") in said
+    """A worker's name is text, never markup."""
+    result = Result.from_lines([line.replace("worker-2", "[red]2") for line in LINES])
     assert "[red]2" in rendered(workers_table(result))
 
 

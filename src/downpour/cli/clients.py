@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from downpour.api import Client
     from downpour.reports import Result
     from downpour.reports.event_files import Follower
-    from downpour.rpc.messages import Status
+    from downpour.rpc.messages import ExperimentSummary, Status
     from downpour.runtime.facts import Fact
 
     Record = list[tuple[float, Fact]]
@@ -65,8 +65,8 @@ def submit(
 ) -> None:
     """Hand an experiment to a manager; prints its ID.
 
-    Without --shards it has as many as the manager has workers now. The spec that was made is
-    printed, too.
+    Without --shards it has as many as the manager has workers now. What of the spec differs from
+    the defaults is printed, too.
     """
     if tensorboard is not None and not watch:
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
@@ -139,9 +139,18 @@ def list_experiments(
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
-    """List the manager's experiments, oldest first."""
-    with _client(manager, credentials, shared) as client:
-        found = client.experiments()
+    """List the manager's experiments, oldest first.
+
+    Where no manager is named and none answers, those of the shared directory are listed as their
+    records tell, in the order in which these were last written; those of `downpour run` are there.
+    """
+    try:
+        with _client(manager, credentials, shared) as client:
+            found = client.experiments()
+    except Unreachable:
+        found = _held(shared or SHARED) if manager == MANAGER else ()
+        if not found:
+            raise
     if as_json:
         print_json([asdict(one) for one in found])
         return
@@ -202,6 +211,17 @@ def _stay(client: Client, experiment: str, spec: Spec, follower: Follower | None
                 follower.follow(experiment, client.record)
 
         return client.wait(experiment, on_status=look)
+
+
+def _held(shared: Path) -> tuple[ExperimentSummary, ...]:
+    """List what a directory holds, and say that no manager was asked."""
+    from downpour.reports.held import experiments_in
+    from downpour.store import SharedDirectory
+
+    found = experiments_in(SharedDirectory(shared).experiments)
+    if found:
+        note(f"no manager answers; {shared} holds:")
+    return found
 
 
 def _client(

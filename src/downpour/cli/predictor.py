@@ -214,10 +214,11 @@ def _table(scores: list[Score]) -> Table:
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
+        padding=0,
         header_style="bold",
     )
     for name in ("predictor", "known at"):
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, overflow="fold")
     for name in ("MAPE", "pinball", "≤ q90", "precise", "recall", "PR-AUC", "µs"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in scores:

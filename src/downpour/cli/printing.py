@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,19 @@ if TYPE_CHECKING:
     from downpour.rpc.messages import Status
     from downpour.spec import Spec
 
+_UNBOUNDED = 10_000
+"""Columns of an output that is no terminal."""
+
 
 @functools.cache
 def out() -> Console:
-    """Return the console for results."""
+    """Return the console for results; a file or a pipe gets tables as wide as they are."""
     from rich.console import Console
 
-    return Console()
+    console = Console()
+    if console.is_terminal or "COLUMNS" in os.environ:
+        return console
+    return Console(width=_UNBOUNDED)
 
 
 @functools.cache
@@ -44,9 +51,14 @@ def note(text: str) -> None:
     err().print(one_line(text), highlight=False, markup=False, soft_wrap=True)
 
 
-def print_spec(spec: Spec) -> None:
-    """Print the spec that was made, as the TOML that makes it again."""
-    err().print(spec.to_toml().rstrip(), style="dim", highlight=False, markup=False, soft_wrap=True)
+def print_spec(spec: Spec, experiment: str = "") -> None:
+    """Print what of a spec differs from the defaults, as TOML, below the experiment's identifier.
+
+    All of it is in the experiment's folder, as `spec.toml`.
+    """
+    told = f"# {experiment}\n" * bool(experiment) + spec.to_toml(without_defaults=True)
+    if told:
+        err().print(told.rstrip(), style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 def with_spec_shown(spec: Spec, show: Callable[[Status], None]) -> Callable[[Status], None]:
@@ -58,10 +70,10 @@ def with_spec_shown(spec: Spec, show: Callable[[Status], None]) -> Callable[[Sta
 
     def show_both(status: Status) -> None:
         nonlocal shown
-        state = status.experiment.state if status.experiment else ""
-        if not shown and state in {"running", "finished"}:
+        now = status.experiment
+        if not shown and now is not None and now.state in {"running", "finished"}:
             shown = True
-            print_spec(spec)
+            print_spec(spec, now.experiment)
         show(status)
 
     return show_both
@@ -92,3 +104,6 @@ def print_result(result: Result, *, as_json: bool = False, as_csv: bool = False)
         from downpour.reports.tables import result_table
 
         out().print(result_table(result))
+        if result.model_file:
+            line = one_line(f"model {result.model_file}")
+            out().print(line, highlight=False, markup=False, soft_wrap=True)

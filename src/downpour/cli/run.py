@@ -46,8 +46,8 @@ def run(
 ) -> None:
     """Train on this machine, with workers of its own.
 
-    The spec comes from FILE, from options, or both; without any, the digits set is trained. It is
-    printed when training begins.
+    The spec comes from FILE, from options, or both; without any, the digits set is trained. When
+    training begins, the experiment's ID is printed, and what differs from the defaults.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     from downpour import api

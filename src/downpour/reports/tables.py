@@ -62,9 +62,6 @@ def result_table(result: Result) -> RenderableType:
         parts.append(Text(f"… and {more} more who joined, left or were lost", style="dim"))
     if mixture := mixture_of(result.numeric_classes):
         parts.append(Text(one_line(mixture), style="yellow", overflow="fold"))
-    if result.model_file:
-        # Whole, even where it is wider than the terminal.
-        parts.append(Text(one_line(f"model {result.model_file}"), overflow="fold"))
     return Group(*parts)
 
 

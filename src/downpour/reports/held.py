@@ -1,0 +1,38 @@
+"""What a shared directory holds, read from the records alone: for when no manager answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from downpour.errors import StoreError
+from downpour.reports.result import Result
+from downpour.rpc.messages import ExperimentState, ExperimentSummary
+from downpour.runtime.record import RECORD_NAME
+
+
+def experiments_in(folder: Path) -> tuple[ExperimentSummary, ...]:
+    """Sum up the experiments whose folders lie in this one, by when their records last changed.
+
+    States are those that were written last: an experiment that lost its manager is still running.
+    Folders without a record that can be read are left out.
+    """
+    records = [path for path in folder.glob(f"*/{RECORD_NAME}") if path.is_file()]
+    found = []
+    for record in sorted(records, key=lambda path: path.stat().st_mtime_ns):
+        try:
+            found.append(_summary(Result.read(record.parent)))
+        except StoreError:
+            continue
+    return tuple(found)
+
+
+def _summary(result: Result) -> ExperimentSummary:
+    return ExperimentSummary(
+        experiment=result.experiment,
+        name=result.name,
+        state=ExperimentState(result.state),
+        rounds_done=len(result.rounds),
+        rounds_total=int(result.spec.get("epochs", 0)),
+        accuracy=result.accuracy,
+        reason=result.reason,
+    )

@@ -1,0 +1,32 @@
+"""What a shared directory holds, where no manager can be asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from downpour.reports.held import experiments_in
+from downpour.runtime.facts import Cancelled, Submitted
+from downpour.runtime.record import RECORD_NAME, RecordWriter
+from downpour.spec import Spec
+
+
+def test_records_are_summed_up_and_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    """Damaged records, folders without one and files beside them hide no experiment."""
+    spec = Spec(epochs=7).model_dump()
+    for name in ("ended", "damaged"):
+        (tmp_path / name).mkdir()
+        with RecordWriter(tmp_path / name / RECORD_NAME) as record:
+            told = Submitted(experiment=name, name="any", spec=spec, version="0", shards=2)
+            record.append(0.0, told)
+            record.append(1.0, Cancelled(reason="enough"))
+    (tmp_path / "damaged" / RECORD_NAME).write_text("no fact\n")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    (found,) = experiments_in(tmp_path)
+    assert (found.experiment, found.state, found.reason) == ("ended", "cancelled", "enough")
+    assert (found.rounds_done, found.rounds_total, found.accuracy) == (0, 7, None)
+
+
+def test_a_directory_without_experiments_holds_none(tmp_path: Path) -> None:
+    """Also where there is no directory."""
+    assert experiments_in(tmp_path / "nowhere") == ()
