@@ -48,7 +48,8 @@ def refuse_grid(fields: Mapping[str, Any]) -> None:
         SpecError: names the field that makes the file a grid.
     """
     for field, value in fields.items():
-        if field in _GRID or (isinstance(value, list) and _is_single(field)):
+        has_several = isinstance(value, list) and len(value) > 1
+        if field in _GRID or (has_several and _is_single(field)):
             raise SpecError(field, value, "makes this a grid, which `downpour experiment` takes")
 
 
