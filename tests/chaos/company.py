@@ -83,7 +83,8 @@ def _foreign(shared: Path) -> Path:
     shared.mkdir(parents=True)
     stage, begun, pause = Stage(shared, 0, workers=1), monotonic(), Event()
     try:
-        stage.submit(*_FOREIGN_FLAGS).kill()
+        with stage.submit(*_FOREIGN_FLAGS) as client:  # which waits for it, and closes its pipes
+            client.kill()
         [folder] = (shared / "experiments").iterdir()
         while max((*_versions(folder), 0)) < _FOREIGN_MODELS:
             if monotonic() - begun > PATIENCE_SECONDS:
