@@ -100,7 +100,8 @@ def test_a_token_file_that_holds_none_is_named(
         path.write_text(content)
         path.chmod(0o600)
     shared = ["--shared", str(tmp_path)] if command in {"manager", "worker"} else []
-    told = refused(command, "--token-file", path, *shared)
+    at_once = ["--connect-seconds", "0"] if command == "worker" else []
+    told = refused(command, "--token-file", path, *shared, *at_once)
     assert told == f"token_file = '{path}': {line}"
 
 

@@ -81,7 +81,8 @@ def test_a_line_is_readable_by_people_and_other_programs(path: Path) -> None:
     with RecordWriter(path) as record:
         write(record, 2.0, SECOND)
     assert path.read_text() == (
-        '{"at": 2.0, "kind": "worker-left", "worker": "w-1", "reason": "no heartbeat for 10 s"}\n'
+        '{"at": 2.0, "kind": "worker-left", "worker": "w-1", "reason": "no heartbeat for 10 s", '
+        '"lost": false}\n'
     )
 
 

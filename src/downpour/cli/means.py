@@ -41,7 +41,7 @@ class Means:
         if not self.manager:
             yield None
             return
-        with Client(self.manager, credentials=self.credentials) as client:
+        with Client(self.manager, credentials=self.credentials, connect_seconds=0.0) as client:
             yield client
 
     def event_writer(self, kept: Iterable[Path]) -> OnKept | None:
