@@ -148,7 +148,7 @@ def interrupted(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_worker_and_a_manager_in_peace(tmp_path: Path) -> None:
-    """Status 0, for that is how they are meant to end; and not a word more."""
+    """Status 0, for that is how they are meant to end; the manager tells who came and left."""
     shared = "--shared", str(tmp_path)
     with started("manager", "--port", "0", *shared) as (manager, greeting):
         found = re.match(r"manager at (\S+), shared directory ", greeting)
@@ -156,7 +156,11 @@ def test_ctrl_c_ends_a_worker_and_a_manager_in_peace(tmp_path: Path) -> None:
         with started("worker", "--manager", found[1], *shared) as (worker, said):
             assert re.match(rf"worker at \S+, manager {found[1]}", said), said
             assert interrupted(worker) == (0, "")
-        assert interrupted(manager) == (0, "")
+        status, said = interrupted(manager)
+        joined, left = said.splitlines()
+        assert status == 0
+        assert "joined from 127.0.0.1" in joined
+        assert left.endswith("left: told to stop")
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from downpour.errors import (
     Unreachable,
 )
 from downpour.rpc import Trust
-from downpour.runtime.awaiting import awaiting, checked_seconds
+from downpour.runtime.awaiting import awaiting, checked_seconds, files_may_come
 from downpour.store import SharedDirectory
 
 PATIENCE_SECONDS = 30.0
@@ -82,14 +82,16 @@ def test_without_seconds_to_wait_there_is_one_try() -> None:
 def test_a_folder_and_a_token_that_the_manager_makes_are_waited_for(tmp_path: Path) -> None:
     """A worker that is started together with its manager finds neither of them yet."""
     folder, token = tmp_path / "shared", tmp_path / "token"
-    wait = awaiting(PATIENCE_SECONDS, folder.mkdir)
+    wait = awaiting(PATIENCE_SECONDS, folder.mkdir, when=files_may_come)
     assert wait(lambda: SharedDirectory.open(folder, create=False)).root == folder
 
     def make_token() -> None:
         token.write_text("0123456789abcdef" * 4)
         token.chmod(0o600)
 
-    trust = awaiting(PATIENCE_SECONDS, make_token)(Trust.load, Credentials(token_file=str(token)))
+    trust = awaiting(PATIENCE_SECONDS, make_token, when=files_may_come)(
+        Trust.load, Credentials(token_file=str(token))
+    )
     assert not trust.is_open
 
 
@@ -98,3 +100,19 @@ def test_a_time_to_wait_is_one(seconds: float) -> None:
     """Less than nothing, and more than a day, are none."""
     with pytest.raises(SpecError, match="connect_seconds"):
         checked_seconds(seconds)
+
+
+def test_a_folder_that_is_not_the_managers_is_told_at_once() -> None:
+    """The file by which a worker proves that it sees the same folder will never come to this one."""
+    calls: list[str] = []
+
+    def register() -> None:
+        calls.append("registered")
+        try:
+            raise FileNotFoundError
+        except FileNotFoundError:
+            raise SharedDirectoryError("here", "the manager's presence file is not here") from None
+
+    with pytest.raises(SharedDirectoryError):
+        awaiting(PATIENCE_SECONDS)(register)
+    assert len(calls) == 1

@@ -45,12 +45,30 @@ def checked_seconds(seconds: float) -> float:
     return seconds
 
 
-def awaiting(seconds: float, between: Callable[[], object] = lambda: None) -> Retrying:
-    """Make what repeats a call until all that it needs is there; then the last error stands.
+def manager_may_come(error: BaseException) -> bool:
+    """Whether there is no manager yet, or none any more, to answer a call."""
+    busy = isinstance(error, Refused) and error.busy
+    return busy or isinstance(error, DeadlineExceeded | Unreachable)
+
+
+def files_may_come(error: BaseException) -> bool:
+    """Whether the folder, or the token in it, is missing, which a manager makes when it starts."""
+    of_a_file = isinstance(error, SharedDirectoryError) or _names_the_token(error)
+    return of_a_file and isinstance(error.__context__, FileNotFoundError)
+
+
+def awaiting(
+    seconds: float,
+    between: Callable[[], object] = lambda: None,
+    *,
+    when: Callable[[BaseException], bool] = manager_may_come,
+) -> Retrying:
+    """Make what repeats a call until what it needs is there; at the end the last error stands.
 
     Args:
         seconds: how long to wait at most; 0: one try.
         between: called before each further try; it may look elsewhere, or raise.
+        when: whether a call that ended so may succeed later, though the caller changes nothing.
     """
 
     def before_sleep(state: RetryCallState) -> None:
@@ -59,21 +77,12 @@ def awaiting(seconds: float, between: Callable[[], object] = lambda: None) -> Re
         between()
 
     return Retrying(
-        retry=retry_if_exception(may_come),
+        retry=retry_if_exception(when),
         wait=wait_random_exponential(multiplier=0.1, max=1),
         stop=stop_after_delay(seconds),
         before_sleep=before_sleep,
         reraise=True,
     )
-
-
-def may_come(error: BaseException) -> bool:
-    """Whether a call that ended so may succeed later, though the caller changes nothing."""
-    if isinstance(error, Refused):
-        return error.busy
-    if isinstance(error, SharedDirectoryError) or _names_the_token(error):
-        return isinstance(error.__context__, FileNotFoundError)
-    return isinstance(error, DeadlineExceeded | Unreachable)
 
 
 def _names_the_token(error: BaseException) -> bool:

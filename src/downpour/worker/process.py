@@ -18,7 +18,7 @@ from types import FrameType
 from downpour.errors import SpecError
 from downpour.metrics import MetricsEndpoint
 from downpour.rpc import Address, Trust, parse_address, serve_worker
-from downpour.runtime.awaiting import awaiting
+from downpour.runtime.awaiting import awaiting, files_may_come
 from downpour.runtime.managers import Managers
 from downpour.store import SharedDirectory
 from downpour.worker.agent import WorkerAgent
@@ -55,7 +55,7 @@ def run_worker(
     wait_passively()
     keep_memory()
     address = parse_address(options.manager, field="manager")
-    wait = awaiting(options.connect_seconds)
+    wait = awaiting(options.connect_seconds, when=files_may_come)
     trust = wait(Trust.load, options.credentials)
     shared = wait(lambda: SharedDirectory.open(Path(options.shared), create=False))
     managers = Managers(shared, address, trust)
