@@ -102,17 +102,10 @@ def test_a_time_to_wait_is_one(seconds: float) -> None:
         checked_seconds(seconds)
 
 
-def test_a_folder_that_is_not_the_managers_is_told_at_once() -> None:
-    """The file by which a worker proves that it sees the same folder will never come to this one."""
-    calls: list[str] = []
-
-    def register() -> None:
-        calls.append("registered")
-        try:
-            raise FileNotFoundError
-        except FileNotFoundError:
-            raise SharedDirectoryError("here", "the manager's presence file is not here") from None
-
+def test_a_folder_that_is_not_the_managers_is_told_at_once(tmp_path: Path) -> None:
+    """The file by which a worker proves that it sees the same folder never comes to this one."""
+    shared = SharedDirectory.open(tmp_path, create=True)
+    looks: list[str] = []
     with pytest.raises(SharedDirectoryError):
-        awaiting(PATIENCE_SECONDS)(register)
-    assert len(calls) == 1
+        awaiting(PATIENCE_SECONDS, lambda: looks.append("looked"))(shared.read_presence, "none")
+    assert looks == []
