@@ -266,7 +266,7 @@ def soak(options: argparse.Namespace) -> list[Row]:
 
 def trifle(folder: Path, rounds: int) -> downpour.Spec:
     """Make a spec of tasks that train nothing, and its data."""
-    data, labels = folder / "blank.npz", np.array([9, 1])
+    data, labels = folder / "blank.npz", np.array([0, 1])
     blank = np.zeros((2, 8, 8), dtype=np.uint8)
     np.savez(data, x=blank, y=labels, x_test=blank[:1], y_test=labels[:1])
     return downpour.Spec(
