@@ -6,12 +6,12 @@ import pytest
 from matplotlib.patches import Rectangle
 from rich.console import Console
 
+from downpour.policylab.comparison import Contender, Trial
+from downpour.policylab.ledger import RoundFigures
+from downpour.policylab.reference import Reference
 from downpour.reports.policies import Prices, csv_of, price_table, rows_of, scenario_table
 from downpour.reports.policy_figure import policy_figure
 from downpour.reports.statistics import Estimate, t_quantile
-from downpour.simulator.comparison import Contender, Trial
-from downpour.simulator.ledger import RoundFigures
-from downpour.simulator.reference import Reference
 
 BY_ITSELF = Reference(
     wait=20.0, ideal=10.0, kind_ideal=12.0, best_hosts=15.0, whole_shards=14.0, divided=9.0

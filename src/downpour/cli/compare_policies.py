@@ -20,10 +20,10 @@ from downpour.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from downpour.policylab.comparison import Contender, Settings, Trial
+    from downpour.policylab.conditions import Conditions
+    from downpour.policylab.scenarios import Choice
     from downpour.reports.policies import Prices
-    from downpour.simulator.comparison import Contender, Settings, Trial
-    from downpour.simulator.conditions import Conditions
-    from downpour.simulator.scenarios import Choice
     from downpour.spec import Spec
 
 _COSTS = "What moving and nodes cost"
@@ -139,9 +139,9 @@ def compare_policies(
     lost to stragglers that a policy saves: 0 % is `wait`, at 100 % a round takes what its median
     task takes. Means are over jobs, with 95 % intervals.
     """
+    from downpour.policylab.comparison import Settings
+    from downpour.policylab.scenarios import Choice
     from downpour.reports.policies import Prices
-    from downpour.simulator.comparison import Settings
-    from downpour.simulator.scenarios import Choice
 
     check_format(as_json=as_json, as_csv=as_csv)
     if spec is None:
@@ -174,8 +174,8 @@ Work = list[tuple["Contender", "Conditions"]]
 
 def _contenders(policies: str, standbys: int, *, snapshots: bool) -> list[Contender]:
     """Read who is to be compared; who cannot use standbys has none, unless told otherwise."""
-    from downpour.simulator.coding import CODES
-    from downpour.simulator.comparison import BASELINE, Contender, contenders
+    from downpour.policylab.coding import CODES
+    from downpour.policylab.comparison import BASELINE, Contender, contenders
     from downpour.stragglers import POLICIES
 
     known, found = contenders(), []
@@ -193,8 +193,8 @@ def _contenders(policies: str, standbys: int, *, snapshots: bool) -> list[Conten
 
 def _work(traces: Path, words: str, contenders: Sequence[Contender], choice: Choice) -> Work:
     """Return who does which jobs, scenario by scenario."""
-    from downpour.simulator.scenarios import conditions_of, scenarios_of
-    from downpour.simulator.traced import read_recordings
+    from downpour.policylab.scenarios import conditions_of, scenarios_of
+    from downpour.policylab.traced import read_recordings
 
     recordings = read_recordings(traces)
     names = words.split(",") if words else scenarios_of(recordings)
@@ -203,8 +203,8 @@ def _work(traces: Path, words: str, contenders: Sequence[Contender], choice: Cho
 
 
 def _run(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
+    from downpour.policylab.comparison import run_trial
     from downpour.predictor import make, read_trained
-    from downpour.simulator.comparison import run_trial
 
     trained = read_trained()
     predictor = None if blind else lambda: make("gate", trained)
@@ -230,7 +230,7 @@ def _experiment(path: Path | None, data_dir: Path | None) -> Spec | None:
 
 def _train(trials: Sequence[Trial], spec: Spec, data_dir: Path | None) -> list[Trial]:
     """Train with what counted in each trial."""
-    from downpour.simulator.learning import Learning
+    from downpour.policylab.learning import Learning
 
     rounds = sum(len(trial.rounds) for trial in trials if trial.trainable)
     found, classes = [], {}
@@ -292,7 +292,7 @@ def _print(trials: list[Trial], prices: Prices, *, as_json: bool, as_csv: bool) 
 
 def _sections(trials: list[Trial]) -> Iterator[tuple[str, list[Trial]]]:
     """Return what is shown together: each scenario, and those of the trace at once."""
-    from downpour.simulator.scenarios import MADE_UP
+    from downpour.policylab.scenarios import MADE_UP
 
     names = list(dict.fromkeys(trial.scenario for trial in trials))
     for name in names:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from downpour.policylab.comparison import BASELINE, ORACLES, Trial
 from downpour.reports.policies import by_policy, estimate
 from downpour.reports.style import WIDTH_INCHES, series, styled
-from downpour.simulator.comparison import BASELINE, ORACLES, Trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

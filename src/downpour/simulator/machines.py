@@ -1,7 +1,6 @@
 """How long a worker takes for a share of a shard that it begins at some moment, and how it is.
 
-In the search for faults that is drawn at random, and nothing else is known of a machine. Where
-policies are compared every machine goes through given conditions, round by round.
+In the search for faults that is drawn at random, and nothing else is known of a machine.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from downpour.simulator.conditions import Conditions
-from downpour.simulator.curves import Stretch
 from downpour.values import AttemptId, SystemState
 
 _IDLE = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
@@ -100,29 +97,3 @@ class RandomMachines:
 
     def _varied(self, seconds: float, spread: float) -> float:
         return seconds * self._random.lognormvariate(0.0, spread) if spread else seconds
-
-
-class GivenMachines:
-    """Machines in given conditions, the first of `names` being the first host.
-
-    A round begins when somebody begins to train in it; a machine is in the newest one.
-    """
-
-    def __init__(self, conditions: Conditions, names: tuple[str, ...]) -> None:
-        self._conditions = conditions
-        self._hosts = {name: host for host, name in enumerate(names)}
-        self._began_at: dict[int, float] = {}
-        self._newest = 0
-
-    def course(self, machine: str, attempt: AttemptId, at_seconds: float, work: float) -> Course:
-        """Return how training goes on that begins now."""
-        number = attempt.round
-        began_at = self._began_at.setdefault(number, at_seconds)
-        self._newest = max(self._newest, number)
-        curve = self._conditions.curve(number, self._hosts[machine])
-        return Stretch(curve, at_seconds - began_at, work)
-
-    def state(self, machine: str, at_seconds: float) -> SystemState:
-        """Return what its heartbeat tells of a machine now."""
-        since = at_seconds - self._began_at.get(self._newest, at_seconds)
-        return self._conditions.state(self._newest, self._hosts[machine], since)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from downpour import datasets, models
 from downpour.aggregators import AGGREGATORS, Contribution, fold
-from downpour.simulator.ledger import RoundFigures
+from downpour.policylab.ledger import RoundFigures
 from downpour.spec import Spec
 from downpour.splitters import split
 from downpour.store import SharedDirectory, Work, encode, layout, publish_work

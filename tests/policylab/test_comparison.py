@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from downpour.predictor import MODELS, Trained, make
-from downpour.simulator.coding import CODES, gradient_coding, stochastic_gradient_coding
-from downpour.simulator.comparison import (
+from downpour.policylab.coding import CODES, gradient_coding, stochastic_gradient_coding
+from downpour.policylab.comparison import (
     ORACLES,
     Contender,
     Settings,
@@ -16,11 +15,12 @@ from downpour.simulator.comparison import (
     contenders,
     run_trial,
 )
-from downpour.simulator.conditions import Conditions, Memoryless, OneStraggler
-from downpour.simulator.curves import Curve
-from downpour.simulator.ledger import RoundFigures
-from downpour.simulator.reference import Reference, reference
-from downpour.simulator.traced import TracedJob, read_recordings
+from downpour.policylab.conditions import Conditions, Memoryless, OneStraggler
+from downpour.policylab.curves import Curve
+from downpour.policylab.ledger import RoundFigures
+from downpour.policylab.reference import Reference, reference
+from downpour.policylab.traced import TracedJob, read_recordings
+from downpour.predictor import MODELS, Trained, make
 from downpour.stragglers import (
     POLICIES,
     Action,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from downpour.simulator.curves import Curve
+from downpour.policylab.curves import Curve
 from downpour.values import SystemState
 
 SAMPLES = 3200

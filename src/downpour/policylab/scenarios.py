@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from downpour.errors import SpecError
-from downpour.simulator.conditions import Conditions, Memoryless, OneStraggler
-from downpour.simulator.traced import Recording, TracedJob
+from downpour.policylab.conditions import Conditions, Memoryless, OneStraggler
+from downpour.policylab.traced import Recording, TracedJob
 
 Make = Callable[..., Conditions]
 

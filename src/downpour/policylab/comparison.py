@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from downpour.policylab.coding import CODES
+from downpour.policylab.conditions import Conditions
+from downpour.policylab.given_machines import GivenMachines
+from downpour.policylab.ledger import Ledger, RoundFigures
+from downpour.policylab.reference import Reference, reference
 from downpour.predictor import Predictor
 from downpour.simulator.cluster import Cluster
-from downpour.simulator.coding import CODES
-from downpour.simulator.conditions import Conditions
 from downpour.simulator.disk import DiskFigures
-from downpour.simulator.ledger import Ledger, RoundFigures
-from downpour.simulator.machines import GivenMachines
 from downpour.simulator.plan import RETRIES_ENOUGH, Plan
-from downpour.simulator.reference import Reference, reference
 from downpour.simulator.site import Figures
 from downpour.spec import Option, Spec
 from downpour.stragglers import POLICIES

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from downpour.simulator.conditions import Conditions
-from downpour.simulator.ledger import RoundFigures
+from downpour.policylab.conditions import Conditions
+from downpour.policylab.ledger import RoundFigures
 
 TOLERATED = 1
 COPIES = 2

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from downpour.errors import SpecError
+from downpour.policylab.conditions import SAMPLES
+from downpour.policylab.curves import Curve
 from downpour.predictor.features import ELAPSED, STATE
 from downpour.predictor.traces import REQUIRED, TARGET, Traces, read_traces
-from downpour.simulator.conditions import SAMPLES
-from downpour.simulator.curves import Curve
 from downpour.values import SystemState
 
 _REPORTS = (10, 25, 50)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downpour import Spec, run
-from downpour.simulator.learning import Learning
-from downpour.simulator.ledger import RoundFigures
+from downpour.policylab.learning import Learning
+from downpour.policylab.ledger import RoundFigures
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from downpour.errors import SpecError
-from downpour.simulator.machines import GivenMachines
-from downpour.simulator.traced import TracedJob, read_recordings
+from downpour.policylab.given_machines import GivenMachines
+from downpour.policylab.traced import TracedJob, read_recordings
 from downpour.values import AttemptId
 
 ROUNDS, WORKERS = 3, 4

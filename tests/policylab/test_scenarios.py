@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from downpour.errors import SpecError
-from downpour.simulator.scenarios import MADE_UP, WHEN, Choice, _spread, conditions_of, scenarios_of
-from downpour.simulator.traced import Recording, read_recordings
-from tests.simulator.test_traced import made_up, written
+from downpour.policylab.scenarios import MADE_UP, WHEN, Choice, _spread, conditions_of, scenarios_of
+from downpour.policylab.traced import Recording, read_recordings
+from tests.policylab.test_traced import made_up, written
 
 CHOICE = Choice(jobs=2, rounds=3, standbys=1)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from statistics import median
 
-from downpour.simulator.conditions import Conditions
+from downpour.policylab.conditions import Conditions
 
 STRAGGLER = 1.5
 """A straggler takes longer than so many times the round's median."""

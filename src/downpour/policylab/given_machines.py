@@ -1,0 +1,34 @@
+"""Machines that go through given conditions, round by round, for the simulator's workers."""
+
+from __future__ import annotations
+
+from downpour.policylab.conditions import Conditions
+from downpour.policylab.curves import Stretch
+from downpour.simulator.machines import Course
+from downpour.values import AttemptId, SystemState
+
+
+class GivenMachines:
+    """Machines in given conditions, the first of `names` being the first host.
+
+    A round begins when somebody begins to train in it; a machine is in the newest one.
+    """
+
+    def __init__(self, conditions: Conditions, names: tuple[str, ...]) -> None:
+        self._conditions = conditions
+        self._hosts = {name: host for host, name in enumerate(names)}
+        self._began_at: dict[int, float] = {}
+        self._newest = 0
+
+    def course(self, machine: str, attempt: AttemptId, at_seconds: float, work: float) -> Course:
+        """Return how training goes on that begins now."""
+        number = attempt.round
+        began_at = self._began_at.setdefault(number, at_seconds)
+        self._newest = max(self._newest, number)
+        curve = self._conditions.curve(number, self._hosts[machine])
+        return Stretch(curve, at_seconds - began_at, work)
+
+    def state(self, machine: str, at_seconds: float) -> SystemState:
+        """Return what its heartbeat tells of a machine now."""
+        since = at_seconds - self._began_at.get(self._newest, at_seconds)
+        return self._conditions.state(self._newest, self._hosts[machine], since)
