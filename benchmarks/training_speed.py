@@ -26,7 +26,7 @@ from torch.nn import functional
 from downpour.datasets import PreparedDataset, open_prepared, prepare
 from downpour.models import build
 from downpour.spec import Spec
-from downpour.training import LocalTask, ShardTraining
+from downpour.training.loop import LocalTask, ShardTraining
 
 Slice = Callable[[], None]
 Examples = torch.utils.data.Dataset[tuple[Tensor, Tensor]]

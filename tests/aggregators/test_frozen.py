@@ -12,7 +12,8 @@ from downpour.datasets import PreparedDataset
 from downpour.spec import Spec
 from downpour.splitters import split
 from downpour.store import Array, MemoryStore, encode
-from downpour.training import LocalTask, ShardTraining, load_parameters, parameters_of
+from downpour.training.loop import LocalTask, ShardTraining
+from downpour.training.parameters import load_parameters, parameters_of
 
 FROZEN = 106_304
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from downpour.datasets import PreparedDataset, open_prepared, prepare
 from downpour.models import build
 from downpour.spec import Spec
-from downpour.training import LocalTask, ShardTraining
+from downpour.training.loop import LocalTask, ShardTraining
 
 # Dropout, two memory layouts and a last batch that is not full.
 BASE: dict[str, Any] = {"model": "mnist-cnn", "batch_size": 16, "learning_rate": 0.01}

@@ -14,7 +14,9 @@ from downpour.datasets import PreparedDataset, open_prepared, prepare
 from downpour.errors import NonFinite
 from downpour.models import build
 from downpour.spec import Spec
-from downpour.training import evaluate, evaluation, parameters_of
+from downpour.training import evaluation
+from downpour.training.evaluation import evaluate
+from downpour.training.parameters import parameters_of
 
 from .conftest import same_bytes
 

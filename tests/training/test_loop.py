@@ -18,8 +18,9 @@ from downpour.datasets import PreparedDataset
 from downpour.errors import FileCorrupt, NonFinite, SpecError
 from downpour.models import build
 from downpour.spec import Spec
-from downpour.training import LocalTask, ShardTraining, load_parameters
+from downpour.training.loop import LocalTask, ShardTraining
 from downpour.training.optimizers import OPTIMIZERS
+from downpour.training.parameters import load_parameters
 
 from .conftest import BASE, same_bytes, started
 

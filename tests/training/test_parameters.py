@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from downpour.errors import FileCorrupt, NonFinite
-from downpour.training import check_finite, load_parameters, parameters_of
-from downpour.training.parameters import infinite_constants
+from downpour.training.parameters import (
+    check_finite,
+    infinite_constants,
+    load_parameters,
+    parameters_of,
+)
 
 from .conftest import same_bytes
 

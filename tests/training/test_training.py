@@ -9,7 +9,9 @@ import numpy as np
 from downpour.datasets import open_prepared, prepare
 from downpour.models import build, check_fit
 from downpour.spec import Spec
-from downpour.training import LocalTask, ShardTraining, evaluate, load_parameters, parameters_of
+from downpour.training.evaluation import evaluate
+from downpour.training.loop import LocalTask, ShardTraining
+from downpour.training.parameters import load_parameters, parameters_of
 
 
 def test_four_shards_learn_digits_by_averaging(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from downpour.datasets import PreparedDataset
 from downpour.errors import SpecError
 from downpour.models import build
 from downpour.spec import Spec
-from downpour.training import check_trains
+from downpour.training.trial import check_trains
 
 from .conftest import BASE
 

@@ -26,7 +26,7 @@ from downpour.rpc.messages import (
 )
 from downpour.spec import Spec
 from downpour.store import SharedDirectory, encode
-from downpour.training import parameters_of
+from downpour.training.parameters import parameters_of
 from downpour.values import AttemptId, FailureKind, Snapshot, Update
 from downpour.version import VERSION
 

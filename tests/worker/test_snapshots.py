@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downpour.errors import StoreError
-from downpour.training import ShardTraining
+from downpour.training.loop import ShardTraining
 from downpour.values import PublishedFile, Snapshot
 from downpour.worker.control import HandedOver, TaskCancelled, TaskControl
 from downpour.worker.snapshots import Snapshots

@@ -321,7 +321,7 @@ class Effects:
             return
         if space.concluded:
             return  # it was cancelled meanwhile
-        space.prepared = made
+        space.prepared, space.global_model = made, made.drawn
         self._post(
             on.Prepared(
                 at_seconds=self._clock(),
@@ -411,7 +411,7 @@ class Effects:
     def _conclude(self, command: do.Conclude) -> None:
         space = self._spaces[command.experiment]
         space.close()
-        space.prepared = None
+        space.prepared = space.global_model = None
         space.index_files.clear()
         workspace.sweep(space.store, finished=command.ending == "finished")
         self._archive.end(command.experiment)

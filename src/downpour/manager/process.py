@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Event
+from threading import Event, Timer
 from types import FrameType
 
 import psutil
@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _FILES = 65536
 _LOOK_SECONDS = 1.0
+_WARM_UP_SECONDS = 5.0
+"""After which a manager that goes on with experiments imports torch, unless it needed it before."""
 _AWAY_SECONDS = 60.0
 """How long the shared directory may be gone or full, at a patience of 1."""
 
@@ -124,13 +126,19 @@ class Manager:
         that counts once there is a later term.
         """
         office = None if self._embedded else self._lease.claim(*_called_at(self.address))
+        goes_on = False
         if office is not None:
-            self._effects.take_up(recover(shared, core, office, self._archive), office)
+            legacy = recover(shared, core, office, self._archive)
+            self._effects.take_up(legacy, office)
+            goes_on = bool(legacy.spaces)
         self._service.announce(office)
         self._driver.start(core.resume())
         self._server.start()
         if self._metrics is not None:
             self._metrics.start()
+        # The import slows down all other threads: its workers come back before that.
+        self._warming_up = Timer(_WARM_UP_SECONDS if goes_on else 0.0, self._service.warm_up)
+        self._warming_up.start()
 
     @property
     def address(self) -> Address:
@@ -147,6 +155,7 @@ class Manager:
 
         Its experiments are there for the next manager; those of an embedded one are cancelled.
         """
+        self._warming_up.cancel()
         self._close_metrics()
         self._closing.set()
         self._driver.end_waits()
@@ -160,6 +169,7 @@ class Manager:
         self._service.withdraw()
         if not self._embedded:
             self._lease.release()
+        self._warming_up.join()
 
     def _close_metrics(self) -> None:
         if self._metrics is not None:

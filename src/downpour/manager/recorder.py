@@ -160,8 +160,8 @@ class Recorder:
 
     def _prepared(self, event: on.Prepared, now: float) -> None:
         made = self._spaces[event.experiment].prepared
-        if made is None:
-            return
+        if made is None or made.drawn is None:
+            return  # an experiment that goes on has this on record from its first manager
         known = made.dataset.facts
         fact = facts.Prepared(
             train_samples=known.train_samples,
@@ -171,11 +171,11 @@ class Recorder:
             prepare_seconds=made.prepare_seconds,
             split_seconds=made.split_seconds,
             bytes=made.model.size_bytes,
-            parameters=made.parameters,
+            parameters=made.drawn.trained_numbers,
             dataset=made.dataset_key,
             understood=made.dataset.understood,
             remarks=made.dataset.remarks,
-            numeric_class=str(made.numeric_class),
+            numeric_class=str(made.drawn.numeric_class),
         )
         self._write(event.experiment, now, fact)
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
-from downpour import datasets, models
+from downpour import datasets
 from downpour.errors import (
     DownpourError,
     IncompatiblePeer,
@@ -50,8 +50,7 @@ from downpour.store import SharedDirectory, layout
 from downpour.store.lease import Office
 from downpour.store.presence import Presence
 from downpour.stragglers import POLICIES, check_policy
-from downpour.training.numeric_class import numeric_class
-from downpour.values import AttemptId, FailureKind, Snapshot, Update
+from downpour.values import AttemptId, FailureKind, NumericClass, Snapshot, Update
 from downpour.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -84,7 +83,7 @@ class ManagerService:
         self._roster = roster
         self._archive = archive
         self._lookout = Lookout(roster, trust, self._lose)
-        self._numeric_class = numeric_class("cpu")
+        self._numeric_class: NumericClass | None = None
         self._presence = secrets.token_hex(16)
         self._announced: Presence | None = None
 
@@ -97,6 +96,13 @@ class ManagerService:
         """Remove that file again."""
         if self._announced is not None:
             self._announced.withdraw()
+
+    def warm_up(self) -> None:
+        """Import torch, which takes 1 to 3 s, before the first submission has to wait for it."""
+        import downpour.manager.global_model  # noqa: F401 - for what it imports
+        from downpour.training.numeric_class import numeric_class
+
+        self._numeric_class = numeric_class("cpu")
 
     # Workers
 
@@ -223,10 +229,12 @@ class ManagerService:
             raise SpecError("request", request, f"was {experiment}'s, whose spec is another one")
 
     def _accept(self, spec: str, request: str) -> str:
+        from downpour.models import check_model
+
         asked = Spec.from_toml(spec)
         data_dir = Path(self._options.data_dir) if self._options.data_dir else None
         datasets.check_source(asked, data_dir)
-        models.check_model(asked)
+        check_model(asked)
         self._check_device(asked)
         resolved = self._resolved(asked)
         resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))

@@ -3,6 +3,9 @@
 `prepare` is the station between a spec and its first round: dataset, shards, first model version.
 `aggregate` and `measure` follow each round. All are plain functions of a workspace, run where
 `effects.py` puts them; they know neither the core nor the workers.
+
+What needs torch is imported where it is needed. A manager that takes over gets on with the round
+without it, and its workers do not wait the 1 to 3 s that the import takes.
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from filelock import BaseFileLock
 
-from downpour import datasets, models
+from downpour import datasets
 from downpour.aggregators import AGGREGATORS, Contribution, fold
 from downpour.datasets import PreparedDataset
 from downpour.errors import FileCorrupt, SpecError, StoreError
@@ -37,29 +40,26 @@ from downpour.store import DirectoryStore, SharedDirectory, decode, encode, layo
 from downpour.store.directory import names_in
 from downpour.store.hold import HOLD_NAME, hold
 from downpour.store.lease import Office
-from downpour.training import check_trains, evaluate, load_parameters, parameters_of
 from downpour.training.batches import batch_order
-from downpour.training.numeric_class import numeric_class
-from downpour.values import Evaluation, NumericClass, PublishedFile
+from downpour.values import Evaluation, PublishedFile
+
+if TYPE_CHECKING:
+    from downpour.manager.global_model import GlobalModel
 
 log = logging.getLogger(__name__)
 
 _SPEC_BYTES_MAX = 2**20
-_TRIED_ELSEWHERE = 16
-"""Examples in a batch; what takes an accelerator a second may take a processor a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What a spec becomes before its first round."""
+    """What a spec becomes before its first round; `drawn` where the experiment begins here."""
 
     dataset_key: str
     dataset: PreparedDataset
     shards: tuple[IndexArray, ...]
-    network: torch.nn.Module
     model: PublishedFile
-    parameters: int
-    numeric_class: NumericClass
+    drawn: GlobalModel | None
     prepare_seconds: float
     split_seconds: float
 
@@ -70,7 +70,8 @@ class Workspace:
 
     That of a run of its own has no `journal`: nobody takes it up. Instead the run holds the folder
     (`held`), so that others can see that it lives. Once an experiment is `concluded`, nothing more
-    is journaled. While its folder `is_gone`, nothing of it gets on.
+    is journaled. While its folder `is_gone`, nothing of it gets on. The `global_model` is
+    drawn where the experiment begins here, else made for its first evaluation.
     """
 
     experiment: str
@@ -84,6 +85,7 @@ class Workspace:
     concluded: bool = False
     is_gone: bool = False
     prepared: Prepared | None = None
+    global_model: GlobalModel | None = None
     index_files: dict[tuple[int, int], IndicesFile] = field(default_factory=dict)
 
     def look(self) -> None:
@@ -222,21 +224,18 @@ def prepare(
     cut = time.perf_counter()
     for shard, indices in enumerate(shards):
         batch_order(spec, indices, dataset.labels, 0, shard)
-    torch.set_num_threads(spec.threads)
-    network = models.build(spec, facts)
-    models.check_fit(network, spec, facts)
+    drawn = None
     if model is None:
-        check_trains(_as_tried(spec), dataset, shards, lambda: models.build(spec, facts))
+        drawn = _global_model(spec, dataset)
+        drawn.check_trains(shards)
         name = layout.model_name(0, secrets.token_hex(3))
-        model = space.store.put_new(name, encode(parameters_of(network, copy=False), {}))
+        model = space.store.put_new(name, encode(drawn.parameters(), {}))
     return Prepared(
         dataset_key=key,
         dataset=dataset,
         shards=tuple(shards),
-        network=network,
         model=model,
-        parameters=sum(p.numel() for p in network.parameters()),
-        numeric_class=numeric_class("cpu"),
+        drawn=drawn,
         prepare_seconds=decoded - began,
         split_seconds=cut - decoded,
     )
@@ -285,9 +284,9 @@ def aggregate(space: Workspace, command: Aggregate) -> PublishedFile:
 
 def measure(space: Workspace, model: PublishedFile) -> Evaluation:
     """Evaluate a model version on the test examples."""
-    made = ready(space)
-    load_parameters(made.network, decode(space.store.read(model), model.name).tensors)
-    return evaluate(made.network, _where_it_can(space.spec), made.dataset)
+    if space.global_model is None:
+        space.global_model = _global_model(space.spec, ready(space).dataset)
+    return space.global_model.evaluate(decode(space.store.read(model), model.name).tensors)
 
 
 def publish(space: Workspace, model: PublishedFile) -> PublishedFile:
@@ -327,19 +326,10 @@ def _check_code(spec: Spec, *, dataset_is_there: bool) -> None:
             check_code(what, name, spec.code)
 
 
-def _where_it_can(spec: Spec) -> Spec:
-    """Evaluate on the spec's device, or on the CPU where the manager's machine lacks it."""
-    if spec.device == "cuda" and not torch.cuda.is_available():
-        return spec.replace(device="cpu")
-    return spec
+def _global_model(spec: Spec, dataset: PreparedDataset) -> GlobalModel:
+    from downpour.manager.global_model import GlobalModel
 
-
-def _as_tried(spec: Spec) -> Spec:
-    """Return how to try a spec here: in full, or with few examples for want of its device."""
-    tried = _where_it_can(spec)
-    if tried.device == spec.device:
-        return tried
-    return tried.replace(batch_size=min(spec.batch_size, _TRIED_ELSEWHERE), batches="shuffled")
+    return GlobalModel(spec, dataset)
 
 
 def _shards(spec: Spec) -> int:

@@ -23,7 +23,9 @@ from downpour.policylab.ledger import RoundFigures
 from downpour.spec import Spec
 from downpour.splitters import split
 from downpour.store import SharedDirectory, Work, encode, layout, publish_work
-from downpour.training import LocalTask, ShardTraining, evaluate, load_parameters, parameters_of
+from downpour.training.evaluation import evaluate
+from downpour.training.loop import LocalTask, ShardTraining
+from downpour.training.parameters import load_parameters, parameters_of
 from downpour.values import AttemptId, Evaluation
 
 _NAME = "learning"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from downpour.errors import StoreError
 from downpour.store import DirectoryStore, encode, layout
-from downpour.training import ShardTraining
+from downpour.training.loop import ShardTraining
 from downpour.values import Snapshot
 from downpour.worker.control import HandedOver, TaskControl
 

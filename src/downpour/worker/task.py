@@ -26,7 +26,8 @@ from downpour.rpc.indices import unpack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile, Task
 from downpour.spec import Spec
 from downpour.store import DirectoryStore, SharedDirectory, Work, decode, publish_work
-from downpour.training import LocalTask, ShardTraining, load_parameters
+from downpour.training.loop import LocalTask, ShardTraining
+from downpour.training.parameters import load_parameters
 from downpour.values import PublishedFile, Update
 from downpour.worker.control import TaskControl
 from downpour.worker.snapshots import Snapshots
