@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 from downpour.credentials import Credentials
+from downpour.errors import DownpourError
 from downpour.rpc import ManagerClient, Trust, parse_address
 from downpour.rpc.messages import Status
 from downpour.runtime.spec_file import read_spec
@@ -148,6 +149,18 @@ class Project:
         client = ManagerClient(parse_address(f"{host}:9090", field="manager"), trust=trust)
         self.closing.callback(client.close)
         return client
+
+    def restart_manager(self) -> None:
+        """Kill the manager's container and start it again; returns when it answers."""
+        docker("kill", self.manager)
+        docker("start", self.manager)
+        for _ in range(600):
+            self.__dict__.pop("client", None)  # it may come back under another address
+            with suppress(DownpourError):
+                self.client.status("", 0, 0.0)
+                return
+            Event().wait(0.1)
+        raise AssertionError("the manager does not answer again")
 
     def status_when(self, holds: Callable[[Status], bool], experiment: str = "") -> Status:
         """Wait for the manager's status to satisfy a condition."""

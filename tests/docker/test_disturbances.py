@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import pytest
 
 from downpour.rpc.messages import Status
+from downpour.values import BLAMELESS
 from tests.docker.conftest import Outcome, Project, Projects, docker, small_mnist
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -33,6 +35,27 @@ def test_a_disturbed_run_ends_in_the_same_bytes(projects: Projects, undisturbed:
         docker("update", "--cpus", str(os.cpu_count()), slow)
         project.finished(experiment)
         assert project.model(experiment) == undisturbed.model
+
+
+def test_a_killed_manager_costs_no_retry(projects: Projects, undisturbed: Outcome) -> None:
+    """Its container is killed in every round and started again; the five workers stay."""
+    with projects() as project:
+        project.up(workers=5)
+        experiment = project.client.submit(small_mnist().to_toml())
+        for rounds in range(small_mnist().epochs):
+            project.status_when(partial(_is_training, rounds), experiment)
+            project.restart_manager()
+        project.finished(experiment)
+        assert project.model(experiment) == undisturbed.model
+        failures = {fact.get("failure") for fact in project.record(experiment)} - {None}
+        assert failures <= set(BLAMELESS)
+
+
+def _is_training(rounds: int, status: Status) -> bool:
+    """Whether that many rounds are done, and the next one goes on."""
+    shown = status.experiment
+    assert shown is None or not shown.state.ended, "it ended before its manager could be killed"
+    return shown is not None and shown.rounds_done >= rounds and bool(status.tasks)
 
 
 def _hosts(status: Status) -> set[str]:
