@@ -9,7 +9,7 @@
     │   ├── FileMissing              a published name that is not there
     │   └── FileCorrupt              present, but short, altered or not what it claims to be
     ├── ProtocolError            the peer is wrong
-    │   ├── Unreachable              nobody answers at the address
+    │   ├── Unreachable              no process answers at the address
     │   ├── DeadlineExceeded         somebody answered too slowly
     │   ├── IncompatiblePeer         another version, or a message nobody here understands
     │   ├── Untrusted                one side cannot prove to the other that it belongs here

@@ -92,10 +92,10 @@ class Spec(BaseModel):
         default=False, description="Mirror each training image with even chance (seeded)"
     )
     train_limit: int | None = Field(
-        default=None, ge=1, description="Use only the first so many training examples"
+        default=None, ge=1, description="Use only the first N training examples"
     )
     test_limit: int | None = Field(
-        default=None, ge=1, description="Use only the first so many test examples"
+        default=None, ge=1, description="Use only the first N test examples"
     )
     dataset_options: dict[str, Option] = Field(
         default_factory=dict, description="Arguments of a dataset factory"

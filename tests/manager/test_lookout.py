@@ -33,13 +33,13 @@ def farewells(cluster: Any, experiment: str) -> list[tuple[str, str]]:
 
 def ended(worker: Any) -> str:
     """The reason that is given for a death that was noticed at once."""
-    return f"its connection ended and nobody answers at {worker.server.address}"
+    return f"its connection ended and {worker.server.address} does not answer"
 
 
 def test_a_dead_workers_shard_is_trained_by_another_at_once(cluster: Any) -> None:
     """Not its silence tells, which takes ten seconds, but the end of its connection."""
     dying = cluster.join("dying", never)
-    experiment = cluster.submit(evaluate_every=0)
+    experiment = cluster.submit(evaluate_every=0, policy="wait")
     cluster.status_when(lambda status: any(one.running for one in status.workers))
     with ManagerClient(parse_address(str(cluster.manager.address))) as its:
         assert its.heartbeat(Heartbeat(worker=dying.name, running=(), system=CALM)).known
@@ -52,7 +52,7 @@ def test_a_dead_workers_shard_is_trained_by_another_at_once(cluster: Any) -> Non
 def test_who_registers_and_dies_before_its_first_heartbeat_is_missed(cluster: Any) -> None:
     """Its registration came over the connection that ends."""
     worker = cluster.join("one", never)
-    experiment = cluster.submit()
+    experiment = cluster.submit(policy="wait")
     with ManagerClient(parse_address(str(cluster.manager.address))) as its:
         its.register_worker(worker.registration)
         worker.server.stop()

@@ -18,9 +18,7 @@ _PATIENCE_SECONDS = 5.0
 def ping(
     address: Annotated[
         str,
-        typer.Argument(
-            metavar="HOST:PORT", envvar="DOWNPOUR_MANAGER", help="Where somebody should answer."
-        ),
+        typer.Argument(metavar="HOST:PORT", envvar="DOWNPOUR_MANAGER", help="The address to call."),
     ] = DEFAULT_MANAGER,
     *,
     worker: Annotated[
@@ -30,7 +28,8 @@ def ping(
 ) -> None:
     """Ask a manager, or a worker, whether it is there.
 
-    It prints who answers, or one line that says why nobody does; then the exit status is not 0.
+    It prints what answers there. Where nothing does, it prints why in one line, and the exit status
+    is not 0.
     """
     from downpour.rpc import ManagerClient, Trust, WorkerClient, parse_address
 

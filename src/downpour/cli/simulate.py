@@ -56,7 +56,7 @@ Faults = Annotated[
 ]
 Story = Annotated[bool, typer.Option("--story", help="Tell what happens.")]
 Workers = Annotated[
-    int | None, _number("Say how fast so many workers would be, without faults.", _CAPACITY)
+    int | None, _number("Say how fast N workers would be, without faults.", _CAPACITY)
 ]
 Shards = Annotated[
     int | None,

@@ -49,7 +49,7 @@ class Lookout:
         if entry is None:
             return
         if self._is_gone(entry.address) and self._roster.get(worker) is entry:
-            self._lost(worker, f"its connection ended and nobody answers at {entry.address}")
+            self._lost(worker, f"its connection ended and {entry.address} does not answer")
 
     def _is_gone(self, address: Address) -> bool:
         """Whether nobody takes a call there."""

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _FILES = 65536
 _LOOK_SECONDS = 1.0
 _WARM_UP_SECONDS = 5.0
-"""After which a manager that goes on with experiments imports torch, unless it needed it before."""
+"""After which a manager that goes on imports torch, unless something needed it before."""
 _AWAY_SECONDS = 60.0
 """How long the shared directory may be gone or full, at a patience of 1."""
 
@@ -131,14 +131,18 @@ class Manager:
             legacy = recover(shared, core, office, self._archive)
             self._effects.take_up(legacy, office)
             goes_on = bool(legacy.spaces)
+        # The import of torch slows down every other thread: workers of an experiment that goes on
+        # come back before it, and nothing else waits yet.
+        self._warming_up = Timer(_WARM_UP_SECONDS, self._service.warm_up)
+        if goes_on:
+            self._warming_up.start()
+        else:
+            self._service.warm_up()
         self._service.announce(office)
         self._driver.start(core.resume())
         self._server.start()
         if self._metrics is not None:
             self._metrics.start()
-        # The import slows down all other threads: its workers come back before that.
-        self._warming_up = Timer(_WARM_UP_SECONDS if goes_on else 0.0, self._service.warm_up)
-        self._warming_up.start()
 
     @property
     def address(self) -> Address:
@@ -169,7 +173,8 @@ class Manager:
         self._service.withdraw()
         if not self._embedded:
             self._lease.release()
-        self._warming_up.join()
+        if self._warming_up.is_alive():
+            self._warming_up.join()
 
     def _close_metrics(self) -> None:
         if self._metrics is not None:

@@ -32,6 +32,9 @@ from downpour.rpc.trust import OPEN, Trust
 from downpour.rpc.wire import from_wire, to_wire
 from downpour.values import AttemptId, FailureKind, Snapshot, Update
 
+_SUBMIT_SECONDS = 50.0
+"""Besides the deadline: a manager that has just taken over may have to import torch first."""
+
 _Answer = TypeVar("_Answer")
 
 
@@ -43,7 +46,7 @@ class _Client:
         trust: what is asked of the service, and shown to it.
         timeout_seconds: the deadline of each call, not counting the time it was asked to wait.
         connect_seconds: how long a connection may take to be made.
-        patience_seconds: how long a call is repeated while nobody answers; 0: it is not.
+        patience_seconds: how long a call that gets no answer is repeated; 0: it is not.
         connections_max: calls in flight at a time; further ones wait, within their deadline.
     """
 
@@ -141,7 +144,8 @@ class ManagerClient(_Client):
         The same `request`, 4 to 32 hexadecimal digits, is never taken on twice; one is made up
         where there is none.
         """
-        return self._call(str, "submit", spec, request or secrets.token_hex(4))
+        named = request or secrets.token_hex(4)
+        return self._call(str, "submit", spec, named, wait_seconds=_SUBMIT_SECONDS)
 
     def status(
         self, experiment: str = "", after_change: int = 0, wait_seconds: float = 0.0

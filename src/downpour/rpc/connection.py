@@ -46,7 +46,7 @@ class Peer:
         service: the generated module of the service.
         trust: what is asked of the service, and shown to it.
         connect_seconds: how long a connection may take to be made.
-        patience_seconds: how long a call is repeated while nobody answers; 0: it is not.
+        patience_seconds: how long a call that gets no answer is repeated; 0: it is not.
         connections_max: calls in flight at a time; further ones wait, within their deadline.
     """
 
@@ -193,7 +193,7 @@ class Peer:
                 # The second: where nobody listens on a free port, TCP may connect it to itself.
                 self._all.discard(connection)
                 connection.channel.close()
-                raise Unreachable(address, "nobody listens there")
+                raise Unreachable(address, "no process listens there")
         try:
             self._greet(connection, until)
         except TimeoutError as error:

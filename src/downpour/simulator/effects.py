@@ -100,7 +100,9 @@ class Effects:
 
     def _not_called_back(self, name: str, entry: _Registered, reason: str) -> None:
         if reason == UNREACHABLE and self._roster.get(name) is entry:
-            self._post(on.WorkerLost, worker=name, reason="its connection ended and nobody answers")
+            self._post(
+                on.WorkerLost, worker=name, reason="its connection ended and it does not answer"
+            )
 
     def can_call(self, worker: str) -> bool:
         """Whether a worker has registered here."""

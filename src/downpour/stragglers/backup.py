@@ -30,5 +30,5 @@ BACKUP = Policy(
     watches=True,
     preserves_bytes=False,
     options=OPTIONS,
-    summary="all but b shards count, whoever is late finishes for nothing",
+    summary="all but b shards count; the last b workers finish for nothing",
 )

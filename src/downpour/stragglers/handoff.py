@@ -234,5 +234,5 @@ HANDOFF = Policy(
     watches=True,
     hands_over=True,
     options=OPTIONS,
-    summary="hand what would be late to whoever would end it sooner, where it stands",
+    summary="hand a shard that would be late, as it stands, to a worker that ends it sooner",
 )

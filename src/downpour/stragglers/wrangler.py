@@ -46,5 +46,5 @@ WRANGLER = Policy(
     decide=_wrangler,
     watches=True,
     options=OPTIONS,
-    summary="whoever will straggle for sure is put off for a while (Wrangler)",
+    summary="a worker that is sure to straggle gets nothing for a while (Wrangler)",
 )
