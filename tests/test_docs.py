@@ -50,19 +50,19 @@ def test_every_link_in_the_docs_leads_somewhere() -> None:
 def test_every_example_is_a_spec_or_a_search(example: Path) -> None:
     """The TOML files under examples/ are accepted as they are."""
     from downpour.runtime.spec_file import read_spec
-    from downpour.tuning import read_search
+    from downpour.studies.search import Search
 
-    read = read_search if "[search]" in example.read_text("utf-8") else read_spec
+    read = Search.from_file if "[search]" in example.read_text("utf-8") else read_spec
     assert read(example).name == example.stem
 
 
 def test_the_search_in_the_docs_is_the_example() -> None:
     """What the page shows is accepted, and searches what the example does."""
-    from downpour.tuning import Search, read_search
+    from downpour.studies.search import Search
 
     page = (ROOT / "docs" / "tuning.md").read_text("utf-8")
     (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    assert Search.from_toml(block) == read_search(ROOT / "examples" / "tune.toml")
+    assert Search.from_toml(block) == Search.from_file(ROOT / "examples" / "tune.toml")
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_the_search_in_the_docs_is_the_example() -> None:
 )
 def test_every_paper_is_a_grid(example: Path) -> None:
     """The TOML files under examples/papers/ are accepted as they are, and so is the page's."""
-    from downpour.experiments import Grid, read_grid
+    from downpour.studies.grid import Grid
 
-    assert read_grid(example).name == example.stem
+    assert Grid.from_file(example).name == example.stem
     page = (ROOT / "docs" / "experiments.md").read_text("utf-8")
     for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL):
         assert Grid.from_toml(block).cells

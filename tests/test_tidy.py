@@ -23,7 +23,7 @@ IMPURE = re.compile(
     r"subprocess|signal|threading|multiprocessing|concurrent|asyncio|queue|logging|torch|thrift)\b"
 )
 ENTRANCES = {"__init__", "__main__"}
-NO_TORCH = PURE | {"store", "rpc", "runtime", "reports", "experiments", "tuning", "cli"}
+NO_TORCH = PURE | {"store", "rpc", "runtime", "reports", "studies", "cli"}
 LAZY = {"torchvision", "sklearn", "pandas", "PIL", "matplotlib", "scipy", "jinja2", "optuna"}
 LAZY |= {"prometheus_client", "tensorboard"}
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}

@@ -27,7 +27,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from downpour.errors import DownpourError
-from downpour.experiments import Folder
 from downpour.models import build
 from downpour.reports.drawing import to_png, to_svg
 from downpour.reports.statistics import Estimate
@@ -38,6 +37,7 @@ from downpour.simulator.capacity import Load, forecast
 from downpour.simulator.disk import DiskFigures
 from downpour.simulator.site import Figures
 from downpour.spec import Spec
+from downpour.studies.grid_folder import Folder
 from downpour.training.flops import counted_flops, epoch_flops, layers_flops
 from downpour.values import DatasetFacts
 

@@ -24,13 +24,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from downpour.errors import DownpourError
-from downpour.experiments import Folder
 from downpour.reports.drawing import to_png, to_svg
 from downpour.reports.figures import classes_figure, learning_figure, outcome_figure
 from downpour.reports.statistics import Estimate
 from downpour.reports.study import Group, Run, Study
 from downpour.reports.style import LIGHT, series, styled
 from downpour.reports.summary import Cell, Column, Table
+from downpour.studies.grid_folder import Folder
 
 EPOCHS = (1, 5)
 """After which the report prints an accuracy."""

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from downpour.cli import experiment
-from downpour.experiments import Folder, Grid, run_missing
-from downpour.experiments.grid_file import read_grid
-from tests.experiments.conftest import GRID, FakeTrainer, Silence
+from downpour.studies.grid import Grid
+from downpour.studies.grid_folder import Folder
+from downpour.studies.grid_runner import run_missing
+from tests.studies.conftest import GRID, FakeTrainer, Silence
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_a_file_that_is_not_there_is_told(refused: Callable[..., str], tmp_path:
     """As with any other file of the command line."""
     assert "must be a readable TOML file" in refused("experiment", tmp_path / "none.toml")
     with pytest.raises(Exception, match="readable TOML"):
-        read_grid(tmp_path)
+        Grid.from_file(tmp_path)
 
 
 def test_a_manager_takes_no_list_of_workers(

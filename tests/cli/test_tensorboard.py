@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from downpour.experiments import Folder, Grid, run_missing
 from downpour.launchers import LocalCluster
 from downpour.manager.options import ManagerOptions
-from tests.experiments.conftest import GRID, FakeTrainer, Silence
-from tests.tuning.conftest import SEARCH
+from downpour.studies.grid import Grid
+from downpour.studies.grid_folder import Folder
+from downpour.studies.grid_runner import run_missing
+from tests.studies.conftest import GRID, FakeTrainer, Silence
+from tests.studies.searching import SEARCH
 
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]

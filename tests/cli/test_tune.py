@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
-from downpour.experiments.hold import held, holder
 from downpour.spec import Spec
-from downpour.tuning import Folder, Search, read_search, run_search
-from tests.experiments.test_detached import wait_for
-from tests.tuning.conftest import SEARCH, FakeTrainer, Silence
+from downpour.studies.lock import held, holder
+from downpour.studies.search import Search
+from downpour.studies.search_folder import Folder
+from downpour.studies.search_runner import run_search
+from tests.studies.searching import SEARCH, FakeTrainer, Silence
+from tests.studies.test_detached import wait_for
 
 QUICK = """\
 name = "quick"
@@ -72,7 +74,7 @@ def test_a_file_that_is_not_there_is_told(refused: Callable[..., str], tmp_path:
     """As with any other file of the command line."""
     assert "must be a readable TOML file" in refused("tune", tmp_path / "none.toml")
     with pytest.raises(Exception, match="readable TOML"):
-        read_search(tmp_path)
+        Search.from_file(tmp_path)
 
 
 def test_another_searchs_folder_is_refused(

@@ -28,8 +28,8 @@ from downpour.credentials import Credentials
 from downpour.errors import FileCorrupt, FileMissing, SpecError
 
 if TYPE_CHECKING:
-    from downpour.experiments import Folder
     from downpour.reports.study import Study
+    from downpour.studies.grid_folder import Folder
 
 _FAILED = 1
 
@@ -69,10 +69,11 @@ def experiment(
     """
     refuse_both(detach=detach, status=status)
     refuse_own_data(context, manager)
-    from downpour.experiments import Folder, read_grid
-    from downpour.experiments.hold import holder
+    from downpour.studies.grid import Grid
+    from downpour.studies.grid_folder import Folder
+    from downpour.studies.lock import holder
 
-    grid = read_grid(file)
+    grid = Grid.from_file(file)
     folder = Folder((out_dir or RESULTS / grid.name).absolute(), grid)
     means = Means(
         shared=shared,
@@ -142,9 +143,9 @@ def report(
 
 def _write_events(folder: Path, tensorboard: Path) -> None:
     """Write the event files of all that has ended in a grid, or of one experiment."""
-    from downpour.experiments import GRID_NAME, Folder
     from downpour.reports.event_files import write_events
     from downpour.runtime.record import RECORD_NAME, read_record
+    from downpour.studies.grid_folder import GRID_NAME, Folder
 
     if not (folder / GRID_NAME).exists():
         write_events(read_record(folder / RECORD_NAME), tensorboard)
@@ -154,8 +155,9 @@ def _write_events(folder: Path, tensorboard: Path) -> None:
 
 
 def _run(folder: Folder, means: Means) -> None:
-    from downpour.experiments import Embedded, Remote, run_missing
-    from downpour.experiments.progress import GridDisplay
+    from downpour.studies.grid_backends import Embedded, Remote
+    from downpour.studies.grid_display import GridDisplay
+    from downpour.studies.grid_runner import run_missing
 
     on_kept = means.event_writer(folder.records())
     finished = {id_: s for id_, s in folder.summaries().items() if s.is_finished}
@@ -171,8 +173,8 @@ def _run(folder: Folder, means: Means) -> None:
 
 def _tell(folder: Folder, *, as_json: bool) -> None:
     """Say how far a grid is."""
-    from downpour.experiments.standing import standing_of
     from downpour.reports.tables import study_table
+    from downpour.studies.grid_status import standing_of
 
     standing = standing_of(folder)
     if as_json:
@@ -185,9 +187,9 @@ def _tell(folder: Folder, *, as_json: bool) -> None:
 
 def _study(folder: Path) -> tuple[Study, Path]:
     """Read what a folder holds, and say where a report on it usually goes."""
-    from downpour.experiments import GRID_NAME, Folder
     from downpour.reports.study import read_one
-    from downpour.tuning.folder import FIGURE_STEM, TUNE_NAME
+    from downpour.studies.grid_folder import GRID_NAME, Folder
+    from downpour.studies.search_folder import FIGURE_STEM, TUNE_NAME
 
     if (folder / GRID_NAME).exists():
         grid = Folder.read(folder)

@@ -14,8 +14,8 @@ from downpour.credentials import FILES, Credentials
 
 if TYPE_CHECKING:
     from downpour.api import Client
-    from downpour.experiments import OnKept
-    from downpour.experiments.detached import Results
+    from downpour.studies.detached import Results
+    from downpour.studies.grid_runner import OnKept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,8 @@ class Means:
 
     def detach(self, command: str, folder: Results) -> None:
         """Have a command fill a folder by the same means, in a process that goes on by itself."""
-        from downpour.experiments.detached import detach
-        from downpour.experiments.hold import LOG_NAME
+        from downpour.studies.detached import detach
+        from downpour.studies.lock import LOG_NAME
 
         process = detach(command, folder, self._words())
         log = folder.path / LOG_NAME

@@ -27,7 +27,7 @@ from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
 
 if TYPE_CHECKING:
-    from downpour.tuning import Folder
+    from downpour.studies.search_folder import Folder
 
 _FAILED = 1
 
@@ -70,11 +70,9 @@ def tune(
     """
     refuse_both(detach=detach, status=status)
     refuse_own_data(context, manager)
-    from downpour.experiments.hold import holder
-    from downpour.tuning import Folder, read_search
+    from downpour.studies.lock import holder
 
-    search = read_search(file)
-    folder = Folder((out_dir or RESULTS / search.name).absolute(), search)
+    folder = _folder(file, out_dir)
     means = Means(
         shared=shared,
         data_dir=data_dir,
@@ -95,9 +93,18 @@ def tune(
             raise typer.Exit(_FAILED)
 
 
+def _folder(file: Path, out_dir: Path | None) -> Folder:
+    from downpour.studies.search import Search
+    from downpour.studies.search_folder import Folder
+
+    search = Search.from_file(file)
+    return Folder((out_dir or RESULTS / search.name).absolute(), search)
+
+
 def _run(folder: Folder, means: Means) -> None:
-    from downpour.tuning import Embedded, Remote, run_search
-    from downpour.tuning.progress import SearchDisplay
+    from downpour.studies.search_backends import Embedded, Remote
+    from downpour.studies.search_display import SearchDisplay
+    from downpour.studies.search_runner import run_search
 
     on_kept = means.event_writer(folder.records())
     with (
@@ -114,7 +121,7 @@ def _run(folder: Folder, means: Means) -> None:
 def _tell(folder: Folder, *, as_json: bool) -> None:
     """Show the trials, how far the search is, and the files of what came of it."""
     from downpour.reports.tables import tuned_table
-    from downpour.tuning.standing import standing_of
+    from downpour.studies.search_status import standing_of
 
     standing, files = standing_of(folder), folder.files()
     if as_json:

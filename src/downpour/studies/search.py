@@ -1,0 +1,219 @@
+"""A search: fields of the spec, those to be searched, and for how long → the runs it may try.
+
+The file is a spec with a `[search]` table, in which each field that is searched says from what. The
+spec's own value of such a field is not used. Which values a trial gets, the sampler decides; here
+is what they may be, and the run that they make. Nothing here looks at a clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from downpour.errors import SpecError
+from downpour.reports.tuned import Field
+from downpour.runtime.spec_file import read_toml, refuse_grid
+from downpour.spec import Spec, toml_fields
+from downpour.studies.axis import Axis, Choices, axis_of
+from downpour.studies.grid import OPTIONS, WORKERS_MAX, Cell, Value, check_name, whole_number
+from downpour.studies.pruner import Pruner
+
+_SEARCH = "search"
+_ABOVE = ("name", "workers", _SEARCH)
+_SETTINGS = ("trials", "seed", "pruner", "objective")
+_TRIALS = 20
+_TRIALS_MAX = 10_000
+_SEED_MAX = 2**63 - 1
+_OBJECTIVE = "accuracy"
+_CORNERS_MAX = 10_000
+_NEVER = {
+    "name": "names the search",
+    "workers": "changes no accuracy; give one number above [search]",
+    "device": "must be one for all trials; give it above [search]",
+    "evaluate_every": "decides what is seen of a trial; give it above [search]",
+}
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a file asks for; `fields` are the spec's own, `axes` what is searched.
+
+    Raises:
+        SpecError: from `from_toml` and `make`; names the field and what is accepted.
+    """
+
+    name: str
+    fields: Mapping[str, Value]
+    workers: int | None
+    axes: Mapping[str, Axis]
+    trials: int
+    seed: int
+    pruner: Pruner
+
+    @classmethod
+    def from_toml(cls, text: str) -> Search:
+        """Read a search; the ends of every range and all choices are accepted by the spec."""
+        return cls.make(toml_fields(text))
+
+    @classmethod
+    def from_file(cls, path: Path) -> Search:
+        """Read the file that a user wrote."""
+        return cls.make(read_toml(path))
+
+    @classmethod
+    def make(cls, fields: Mapping[str, Value]) -> Search:
+        """Make a search of what a file says."""
+        search = cls._of(fields)
+        for cell in search.corners():
+            if not cell.spec.evaluate_every:
+                raise SpecError("evaluate_every", 0, "must be at least 1: accuracy is searched for")
+        return search
+
+    def to_toml(self) -> str:
+        """Write the search with every field resolved; `from_toml` reads it back to an equal one."""
+        workers = {} if self.workers is None else {"workers": self.workers}
+        told = {
+            "trials": self.trials,
+            "seed": self.seed,
+            "objective": _OBJECTIVE,
+            "pruner": self.pruner.to_toml(),
+            **{field: axis.to_toml() for field, axis in self.axes.items()},
+        }
+        return tomli_w.dumps({"name": self.name, **self.fields, **workers, _SEARCH: told})
+
+    def cell(self, values: Mapping[str, Value]) -> Cell:
+        """Make the run that has these values in the fields that are searched.
+
+        Raises:
+            SpecError: they do not fit, alone or together.
+        """
+        fields = {"name": self.name, **self.fields}
+        for axis, value in values.items():
+            field, dot, option = axis.partition(".")
+            fields[field] = {**fields.get(field, {}), option: value} if dot else value
+        if self.workers is None and fields.get("shards") is None:
+            raise SpecError("workers", self.workers, "must be given, or shards")
+        return Cell(Spec.make({"shards": self.workers, **fields}), self.workers)
+
+    def values_of(self, spec: Spec) -> dict[str, Value]:
+        """Return what a spec has in the fields that are searched; where it lacks one, None."""
+        fields = spec.model_dump(mode="json")
+        found: dict[str, Value] = {}
+        for axis in self.axes:
+            field, dot, option = axis.partition(".")
+            found[axis] = fields[field].get(option) if dot else fields[field]
+        return found
+
+    def has(self, values: Mapping[str, Value]) -> bool:
+        """Whether a trial may have these values."""
+        return all(axis.holds(values.get(name)) for name, axis in self.axes.items())
+
+    def corners(self) -> Iterator[Cell]:
+        """Yield the runs at the ends of all ranges, with every choice; ten thousand at most."""
+        ends = itertools.product(*(axis.ends for axis in self.axes.values()))
+        for values in itertools.islice(ends, _CORNERS_MAX):
+            yield self.cell(dict(zip(self.axes, values, strict=True)))
+
+    def is_continued_by(self, other: Search) -> bool:
+        """Whether what was tried here is of the other search, too.
+
+        It is where all but the number of trials is the same; and of workers, unless these decide
+        how many shards there are.
+        """
+        has_shards = "shards" in self.fields or "shards" in self.axes
+        workers = other.workers if has_shards else self.workers
+        return replace(self, trials=other.trials, workers=workers) == other
+
+    @property
+    def shown(self) -> tuple[Field, ...]:
+        """Describe what is searched to whoever draws it."""
+        return tuple(
+            Field(name, axis.values) if isinstance(axis, Choices) else Field(name, log=axis.log)
+            for name, axis in self.axes.items()
+        )
+
+    @classmethod
+    def _of(cls, given: Mapping[str, Value]) -> Search:
+        fields = dict(given)
+        said = fields.pop(_SEARCH, None)
+        if said is None:
+            refuse_grid(fields)
+        if not isinstance(said, dict):
+            raise SpecError(_SEARCH, said, "must be a table: [search], with what is searched")
+        for field, value in fields.items():
+            _check_above(field, value)
+        settings = dict(said)
+        name = Spec.make({"name": fields.pop("name", None)}).name
+        workers = fields.pop("workers", None)
+        if workers is not None:
+            whole_number("workers", workers, WORKERS_MAX)
+        objective = settings.pop("objective", _OBJECTIVE)
+        if objective != _OBJECTIVE:
+            accepted = f"must be {_OBJECTIVE}, of the final model on the test examples"
+            raise SpecError(f"{_SEARCH}.objective", objective, accepted)
+        trials = settings.pop("trials", _TRIALS)
+        seed = settings.pop("seed", 0)
+        pruner = Pruner.of(settings.pop("pruner", Pruner().name))
+        axes = _axes(settings)
+        return cls(
+            name=name,
+            fields={field: one for field, one in _resolved(fields).items() if field not in axes},
+            workers=workers,
+            axes=axes,
+            trials=whole_number(f"{_SEARCH}.trials", trials, _TRIALS_MAX),
+            seed=whole_number(f"{_SEARCH}.seed", seed, _SEED_MAX, least=0),
+            pruner=pruner,
+        )
+
+
+def _resolved(given: Mapping[str, Value]) -> dict[str, Value]:
+    """Add the defaults, so that a later version of them changes no search that is under way."""
+    defaults = Spec().model_dump(mode="json", exclude={"name"})
+    known = {field: value for field, value in defaults.items() if value not in (None, {})}
+    return {**known, **given}
+
+
+def _axes(said: Mapping[str, Value]) -> dict[str, Axis]:
+    """Read what is searched; `model_options.dropout = …` may stand with or without quotes.
+
+    In the order of names: which values are drawn for a trial depends on the order of the fields,
+    and must not on that of a file's lines, which TOML does not keep either.
+    """
+    flat: dict[str, Value] = {}
+    for field, value in said.items():
+        if field in OPTIONS and isinstance(value, dict):
+            flat |= {f"{field}.{option}": one for option, one in value.items()}
+        else:
+            flat[field] = value
+    if not flat:
+        accepted = "must name a field to search, as learning_rate = { low = 0.001, high = 0.3 }"
+        raise SpecError(_SEARCH, dict(said), accepted)
+    for field, value in flat.items():
+        _check_field(field, value, flat)
+    return {field: axis_of(field, value) for field, value in sorted(flat.items())}
+
+
+def _check_above(field: str, value: Value) -> None:
+    if field == "experiment":
+        raise SpecError(field, value, "is for `downpour experiment`, which searches nothing")
+    if field in _SETTINGS and field not in Spec.model_fields:
+        raise SpecError(field, value, "must stand below [search]")
+    check_name(field, value, _ABOVE)
+
+
+def _check_field(field: str, value: Any, beside: Mapping[str, Value]) -> None:
+    top, dot, option = field.partition(".")
+    known = ", ".join(f"{table}.NAME" for table in OPTIONS)
+    if field in _NEVER:
+        raise SpecError(f"{_SEARCH}.{field}", value, f"cannot be searched: {_NEVER[field]}")
+    if not dot and field not in Spec.model_fields:
+        check_name(field, value, _SETTINGS)
+    if dot and (top not in OPTIONS or not option):
+        raise SpecError(f"{_SEARCH}.{field}", value, f"no such field; options are {known}")
+    if dot and top in beside:
+        raise SpecError(f"{_SEARCH}.{field}", value, f"{top} is searched as a whole already")

@@ -1,0 +1,169 @@
+"""What a file asks for, and which runs that makes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downpour.errors import SpecError
+from downpour.studies.grid import Grid
+from tests.studies.conftest import GRID
+
+AXES: dict[str, list[Any]] = {
+    "workers": [1, 2, 5],
+    "split": ["random", "class", "equal", "dirichlet(0.3)"],
+    "aggregate": ["average", "weighted", "first"],
+    "learning_rate": [0.1, 0.01],
+    "betas": [[0.9, 0.99], [0.8, 0.9]],
+    "model_options": [{"hidden": [8, 4]}, {"hidden": [16], "dropout": 0.5}],
+}
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a file with any axes, of any lengths."""
+    chosen = draw(st.lists(st.sampled_from(sorted(AXES)), unique=True, max_size=4))
+    file: dict[str, Any] = {"name": "drawn", "trials": draw(st.integers(1, 3)), "workers": 2}
+    for axis in chosen:
+        values = st.lists(st.sampled_from(AXES[axis]), min_size=1, unique_by=str)
+        file[axis] = draw(values)
+    return file
+
+
+@given(file=grids())
+def test_a_grid_has_every_combination_once(file: dict[str, Any]) -> None:
+    """As many cells as the lists' lengths and the trials multiply to, no two the same."""
+    grid = Grid.from_toml(tomli_w.dumps(file))
+    lengths = [len(file[axis]) for axis in AXES if isinstance(file.get(axis), list)]
+    assert len(grid.points) == file["trials"] * math.prod(lengths)
+    assert len(grid.cells) == len(grid.points)
+    told = {(cell.spec.to_toml(), cell.workers) for cell in grid.cells.values()}
+    assert len(told) == len(grid.cells)
+
+
+@given(file=grids())
+def test_a_full_picture_comes_first(file: dict[str, Any]) -> None:
+    """No setting is tried again before all have been tried, and each trial has its own seed."""
+    points = Grid.from_toml(tomli_w.dumps(file)).points
+    assert [point.trial for point in points] == sorted(point.trial for point in points)
+    assert all(point.cell.spec.seed == point.trial - 1 for point in points)
+
+
+@given(file=grids())
+def test_a_grid_that_was_written_down_is_the_same_grid(file: dict[str, Any]) -> None:
+    """What stands in the folder makes the same cells, and is itself a file to run."""
+    grid = Grid.from_toml(tomli_w.dumps(file))
+    again = Grid.from_toml(grid.to_toml())
+    assert again == grid
+    assert list(again.cells) == list(grid.cells)
+
+
+@given(file=grids(), data=st.data())
+def test_a_grid_grows_without_losing_cells(file: dict[str, Any], data: st.DataObject) -> None:
+    """More trials and another axis with the old value on it keep every cell that was there."""
+    before = Grid.from_toml(tomli_w.dumps(file))
+    grown = {**file, "trials": file["trials"] + data.draw(st.integers(0, 2))}
+    if "optimizer" not in file:
+        grown["optimizer"] = ["adam", "sgd"]
+    assert set(before.cells) <= set(Grid.from_toml(tomli_w.dumps(grown)).cells)
+
+
+def test_groups_share_what_both_ask_for() -> None:
+    """Two workers with random and average stand in both groups, and are run once."""
+    grid = Grid.from_toml(GRID)
+    assert [group.axes for group in grid.groups] == [("workers",), ("split", "aggregate")]
+    assert len(grid.points) == 12
+    assert len(grid.cells) == 10
+
+
+def test_there_are_as_many_shards_as_workers_where_none_are_named() -> None:
+    """As with `downpour run`; a number of shards that is named stays."""
+    free = Grid.from_toml('name = "g"\nworkers = [1, 3]\n')
+    assert [cell.spec.shards for cell in free.cells.values()] == [1, 3]
+    fixed = Grid.from_toml('name = "g"\nworkers = [1, 3]\nshards = 4\n')
+    assert [cell.spec.shards for cell in fixed.cells.values()] == [4, 4]
+
+
+def test_lists_by_nature_are_values_until_they_are_lists_of_lists() -> None:
+    """`betas` and what stands inside options; a list of tables is an axis."""
+    one = Grid.from_toml(
+        'name="g"\nworkers=1\nbetas=[0.9, 0.99]\n[model_options]\nhidden = [8, 4]\n'
+    )
+    assert one.groups[0].axes == ()
+    (cell,) = one.cells.values()
+    assert cell.spec.betas == (0.9, 0.99)
+    assert cell.spec.model_options == {"hidden": [8, 4]}
+    several = Grid.from_toml('name="g"\nworkers=1\nbetas=[[0.9, 0.99]]\nmodel_options=[{}, {a=1}]')
+    assert several.groups[0].axes == ("betas", "model_options")
+
+
+def test_axes_of_tables_come_last() -> None:
+    """As TOML has them in what was written down, so that it is run and shown in the same order."""
+    text = 'name="g"\nworkers=1\nmodel_options=[{a=1}, {a=2}]\nsplit=["random", "class"]\n'
+    grid = Grid.from_toml(text)
+    again = Grid.from_toml(grid.to_toml())
+    assert again.groups[0].axes == grid.groups[0].axes == ("split", "model_options")
+    assert list(again.cells) == list(grid.cells)
+
+
+def test_a_cell_has_a_name_that_a_folder_may_have() -> None:
+    """Readable, and safe whatever stands in the spec."""
+    grid = Grid.from_toml('name = "g"\nworkers = 2\nsplit = "dirichlet(0.3)"\n')
+    (cell_id,) = grid.cells
+    assert cell_id.startswith("w2-dirichlet-0.3-average-s0-")
+    assert cell_id == next(iter(Grid.from_toml(grid.to_toml()).cells))
+    without = Grid.from_toml('name = "g"\nshards = 3\n')
+    assert next(iter(without.cells)).startswith("n3-random-")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("split = []", "split = []: must not be an empty list; leave the field out instead"),
+        ("betas = [[]]", "betas = [[]]: must not be an empty list"),
+        ("nonsense = [1]", "nonsense = [1]: no such field"),
+        ("[[experiment]]\nspilt = ['random']", "spilt = ['random']: no such field; did you mean"),
+        (
+            "learning_rates = [1, 2]",
+            "learning_rates = [1, 2]: no such field; did you mean learning",
+        ),
+        ("worker = [1, 2]", "worker = [1, 2]: no such field; did you mean workers?"),
+        ("trial = 3", "trial = 3: no such field; did you mean trials?"),
+        ("[[experiments]]", "experiments = [{}]: no such field; did you mean experiment?"),
+        ("[[experiment]]\ntrials = 3", "trials = 3: must stand above the first [[experiment]]"),
+        ("[search]", "search = '[search]': is what `downpour tune` takes"),
+        ("split = ['random', 'fair']", "split = 'fair': must be random, class, equal"),
+        ("split = ['class', 'class']", "split = ['class', 'class']: names a value twice"),
+        ("workers = [1, 0]", "workers = 0: must be a whole number from 1 to 100000"),
+        ("workers = true", "workers = True: must be a whole number"),
+        ("trials = [1, 2]", "trials = [1, 2]: must be a whole number from 1 to 10000"),
+        ("trials = 0", "trials = 0: must be a whole number"),
+        ("seed = [1, 2]", "seed = [1, 2]: must be one value; each trial adds one to the seed"),
+        ("experiment = 3", "experiment = 3: must be tables: [[experiment]], once for each"),
+        ("[[experiment]]\nname = 'a b'", "name = 'a b': must be 1 to 64 letters"),
+        ("[[experiment]]\nname='a'\n[[experiment]]\nname='a'", "experiment.name = ['a', 'a']: "),
+        ("seed = 9223372036854775807\ntrials = 2", "seed = 9223372036854775808: must be"),
+        ("split =", "TOML = "),
+        (f"trials=10000\nepochs={list(range(1, 12))}", "trials = 10000: makes 110000 cells"),
+    ],
+)
+def test_a_mistake_is_one_line(text: str, line: str) -> None:
+    """It names the field, the value and what is accepted."""
+    head = 'name = "g"\n' + ("" if "workers" in text else "workers = 1\n")
+    with pytest.raises(SpecError) as told:
+        Grid.from_toml(head + text)
+    assert str(told.value).startswith(line)
+    assert "\n" not in str(told.value)
+
+
+def test_a_name_and_a_size_must_be_given() -> None:
+    """The results need a name; without workers or shards nobody knows what to cut into."""
+    with pytest.raises(SpecError, match="name"):
+        Grid.from_toml("workers = 1")
+    with pytest.raises(SpecError, match="workers = None: must be given, or shards"):
+        Grid.from_toml('name = "g"')

@@ -1,0 +1,45 @@
+"""Who runs a grid: one at a time, and everybody can see which."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from threading import Timer
+
+import pytest
+from filelock import FileLock
+
+from downpour.errors import SpecError
+from downpour.studies.lock import held, holder
+
+
+def test_who_holds_a_folder_is_named_until_it_lets_go(tmp_path: Path) -> None:
+    """Also where it ends with an error; afterwards anybody may hold it."""
+    assert holder(tmp_path) is None
+    with pytest.raises(ZeroDivisionError), held(tmp_path):
+        _fail_while(f"process {os.getpid()}", tmp_path)
+    assert holder(tmp_path) is None
+    with held(tmp_path), pytest.raises(SpecError, match="runs it already"), held(tmp_path):
+        pass
+
+
+def test_whoever_only_looks_keeps_nobody_out(tmp_path: Path) -> None:
+    """A look takes the lock, too, but for a moment; so long whoever comes to hold it waits."""
+    look = FileLock(tmp_path / "run.lock", thread_local=False)
+    look.acquire()
+    Timer(0.02, look.release).start()
+    with held(tmp_path):
+        assert holder(tmp_path) == f"process {os.getpid()}"
+
+
+def _fail_while(who: str, folder: Path) -> None:
+    assert holder(folder) == who
+    raise ZeroDivisionError
+
+
+def test_a_folder_that_cannot_be_held_is_refused(tmp_path: Path) -> None:
+    """In one line; whoever only looks sees that nobody holds it."""
+    (tmp_path / "run.lock").mkdir()
+    with pytest.raises(SpecError, match="folder = "), held(tmp_path):
+        pass
+    assert holder(tmp_path) is None

@@ -1,0 +1,146 @@
+"""The grids under examples/papers/ are what the papers did."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from downpour.datasets import open_prepared, prepare
+from downpour.errors import SpecError
+from downpour.studies.grid import Grid
+from downpour.studies.grid_backends import Embedded
+from downpour.studies.grid_folder import Folder
+from downpour.studies.grid_runner import run_missing
+from tests.studies.conftest import FakeTrainer, Silence
+
+PAPERS = Path(__file__).parents[2] / "examples" / "papers"
+
+
+def test_both_experiments_of_ece751_are_there() -> None:
+    """Four numbers of workers, and three splits by three aggregations with ten; one is in both."""
+    grid = Grid.from_toml((PAPERS / "ece751.toml").read_text("utf-8"))
+    workers, splits = grid.groups
+    assert list(workers.settings()) == [(1,), (3,), (7,), (10,)]
+    assert len(list(splits.settings())) == 9
+    assert len(grid.cells) == 12 * 10
+    assert {cell.spec.epochs for cell in grid.cells.values()} == {5}
+    assert all(cell.spec.shards == cell.workers for cell in grid.cells.values())
+
+
+def test_what_was_published_stands_beside_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script runs on a grid that is done: a line for each published number, eight figures."""
+    text = (PAPERS / "ece751.toml").read_text("utf-8").replace("trials = 10", "trials = 1")
+    folder = Folder(tmp_path / "ece751", Grid.from_toml(text))
+    run_missing(folder, FakeTrainer(), Silence())
+    monkeypatch.syspath_prepend(str(PAPERS))
+    monkeypatch.setattr(sys, "argv", ["ece751.py", str(folder.path)])
+    import ece751  # type: ignore[import-not-found]
+
+    ece751.main()
+    said = capsys.readouterr().out
+    assert said.count("\n| 10 workers, ") == 6
+    assert "| 10 workers, class | 5 | 9.80 | " in said
+    assert "| 10 | 396.64 | " in said
+    assert said.count("\n| class | ") == 3
+    figures = sorted((folder.path / "published").glob("*.svg"))
+    assert len(figures) == 8
+    shown = ["as published" in figure.read_text("utf-8") for figure in figures]
+    assert shown == [True] * 6 + [False] * 2
+    study = folder.study()
+    for number, drawn in enumerate((ece751.by_workers, ece751.final_accuracies)):
+        axis = drawn(study).axes[0]
+        low, high = axis.get_ylim()
+        marks = [y for line in axis.lines if line.get_marker() == "x" for y in line.get_ydata()]
+        assert len(marks) == (4, 3)[number]
+        assert all(low < y < high for y in marks)
+
+
+def test_lerats_setups_are_there() -> None:
+    """Each network as one process with two threads, and as two with one each; every trial."""
+    grid = Grid.from_toml((PAPERS / "lerat.toml").read_text("utf-8"))
+    asked = [
+        (cell.spec.model, cell.spec.dataset_options["images"], cell.workers, cell.spec.threads)
+        for cell in grid.cells.values()
+    ]
+    networks = ("alexnet", 192), ("vgg16", 48)
+    assert asked == 3 * [(*network, *setup) for network in networks for setup in ((1, 2), (2, 1))]
+    for cell in grid.cells.values():
+        assert cell.spec.shards == cell.workers
+        assert (cell.spec.batch_size, cell.spec.image_size) == (8, 224)
+
+
+def test_lerats_pictures_are_prepared_as_the_paper_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same ones each time, of three classes, squeezed to 224 pixels a side, normalized."""
+    monkeypatch.syspath_prepend(str(PAPERS))
+    monkeypatch.setenv("DOWNPOUR_ALLOW", "lerat")
+    import lerat  # type: ignore[import-not-found]
+
+    pictures, classes, *_ = lerat.fire_and_smoke(images=6)
+    assert (pictures == lerat.fire_and_smoke(images=9)[0][:6]).all()
+    assert (pictures != lerat.fire_and_smoke(images=6, seed=1)[0]).any()
+    assert list(classes) == [0, 1, 2, 0, 1, 2]
+    grid = Grid.from_toml((PAPERS / "lerat.toml").read_text("utf-8"))
+    spec = next(iter(grid.cells.values())).spec.replace(dataset_options={"images": 6})
+    facts = open_prepared(tmp_path, prepare(spec, tmp_path)).facts
+    assert (facts.train_samples, facts.sample_shape, facts.classes) == (6, (3, 224, 224), 3)
+    with pytest.raises(SpecError, match="images must be at least 3"):
+        prepare(spec.replace(dataset_options={"images": 2}), tmp_path)
+
+
+def test_convlstms_questions_are_there() -> None:
+    """Both networks by workers, by shards and by batches; what two groups ask for is run once."""
+    grid = Grid.from_toml((PAPERS / "convlstm.toml").read_text("utf-8"))
+    assert [group.name for group in grid.groups] == ["workers", "shards", "batches"]
+    assert len(grid.cells) == 2 * (4 + 2 + 2) * 3
+    assert {cell.spec.image_size for cell in grid.cells.values()} == {50}
+    assert {cell.workers for cell in grid.cells.values() if cell.spec.shards == 32} == {2}
+
+
+def test_measured_and_simulated_times_stand_beside_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script prints a line for each number of workers, though no machine had 32 of them."""
+    text = (PAPERS / "convlstm.toml").read_text("utf-8").replace("trials = 3", "trials = 1")
+    folder = Folder(tmp_path / "convlstm", Grid.from_toml(text))
+    run_missing(folder, FakeTrainer(), Silence())
+    monkeypatch.syspath_prepend(str(PAPERS))
+    monkeypatch.setattr(sys, "argv", ["convlstm.py", str(folder.path)])
+    import convlstm  # type: ignore[import-not-found]
+
+    convlstm.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("simulated × one worker" in line for line in lines) == 1
+    for network in convlstm.NETWORKS:
+        of_32 = next(line for line in lines if line.startswith(f"| {network} | 32 | "))
+        measured, simulated = of_32.split(" | ")[3:6], of_32.split(" | ")[6:]
+        assert measured == ["–", "–", "–"]
+        assert "–" not in "".join(simulated)
+    assert (folder.path / "convlstm.png").read_bytes().startswith(b"\x89PNG")
+    assert "simulated" in (folder.path / "convlstm.svg").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_two_threads_and_two_processes_leave_their_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AlexNet trains on few pictures in both setups; each process's resources are on record."""
+    monkeypatch.setenv("PYTHONPATH", f"{PAPERS}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.syspath_prepend(str(PAPERS))
+    monkeypatch.setenv("DOWNPOUR_ALLOW", "lerat")
+    text = (PAPERS / "lerat.toml").read_text("utf-8").replace("trials = 3", "trials = 1")
+    text = text.replace("epochs = 3", "epochs = 2").replace("images = 192", "images = 48")
+    alexnet, _, _ = text.partition('[[experiment]]\nname = "vgg16-one-process"')
+    folder = Folder(tmp_path / "lerat", Grid.from_toml(alexnet))
+    run_missing(folder, Embedded(tmp_path / "shared"), Silence())
+    for group, processes in zip(folder.study().groups, (1, 2), strict=True):
+        samples = group.runs[0].resources
+        assert len({sample.worker for sample in samples}) == processes
+        assert all(sample.memory_bytes > 57_000_000 * 4 for sample in samples)
+        assert max(sample.cpu_share for sample in samples) > 0

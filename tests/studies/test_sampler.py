@@ -1,0 +1,97 @@
+"""What is tried next follows from the seed, the trial's number, and what came of those before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from downpour.reports.tuned import Trial
+from downpour.studies.sampler import Sampler, Values
+from downpour.studies.search import Search
+from tests.studies.searching import SEARCH, search_of
+
+
+def trial(number: int, values: Values, accuracy: float | None) -> Trial:
+    """Make a trial that finished, or failed where it has no accuracy."""
+    return Trial(
+        number=number,
+        values=values,
+        state="failed" if accuracy is None else "finished",
+        reason=None,
+        accuracy=accuracy,
+        epoch_accuracy=() if accuracy is None else (accuracy,),
+        train_seconds=1.0,
+        wall_seconds=1.0,
+        experiment=f"small-{number}",
+    )
+
+
+def proposals(search: Search, count: int = 4) -> list[Values]:
+    """Return what is proposed when every trial comes to the same."""
+    sampler = Sampler(search)
+    found = []
+    for number in range(1, count + 1):
+        found.append(sampler.propose(number))
+        sampler.learn(trial(number, found[-1], 0.5))
+    return found
+
+
+def test_a_proposal_follows_from_the_seed_and_the_number() -> None:
+    """Another seed, or another number, is another proposal; all are of the search."""
+    search = search_of()
+    assert proposals(search) == proposals(search)
+    other = search_of(SEARCH.replace("trials = 12", "trials = 12\nseed = 1"))
+    assert proposals(search) != proposals(other)
+    found = proposals(search)
+    assert len({str(values) for values in found}) == len(found)
+    assert all(search.has(values) for values in found)
+    assert isinstance(found[0]["local_steps"], int)
+
+
+def test_a_proposal_does_not_follow_from_the_order_of_lines() -> None:
+    """A detached search reads them in another order than the user wrote them."""
+    lines = SEARCH.splitlines()
+    turned = "\n".join([*lines[:-5], *reversed(lines[-5:])])
+    assert turned != SEARCH
+    assert proposals(search_of(turned)) == proposals(search_of())
+    assert proposals(search_of(search_of().to_toml())) == proposals(search_of())
+
+
+def test_a_sampler_that_was_told_goes_on_as_one_that_was_there() -> None:
+    """The trials of an earlier run are as good as its own."""
+    search = search_of()
+    there, told = Sampler(search), Sampler(search)
+    for number in range(1, 14):
+        values = there.propose(number)
+        accuracy = None if number == 2 else 0.5 + 0.01 * number
+        if accuracy is not None:
+            there.is_hopeless(1, accuracy)
+        there.learn(trial(number, values, accuracy))
+        told.relive(trial(number, values, accuracy))
+    assert there.propose(14) == told.propose(14)
+
+
+def test_a_trial_of_bad_luck_says_nothing_about_its_values() -> None:
+    """What is proposed after it is what would be had it not been tried."""
+    search = search_of()
+    unlucky, without = Sampler(search), Sampler(search)
+    for number in range(1, 14):
+        values = unlucky.propose(number)
+        without.repeat(values)
+        good = trial(number, values, 0.5 + 0.01 * number)
+        unlucky.learn(good)
+        without.learn(good)
+    unlucky.repeat(values)
+    unlucky.learn(replace(trial(14, values, None), to_repeat=True))
+    assert unlucky.propose(15) == without.propose(15)
+
+
+def test_a_trial_that_failed_counts_as_one_that_learned_nothing() -> None:
+    """What is proposed after it is what would be after an accuracy of 0."""
+    search = search_of()
+    failed, useless = Sampler(search), Sampler(search)
+    for number in range(1, 21):
+        values = failed.propose(number)
+        assert useless.propose(number) == values
+        fails = values["learning_rate"] > 0.1
+        failed.learn(trial(number, values, None if fails else 0.8))
+        useless.learn(trial(number, values, 0.0 if fails else 0.8))
