@@ -43,7 +43,7 @@ def test_a_failing_seed_ends_with_status_1_and_the_command_that_shows_it(
     """The story is that of the fewest faults that it takes; repeated, it is the same."""
     real = world.simulate
 
-    def simulate(plan: Any, manager_class: type[Manager] = Manager, **how: bool) -> Any:
+    def simulate(plan: Any, manager_class: type[Manager] = Manager, **how: Any) -> Any:
         """Run it under a manager that has a defect."""
         return real(plan, BuildsOnSand if manager_class is Manager else manager_class, **how)
 

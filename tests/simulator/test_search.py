@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from downpour.node.worker import WorkerNode
 from downpour.simulator.faults import Fault, FaultKind
 from downpour.simulator.manager import Manager
 from downpour.simulator.plan import plan_of
@@ -17,6 +19,7 @@ from downpour.simulator.site import Figures
 from downpour.simulator.world import simulate
 from downpour.spec import Spec
 from downpour.stragglers import POLICIES
+from tests.node import defects as worker_defects
 from tests.simulator import defects
 
 SEEDS_FOR_A_DEFECT = 600
@@ -30,7 +33,6 @@ def failing_seed(manager_class: type[Manager], sentence: str) -> int:
     pytest.fail("the defect was not found")
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seeds", [150, pytest.param(3_000, marks=pytest.mark.slow)])
 def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: int) -> None:
@@ -76,6 +78,25 @@ def test_a_defect_is_found_by_the_check_that_is_there_for_it(
     """Some hundred seeds are enough for each, and the sentence says what is wrong."""
     plan = plan_of(failing_seed(manager_class, sentence))
     assert not simulate(plan).failure, "it is the defect's, and not the seed's"
+
+
+@pytest.mark.parametrize(
+    ("worker_node", "sentence"),
+    [
+        (worker_defects.MentionsNothing, "costs a retry"),
+        (worker_defects.StaysWithItsManager, "does not end"),
+        (worker_defects.NeverRegistersAnew, "does not end"),
+    ],
+)
+def test_a_defect_of_a_workers_node_is_found(
+    worker_node: type[WorkerNode[Any]], sentence: str
+) -> None:
+    """Those that harm what is promised; real workers show the others, too (`tests/worker`)."""
+    for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), worker_node=worker_node):
+        if sentence in outcome.failure:
+            assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
+            return
+    pytest.fail("the defect was not found")
 
 
 def test_a_failing_plan_shrinks_to_the_faults_that_it_takes() -> None:

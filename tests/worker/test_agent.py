@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
-import numpy as np
 import pytest
 
 from downpour.errors import (
@@ -22,100 +21,35 @@ from downpour.errors import (
     SpecError,
     TrainingError,
 )
-from downpour.rpc import Server, WorkerClient, serve_manager, serve_worker
-from downpour.rpc.messages import Task
+from downpour.rpc import serve_manager
 from downpour.store import SharedDirectory
 from downpour.values import (
-    AttemptId,
     FailureKind,
-    NumericClass,
-    PublishedFile,
-    Snapshot,
     SystemState,
     Update,
 )
 from downpour.worker.agent import WorkerAgent
-from downpour.worker.control import HandedOver, TaskControl
+from downpour.worker.control import TaskControl
 from downpour.worker.system import SystemSampler
-
-PATIENCE_SECONDS = 10
-NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
-FILE = PublishedFile(name="some-file", size_bytes=1, checksum="0" * 32)
-SNAPSHOT = Snapshot(
-    file=PublishedFile(name="snapshot", size_bytes=1, checksum="0" * 32),
-    steps_done=1,
-    steps_total=2,
+from tests.worker.offices import (
+    NUMERICS,
+    PATIENCE_SECONDS,
+    SNAPSHOT,
+    UPDATE,
+    Office,
+    Work,
+    at_work,
+    hands_over,
+    task,
+    until_cancelled,
 )
-UPDATE = Update(
-    file=FILE,
-    samples=3,
-    steps=1,
-    loss=0.5,
-    load_seconds=0.0,
-    train_seconds=0.1,
-    publish_seconds=0.0,
-)
-
-
-def task(round_number: int = 0) -> Task:
-    """Make a task; nobody reads its files."""
-    return Task(
-        id=AttemptId(experiment="any", round=round_number, shard=0, attempt=0),
-        spec=FILE,
-        dataset="some-data",
-        model=FILE,
-        indices=np.arange(3),
-    )
-
-
-@dataclass
-class Work:
-    """What a task comes to: it says that it began, then does as the test has set."""
-
-    began: SimpleQueue[Task]
-    act: Callable[[TaskControl], Update]
-
-    def __call__(self, given: Task, control: TaskControl) -> Update:
-        """Carry a task out."""
-        act = self.act  # before the test learns that the task began, and changes it
-        self.began.put(given)
-        return act(control)
-
-
-@dataclass
-class Office:
-    """A worker agent at work, and the manager's way to call it."""
-
-    agent: WorkerAgent
-    server: Server
-    client: WorkerClient
-    work: Work
-    thread: Thread
 
 
 @pytest.fixture
 def office(desk: Any) -> Iterator[Office]:
     """A registered worker whose tasks succeed at once."""
-    work = Work(SimpleQueue(), lambda _: UPDATE)
-    agent = WorkerAgent(desk.client, desk.shared, "anna", NUMERICS, work)
-    server = serve_worker(agent, "127.0.0.1", 0).start()
-    agent.register(server.address.host, server.address.port)
-    thread = Thread(target=agent.run)
-    thread.start()
-    client = WorkerClient(server.address)
-    yield Office(agent, server, client, work, thread)
-    agent.hand_back()
-    thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()
-    client.close()
-    server.stop()
-
-
-def until_cancelled(control: TaskControl) -> Update:
-    """Run until somebody cancels."""
-    assert control.cancelled.wait(PATIENCE_SECONDS)
-    control.raise_if_cancelled()
-    raise AssertionError
+    with at_work(desk) as working:
+        yield working
 
 
 def test_a_worker_proves_that_it_sees_the_managers_folder(desk: Any, office: Office) -> None:
@@ -177,7 +111,7 @@ def test_a_snapshot_is_known_once_a_heartbeat_was_answered(desk: Any, office: Of
     desk.manager.unwanted = ()
     office.client.train(task())
     office.work.began.get(timeout=PATIENCE_SECONDS)
-    control = office.agent._running
+    control = office.agent._node.running
     assert control is not None
     desk.manager.known = False  # who does not know the worker has not heard of the snapshot either
     control.snapshot = SNAPSHOT
@@ -237,12 +171,6 @@ def test_a_cancelled_attempt_ends_and_the_next_task_is_taken(desk: Any, office: 
     office.work.act = lambda _: UPDATE
     office.client.train(task(1))
     assert desk.manager.reports.get(timeout=PATIENCE_SECONDS) == (task(1).id, UPDATE)
-
-
-def hands_over(control: TaskControl) -> Update:
-    """Run until somebody asks for the state."""
-    assert control.leaving.wait(PATIENCE_SECONDS)
-    raise HandedOver(SNAPSHOT)
 
 
 def test_an_attempt_is_handed_over_on_demand(desk: Any, office: Office) -> None:

@@ -96,6 +96,7 @@ def test_a_snapshot_that_nobody_heard_of_is_withdrawn(trainable: Trainable) -> N
     control.known_snapshot = None
     snapshots.withdraw_unknown()
     assert kept.file.name not in store.list()
+    assert control.progress().snapshot is None, "no heartbeat names a file that is gone"
 
 
 class Leaving(TaskControl):
@@ -153,6 +154,7 @@ class Training:
 def published_over(store: Costly, clock: Clock, control: TaskControl, seconds: int) -> int:
     """Count the snapshots of a time, of which each is heard."""
     before = len(store.names)
+    control.begin(Training.steps_done, Training.steps_total)
     snapshots = Snapshots(store, control, 10.0, clock)  # type: ignore[arg-type]
     end = clock.now + seconds
     training: ShardTraining = Training()  # type: ignore[assignment]
@@ -191,6 +193,7 @@ def test_no_second_snapshot_before_the_first_is_known(trainable: Trainable) -> N
     clock = Clock()
     store = Costly(clock, 0.001)
     control = TaskControl(trainable.task.id)
+    control.begin(Training.steps_done, Training.steps_total)
     snapshots = Snapshots(store, control, 10.0, clock)  # type: ignore[arg-type]
     for _ in range(1000):
         clock.now += 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from downpour.errors import SpecError
+from downpour.node.worker import another_place
 from downpour.rpc import Address, ManagerClient, Trust, parse_address
 from downpour.store import SharedDirectory
 from downpour.store.lease import current_office
@@ -27,13 +28,10 @@ class Managers:
     def another(self) -> ManagerClient | None:
         """Return a client of a manager elsewhere than the last one; None where none is known.
 
-        Who asks again and again comes by turns to the address it was told and to those of the
-        manager in office: the first may be a name that moves, the others may not be seen from here.
+        `node.worker.another_place` says which.
         """
-        places = list(dict.fromkeys([self._told, *self._in_office()]))
-        last = places.index(self._client.address) if self._client.address in places else -1
-        following = places[(last + 1) % len(places)]
-        if following == self._client.address:
+        following = another_place(self._told, self._in_office(), self._client.address)
+        if following is None:
             return None
         self._client = ManagerClient(following, trust=self._trust)
         return self._client

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import cast
 
+from downpour.node.worker import WorkerNode
 from downpour.predictor import Predictor
 from downpour.runtime.recovery import ENDED, replay
 from downpour.scheduler import Replay
@@ -19,7 +20,7 @@ from downpour.simulator.network import Network
 from downpour.simulator.plan import Plan
 from downpour.simulator.running import Phase
 from downpour.simulator.site import Onlooker, Site
-from downpour.simulator.worker import Worker
+from downpour.simulator.worker import NodeClass, Worker
 
 _LOCK_SECONDS = 5.0
 """How long the server keeps the lock of a machine that has died."""
@@ -39,6 +40,7 @@ class Cluster:
         manager_class: what to manage with.
         machines: what workers are on; absent: machines drawn at random, as the figures say.
         predictor: makes what managers forecast with; absent: nothing is forecast.
+        worker_node: makes what decides for a worker.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Cluster:
         manager_class: ManagerClass = Manager,
         machines: Machines | None = None,
         predictor: Callable[[], Predictor] | None = None,
+        worker_node: NodeClass = WorkerNode,
     ) -> None:
         self.clock = Clock()
         random = Random(plan.seed)
@@ -73,6 +76,7 @@ class Cluster:
         )
         self._plan = plan
         self._manager_class = manager_class
+        self._worker_node = worker_node
         self._away: dict[str, float] = {}
         self.managers: dict[str, Manager] = {}
         self.workers: dict[str, Worker] = {}
@@ -102,7 +106,9 @@ class Cluster:
 
     def _start_worker(self, name: str, host: str) -> None:
         told = self._plan.managers[0]
-        worker = self.workers[host] = Worker(self.site, name, host, told, self._worker_died)
+        worker = self.workers[host] = Worker(
+            self.site, name, host, told, self._worker_died, self._worker_node
+        )
         worker.start()
 
     def _worker_died(self, worker: Worker) -> None:
@@ -164,7 +170,7 @@ class Cluster:
                 worker.crash("")
             case FaultKind.WORKER_DIES_AT:
                 self._away[worker.host] = fault.seconds
-                worker.dies_at = cast("Phase", fault.detail)
+                worker.training.dies_at = cast("Phase", fault.detail)
             case FaultKind.WORKER_STANDS_STILL:
                 worker.stand_still(fault.seconds)
             case FaultKind.WORKER_LEAVES:
@@ -177,9 +183,9 @@ class Cluster:
             case FaultKind.CONNECTIONS_END:
                 self.network.hang_up(worker)
             case FaultKind.UPDATE_DAMAGED:
-                worker.damages_next += 1
+                worker.training.damages_next += 1
             case FaultKind.ATTEMPT_FAILS:
-                worker.fails_next += 1
+                worker.training.fails_next += 1
             case _:
                 self._cut(worker.host, list(self.managers), fault.seconds)
 

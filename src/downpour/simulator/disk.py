@@ -166,8 +166,12 @@ class Disk:
         done: Callable[[PublishedFile], None],
         failed: Callable[[StoreError], None],
         patience_seconds: float = inf,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Write a file; it is there, and durable, when `done` is called."""
+        """Write a file; it is there, and durable, when `done` is called.
+
+        Its writer does not wait for the directory any more where the file `is_wanted` no more.
+        """
 
         def appear(waited: float) -> None:
             store = self.store(experiment)
@@ -176,7 +180,7 @@ class Disk:
             except SharedDirectoryError as error:
                 if name not in store.list() and self._random.random() < _LINKED_SHARE:
                     store.put_new(name, [content])
-                if waited >= patience_seconds:
+                if waited >= patience_seconds or not is_wanted():
                     failed(error)
                 else:
                     writer.after(LOOK_AGAIN_SECONDS, appear, waited + LOOK_AGAIN_SECONDS)
@@ -199,8 +203,12 @@ class Disk:
         failed: Callable[[StoreError], None],
         patience_seconds: float | None = None,
         away_seconds: float = inf,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Read a file, looking again until patience ends, with it or with the directory."""
+        """Read a file, looking again until patience ends, with it or with the directory.
+
+        Nor does its reader look again where the file `is_wanted` no more.
+        """
         patience = patience_seconds or self.figures.patience_seconds
 
         def look(waited: float) -> None:
@@ -208,7 +216,7 @@ class Disk:
                 content = self.look(reader, experiment, file)
             except StoreError as error:
                 is_away = isinstance(error, SharedDirectoryError)
-                if waited >= (away_seconds if is_away else patience):
+                if waited >= (away_seconds if is_away else patience) or not is_wanted():
                     failed(error)
                 else:
                     reader.after(LOOK_AGAIN_SECONDS, look, waited + LOOK_AGAIN_SECONDS)

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Literal
 
+from downpour.node.attempt import HeldAttempt
+from downpour.node.saving import SavingPace
 from downpour.simulator.machines import Course
 from downpour.simulator.messages import Task
-from downpour.values import Progress, Snapshot
 
-Phase = Literal["reading", "training", "saving", "publishing", "reporting"]
+Phase = Literal["waiting", "reading", "training", "saving", "publishing", "reporting"]
 
 
-class Running:
-    """The attempt that a worker is at; on its `course` since it `began_at` a `share` of it."""
+@dataclass(slots=True, eq=False)
+class Running(HeldAttempt):
+    """An attempt; on its `course` since it `set_out_at` a `share` of it, and `start` is its state.
 
-    __slots__ = (
-        "attempt",
-        "began_at",
-        "cancelled",
-        "course",
-        "known",
-        "phase",
-        "progress",
-        "set_out_at",
-        "share",
-        "start",
-        "taken_at",
-        "task",
-    )
+    `course` is None while it does not train. Its training began at `loaded_at_seconds`.
+    """
 
-    def __init__(self, task: Task, taken_at: float) -> None:
-        self.task = task
-        self.taken_at = taken_at
-        self.attempt = task.attempt
-        self.phase: Phase = "reading"
-        self.cancelled = False
-        self.known: Snapshot | None = None
-        self.start = b""
-        self.course: Course | None = None
-        self.set_out_at = self.began_at = self.share = 0.0
-        self.progress = Progress(
-            attempt=task.attempt, steps_done=0, steps_total=0, elapsed_seconds=0.0
-        )
+    task: Task = field(kw_only=True)
+    phase: Phase = "waiting"
+    cancelled: bool = False
+    to_hand_over: bool = False
+    start: bytes = b""
+    course: Course | None = None
+    set_out_at: float = 0.0
+    share: float = 0.0
+    loaded_at_seconds: float = 0.0
+    pace: SavingPace | None = None

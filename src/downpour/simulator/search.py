@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from downpour.node.worker import WorkerNode
 from downpour.simulator.cluster import ManagerClass
 from downpour.simulator.manager import Manager
 from downpour.simulator.plan import Plan, plan_of
+from downpour.simulator.worker import NodeClass
 from downpour.simulator.world import Outcome, simulate
 
 
-def outcomes(seeds: Iterable[int], manager_class: ManagerClass = Manager) -> Iterator[Outcome]:
+def outcomes(
+    seeds: Iterable[int],
+    manager_class: ManagerClass = Manager,
+    *,
+    worker_node: NodeClass = WorkerNode,
+) -> Iterator[Outcome]:
     """Run the plan of each seed."""
-    return (simulate(plan_of(seed), manager_class) for seed in seeds)
+    return (simulate(plan_of(seed), manager_class, worker_node=worker_node) for seed in seeds)
 
 
 def shrunken(plan: Plan, manager_class: ManagerClass = Manager) -> Plan:

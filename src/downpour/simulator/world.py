@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from downpour.node.worker import WorkerNode
 from downpour.runtime.recovery import replay
 from downpour.scheduler import Replay
 from downpour.scheduler import commands as do
@@ -19,6 +20,7 @@ from downpour.simulator.guessing import Guessing
 from downpour.simulator.manager import Manager
 from downpour.simulator.plan import Plan
 from downpour.simulator.site import Onlooker, Step, Stories
+from downpour.simulator.worker import NodeClass
 from downpour.store import layout
 from downpour.stragglers import POLICIES
 
@@ -39,9 +41,15 @@ class Outcome:
     story: tuple[str, ...]
 
 
-def simulate(plan: Plan, manager_class: ManagerClass = Manager, *, story: bool = False) -> Outcome:
+def simulate(
+    plan: Plan,
+    manager_class: ManagerClass = Manager,
+    *,
+    worker_node: NodeClass = WorkerNode,
+    story: bool = False,
+) -> Outcome:
     """Run a plan to its end, or to the first thing that is wrong."""
-    run = _Run(plan, manager_class, told_in_full=story)
+    run = _Run(plan, manager_class, worker_node, told_in_full=story)
     failure = ""
     try:
         run.to_its_end()
@@ -60,7 +68,14 @@ def simulate(plan: Plan, manager_class: ManagerClass = Manager, *, story: bool =
 class _Run:
     """A run: its cluster, those who look on, and its story."""
 
-    def __init__(self, plan: Plan, manager_class: ManagerClass, *, told_in_full: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        manager_class: ManagerClass,
+        worker_node: NodeClass,
+        *,
+        told_in_full: bool,
+    ) -> None:
         self.story: list[str] = []
         self._plan = plan
         self._told_in_full = told_in_full
@@ -72,6 +87,7 @@ class _Run:
             self.tell,
             manager_class,
             predictor=(lambda: Guessing(random)) if watched else None,
+            worker_node=worker_node,
         )
 
     def tell(self, line: str) -> None:

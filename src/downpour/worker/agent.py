@@ -1,36 +1,45 @@
 """The worker's side of the conversation: it registers, takes tasks, reports, and says it is alive.
 
-Two threads meet here: calls from the manager arrive on the server's threads, training runs in the
-main one. The manager alone decides what a worker does, so a new task supersedes whatever came
-before it. An attempt is listed in heartbeats from its acceptance, although it may have to wait for
-torch to be imported or for the one before it to stop, until the manager has acknowledged its
-report; only then is the worker free. This module imports no torch.
+Three kinds of threads meet here: calls from the manager arrive on the server's, heartbeats leave
+from one, training and reports run in the main one. What the worker does follows from `WorkerNode`,
+which they ask in turn, under a lock. This module imports no torch.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import random
 import socket
 import time
-from collections.abc import Callable
-from queue import SimpleQueue
-from threading import Event, Lock, Thread
-
-from tenacity import Retrying, retry_if_exception, stop_when_event_set, wait_random_exponential
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
 
 from downpour.blame import told
 from downpour.errors import (
-    DeadlineExceeded,
     DownpourError,
     IncompatiblePeer,
     NonFinite,
     OtherCode,
     OutOfMemory,
-    Refused,
     SpecError,
     StoreError,
     Unreachable,
+)
+from downpour.node.worker import (
+    Action,
+    End,
+    Failure,
+    HandOver,
+    LookElsewhere,
+    Register,
+    Report,
+    Stop,
+    Stopped,
+    WorkerNode,
 )
 from downpour.rpc import PROTOCOL, Address, ManagerClient
 from downpour.rpc.messages import (
@@ -39,28 +48,31 @@ from downpour.rpc.messages import (
     Task,
     WorkerInfo,
 )
-from downpour.runtime.pace import until_next_beat
+from downpour.runtime.awaiting import manager_may_come
 from downpour.store import SharedDirectory
-from downpour.values import AttemptId, FailureKind, NumericClass, Update
+from downpour.values import AttemptId, FailureKind, NumericClass, Snapshot, Update
 from downpour.version import VERSION
 from downpour.worker.control import HandedOver, TaskCancelled, TaskControl
 from downpour.worker.system import Samples
 
 log = logging.getLogger(__name__)
 
-_REPEAT_SECONDS = 1.0
-"""At most, between two tries at a report: whoever is in office next waits for it."""
-_LOOK_AGAIN_SECONDS = 0.25
-"""Between heartbeats that are not heard: a manager that was started again waits for them."""
-
 RunTask = Callable[[Task, TaskControl], Update]
 FindManager = Callable[[], ManagerClient | None]
+
+
+@dataclass(slots=True, eq=False)
+class _Given(TaskControl):
+    """An attempt that was accepted, with its task."""
+
+    task: Task = field(kw_only=True)
 
 
 class WorkerAgent:
     """Speaks with one manager at a time; implements the Worker service.
 
-    Where that one cannot be reached, `find_manager` says who else might be in office by now.
+    Where that one cannot be reached, `find_manager` says which other may be in office by now.
+    `node_class` makes what decides, for tests to plant defects in.
     """
 
     def __init__(
@@ -71,30 +83,33 @@ class WorkerAgent:
         numeric_class: NumericClass,
         run_task: RunTask,
         find_manager: FindManager = lambda: None,
+        node_class: type[WorkerNode[_Given]] = WorkerNode,
     ) -> None:
         self._manager = manager
         self._shared = shared
         self._numeric_class = numeric_class
         self._run_task = run_task
         self._find_manager = find_manager
+        self._node = node_class(name)
         self._lock = Lock()
-        self._inbox: SimpleQueue[Task | None] = SimpleQueue()
-        self._wanted: TaskControl | None = None
-        self._running: TaskControl | None = None
-        self._leaving = Event()
-        self._begun = Event()
+        # Queues wake the threads, and no events: a signal handler may put into a queue while its
+        # own thread is in the middle of that, where it would wait for an event's lock for ever.
+        self._news = SimpleQueue[None]()
+        self._begun = SimpleQueue[None]()
         self._where = ("", 0)
-        self._heartbeat_seconds = 1.0
-        self._term = 0
-        self._patience = 1.0
-        self._to_hand_over: AttemptId | None = None
-        self.name = name
+
+    @property
+    def name(self) -> str:
+        """The worker's name: its own, or the one that the manager has given it."""
+        return self._node.name
 
     # The Worker service, called on the server's threads
 
     def ping(self) -> WorkerInfo:
         """Say who is here and what it is doing."""
-        return WorkerInfo(protocol=PROTOCOL, version=VERSION, name=self.name, running=self._attempt)
+        with self._lock:
+            running = self._node.attempt
+        return WorkerInfo(protocol=PROTOCOL, version=VERSION, name=self.name, running=running)
 
     def train(self, task: Task) -> None:
         """Take a task; a different one that is running is given up for it.
@@ -102,60 +117,49 @@ class WorkerAgent:
         A manager that was replaced without its knowledge is refused.
         """
         with self._lock:
-            if task.term < self._term:
-                reason = f"is {task.term}, and {self.name} works for a manager of term {self._term}"
-                raise Refused("term", reason)
-            if self._wanted is not None and self._wanted.attempt == task.id:
-                return
-            self._wanted = TaskControl(task.id, self._patience)
-            if self._to_hand_over == task.id:
-                self._wanted.leaving.set()
-            if self._running is not None:
-                self._running.cancelled.set()
-        self._inbox.put(task)
+            given = _Given(task.id, patience=self._node.patience, task=task)
+            self._do(self._node.train(given, task.term))
+        self._news.put(None)
 
     def cancel(self, attempt: AttemptId) -> None:
         """Stop an attempt at its next step, or forget it where it has not begun."""
         with self._lock:
-            for control in self._controls:
-                if control.attempt == attempt:
-                    control.cancelled.set()
-            if self._wanted is not None and self._wanted.attempt == attempt:
-                self._wanted = None
+            self._do(self._node.cancel(attempt))
 
     def hand_over(self, attempt: AttemptId) -> None:
         """Let an attempt stop at its next step, for another worker to go on with it."""
         with self._lock:
-            self._to_hand_over = attempt
-            for control in self._controls:
-                if control.attempt == attempt:
-                    control.leaving.set()
-
-    @property
-    def _controls(self) -> list[TaskControl]:
-        """What is running and what was accepted last, which may be the same."""
-        running, wanted = self._running, self._wanted
-        return [one for one in (running, wanted if wanted is not running else None) if one]
-
-    @property
-    def _attempt(self) -> AttemptId | None:
-        """What it was asked for last, or is still at."""
-        return self._controls[-1].attempt if self._controls else None
+            self._do(self._node.hand_over(attempt))
 
     def drain(self) -> None:
         """Finish what is running, then leave."""
-        self._inbox.put(None)
+        with self._lock:
+            self._node.drain()
+        self._news.put(None)
+
+    def _do(self, actions: Sequence[Action[_Given]]) -> None:
+        """Do what the node asks for."""
+        for action in actions:
+            match action:
+                case Stop():
+                    action.held.cancelled.set()
+                case HandOver():
+                    action.held.leaving.set()
+                case Register():
+                    self.register(*self._where)
+                case LookElsewhere():
+                    self.look_elsewhere()
 
     # The life of the worker, in the main thread
 
     def hand_back(self) -> None:
-        """Give up what is running and leave; safe to call from a signal handler."""
-        self._leaving.set()
-        self._begun.set()
-        running = self._running
-        if running is not None:
-            running.cancelled.set()
-        self._inbox.put(None)
+        """Give up what is running and leave; safe to call from a signal handler.
+
+        So without the lock, which the handler's own thread may hold.
+        """
+        self._do(self._node.leave())
+        self._begun.put(None)
+        self._news.put(None)
 
     def register(self, host: str, port: int) -> Address:
         """Introduce this worker to the manager, to be called back at `host` and `port`.
@@ -179,9 +183,9 @@ class WorkerAgent:
                 f"the manager runs downpour {info.version} (protocol {info.protocol}), this worker "
                 f"{VERSION} (protocol {PROTOCOL}): install the same version on both"
             )
-        self._heartbeat_seconds = info.heartbeat_seconds
-        self._term = max(self._term, info.term)
-        self._patience = info.patience
+        with self._lock:
+            self._node.met(info.term, info.patience, info.heartbeat_seconds)
+            running = self._node.attempt
         address = Address(host or self._manager.local_host, port)
         registered = self._manager.register_worker(
             Registration(
@@ -194,10 +198,10 @@ class WorkerAgent:
                 numeric_class=self._numeric_class,
                 hostname=socket.gethostname(),
                 pid=os.getpid(),
-                running=self._attempt,
+                running=running,
             )
         )
-        self.name = registered.worker
+        self._node.name = registered.worker
         return address
 
     def run(self, prepare: Callable[[], None] = lambda: None) -> None:
@@ -207,69 +211,79 @@ class WorkerAgent:
         """
         Thread(target=self._beat, args=(Samples(),), name="heartbeat", daemon=True).start()
         prepare()
-        while (taken := self._next_task()) is not None:
-            self._carry_out(*taken)
-        self._leaving.set()
-        self._begun.set()
+        while (given := self._next()) is not None:
+            self._carry_out(given)
+        self.hand_back()
         try:
             self._manager.leave(self.name, "told to stop")
         except DownpourError as error:
             log.info("could not say goodbye: %s", error)
 
-    def _next_task(self) -> tuple[Task, TaskControl] | None:
-        """Wait for a task that is still wanted; None when it is time to leave."""
-        while (task := self._inbox.get()) is not None and not self._leaving.is_set():
+    def _next(self) -> _Given | None:
+        """Wait for an attempt to begin; None when it is time to leave."""
+        while True:
             with self._lock:
-                if self._wanted is not None and self._wanted.attempt == task.id:
-                    self._running = self._wanted
-                    self._running.began_at = time.monotonic()
-                    self._begun.set()
-                    return task, self._running
-        return None
+                given = self._node.take(time.monotonic())
+                is_done = self._node.is_done
+            if given is not None:
+                self._begun.put(None)
+                return given
+            if is_done:
+                return None
+            self._news.get()
 
-    def _carry_out(self, task: Task, control: TaskControl) -> None:
+    def _carry_out(self, given: _Given) -> None:
+        end = self._end_of(given)
+        with self._lock:
+            report = self._node.ended(end)
+        if report is not None:
+            self._insist(given.attempt, report)
+
+    def _end_of(self, given: _Given) -> End:
+        """Carry a task out, and say what came of it."""
         try:
-            update = self._run_task(task, control)
+            return self._run_task(given.task, given)
         except TaskCancelled:
-            # Who leaves says so next, and that hands it back: told before, the manager would give
-            # the worker something else meanwhile.
-            if not self._leaving.is_set():
-                self._report_failure(task.id, FailureKind.CANCELLED, f"{self.name} handed it back")
+            return Stopped()
         except HandedOver as stopped:
-            left = stopped.snapshot
-            self._insist(lambda: self._manager.report_hand_over(self.name, task.id, left))
+            return stopped.snapshot
         except Exception as error:
             known = isinstance(error, DownpourError)
-            log.warning("%s: %s failed: %s", self.name, task.id, error, exc_info=not known)
-            self._report_failure(task.id, _failure_kind(error), _in_one_line(error))
-        else:
-            self._insist(lambda: self._manager.report_update(self.name, task.id, update))
-        with self._lock:
-            if self._wanted is control:
-                self._wanted = None
-            self._running = None
+            log.warning("%s: %s failed: %s", self.name, given.attempt, error, exc_info=not known)
+            return Failure(_failure_kind(error), _in_one_line(error))
 
-    def _report_failure(self, attempt: AttemptId, kind: FailureKind, reason: str) -> None:
-        self._insist(lambda: self._manager.report_failure(self.name, attempt, kind, reason))
+    def _insist(self, attempt: AttemptId, report: Report) -> None:
+        """Repeat a report until the manager has acknowledged it, or the node says it is enough."""
+        while True:
+            try:
+                self._report(attempt, report)
+            except DownpourError as error:
+                later = manager_may_come(error)
+                with self._lock:
+                    wait = self._node.report_failed(random.random(), may_be_heard_later=later)
+                if wait is None:
+                    log.warning("%s: report not taken: %s", self.name, error)
+                    return
+                time.sleep(wait)
+            else:
+                with self._lock:
+                    self._node.report_taken()
+                return
 
-    def _insist(self, call: Callable[[], None]) -> None:
-        """Repeat a report until the manager has acknowledged it, or nobody is interested."""
-        attempts = Retrying(
-            retry=retry_if_exception(_may_be_heard_later),
-            wait=wait_random_exponential(multiplier=0.2, max=_REPEAT_SECONDS),
-            stop=stop_when_event_set(self._leaving),
-            reraise=True,
-        )
-        try:
-            attempts(call)
-        except DownpourError as error:
-            log.warning("%s: report not taken: %s", self.name, error)
+    def _report(self, attempt: AttemptId, report: Report) -> None:
+        match report:
+            case Update():
+                self._manager.report_update(self.name, attempt, report)
+            case Snapshot():
+                self._manager.report_hand_over(self.name, attempt, report)
+            case Failure():
+                self._manager.report_failure(self.name, attempt, report.kind, report.reason)
 
     # The heartbeat, in a thread of its own
 
     def _beat(self, samples: Samples) -> None:
         heard = True
-        while self._wait_to_beat(heard=heard):
+        while self._wait_to_beat():
             try:
                 self._beat_once(samples)
                 heard = True
@@ -277,28 +291,24 @@ class WorkerAgent:
                 level = logging.WARNING if heard else logging.INFO  # once is enough
                 log.log(level, "%s: no heartbeat, will go on trying: %s", self.name, error)
                 heard = False
-                if isinstance(error, Unreachable):  # who is merely slow is still in office
-                    self.look_elsewhere()
+                with self._lock:
+                    actions = self._node.beat_failed(unreachable=isinstance(error, Unreachable))
+                self._do(actions)
             except Exception:  # a worker that falls silent counts as lost
                 log.exception("%s: no heartbeat", self.name)
 
-    def _wait_to_beat(self, *, heard: bool) -> bool:
+    def _wait_to_beat(self) -> bool:
         """Wait until the next heartbeat is due, which is sooner where a task has begun meanwhile.
-
-        It is soon, too, where the last one was not `heard`: a manager that was started again knows
-        from it whom it can call.
 
         Returns:
             Whether there is to be one: not when this worker leaves.
         """
-        while not self._leaving.is_set():
-            self._begun.clear()
-            running = self._running
-            length = running.expected_seconds if running is not None else None
-            wait = until_next_beat(self._heartbeat_seconds, length)
-            if not self._begun.wait(wait if heard else min(wait, _LOOK_AGAIN_SECONDS)):
-                break
-        return not self._leaving.is_set()
+        with suppress(Empty):
+            while not self._node.leaving:
+                with self._lock:
+                    wait = self._node.until_next_beat(time.monotonic())
+                self._begun.get(timeout=wait)
+        return not self._node.leaving
 
     @property
     def manager(self) -> Address:
@@ -316,22 +326,16 @@ class WorkerAgent:
             former.close()
 
     def _beat_once(self, samples: Samples) -> None:
-        controls = self._controls
-        system, process = samples.take(self._heartbeat_seconds)
-        beat = Heartbeat(
-            worker=self.name,
-            running=tuple(control.progress() for control in controls),
-            system=system,
-            process=process,
+        with self._lock:
+            beat = self._node.beat()
+            usual = self._node.heartbeat_seconds
+        system, process = samples.take(usual)
+        reply = self._manager.heartbeat(
+            Heartbeat(worker=self.name, running=beat.running, system=system, process=process)
         )
-        reply = self._manager.heartbeat(beat)
-        if not reply.known:
-            self.register(*self._where)
-        for control, progress in zip(controls, beat.running, strict=True) if reply.known else ():
-            if progress.attempt not in reply.unwanted:
-                control.known_snapshot = progress.snapshot
-        for attempt in reply.unwanted:
-            self.cancel(attempt)
+        with self._lock:
+            actions = self._node.beat_answered(beat, known=reply.known, unwanted=reply.unwanted)
+        self._do(actions)
 
 
 _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
@@ -342,12 +346,6 @@ _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (SpecError, FailureKind.SPEC),
     (OtherCode, FailureKind.OTHER_CODE),
 )
-
-
-def _may_be_heard_later(error: BaseException) -> bool:
-    """Whether a report that ended so is worth repeating: somebody else may be in office soon."""
-    busy = isinstance(error, Refused) and error.busy
-    return busy or isinstance(error, Unreachable | DeadlineExceeded)
 
 
 def _failure_kind(error: Exception) -> FailureKind:

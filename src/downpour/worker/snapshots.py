@@ -1,9 +1,7 @@
 """Publishes a task's state now and then, so that a crash costs minutes and not the shard.
 
-It never costs more than a small share of the time, whatever the state's size: what the last one
-took decides how soon the next may follow. Nothing depends on a snapshot, so one that cannot be
-published is done without. Before a newer one, the last must have been heard of: else it would lie
-about with nobody to remove it.
+`node/saving.py` says when. Nothing depends on a snapshot, so one that cannot be published is done
+without.
 """
 
 from __future__ import annotations
@@ -14,14 +12,13 @@ import time
 from collections.abc import Callable
 
 from downpour.errors import StoreError
+from downpour.node.saving import SavingPace
 from downpour.store import DirectoryStore, encode, layout
 from downpour.training.loop import ShardTraining
 from downpour.values import Snapshot
 from downpour.worker.control import HandedOver, TaskControl
 
 log = logging.getLogger(__name__)
-
-_COST_SHARE = 0.005
 
 
 class Snapshots:
@@ -43,23 +40,19 @@ class Snapshots:
     ) -> None:
         self._store = store
         self._control = control
-        self._every_seconds = every_seconds
         self._clock = clock
-        self._due_at = clock() + every_seconds
+        self._pace = SavingPace(every_seconds, clock())
 
     def publish_if_due(self, training: ShardTraining) -> None:
         """Publish the state of a training that goes on, unless it is too soon."""
-        if not self._every_seconds or self._clock() < self._due_at:
-            return
-        if training.steps_done == training.steps_total or not self._control.snapshot_is_known:
-            return
         began = self._clock()
+        if not self._pace.is_due(self._control, began):
+            return
         try:
             self._control.snapshot = self._publish(training)
         except StoreError as error:
             log.warning("%s: no snapshot: %s", self._control.attempt, error)
-        now = self._clock()
-        self._due_at = now + max(self._every_seconds, (now - began) / _COST_SHARE)
+        self._pace.saved(began, self._clock())
 
     def hand_over_if_asked(self, training: ShardTraining) -> None:
         """Publish the state and stop, where that is wanted; raises HandedOver with it.
@@ -78,8 +71,8 @@ class Snapshots:
 
     def withdraw_unknown(self) -> None:
         """Remove a snapshot that nobody has heard of, now that the attempt has ended."""
-        snapshot = self._control.snapshot
-        if snapshot is not None and not self._control.snapshot_is_known:
+        snapshot = self._control.withdraw_unknown()
+        if snapshot is not None:
             try:
                 self._store.delete(snapshot.file.name)
             except StoreError as error:

@@ -1,0 +1,219 @@
+"""What a worker decides, without a clock, a thread or a socket."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downpour.errors import Refused
+from downpour.node.attempt import HeldAttempt
+from downpour.node.worker import (
+    Failure,
+    HandOver,
+    LookElsewhere,
+    Register,
+    Stop,
+    Stopped,
+    WorkerNode,
+    another_place,
+)
+from downpour.values import AttemptId, FailureKind, PublishedFile, Snapshot
+
+SNAPSHOT = Snapshot(
+    file=PublishedFile(name="snapshot", size_bytes=1, checksum="0" * 32),
+    steps_done=1,
+    steps_total=2,
+)
+
+
+def held(number: int) -> HeldAttempt:
+    """Make an attempt."""
+    return HeldAttempt(AttemptId(experiment="any", round=number, shard=0, attempt=0))
+
+
+def busy(number: int = 0) -> tuple[WorkerNode[HeldAttempt], HeldAttempt]:
+    """Make a worker that is at an attempt."""
+    node, first = WorkerNode[HeldAttempt]("anna"), held(number)
+    node.train(first, 0)
+    assert node.take(1.0) is first
+    return node, first
+
+
+def is_done(node: WorkerNode[HeldAttempt]) -> bool:
+    """Whether it would say goodbye; asked anew each time, which a type checker does not see."""
+    return node.is_done
+
+
+def test_one_attempt_runs_at_a_time_and_the_newest_comes_next() -> None:
+    """What was accepted between is forgotten; what runs is told to stop."""
+    node, first = busy()
+    second, third = held(1), held(2)
+    assert node.train(second, 0) == [Stop(first)]
+    assert node.train(third, 0) == [Stop(first)]
+    assert node.take(2.0) is None
+    assert [one.attempt for one in node.held] == [first.attempt, third.attempt]
+    report = node.ended(Stopped())
+    assert report == Failure(FailureKind.CANCELLED, "anna handed it back")
+    assert node.take(2.0) is None, "not before its report is acknowledged"
+    node.report_taken()
+    assert node.take(2.0) is third
+    assert third.began_at_seconds == 2.0
+
+
+def test_a_repeated_call_changes_nothing() -> None:
+    """The answer to the first was lost."""
+    node, first = busy()
+    assert node.train(held(0), 0) == []
+    assert node.running is first
+    assert node.held == (first,)
+
+
+def test_an_attempt_that_is_asked_for_again_while_it_stops_is_begun_again() -> None:
+    """It is not the same to the worker, though it has the same name."""
+    node, _ = busy()
+    node.train(held(1), 0)
+    again = held(0)
+    node.train(again, 0)
+    node.ended(Stopped())
+    node.report_taken()
+    assert node.take(1.0) is again
+
+
+def test_a_manager_of_an_earlier_term_is_refused() -> None:
+    """Also where the worker meets it after the later one."""
+    node = WorkerNode[HeldAttempt]("anna")
+    node.met(3, 1.0, 1.0)
+    node.met(2, 1.0, 1.0)
+    with pytest.raises(Refused, match=r"^term: is 2, and anna works for a manager of term 3"):
+        node.train(held(0), 2)
+    assert node.held == ()
+    assert node.train(held(0), 3) == []
+
+
+def test_what_is_cancelled_before_it_begins_is_forgotten() -> None:
+    """There is nothing to report of it."""
+    node = WorkerNode[HeldAttempt]("anna")
+    first = held(0)
+    node.train(first, 0)
+    assert node.cancel(first.attempt) == [Stop(first)]
+    assert node.take(0.0) is None
+    assert node.attempt is None
+
+
+@pytest.mark.parametrize("accepted_first", [True, False])
+def test_a_hand_over_is_remembered_until_its_attempt_has_begun(*, accepted_first: bool) -> None:
+    """The call may overtake the one that asks for the attempt."""
+    node, first = WorkerNode[HeldAttempt]("anna"), held(0)
+    actions = node.train(first, 0) if accepted_first else []
+    actions += node.hand_over(first.attempt)
+    actions += node.train(first, 0) if not accepted_first else []
+    assert actions == [HandOver(first)]
+
+
+def test_an_attempt_that_was_handed_over_once_is_trained_when_it_is_asked_for_again() -> None:
+    """The wish is spent with the attempt."""
+    node, first = busy()
+    node.hand_over(first.attempt)
+    assert node.ended(SNAPSHOT) is SNAPSHOT
+    node.report_taken()
+    assert node.train(held(0), 0) == []
+
+
+def test_a_report_is_repeated_less_and_less_often() -> None:
+    """After a second at most; for hours, where it takes that."""
+    node, _ = busy()
+    node.ended(SNAPSHOT)
+    waits = [node.report_failed(1.0, may_be_heard_later=True) for _ in range(5_000)]
+    assert waits[:4] == [0.2, 0.4, 0.8, 1.0]
+    assert waits[-1] == 1.0
+    assert node.report_failed(1.0, may_be_heard_later=False) is None
+    assert node.held == ()
+
+
+def test_who_leaves_reports_nothing_that_it_gives_up() -> None:
+    """The goodbye says it; what was trained meanwhile is reported, once."""
+    node, first = busy()
+    assert node.leave() == [Stop(first)]
+    assert not is_done(node)
+    assert node.ended(Stopped()) is None
+    assert is_done(node)
+    other, _ = busy()
+    other.leave()
+    assert other.ended(SNAPSHOT) is SNAPSHOT
+    assert other.report_failed(1.0, may_be_heard_later=True) is None
+    assert is_done(other)
+
+
+def test_who_leaves_begins_nothing() -> None:
+    """Neither what it had accepted nor what comes."""
+    node = WorkerNode[HeldAttempt]("anna")
+    node.train(held(0), 0)
+    node.leave()
+    assert node.take(0.0) is None
+    assert is_done(node)
+
+
+def test_a_drained_worker_ends_what_it_had_accepted() -> None:
+    """What comes later is for others."""
+    node, _ = busy()
+    node.drain()
+    node.train(held(1), 0)
+    node.ended(Stopped())
+    assert not is_done(node)
+    node.report_taken()
+    assert node.take(0.0) is None
+    assert is_done(node)
+
+
+def test_a_snapshot_is_known_once_a_manager_that_wants_it_has_answered() -> None:
+    """One that does not know the worker, or does not want the attempt, has not taken it in."""
+    node, first = busy()
+    first.snapshot = SNAPSHOT
+    actions = node.beat_answered(node.beat(), known=False, unwanted=())
+    assert actions == [Register()]
+    assert not first.snapshot_is_known
+    actions = node.beat_answered(node.beat(), known=True, unwanted=(first.attempt,))
+    assert actions == [Stop(first)]
+    assert not first.snapshot_is_known
+    assert node.beat_answered(node.beat(), known=True, unwanted=()) == []
+    assert first.snapshot_is_known
+
+
+def test_a_snapshot_that_is_withdrawn_is_mentioned_no_more() -> None:
+    """The one before it, which the manager knows, is."""
+    node, first = busy()
+    first.snapshot = first.known_snapshot = SNAPSHOT
+    assert first.withdraw_unknown() is None
+    newer = Snapshot(file=SNAPSHOT.file, steps_done=2, steps_total=2)
+    first.snapshot = newer
+    assert first.withdraw_unknown() is newer
+    assert node.beat().running[0].snapshot is SNAPSHOT
+
+
+def test_heartbeats_that_are_not_heard_come_soon_again() -> None:
+    """A manager that was started again learns from them which workers it can call."""
+    node = WorkerNode[HeldAttempt]("anna")
+    node.met(0, 1.0, 5.0)
+    assert node.until_next_beat(0.0) == 5.0
+    assert node.beat_failed(unreachable=False) == []
+    assert node.until_next_beat(0.0) == 0.25
+    assert node.beat_failed(unreachable=True) == [LookElsewhere()]
+    node.beat_answered(node.beat(), known=True, unwanted=())
+    assert node.until_next_beat(0.0) == 5.0
+
+
+@given(st.text(max_size=2), st.lists(st.text(max_size=2), max_size=4), st.text(max_size=2))
+def test_who_looks_again_and_again_comes_to_every_place(
+    told: str, in_office: list[str], last: str
+) -> None:
+    """By turns, and never stays where nobody answered while there is another place."""
+    places = {told, *in_office}
+    seen = set()
+    for _ in range(len(places) + 1):
+        following = another_place(told, in_office, last)
+        assert following != last
+        assert (following is None) == (places == {last})
+        last = following if following is not None else last
+        seen.add(last)
+    assert seen == places

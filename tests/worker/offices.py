@@ -1,0 +1,116 @@
+"""A real worker agent at work over real sockets; its manager is a fake, and it trains nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import numpy as np
+
+from downpour.node.worker import WorkerNode
+from downpour.rpc import ManagerClient, Server, WorkerClient, serve_worker
+from downpour.rpc.messages import Task
+from downpour.values import AttemptId, NumericClass, PublishedFile, Snapshot, Update
+from downpour.worker.agent import WorkerAgent
+from downpour.worker.control import HandedOver, TaskControl
+
+PATIENCE_SECONDS = 10
+NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
+FILE = PublishedFile(name="some-file", size_bytes=1, checksum="0" * 32)
+SNAPSHOT = Snapshot(
+    file=PublishedFile(name="snapshot", size_bytes=1, checksum="0" * 32),
+    steps_done=1,
+    steps_total=2,
+)
+UPDATE = Update(
+    file=FILE,
+    samples=3,
+    steps=1,
+    loss=0.5,
+    load_seconds=0.0,
+    train_seconds=0.1,
+    publish_seconds=0.0,
+)
+
+
+def task(round_number: int = 0) -> Task:
+    """Make a task; nobody reads its files."""
+    return Task(
+        id=AttemptId(experiment="any", round=round_number, shard=0, attempt=0),
+        spec=FILE,
+        dataset="some-data",
+        model=FILE,
+        indices=np.arange(3),
+    )
+
+
+@dataclass
+class Work:
+    """What a task comes to: it says that it began, then does as the test has set."""
+
+    began: SimpleQueue[Task]
+    act: Callable[[TaskControl], Update]
+
+    def __call__(self, given: Task, control: TaskControl) -> Update:
+        """Carry a task out."""
+        act = self.act  # before the test learns that the task began, and changes it
+        self.began.put(given)
+        return act(control)
+
+
+@dataclass
+class Office:
+    """A worker agent at work, and the manager's way to call it.
+
+    `looks` gets an entry each time that the agent looks for another manager.
+    """
+
+    agent: WorkerAgent
+    server: Server
+    client: WorkerClient
+    work: Work
+    thread: Thread
+    looks: SimpleQueue[str]
+
+
+@contextmanager
+def at_work(desk: Any, node_class: type[WorkerNode[Any]] = WorkerNode) -> Iterator[Office]:
+    """Let a worker register whose tasks succeed at once."""
+    work = Work(SimpleQueue(), lambda _: UPDATE)
+    looks = SimpleQueue[str]()
+
+    def look() -> ManagerClient | None:
+        looks.put("elsewhere")
+        return None
+
+    agent = WorkerAgent(desk.client, desk.shared, "anna", NUMERICS, work, look, node_class)
+    server = serve_worker(agent, "127.0.0.1", 0).start()
+    agent.register(server.address.host, server.address.port)
+    thread = Thread(target=agent.run)
+    thread.start()
+    client = WorkerClient(server.address)
+    try:
+        yield Office(agent, server, client, work, thread, looks)
+    finally:
+        agent.hand_back()
+        thread.join(PATIENCE_SECONDS)
+        client.close()
+        server.stop()
+    assert not thread.is_alive()
+
+
+def until_cancelled(control: TaskControl) -> Update:
+    """Run until it is cancelled."""
+    assert control.cancelled.wait(PATIENCE_SECONDS)
+    control.raise_if_cancelled()
+    raise AssertionError
+
+
+def hands_over(control: TaskControl) -> Update:
+    """Run until it is asked for its state."""
+    assert control.leaving.wait(PATIENCE_SECONDS)
+    raise HandedOver(SNAPSHOT)
