@@ -14,8 +14,8 @@ from rich.console import Console
 
 from downpour.cli.predictor import _table
 from downpour.predictor import pretrained
-from downpour.predictor.files import read_trained
-from downpour.predictor.scoring import Score
+from downpour.predictor.fitting.scoring import Score
+from downpour.predictor.model_file import read_trained
 from tests.predictor.conftest import columns, write
 
 Downpour = Callable[..., Any]
@@ -24,11 +24,16 @@ Downpour = Callable[..., Any]
 def test_a_table_says_how_good_the_predictors_are(downpour: Downpour, tmp_path: Path) -> None:
     """One row for each at each stage; as JSON, the same in full."""
     path = write(tmp_path / "t.npz", columns())
-    outcome = downpour("predictor", "score", path, "--only", "ewma,gate")
+    outcome = downpour("predictor", "score", path, "--only", "ewma,selector")
     assert (outcome.status, outcome.err) == (0, "")
     cells = [line.split() for line in outcome.out.splitlines()]
-    rows = [words[:2] for words in cells if words and words[0] in {"ewma", "gate"}]
-    assert rows == [["ewma", "assignment"], ["ewma", "25"], ["gate", "assignment"], ["gate", "25"]]
+    rows = [words[:2] for words in cells if words and words[0] in {"ewma", "selector"}]
+    assert rows == [
+        ["ewma", "assignment"],
+        ["ewma", "25"],
+        ["selector", "assignment"],
+        ["selector", "25"],
+    ]
     told = json.loads(downpour("predictor", "score", path, "--only", "ewma", "--json").out)
     assert [one["stage"] for one in told] == ["assignment", "25 %"]
     assert 0 < told[0]["mape"] < 1

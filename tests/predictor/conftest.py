@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from downpour.predictor.base import Array
-from downpour.predictor.files import Trained
-from downpour.predictor.lessons import Lessons, teach
-from downpour.predictor.recipe import Course, prepare, train
-from downpour.predictor.traces import Traces, read_traces
-from downpour.predictor.training import Settings
-from downpour.predictor.trees import fit_trees
+from downpour.predictor.fitting.cross_validation import Fitted
+from downpour.predictor.fitting.lstm_training import TrainingSettings
+from downpour.predictor.fitting.recipe import train
+from downpour.predictor.fitting.traces import Traces, read_traces
+from downpour.predictor.fitting.training_data import TaskSequences, TrainingSet, build, prepare
+from downpour.predictor.fitting.trees import fit_trees
+from downpour.predictor.model_file import Trained
 
 WORKERS = 6
-TINY = Settings(nets=2, epochs=1, batch=6, units=4, wide=8, narrow=4)
+TINY = TrainingSettings(nets=2, epochs=1, batch=6, units=4, wide=8, narrow=4)
 
 
 def columns(jobs: int = 3, rounds: int = 12, seed: int = 0) -> dict[str, Array]:
@@ -65,19 +65,24 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
 
 
 @pytest.fixture(scope="session")
-def lessons(traces: Traces) -> Lessons:
+def sequences(traces: Traces) -> TaskSequences:
     """What the small trace teaches."""
-    return teach(traces)
+    return build(traces)
 
 
 @pytest.fixture(scope="session")
-def course(traces: Traces) -> Course:
-    """The small trace as it is, and varied."""
+def training_set(traces: Traces) -> TrainingSet:
+    """The small trace as it is, and augmented."""
     return prepare(traces)
 
 
 @pytest.fixture(scope="session")
-def trained(course: Course) -> Trained:
+def trained(training_set: TrainingSet) -> Trained:
     """Everything trained on the small trace, as little as can be."""
-    found = train(course, [0, 1, 2], TINY)
-    return dataclasses.replace(found, trees=fit_trees(course.plain, iterations=10))
+    return train(training_set, [0, 1, 2], TINY)
+
+
+@pytest.fixture(scope="session")
+def fitted(training_set: TrainingSet, trained: Trained) -> Fitted:
+    """The same, and trees."""
+    return Fitted(trained, fit_trees(training_set.plain, iterations=10))

@@ -12,20 +12,29 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from downpour.errors import SpecError
-from downpour.predictor import MODELS, Predictor, Quantiles, make
+from downpour.predictor import Predictor, Quantiles, make
 from downpour.predictor.features import STATE
-from downpour.predictor.files import Trained
-from downpour.predictor.traces import Traces
+from downpour.predictor.fitting.cross_validation import NAMES, Fitted
+from downpour.predictor.fitting.traces import Traces
+from downpour.predictor.model_file import Trained
 
-FAMILY = pytest.mark.parametrize("name", MODELS)
+FAMILY = pytest.mark.parametrize("name", NAMES)
 NUMBERS = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True), st.floats(0, 100), st.just(math.nan)
 )
-NAMES = ["n_samples", "batches", *STATE, "p25_elapsed_s", "p10_elapsed_s", "p25_cpu_util", "other"]
+FEATURES = [
+    "n_samples",
+    "batches",
+    *STATE,
+    "p25_elapsed_s",
+    "p10_elapsed_s",
+    "p25_cpu_util",
+    "other",
+]
 
 
-def lived(predictor: Predictor, traces: Traces) -> list[Quantiles]:
-    """Live through the first job of a trace; return what was predicted."""
+def replayed(predictor: Predictor, traces: Traces) -> list[Quantiles]:
+    """Replay the first job of a trace; return what was predicted."""
     answers: list[Quantiles] = []
     for rows in traces.jobs[0].rounds:
         workers, told = traces.workers(rows), traces.features(rows, (10, 25))
@@ -41,9 +50,9 @@ def sane(answer: Quantiles) -> bool:
 
 
 @FAMILY
-def test_a_worker_never_seen_gets_a_sane_prediction(name: str, trained: Trained) -> None:
+def test_a_worker_never_seen_gets_a_sane_prediction(name: str, fitted: Fitted) -> None:
     """Nobody is known yet; then others are, and a new worker is taken for one of them."""
-    predictor = make(name, trained)
+    predictor = fitted.predictor(name)
     assert sane(predictor.predict("new", {}))
     assert 1 < predictor.predict("new", {"n_samples": 3200.0}).q50 < 100
     for turn in range(30):
@@ -53,17 +62,17 @@ def test_a_worker_never_seen_gets_a_sane_prediction(name: str, trained: Trained)
 
 
 @FAMILY
-def test_the_same_calls_give_the_same_answers(name: str, trained: Trained, traces: Traces) -> None:
+def test_the_same_calls_give_the_same_answers(name: str, fitted: Fitted, traces: Traces) -> None:
     """Nothing is drawn by chance."""
-    assert lived(make(name, trained), traces) == lived(make(name, trained), traces)
+    assert replayed(fitted.predictor(name), traces) == replayed(fitted.predictor(name), traces)
 
 
 @FAMILY
-def test_many_at_once_is_one_by_one(name: str, trained: Trained, traces: Traces) -> None:
+def test_many_at_once_is_one_by_one(name: str, fitted: Fitted, traces: Traces) -> None:
     """A batch saves time and changes nothing."""
-    predictor, other = make(name, trained), make(name, trained)
-    lived(predictor, traces)
-    lived(other, traces)
+    predictor, other = fitted.predictor(name), fitted.predictor(name)
+    replayed(predictor, traces)
+    replayed(other, traces)
     rows = traces.jobs[1].rounds[0]
     told = traces.features(rows, ())
     requests = [
@@ -80,12 +89,12 @@ def test_many_at_once_is_one_by_one(name: str, trained: Trained, traces: Traces)
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12, deadline=None
 )
-@given(told=st.lists(st.tuples(st.dictionaries(st.sampled_from(NAMES), NUMBERS), NUMBERS)))
+@given(told=st.lists(st.tuples(st.dictionaries(st.sampled_from(FEATURES), NUMBERS), NUMBERS)))
 def test_whatever_is_missing_or_mad_the_answers_are_sane(
-    name: str, trained: Trained, told: list[tuple[dict[str, float], float]]
+    name: str, fitted: Fitted, told: list[tuple[dict[str, float], float]]
 ) -> None:
     """Features may be absent, NaN, infinite or negative, and so may observed times."""
-    predictor = make(name, trained)
+    predictor = fitted.predictor(name)
     for number, (features, seconds) in enumerate(told):
         assert sane(predictor.predict(f"w{number % 3}", features))
         predictor.observe(f"w{number % 3}", features, seconds)
@@ -93,11 +102,11 @@ def test_whatever_is_missing_or_mad_the_answers_are_sane(
 
 @FAMILY
 def test_no_task_is_predicted_to_end_before_its_last_report(
-    name: str, trained: Trained, traces: Traces
+    name: str, fitted: Fitted, traces: Traces
 ) -> None:
     """And one that is nearly done is predicted to end soon."""
-    predictor = make(name, trained)
-    lived(predictor, traces)
+    predictor = fitted.predictor(name)
+    replayed(predictor, traces)
     for percent, slow in ((25, 400.0), (90, 1000.0), (99, 2.0)):
         features = {"n_samples": 3200.0, f"p{percent}_elapsed_s": slow}
         answer = predictor.predict("0", features)
@@ -106,12 +115,12 @@ def test_no_task_is_predicted_to_end_before_its_last_report(
     assert answer.q50 < 2.5
 
 
-@pytest.mark.parametrize("name", ["ewma", "ridge", "trees", "lstm", "gate"])
-def test_what_a_worker_took_is_learned_whatever_the_unit(name: str, trained: Trained) -> None:
+@pytest.mark.parametrize("name", ["ewma", "ridge", "trees", "lstm", "selector"])
+def test_what_a_worker_took_is_learned_whatever_the_unit(name: str, fitted: Fitted) -> None:
     """Seconds a thousand times longer, or tasks a thousand times larger, scale the predictions."""
     answers = []
     for seconds, samples in ((10.0, 3200.0), (10_000.0, 3200.0), (10.0, 3.2)):
-        predictor = make(name, trained)
+        predictor = fitted.predictor(name)
         for _ in range(20):
             predictor.observe("slow", {"n_samples": samples}, 2 * seconds)
             predictor.observe("fast", {"n_samples": samples}, seconds)
@@ -123,15 +132,18 @@ def test_what_a_worker_took_is_learned_whatever_the_unit(name: str, trained: Tra
 
 
 def test_a_name_that_is_none_is_refused(trained: Trained) -> None:
-    """The message names those there are; trees that were not fitted say why."""
+    """The message names those there are; trees come from no file."""
     with pytest.raises(SpecError, match="must be one of last-value, ewma"):
         make("oracle", trained)
+    with pytest.raises(SpecError, match=r"trees.*must be one of last-value, ewma"):
+        Fitted(trained).predictor("trees")
 
 
-def test_predicting_needs_no_torch() -> None:
+def test_predicting_needs_neither_torch_nor_what_fits() -> None:
     """The manager's thread must never wait for half a gigabyte to be imported."""
     code = (
         "import sys, downpour.predictor as p; p.pretrained().predict('w', {}); print(*sys.modules)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "sklearn"} & set(shown.stdout.split())
+    loaded = set(shown.stdout.split())
+    assert not {"torch", "sklearn", "downpour.predictor.fitting"} & loaded

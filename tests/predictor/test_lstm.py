@@ -9,46 +9,51 @@ import numpy as np
 import pytest
 
 from downpour.predictor import make
-from downpour.predictor.files import Trained, read_trained
+from downpour.predictor.fitting.lstm_training import (
+    TrainingSettings,
+    _tensors,
+    _Training,
+    train_lstm,
+)
+from downpour.predictor.fitting.recipe import train
+from downpour.predictor.fitting.scoring import ASSIGNMENT, replay_job, scores
+from downpour.predictor.fitting.traces import read_traces
+from downpour.predictor.fitting.training_data import TaskSequences, TrainingSet, prepare
 from downpour.predictor.histories import EVENTS, INPUTS
-from downpour.predictor.lessons import Lessons
 from downpour.predictor.lstm import Lstm, shapes
-from downpour.predictor.recipe import Course, prepare, train
-from downpour.predictor.scoring import ASSIGNMENT, judge, live
-from downpour.predictor.traces import read_traces
-from downpour.predictor.training import Settings, _tensors, _Training, train_lstm
+from downpour.predictor.model_file import Trained, read_trained
 from tests.predictor.conftest import TINY, columns, write
 
 
-def test_numpy_predicts_what_torch_has_trained(lessons: Lessons) -> None:
+def test_numpy_predicts_what_torch_has_trained(sequences: TaskSequences) -> None:
     """The loss that torch sees is that of the quantiles that numpy gives, tasks after tasks."""
     import torch
 
     settings = dataclasses.replace(TINY, nets=1, dropout=0.0)
-    arrays = train_lstm([lessons], settings)
+    arrays = train_lstm([sequences], settings)
     scales = {name: part for name, part in arrays.items() if name.endswith((".center", ".scale"))}
     training = _Training(settings, 0)
     for name in training._weights:
         training._weights[name] = torch.from_numpy(arrays[name][0])
-    batch = _tensors(lessons, scales)
+    batch = _tensors(sequences, scales)
     hidden = training._hidden(batch["events"])
     model = Lstm(arrays)
-    at = model._histories.add([str(number) for number in range(len(lessons.seconds))])
+    at = model._histories.add([str(number) for number in range(len(sequences.seconds))])
     for task in range(4):
         for kind, ways in enumerate(batch["ways"]):
             some = batch["inputs"][:, task : task + 1, ways[:1]]
             raw = training._head(("assigned", "reported")[kind], some, hidden[:, task : task + 1])
-            told = lessons.inputs[:, task, ways[0]]
+            told = sequences.inputs[:, task, ways[0]]
             found = model.offsets(at, told, np.full(len(at), bool(kind)))
             assert found[:, 1] == pytest.approx(raw[:, 0, 0, 1].detach().numpy(), abs=1e-4)
-        model.noticed(at, lessons.events[:, task], np.full(len(at), task == 0))
+        model.noticed(at, sequences.events[:, task], np.full(len(at), task == 0))
 
 
-def test_the_same_seed_gives_the_same_weights(course: Course) -> None:
+def test_the_same_seed_gives_the_same_weights(training_set: TrainingSet) -> None:
     """And another seed others."""
-    first = train(course, [0, 1, 2], TINY).lstm
-    again = train(course, [0, 1, 2], TINY).lstm
-    other = train(course, [0, 1, 2], dataclasses.replace(TINY, seed=5)).lstm
+    first = train(training_set, [0, 1, 2], TINY).lstm
+    again = train(training_set, [0, 1, 2], TINY).lstm
+    other = train(training_set, [0, 1, 2], dataclasses.replace(TINY, seed=5)).lstm
     assert all(np.array_equal(first[name], again[name]) for name in first)
     assert not np.array_equal(first["cell.state"], other["cell.state"])
     assert first.keys() == shapes(1, 1, 1, 1).keys()
@@ -74,7 +79,6 @@ def test_the_shipped_file_is_small_and_whole() -> None:
     trained = read_trained()
     assert len(trained.traces) == 32
     assert sum(array.size for array in trained.lstm.values()) * 2 < 300 * 1024
-    assert trained.trees is None
 
 
 @pytest.mark.slow
@@ -84,12 +88,12 @@ def test_training_learns_what_slows_machines(tmp_path: Path) -> None:
     Times follow from the CPU that others use, which EWMA does not look at.
     """
     traces = read_traces(write(tmp_path / "t.npz", columns(jobs=10, rounds=40)))
-    course = prepare(traces)
-    settings = Settings(nets=1, epochs=25, batch=8, units=8, wide=32, narrow=16)
-    trained = train(course, range(8), settings)
+    training_set = prepare(traces)
+    settings = TrainingSettings(nets=1, epochs=25, batch=8, units=8, wide=32, narrow=16)
+    trained = train(training_set, range(8), settings)
     held_out = traces.jobs[8:]
-    by_habit = [live(lambda: make("ewma", trained), traces, job) for job in held_out]
-    by_state = [live(lambda: make("lstm", trained), traces, job) for job in held_out]
-    habit, state = next(judge("ewma", by_habit)), next(judge("lstm", by_state))
+    by_habit = [replay_job(lambda: make("ewma", trained), traces, job) for job in held_out]
+    by_state = [replay_job(lambda: make("lstm", trained), traces, job) for job in held_out]
+    habit, state = next(scores("ewma", by_habit)), next(scores("lstm", by_state))
     assert habit.stage == state.stage == ASSIGNMENT
     assert state.mape < 0.5 * habit.mape

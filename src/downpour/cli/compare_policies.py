@@ -207,7 +207,7 @@ def _run(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
     from downpour.predictor import make, read_trained
 
     trained = read_trained()
-    predictor = None if blind else lambda: make("gate", trained)
+    predictor = None if blind else lambda: make("selector", trained)
     trials = []
     with _progress(sum(conditions.rounds for _, conditions in work)) as told:
         for contender, conditions in work:

@@ -20,8 +20,8 @@ from downpour.errors import SpecError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from downpour.predictor.scoring import Score
-    from downpour.predictor.training import Settings
+    from downpour.predictor.fitting.lstm_training import TrainingSettings
+    from downpour.predictor.fitting.scoring import Score
 
 app = typer.Typer(
     help="Score or train predictors of completion times.",
@@ -105,16 +105,15 @@ def score(
     What comes from a file is scored as it is. Trees are always fitted on the jobs of other folds.
     """
     from downpour.predictor import read_trained
-    from downpour.predictor.examination import Examination, examine
-    from downpour.predictor.files import checksum
-    from downpour.predictor.traces import read_traces
+    from downpour.predictor.fitting.cross_validation import CrossValidation, cross_validate
+    from downpour.predictor.fitting.traces import read_traces
 
     if not retrain:
         refuse_idle(context, {"nets", "epochs"}, "needs --retrain")
     names = _names(only)
     settings = _settings(nets, epochs, seed)
     told, trained = read_traces(traces), read_trained(predictor)
-    examination = Examination(
+    validation = CrossValidation(
         names=names,
         trained=trained,
         folds=_at_least("folds", folds, 2),
@@ -122,15 +121,16 @@ def score(
         by=by,
         held_out=hold_out,
     )
-    with _progress(examination.steps(told)) as step:
-        scores = examine(told, examination, step)
+    with _progress(validation.steps(told)) as step:
+        scores = cross_validate(told, validation, step)
     if as_json:
         print_json([asdict(score) for score in scores])
     else:
         for _, group in groupby(scores, key=lambda score: score.group):
             out().print(_table(list(group)))
-    if not retrain and trained.traces == checksum(told) and {"ridge", "lstm", "gate"} & set(names):
-        note("ridge, lstm and gate were trained on these very traces: --retrain scores them fairly")
+    known = {"ridge", "lstm", "selector"} & set(names) and trained.traces == told.checksum()
+    if known and not retrain:
+        note("ridge, lstm, selector were trained on these very traces; --retrain is fair")
 
 
 @app.command("train", cls=Command)
@@ -154,10 +154,10 @@ def train(
     These are the LSTM and the ridge regression. The same traces, settings and seed give the same
     file with one build of torch. One thread is used.
     """
-    from downpour.predictor.files import write_trained
-    from downpour.predictor.recipe import prepare
-    from downpour.predictor.recipe import train as train_on
-    from downpour.predictor.traces import read_traces
+    from downpour.predictor.fitting.recipe import train as train_on
+    from downpour.predictor.fitting.traces import read_traces
+    from downpour.predictor.fitting.training_data import prepare
+    from downpour.predictor.model_file import write_trained
 
     settings = _settings(nets, epochs, seed)
     if not file.parent.is_dir():
@@ -180,22 +180,22 @@ def _progress(steps: int) -> Iterator[Callable[[str], None]]:
         yield lambda doing: bars.update(bar, advance=1, description=doing)
 
 
-def _settings(nets: int, epochs: int, seed: int) -> Settings:
-    from downpour.predictor.training import Settings
+def _settings(nets: int, epochs: int, seed: int) -> TrainingSettings:
+    from downpour.predictor.fitting.lstm_training import TrainingSettings
 
     _at_least("nets", nets, 1)
     _at_least("epochs", epochs, 1)
-    return Settings(nets=nets, epochs=epochs, seed=_at_least("seed", seed, 0))
+    return TrainingSettings(nets=nets, epochs=epochs, seed=_at_least("seed", seed, 0))
 
 
 def _names(only: str) -> list[str]:
     """Read which predictors are meant; all where none is named."""
-    from downpour.predictor import MODELS
+    from downpour.predictor.fitting.cross_validation import NAMES
 
-    names = [name.strip() for name in only.split(",")] if only else list(MODELS)
+    names = [name.strip() for name in only.split(",")] if only else list(NAMES)
     for name in names:
-        if name not in MODELS:
-            raise SpecError("only", name, f"must be one of {', '.join(MODELS)}")
+        if name not in NAMES:
+            raise SpecError("only", name, f"must be one of {', '.join(NAMES)}")
     return names
 
 

@@ -21,7 +21,7 @@ from downpour.errors import SpecError
 from downpour.policylab.conditions import SAMPLES
 from downpour.policylab.curves import Curve
 from downpour.predictor.features import ELAPSED, STATE
-from downpour.predictor.traces import REQUIRED, TARGET, Traces, read_traces
+from downpour.predictor.fitting.traces import REQUIRED, TARGET, Traces, read_traces
 from downpour.values import SystemState
 
 _REPORTS = (10, 25, 50)

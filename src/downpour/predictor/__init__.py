@@ -1,8 +1,9 @@
 """How long will a worker take? A family of predictors, and the one that is used.
 
 `pretrained()` makes the predictor for a run: the LSTM that is shipped, recalibrated as outcomes
-come in, behind a gate that takes a simpler one wherever that is better on the run at hand. To add
-a model, write a file with a `Model` and name it in `MODELS`.
+come in, behind a selector that takes a simpler one wherever that is better on the run at hand. To
+add a model, write a file with a `Model` and name it in `MODELS`. `predictor.fitting` fits and
+scores models; nothing here imports it.
 """
 
 from __future__ import annotations
@@ -14,29 +15,22 @@ from downpour.errors import SpecError
 from downpour.predictor.base import Model, Predictor, Quantiles
 from downpour.predictor.calibration import Recalibrated
 from downpour.predictor.ewma import Ewma
-from downpour.predictor.files import Trained, read_trained
-from downpour.predictor.gate import Gate
 from downpour.predictor.last_value import LastValue
 from downpour.predictor.lstm import Lstm
 from downpour.predictor.median import Median
+from downpour.predictor.model_file import Trained, read_trained
 from downpour.predictor.online import Online
 from downpour.predictor.ridge import Ridge
-from downpour.predictor.trees import Trees
+from downpour.predictor.selector import Selector
 
 
 def _lstm(trained: Trained) -> Model:
     return Recalibrated(Lstm(trained.lstm))
 
 
-def _trees(trained: Trained) -> Model:
-    if trained.trees is None:
-        raise SpecError("predictor", "trees", "are fitted where they are scored, and not stored")
-    return Trees(trained.trees)
-
-
-def _gate(trained: Trained) -> Model:
+def _selector(trained: Trained) -> Model:
     simple = {"ewma": Ewma(), "last-value": LastValue(), "median": Median()}
-    return Gate({"lstm": _lstm(trained)} | simple)
+    return Selector({"lstm": _lstm(trained)} | simple)
 
 
 MODELS: dict[str, Callable[[Trained], Model]] = {
@@ -44,9 +38,8 @@ MODELS: dict[str, Callable[[Trained], Model]] = {
     "ewma": lambda _: Ewma(),
     "median": lambda _: Median(),
     "ridge": lambda trained: Ridge(trained.ridge),
-    "trees": _trees,
     "lstm": _lstm,
-    "gate": _gate,
+    "selector": _selector,
 }
 
 
@@ -67,7 +60,7 @@ def pretrained(path: Path | None = None) -> Predictor:
     Raises:
         SpecError: the file cannot be read, is damaged, or is of another version.
     """
-    return make("gate", read_trained(path))
+    return make("selector", read_trained(path))
 
 
 __all__ = ["MODELS", "Predictor", "Quantiles", "Trained", "make", "pretrained", "read_trained"]

@@ -1,4 +1,4 @@
-"""Quantiles that were promised and quantiles that came out: how the one is moved to the other.
+"""Recalibration: quantiles that were predicted are moved to where outcomes have lain.
 
 A tracker holds an offset for each level and moves it a little after every outcome: up by the level
 when the outcome was above, down by one minus the level when it was below, so that it comes to rest
@@ -18,7 +18,7 @@ from downpour.predictor.base import LEVELS, Array, Model
 
 STAGES = 3
 _LATE = 0.375
-_PROMISES_MAX = 20_000
+_PENDING_MAX = 20_000
 _LEVELS = np.array(LEVELS)
 
 
@@ -48,7 +48,7 @@ class Tracker:
             self._offsets[place] += self._rate * above.sum(axis=0)
 
 
-class Promises:
+class PendingForecasts:
     """What was predicted for tasks whose outcome is not known yet, by worker and stage."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Promises:
     def remember(self, workers: Sequence[str], stage: Array, rows: Sequence[Array]) -> None:
         """Remember predictions; what was predicted of a worker before is forgotten."""
         self._rows.update(zip(zip(workers, stage.tolist(), strict=True), rows, strict=True))
-        while len(self._rows) > _PROMISES_MAX:
+        while len(self._rows) > _PENDING_MAX:
             del self._rows[next(iter(self._rows))]
 
     def take(self, workers: Sequence[str], outcomes: Array) -> Iterator[tuple[int, Array, float]]:
@@ -77,21 +77,21 @@ class Recalibrated:
         self._model = model
         self._most = most
         self._tracker = Tracker([[0.0] * len(LEVELS)] * STAGES, rate)
-        self._promises = Promises()
+        self._pending = PendingForecasts()
 
     def expect(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the model's quantiles, moved, and remember them until the outcome is known."""
         found = self._model.expect(workers, tasks)
         stage = stages(tasks)
-        self._promises.remember(workers, stage, list(found))
+        self._pending.remember(workers, stage, list(found))
         offsets = np.clip(self._tracker.offsets(stage), -self._most, self._most)
         return _above_elapsed(np.maximum.accumulate(found + offsets, axis=1), tasks)
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
-        """Compare what was promised for these tasks with what came out, and pass it on."""
-        due = list(self._promises.take(workers, np.log(seconds)))
+        """Compare what was predicted of these tasks with what came out, and pass it on."""
+        due = list(self._pending.take(workers, np.log(seconds)))
         if due:
-            surprises = np.stack([outcome - promised for _, promised, outcome in due])
+            surprises = np.stack([outcome - predicted for _, predicted, outcome in due])
             self._tracker.learn(np.array([stage for stage, _, _ in due]), surprises)
         self._model.learn(workers, tasks, seconds)
 

@@ -1,4 +1,4 @@
-"""How good predictors are: every job of a trace is lived through with a new predictor each.
+"""How good predictors are: every job of a trace is replayed with a new predictor each.
 
 A round is predicted at assignment and once more when a quarter of each task is done, and then
 observed, through the same three calls that anybody uses. A straggler is a task that takes more than
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from downpour.predictor.base import LEVELS, MEDIAN, Array, Predictor
-from downpour.predictor.traces import Job, Traces
+from downpour.predictor.fitting.traces import Job, Traces
 
 STRAGGLER = 1.5
 ASSIGNMENT = "assignment"
@@ -44,7 +44,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StageOutcomes:
     """What was predicted and what came out, a row a task, rounds numbered throughout."""
 
     predicted: Array  # (rows, 4)
@@ -53,8 +53,8 @@ class Outcome:
     cost_seconds: float
 
 
-def live(make: Callable[[], Predictor], traces: Traces, job: Job) -> dict[str, Outcome]:
-    """Live through one job with a new predictor, and return the outcomes by stage."""
+def replay_job(make: Callable[[], Predictor], traces: Traces, job: Job) -> dict[str, StageOutcomes]:
+    """Replay one job with a new predictor, and return the outcomes by stage."""
     predictor = make()
     stages = _stages(traces)
     found: dict[str, list[Array]] = {stage: [] for stage in stages}
@@ -73,17 +73,17 @@ def live(make: Callable[[], Predictor], traces: Traces, job: Job) -> dict[str, O
     seconds = np.concatenate([traces.seconds(rows) for rows in job.rounds])
     rounds = np.repeat(np.arange(len(job.rounds)), [len(rows) for rows in job.rounds])
     return {
-        stage: Outcome(np.concatenate(parts), seconds, rounds, costs[stage])
+        stage: StageOutcomes(np.concatenate(parts), seconds, rounds, costs[stage])
         for stage, parts in found.items()
     }
 
 
-def judge(
-    predictor: str, lived: Sequence[Mapping[str, Outcome]], group: str = ""
+def scores(
+    predictor: str, replayed: Sequence[Mapping[str, StageOutcomes]], group: str = ""
 ) -> Iterator[Score]:
-    """Yield the scores of a predictor over jobs that it has lived through, a stage each."""
-    for stage in lived[0]:
-        outcomes = [job[stage] for job in lived]
+    """Yield the scores of a predictor over replayed jobs, a stage each."""
+    for stage in replayed[0]:
+        outcomes = [job[stage] for job in replayed]
         predicted = np.concatenate([outcome.predicted for outcome in outcomes])
         seconds = np.concatenate([outcome.seconds for outcome in outcomes])
         shown = np.concatenate([_ratios(o.predicted[:, MEDIAN], o.rounds) for o in outcomes])

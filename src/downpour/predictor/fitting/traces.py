@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 from downpour.errors import SpecError
 from downpour.predictor.base import Array
@@ -84,6 +85,14 @@ class Traces:
     def seconds(self, rows: Array) -> Array:
         """Return how long the tasks took."""
         return self.columns[TARGET][rows]
+
+    def checksum(self) -> str:
+        """Return the XXH3 digest of all columns, by which a model file names its traces."""
+        digest = xxhash.xxh3_128()
+        for name in sorted(self.columns):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(self.columns[name]).data)
+        return digest.hexdigest()
 
 
 def read_traces(path: Path) -> Traces:

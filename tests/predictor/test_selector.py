@@ -1,4 +1,4 @@
-"""The gate takes whoever is right on the run at hand, and lets nobody break it."""
+"""The selector takes the member that is right on the run at hand, and no member breaks it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from downpour.predictor import pretrained
 from downpour.predictor.base import Array
 from downpour.predictor.ewma import Ewma
-from downpour.predictor.files import read_trained
-from downpour.predictor.gate import Gate
 from downpour.predictor.last_value import LastValue
 from downpour.predictor.lstm import Lstm
 from downpour.predictor.median import Median
+from downpour.predictor.model_file import read_trained
 from downpour.predictor.online import Online
+from downpour.predictor.selector import Selector
 
 
 class Constant:
@@ -38,9 +38,9 @@ class Constant:
         """Learn nothing."""
 
 
-def run(gate: Gate, seconds: Array) -> Online:
+def run(selector: Selector, seconds: Array) -> Online:
     """Predict and observe (rounds, workers) of seconds."""
-    predictor = Online(gate)
+    predictor = Online(selector)
     for turn in seconds:
         names = [f"w{number}" for number in range(len(turn))]
         predictor.predict_many([(name, {"n_samples": 32.0}) for name in names])
@@ -54,27 +54,29 @@ def test_where_names_are_not_machines_the_median_is_taken() -> None:
     """Delays without memory: the history of a name predicts nothing."""
     delays = np.exp(np.random.default_rng(1).normal(2, 0.6, (40, 16)))
     trained = Lstm(read_trained().lstm)
-    gate = Gate({"lstm": trained, "ewma": Ewma(), "last-value": LastValue(), "median": Median()})
-    assert gate.chosen() == "lstm"
-    run(gate, delays)
-    assert gate.chosen() == "median"
+    selector = Selector(
+        {"lstm": trained, "ewma": Ewma(), "last-value": LastValue(), "median": Median()}
+    )
+    assert selector.chosen() == "lstm"
+    run(selector, delays)
+    assert selector.chosen() == "median"
 
 
 def test_where_workers_differ_the_median_is_not_taken() -> None:
     """The same delays, if each worker keeps its own."""
     own = np.exp(np.random.default_rng(1).normal(2, 0.6, 16))
-    gate = Gate({"median": Median(), "ewma": Ewma()})
-    run(gate, np.tile(own, (40, 1)))
-    assert gate.chosen() == "ewma"
+    selector = Selector({"median": Median(), "ewma": Ewma()})
+    run(selector, np.tile(own, (40, 1)))
+    assert selector.chosen() == "ewma"
 
 
 def test_it_goes_back_when_the_run_changes() -> None:
     """Recent outcomes count most."""
-    gate = Gate({"low": Constant([0, 0, 0, 0]), "high": Constant([3, 3, 3, 3])})
-    run(gate, np.full((20, 8), np.exp(3)))
-    assert gate.chosen() == "high"
-    run(gate, np.ones((80, 8)))
-    assert gate.chosen() == "low"
+    selector = Selector({"low": Constant([0, 0, 0, 0]), "high": Constant([3, 3, 3, 3])})
+    run(selector, np.full((20, 8), np.exp(3)))
+    assert selector.chosen() == "high"
+    run(selector, np.ones((80, 8)))
+    assert selector.chosen() == "low"
 
 
 @pytest.mark.parametrize(
@@ -91,21 +93,21 @@ def test_a_broken_member_is_set_aside_with_one_warning(
     broken: Constant, caplog: pytest.LogCaptureFixture
 ) -> None:
     """From then on it is not even asked; the others answer, the first time, too."""
-    gate = Gate({"broken": broken, "sound": Constant([0, 1, 2, 3])})
+    selector = Selector({"broken": broken, "sound": Constant([0, 1, 2, 3])})
     with caplog.at_level(logging.WARNING):
-        answer = run(gate, np.ones((5, 4))).predict("w0", {})
+        answer = run(selector, np.ones((5, 4))).predict("w0", {})
     assert answer == pytest.approx(np.exp([0, 1, 2, 3]))
     assert broken.asked == 1
     assert [record.getMessage() for record in caplog.records if "set aside" in record.message]
     assert len(caplog.records) == 1
-    assert gate.chosen() == "sound"
+    assert selector.chosen() == "sound"
 
 
 def test_where_the_last_member_fails_its_error_is_told() -> None:
     """There is nobody left who could answer."""
-    gate = Gate({"only": Constant([], error=RuntimeError("no weights"))})
+    selector = Selector({"only": Constant([], error=RuntimeError("no weights"))})
     with pytest.raises(RuntimeError, match="no weights"):
-        Online(gate).predict("w", {})
+        Online(selector).predict("w", {})
 
 
 def test_names_that_come_and_go_take_no_more_room_in_the_end() -> None:

@@ -1,6 +1,6 @@
-"""The gate: of several models, the one that has lately been right on the run at hand.
+"""The selector: of several models, the one that has lately been right on the run at hand.
 
-Every member predicts every task, and what each would have promised is judged when the outcome is
+Every member predicts every task, and what each would have answered is judged when the outcome is
 known: by its pinball loss, recent outcomes counting most, separately at assignment and after
 reports of progress. The first member is favored until the outcomes say otherwise, and who is in
 keeps the place until another is clearly better. On workers whose names are not machines, history
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from downpour.predictor.base import LEVELS, Array, Model
-from downpour.predictor.calibration import STAGES, Promises, stages
+from downpour.predictor.calibration import STAGES, PendingForecasts, stages
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _CLEARLY = 0.97
 _LEVELS = np.array(LEVELS)
 
 
-class Gate:
+class Selector:
     """A model that answers with the answer of its best member."""
 
     def __init__(self, members: Mapping[str, Model]) -> None:
@@ -40,7 +40,7 @@ class Gate:
         self._set_aside: set[int] = set()
         self._weights = np.zeros((STAGES, len(members)))
         self._losses = np.zeros((STAGES, len(members)))
-        self._promises = Promises()
+        self._pending = PendingForecasts()
 
     def chosen(self, stage: int = 0) -> str:
         """Return the name of the member that answers at a stage."""
@@ -57,16 +57,16 @@ class Gate:
             except Exception as error:  # noqa: BLE001 - whatever is wrong with it, others go on
                 self._put_aside(place, error)
         stage = stages(tasks)
-        self._promises.remember(workers, stage, list(answers.swapaxes(0, 1)))
+        self._pending.remember(workers, stage, list(answers.swapaxes(0, 1)))
         chosen: Array = answers[np.array(self._chosen)[stage], np.arange(len(workers))]
         return chosen
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
-        """Judge what was promised, choose anew, and have all members learn."""
-        due = list(self._promises.take(workers, np.log(seconds)))
+        """Judge what was predicted, choose anew, and have all members learn."""
+        due = list(self._pending.take(workers, np.log(seconds)))
         if due:
             at = np.array([stage for stage, _, _ in due])
-            off = np.stack([outcome - promised for _, promised, outcome in due])
+            off = np.stack([outcome - predicted for _, predicted, outcome in due])
             loss = np.maximum(_LEVELS * off, (_LEVELS - 1) * off).mean(axis=2)
             for stage in set(at.tolist()):
                 self._judge(stage, loss[at == stage])

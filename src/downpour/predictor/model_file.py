@@ -1,4 +1,4 @@
-"""The predictor's file: the weights of the LSTM and of the ridge regression, as safetensors.
+"""The model file: the weights of the LSTM and of the ridge regression, as safetensors.
 
 Large arrays are stored as 16-bit numbers, which changes predictions by less than their noise. The
 file says which version of this layout it has and which traces it was trained on; of another
@@ -11,16 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import xxhash
 
 from downpour.errors import FileCorrupt, SpecError
 from downpour.predictor.base import Array
 from downpour.predictor.histories import INPUTS
 from downpour.predictor.lstm import shapes
-from downpour.predictor.traces import Traces
 from downpour.store.codec import decode, encode
 
 FORMAT = "downpour-predictor"
@@ -38,24 +35,11 @@ _RIDGE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What training gives: the arrays of both models, and the checksum of the traces.
-
-    `trees` are never in a file; they are there where they were fitted a moment ago.
-    """
+    """What training gives: the arrays of both models, and the checksum of the traces."""
 
     lstm: Mapping[str, Array] = field(repr=False)
     ridge: Mapping[str, Array] = field(repr=False)
     traces: str
-    trees: list[list[Any]] | None = field(default=None, repr=False)
-
-
-def checksum(traces: Traces) -> str:
-    """Return what tells these traces from others."""
-    digest = xxhash.xxh3_128()
-    for name in sorted(traces.columns):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(traces.columns[name]).data)
-    return digest.hexdigest()
 
 
 def write_trained(path: Path, trained: Trained) -> int:

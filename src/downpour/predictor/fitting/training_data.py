@@ -1,8 +1,8 @@
-"""Traces as lessons: what a predictor would have known of every task, and what came of it.
+"""Traces as training data: what a predictor would have known of every task, and its outcome.
 
-The histories of every job are lived through once more, round by round, with the same code that a
-predictor runs, and each task is described several times: at assignment, and after each report of
-progress, with and without the report before it.
+Every job is replayed round by round, with the same code that a predictor runs, and each task is
+described several times: at assignment, and after each report of progress, with and without the
+report before it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ import numpy as np
 
 from downpour.predictor.base import START_LOG_SECONDS, Array
 from downpour.predictor.features import ELAPSED, SECONDS, STATE, task_rows
+from downpour.predictor.fitting.traces import TARGET, Job, Traces
 from downpour.predictor.histories import EVENTS, INPUTS, Histories
 from downpour.predictor.learned import remaining
-from downpour.predictor.traces import TARGET, Job, Traces
 
-_OBSERVED_LESS = 0.35  # of the jobs, when varied: all that is observed is less than was reported
+Step = Callable[[str], None]
+
+_REPLAYING = "replaying the jobs"
+_OBSERVED_LESS = 0.35  # of the jobs, when augmented: all that is observed is less than was reported
 _COLUMN_LOST = 0.05
 _SIZES_VARY, _SIZES_APART = 0.5, 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lessons:
+class TaskSequences:
     """Sequences of one worker's tasks in a job, padded to the longest.
 
     Shapes are (sequences, tasks), with a further axis for the ways a task is described, and one
@@ -41,11 +44,13 @@ class Lessons:
     job: Array  # of each sequence
     share: Array  # of each way to describe a task
 
-    def of(self, jobs: Sequence[int]) -> Lessons:
-        """Return the lessons of some of the jobs."""
+    def of(self, jobs: Sequence[int]) -> TaskSequences:
+        """Return the sequences of some of the jobs."""
         here = np.isin(self.job, jobs)
-        parts = {name: getattr(self, name) for name in Lessons.__slots__}
-        return Lessons(**{n: part if n == "share" else part[here] for n, part in parts.items()})
+        parts = {name: getattr(self, name) for name in TaskSequences.__slots__}
+        return TaskSequences(
+            **{n: part if n == "share" else part[here] for n, part in parts.items()}
+        )
 
     def rows(self, *, reported: bool) -> tuple[Array, Array]:
         """Return (inputs, targets) of all descriptions at assignment, or after reports."""
@@ -54,8 +59,26 @@ class Lessons:
         return self.inputs[:, :, ways][usable], self.target[:, :, ways][usable]
 
 
-def teach(traces: Traces, *, seed: int = 0, step: Callable[[], None] = lambda: None) -> Lessons:
-    """Live through all jobs; with a seed, some of what was observed is left out.
+@dataclass(frozen=True, slots=True)
+class TrainingSet:
+    """All that can be learned from traces: as they are, and augmented."""
+
+    traces: str  # their checksum
+    plain: TaskSequences
+    augmented: TaskSequences
+
+
+def prepare(traces: Traces, seed: int = 0, step: Step = lambda _: None) -> TrainingSet:
+    """Replay the traces twice; `step` is called twice a job, with what is being done."""
+    plain = build(traces, step=lambda: step(_REPLAYING))
+    other = build(augment(traces, seed + 1), seed=seed + 1, step=lambda: step(_REPLAYING))
+    return TrainingSet(traces.checksum(), plain, other)
+
+
+def build(
+    traces: Traces, *, seed: int = 0, step: Callable[[], None] = lambda: None
+) -> TaskSequences:
+    """Replay all jobs; with a seed, some of what was observed is left out.
 
     `step` is called after each job.
     """
@@ -65,19 +88,19 @@ def teach(traces: Traces, *, seed: int = 0, step: Callable[[], None] = lambda: N
     for job in traces.jobs:
         less = seed > 0 and generator.random() < _OBSERVED_LESS
         observed = ways[generator.integers(len(ways))] if less else traces.percents
-        parts.append(_live(traces, job, ways, observed))
+        parts.append(_replay_job(traces, job, ways, observed))
         step()
     longest = max(part.seconds.shape[1] for part in parts)
     padded = {
         name: np.concatenate([_padded(getattr(part, name), longest) for part in parts])
-        for name in Lessons.__slots__
+        for name in TaskSequences.__slots__
         if name != "share"
     }
-    return Lessons(**padded, share=parts[0].share)
+    return TaskSequences(**padded, share=parts[0].share)
 
 
-def varied(traces: Traces, seed: int) -> Traces:
-    """Return the traces as others might have told them.
+def augment(traces: Traces, seed: int) -> Traces:
+    """Return augmented traces: as other clusters might have recorded them.
 
     Every job has another scale of load and some noise, some have lost a column of their machines'
     state, and in half of them tasks are of all sizes, their times in proportion.
@@ -134,13 +157,13 @@ def _ways(percents: tuple[int, ...]) -> list[tuple[int, ...]]:
     return ways
 
 
-def _live(
+def _replay_job(
     traces: Traces, job: Job, ways: list[tuple[int, ...]], observed: tuple[int, ...]
-) -> Lessons:
-    """Live through one job."""
+) -> TaskSequences:
+    """Replay one job."""
     names = sorted({name for rows in job.rounds for name in traces.workers(rows)})
     shape = (len(names), len(job.rounds))
-    lessons = _blank(job.number, shape, ways)
+    sequences = _blank(job.number, shape, ways)
     place = {name: number for number, name in enumerate(names)}
     histories = Histories(START_LOG_SECONDS)
     done = np.zeros(len(names), dtype=int)
@@ -148,17 +171,17 @@ def _live(
         workers = traces.workers(rows)
         seq = np.array([place[worker] for worker in workers])
         seconds = traces.seconds(rows)
-        _describe(lessons, traces, rows, histories, workers, ways, (seq, done[seq]))
+        _describe(sequences, traces, rows, histories, workers, ways, (seq, done[seq]))
         tasks = task_rows(traces.features(rows, observed))
         events = histories.learn(histories.add(workers), tasks, seconds)
-        lessons.events[seq, done[seq]] = events
-        lessons.seconds[seq, done[seq]] = seconds
+        sequences.events[seq, done[seq]] = events
+        sequences.seconds[seq, done[seq]] = seconds
         done[seq] += 1
-    return lessons
+    return sequences
 
 
 def _describe(
-    lessons: Lessons, traces: Traces, rows: Array, histories: Histories, workers: list[str],
+    sequences: TaskSequences, traces: Traces, rows: Array, histories: Histories, workers: list[str],
     ways: list[tuple[int, ...]], at: tuple[Array, Array],
 ) -> None:  # fmt: skip
     seconds, count = traces.seconds(rows), len(rows)
@@ -167,20 +190,20 @@ def _describe(
     expected, target = base + size, remaining(told, np.tile(seconds, len(ways)))
     for way, percents in enumerate(ways):
         here = slice(way * count, (way + 1) * count)
-        lessons.inputs[*at, way] = inputs[here]
-        lessons.expected[*at, way] = expected[here]
-        lessons.target[*at, way] = target[here] - expected[here]
+        sequences.inputs[*at, way] = inputs[here]
+        sequences.expected[*at, way] = expected[here]
+        sequences.target[*at, way] = target[here] - expected[here]
         if percents:
             elapsed = told[here, SECONDS]
-            lessons.elapsed[*at, way] = np.nan_to_num(elapsed)
-            lessons.usable[*at, way] = (elapsed > 0) & (elapsed < seconds)
+            sequences.elapsed[*at, way] = np.nan_to_num(elapsed)
+            sequences.usable[*at, way] = (elapsed > 0) & (elapsed < seconds)
         else:
-            lessons.usable[*at, way] = len(histories) > 1
+            sequences.usable[*at, way] = len(histories) > 1
 
 
-def _blank(job: int, shape: tuple[int, int], ways: list[tuple[int, ...]]) -> Lessons:
+def _blank(job: int, shape: tuple[int, int], ways: list[tuple[int, ...]]) -> TaskSequences:
     described = (*shape, len(ways))
-    return Lessons(
+    return TaskSequences(
         inputs=np.zeros((*described, len(INPUTS)), np.float32),
         expected=np.zeros(described, np.float32),
         elapsed=np.zeros(described, np.float32),

@@ -2,9 +2,9 @@
 
 Every worker's tasks of a job are one sequence. The loss is the pinball loss of the log of a whole
 task's seconds, also where only its rest was predicted. Half of the batches come from the traces as
-they are, half from a varied copy (`lessons.varied`), so that the net makes do with other scales of
-load, noise and missing features. The same lessons, settings and seed give the same weights on one
-build of torch.
+they are, half from an augmented copy (`training_data.augment`), so that the net makes do with other
+scales of load, noise and missing features. The same sequences, settings and seed give the same
+weights on one build of torch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from downpour.predictor.base import LEVELS, Array
+from downpour.predictor.fitting.training_data import TaskSequences
 from downpour.predictor.histories import INPUTS
-from downpour.predictor.lessons import Lessons
 from downpour.predictor.lstm import FAR, KINDS, RATIO_SCALE, RATIO_UNIT, RATIOS, shapes
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _SCALE_MIN = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class TrainingSettings:
     """How nets are trained; the defaults make the file that is shipped."""
 
     nets: int = 2
@@ -45,14 +45,14 @@ class Settings:
 
 
 def train_lstm(
-    lessons: Sequence[Lessons],
-    settings: Settings,
+    sequences: Sequence[TaskSequences],
+    settings: TrainingSettings,
     step: Callable[[float], None] = lambda _: None,
 ) -> dict[str, Array]:
     """Return the weights of the nets, as `Lstm` takes them.
 
     Args:
-        lessons: The traces as they are, and perhaps varied copies of the same sequences.
+        sequences: The traces as they are, and perhaps augmented copies of them.
         settings: How to train.
         step: Called after each epoch of each net with its mean loss.
     """
@@ -61,8 +61,8 @@ def train_lstm(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        scales = _scales(lessons[0])
-        data = [_tensors(one, scales) for one in lessons]
+        scales = _scales(sequences[0])
+        data = [_tensors(one, scales) for one in sequences]
         found = [
             _Training(settings, settings.seed + net).run(data, step) for net in range(settings.nets)
         ]
@@ -75,7 +75,7 @@ def train_lstm(
 class _Training:
     """One net and its optimizer."""
 
-    def __init__(self, settings: Settings, seed: int) -> None:
+    def __init__(self, settings: TrainingSettings, seed: int) -> None:
         import torch
 
         self._settings = settings
@@ -196,7 +196,7 @@ _SHARED = ("ways", "weights")
 _NOT_BY_TASK = (*_SHARED, "events")
 
 
-def _fan(name: str, settings: Settings) -> int:
+def _fan(name: str, settings: TrainingSettings) -> int:
     """Return how many numbers a layer's outputs are sums of."""
     part = name.partition(".")[2]
     seen = len(INPUTS) + len(RATIOS) + settings.units
@@ -215,37 +215,39 @@ def _spread_out(raw: torch.Tensor) -> torch.Tensor:
     return torch.stack([middle - away[..., 0], middle, upper, upper + away[..., 3]], dim=-1)
 
 
-def _scales(lessons: Lessons) -> dict[str, Array]:
+def _scales(sequences: TaskSequences) -> dict[str, Array]:
     """Return what inputs and events are centered and scaled by."""
-    told = lessons.usable.any(axis=2)
-    inputs, events = lessons.inputs[lessons.usable], lessons.events[told]
+    told = sequences.usable.any(axis=2)
+    inputs, events = sequences.inputs[sequences.usable], sequences.events[told]
     found = {"inputs": inputs, "events": events}
     return {f"{name}.center": rows.mean(axis=0) for name, rows in found.items()} | {
         f"{name}.scale": np.maximum(rows.std(axis=0), _SCALE_MIN) for name, rows in found.items()
     }
 
 
-def _tensors(lessons: Lessons, scales: dict[str, Array]) -> dict[str, Any]:
-    """Return lessons as the training reads them: scaled once, for all epochs."""
+def _tensors(sequences: TaskSequences, scales: dict[str, Array]) -> dict[str, Any]:
+    """Return sequences as the training reads them: scaled once, for all epochs."""
     import torch
 
-    inputs = (lessons.inputs - scales["inputs.center"]) / scales["inputs.scale"]
-    ratios = lessons.inputs[..., RATIOS]
+    inputs = (sequences.inputs - scales["inputs.center"]) / scales["inputs.scale"]
+    ratios = sequences.inputs[..., RATIOS]
     fine = np.sign(ratios) * np.log1p(np.abs(ratios) / RATIO_UNIT) * RATIO_SCALE
     seen = np.concatenate([np.clip(inputs, -FAR, FAR), fine], axis=-1)
-    share = torch.tensor(lessons.share, dtype=torch.float32)
+    share = torch.tensor(sequences.share, dtype=torch.float32)
     reported = share > 0
     # At assignment less can be known, but that is where most decisions are made.
     weights = torch.where(reported, 5.0 / reported.sum().clamp(min=1), 1.2)
     return {
         "inputs": torch.from_numpy(seen.astype(np.float32)),
         "events": torch.from_numpy(
-            ((lessons.events - scales["events.center"]) / scales["events.scale"]).astype(np.float32)
+            ((sequences.events - scales["events.center"]) / scales["events.scale"]).astype(
+                np.float32
+            )
         ),
-        "rest": torch.from_numpy(lessons.expected) + torch.log1p(-share),
-        "elapsed": torch.from_numpy(lessons.elapsed),
-        "seconds": torch.from_numpy(lessons.seconds),
-        "usable": torch.from_numpy(lessons.usable),
+        "rest": torch.from_numpy(sequences.expected) + torch.log1p(-share),
+        "elapsed": torch.from_numpy(sequences.elapsed),
+        "seconds": torch.from_numpy(sequences.seconds),
+        "usable": torch.from_numpy(sequences.usable),
         "ways": [torch.nonzero(~reported)[:, 0], torch.nonzero(reported)[:, 0]],
         "weights": weights,
     }

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from downpour.errors import SpecError
-from downpour.predictor.traces import Traces, read_traces
+from downpour.predictor.fitting.traces import Traces, read_traces
 from tests.predictor.conftest import columns, write
 
-COMMITTED = Path(__file__).parents[2] / "traces" / "traces.npz"
+COMMITTED = Path(__file__).parents[3] / "traces" / "traces.npz"
 
 
 def refusal(path: Path) -> str:

@@ -6,13 +6,16 @@ They are fitted where they are used and never stored: scikit-learn stores them o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from downpour.predictor.base import LEVELS, MEDIAN, Array
+from downpour.predictor.fitting.training_data import TaskSequences
 from downpour.predictor.learned import Learned
-from downpour.predictor.lessons import Lessons
+
+Ensembles: TypeAlias = list[list[Any]]
+"""For each kind of prediction, one fitted ensemble a quantile."""
 
 _ROWS_MAX = 120_000
 _OTHERS = 0.4  # of the median's iterations: it matters most
@@ -21,7 +24,7 @@ _OTHERS = 0.4  # of the median's iterations: it matters most
 class Trees(Learned):
     """Predicts with fitted ensembles, the four quantiles of a kind of prediction in a row."""
 
-    def __init__(self, ensembles: list[list[Any]]) -> None:
+    def __init__(self, ensembles: Ensembles) -> None:
         """Take what `fit_trees` found."""
         super().__init__()
         self._ensembles = ensembles
@@ -39,18 +42,18 @@ class Trees(Learned):
 
 
 def fit_trees(
-    lessons: Lessons,
+    sequences: TaskSequences,
     *,
     iterations: int = 200,
     seed: int = 0,
     step: Callable[[], None] = lambda: None,
-) -> list[list[Any]]:
+) -> Ensembles:
     """Fit all ensembles; `step` is called after each of the eight."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    ensembles: list[list[Any]] = []
+    ensembles: Ensembles = []
     for reported in (False, True):
-        inputs, target = lessons.rows(reported=reported)
+        inputs, target = sequences.rows(reported=reported)
         if len(target) > _ROWS_MAX:
             picked = np.random.default_rng(seed).choice(len(target), _ROWS_MAX, replace=False)
             inputs, target = inputs[picked], target[picked]

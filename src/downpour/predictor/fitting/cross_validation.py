@@ -8,27 +8,51 @@ nothing like it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from downpour.errors import SpecError
-from downpour.predictor import Predictor, make
-from downpour.predictor.files import Trained
-from downpour.predictor.recipe import Course, Step, prepare, train
-from downpour.predictor.scoring import Outcome, Score, folds, judge, live
-from downpour.predictor.traces import Traces
-from downpour.predictor.trees import fit_trees
+from downpour.predictor import MODELS, Predictor, make
+from downpour.predictor.fitting.recipe import train
+from downpour.predictor.fitting.scoring import Score, StageOutcomes, folds, replay_job, scores
+from downpour.predictor.fitting.traces import Traces
+from downpour.predictor.fitting.training_data import Step, TrainingSet, prepare
+from downpour.predictor.fitting.trees import Ensembles, Trees, fit_trees
+from downpour.predictor.model_file import Trained
+from downpour.predictor.online import Online
 
 if TYPE_CHECKING:
-    from downpour.predictor.training import Settings
+    from downpour.predictor.fitting.lstm_training import TrainingSettings
 
 TREES = "trees"
+NAMES = (*MODELS, TREES)
+"""Every predictor that can be scored: those that a model file serves, and trees."""
+
 _ENSEMBLES = 8
 
 
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What a fold was fitted to: the arrays of a model file, and trees, which no file holds."""
+
+    trained: Trained
+    trees: Ensembles | None = None
+
+    def predictor(self, name: str) -> Predictor:
+        """Return a new predictor.
+
+        Raises:
+            SpecError: there is none of this name.
+        """
+        if name == TREES and self.trees is not None:
+            return Online(Trees(self.trees))
+        return make(name, self.trained)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examination:
+class CrossValidation:
     """What is to be scored: which predictors, in how many folds; `settings` to train anew.
 
     `by` is a label of jobs, for a score of each group that it makes; `held_out` is one whose groups
@@ -38,7 +62,7 @@ class Examination:
     names: Sequence[str]
     trained: Trained
     folds: int
-    settings: Settings | None = None
+    settings: TrainingSettings | None = None
     by: str = ""
     held_out: str = ""
 
@@ -67,7 +91,7 @@ class Examination:
         return parts
 
     def steps(self, traces: Traces) -> int:
-        """Return how often `examine` calls its `step`."""
+        """Return how often `cross_validate` calls its `step`."""
         steps = len(self.names) * len(traces.jobs)
         parts = len(self.parts(traces)) if self.fits else 0
         steps += 2 * len(traces.jobs) if self.fits else 0
@@ -75,46 +99,43 @@ class Examination:
         return steps + (parts * self.settings.nets * self.settings.epochs if self.settings else 0)
 
 
-def examine(traces: Traces, examination: Examination, step: Step = lambda _: None) -> list[Score]:
+def cross_validate(
+    traces: Traces, validation: CrossValidation, step: Step = lambda _: None
+) -> list[Score]:
     """Return the scores, group by group, predictor by predictor and stage by stage.
 
     Raises:
         SpecError: there are not enough jobs on different machines to fit on some and score on
             others, or a predictor or a label is unknown.
     """
-    by = examination.by
+    by = validation.by
     groups = traces.groups(by) if by else {"": [job.number for job in traces.jobs]}
-    parts = examination.parts(traces)
-    course = prepare(traces, step=step) if examination.fits else None
-    lived: dict[str, dict[int, dict[str, Outcome]]] = {name: {} for name in examination.names}
+    parts = validation.parts(traces)
+    training_set = prepare(traces, step=step) if validation.fits else None
+    outcomes: dict[str, dict[int, dict[str, StageOutcomes]]] = {n: {} for n in validation.names}
     for part in parts:
         rest = [job.number for job in traces.jobs if job.number not in part]
-        trained = _fitted(examination, course, rest, step)
-        for name, outcomes in lived.items():
+        fitted = _fitted(validation, training_set, rest, step)
+        for name, by_job in outcomes.items():
             for job in (job for job in traces.jobs if job.number in part):
-                outcomes[job.number] = live(_maker(name, trained), traces, job)
+                by_job[job.number] = replay_job(partial(fitted.predictor, name), traces, job)
                 step(f"scoring {name}")
     return [
         score
         for group, numbers in groups.items()
-        for name, outcomes in lived.items()
-        for score in judge(name, [outcomes[number] for number in numbers], group)
+        for name, by_job in outcomes.items()
+        for score in scores(name, [by_job[number] for number in numbers], group)
     ]
 
 
-def _maker(name: str, trained: Trained) -> Callable[[], Predictor]:
-    return lambda: make(name, trained)
-
-
 def _fitted(
-    examination: Examination, course: Course | None, jobs: Sequence[int], step: Step
-) -> Trained:
-    trained = examination.trained
-    if course is None:
-        return trained
-    if examination.settings is not None:
-        trained = train(course, jobs, examination.settings, step)
-    if TREES in examination.names:
-        trees = fit_trees(course.plain.of(jobs), step=lambda: step("fitting trees"))
-        trained = replace(trained, trees=trees)
-    return trained
+    validation: CrossValidation, training_set: TrainingSet | None, jobs: Sequence[int], step: Step
+) -> Fitted:
+    trained, trees = validation.trained, None
+    if training_set is None:
+        return Fitted(trained)
+    if validation.settings is not None:
+        trained = train(training_set, jobs, validation.settings, step)
+    if TREES in validation.names:
+        trees = fit_trees(training_set.plain.of(jobs), step=lambda: step("fitting trees"))
+    return Fitted(trained, trees)

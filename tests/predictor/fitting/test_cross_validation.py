@@ -1,0 +1,31 @@
+"""Nothing is scored on what it was fitted on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from downpour.errors import SpecError
+from downpour.predictor.fitting.cross_validation import CrossValidation, cross_validate
+from downpour.predictor.fitting.traces import Traces
+from downpour.predictor.model_file import Trained
+from tests.predictor.conftest import TINY
+
+
+def test_all_predictors_are_scored(traces: Traces, trained: Trained) -> None:
+    """Two stages each, as many steps as were announced, and fitted ones on other jobs."""
+    for names, settings in ((["ewma", "trees", "lstm"], TINY), (["ewma"], None)):
+        validation = CrossValidation(names=names, trained=trained, folds=3, settings=settings)
+        steps: list[str] = []
+        scores = cross_validate(traces, validation, steps.append)
+        assert [score.predictor for score in scores] == [name for name in names for _ in range(2)]
+        assert all(0 < score.mape < 1 and 0 <= score.pr_auc <= 1 for score in scores)
+        assert len(steps) == validation.steps(traces)
+
+
+def test_one_family_of_jobs_cannot_be_cut_in_two(traces: Traces, trained: Trained) -> None:
+    """There would be nothing to fit on."""
+    one = replace(traces, families=dict.fromkeys(traces.families, 0))
+    with pytest.raises(SpecError, match="must be 2 or more"):
+        cross_validate(one, CrossValidation(names=["trees"], trained=trained, folds=3))
