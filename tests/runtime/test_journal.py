@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from downpour.errors import FileCorrupt, SharedDirectoryError
-from downpour.runtime.journal import Journal, Line, read_journal, segments
+from downpour.node.journal import Line
+from downpour.runtime.journal import Journal, read_journal, segments
 from downpour.scheduler import Checkpoint, Entry
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from downpour.runtime.journal import Line
+from downpour.node.journal import Line
 from downpour.runtime.recovery import belongs_elsewhere, next_order, replay
 from downpour.scheduler import Entry, Replay, durable
 from downpour.scheduler import commands as do

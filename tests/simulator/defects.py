@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from downpour.errors import SharedDirectoryError
-from downpour.runtime.journal import in_order
+from downpour.node.journal import in_order
 from downpour.scheduler import Entry, Replay, SchedulerOptions
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
@@ -47,7 +47,7 @@ class BuildsOnSand(Manager):
 
     def begin_journals(self) -> None:
         """Write nothing."""
-        for journal in self.keeper._journals.values():
+        for journal in filter(None, self.keeper._journals.values()):
             journal._anew = []
 
 
@@ -251,8 +251,8 @@ class BelievesItIsKept(Manager):
         try:
             self.keeper.commit()
         except SharedDirectoryError:
-            self.keeper._touched.clear()
-            for journal in self.keeper._journals.values():
+            self.keeper.keeping._touched.clear()
+            for journal in filter(None, self.keeper._journals.values()):
                 journal._unwritten = []
         then()
 

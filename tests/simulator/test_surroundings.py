@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
-from downpour.runtime.journal import Line
+from downpour.node.journal import Line
 from downpour.scheduler import events as on
 from downpour.simulator.clock import Clock, Process
 from downpour.simulator.disk import (

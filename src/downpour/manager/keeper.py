@@ -2,25 +2,24 @@
 
 `keep` writes nothing: it gathers what one event has led to. `commit` brings it to the disk, the
 record first, so that the journal can say how long the record was; what a crash has left in the
-record beyond that belongs to nothing that counts. Only what changes results is waited for.
+record beyond that belongs to nothing that counts. What is journaled, and when it must be durable,
+are the rules in `node/keeping.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count
 
 from downpour.manager import status
 from downpour.manager.archive import Archive
 from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import Workspace
-from downpour.scheduler import Scheduler, checkpoint, entries, experiment_of, must_last
+from downpour.node.journal import JournalWriter
+from downpour.node.keeping import Keeping
+from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-
-_ROUNDS = 50
-"""Between two checkpoints: reading a journal takes moments, and it stays small."""
 
 
 class Keeper:
@@ -43,30 +42,19 @@ class Keeper:
         self.recorder = Recorder(spaces, roster)
         self._spaces = spaces
         self._archive = archive
-        self._order = count(first_order)
-        self._touched: dict[str, bool] = {}
+        self._keeping = Keeping(self._journal_of, first_order)
+        self._grown: set[str] = set()
 
     def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> None:
         """Gather what must be kept of an event and of what the core made of it."""
-        for experiment in self.recorder.note(event, commands):
-            self._touched.setdefault(experiment, False)
-        anew = checkpoint(core, event, commands)
-        for entry in entries(event, commands):
-            experiment = experiment_of(entry)
-            space = self._spaces.get(experiment)
-            if space is None or space.journal is None or space.concluded:
-                continue
-            place = next(self._order), core.now_seconds, len(space.record)
-            if entry is event and anew is not None and anew.rounds_done % _ROUNDS == 0:
-                space.journal.begin_anew(*place, anew)
-            else:
-                space.journal.append(*place, entry)
-            self._touched[experiment] = self._touched.get(experiment, False) or must_last(entry)
+        self._grown |= self.recorder.note(event, commands)
+        for kept in self._keeping.keep(core, event, commands, self._record_lines):
+            entry = kept.entry
             if isinstance(entry, on.ExperimentSubmitted):
-                self._archive.places[experiment] = place[0]
+                self._archive.places[entry.experiment] = kept.order
             if isinstance(entry, do.Conclude):
-                space.concluded = True
-                self._archive.conclude(status.summary(core.experiments[experiment]))
+                self._spaces[entry.experiment].concluded = True
+                self._archive.conclude(status.summary(core.experiments[entry.experiment]))
 
     def commit(self) -> None:
         """Write it all; returns when what changes results is durable.
@@ -74,9 +62,17 @@ class Keeper:
         Raises:
             SharedDirectoryError: it cannot be; may be called again.
         """
-        for experiment, must in self._touched.items():
-            space = self._spaces[experiment]
-            space.record.flush()
-            if space.journal is not None:
-                space.journal.commit(durably=must)
-        self._touched.clear()
+        for experiment in self._grown - set(self._keeping.touched):
+            self._flush(experiment)
+        self._keeping.commit(before_each=self._flush)
+        self._grown.clear()
+
+    def _flush(self, experiment: str) -> None:
+        self._spaces[experiment].record.flush()
+
+    def _journal_of(self, experiment: str) -> JournalWriter | None:
+        space = self._spaces.get(experiment)
+        return space.journal if space is not None else None
+
+    def _record_lines(self, experiment: str) -> int:
+        return len(self._spaces[experiment].record)

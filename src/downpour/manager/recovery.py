@@ -19,8 +19,9 @@ from downpour.errors import FileCorrupt, FileMissing, StoreError
 from downpour.manager import status
 from downpour.manager.archive import Archive
 from downpour.manager.workspace import Workspace, reopen_workspace, sweep
+from downpour.node.journal import Line
 from downpour.runtime.facts import Submitted, WorkerJoined, WorkerLeft
-from downpour.runtime.journal import Line, read_journal, segments, term_of
+from downpour.runtime.journal import read_journal, segments, term_of
 from downpour.runtime.record import read_record
 from downpour.runtime.recovery import ENDED, Told, belongs_elsewhere, take_in, told
 from downpour.scheduler import Replay

@@ -28,9 +28,10 @@ from downpour.aggregators import AGGREGATORS, Contribution, fold
 from downpour.datasets import PreparedDataset
 from downpour.errors import FileCorrupt, SpecError, StoreError
 from downpour.factory_code import check_code
+from downpour.node.journal import Line
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
-from downpour.runtime.journal import Journal, Line
+from downpour.runtime.journal import Journal
 from downpour.runtime.record import RecordWriter
 from downpour.scheduler.commands import Aggregate
 from downpour.scheduler.experiment import Experiment

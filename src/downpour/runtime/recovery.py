@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from downpour.errors import FileCorrupt
-from downpour.runtime.journal import Line
+from downpour.node.journal import Line
 from downpour.scheduler import Replay, SchedulerOptions
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment

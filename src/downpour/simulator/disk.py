@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -19,7 +19,7 @@ from random import Random
 from typing import Literal, get_args
 
 from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
-from downpour.runtime.journal import Line, in_order
+from downpour.node.journal import Line, Segment, in_order
 from downpour.runtime.recovery import belongs_elsewhere
 from downpour.simulator.clock import Clock, Process
 from downpour.store.memory import MemoryStore
@@ -48,9 +48,6 @@ DAMAGES: tuple[Damage, ...] = get_args(Damage)
 _CLUSTER = "here"
 ERRORS = "EACCES", "EROFS", "EIO", "ESTALE", "ETIMEDOUT", "ENOSPC", "ENOENT"
 """What a file server may say; the last one of everything that is asked: it is away."""
-
-Segment = tuple[int, int]
-"""Of a journal: the term of the manager that wrote it, and its number in that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,21 +265,24 @@ class Disk:
             self.ask(writer.host, "sync")
             found.synced = len(found.lines)
 
-    def begin_anew(
+    def segments(self, host: str, experiment: str) -> list[Segment]:
+        """Return the segments of a journal; raises SharedDirectoryError."""
+        self.ask(host, "list")
+        return sorted(self._journals.get(experiment, {}))
+
+    def publish_segment(
         self, writer: Process, experiment: str, segment: Segment, lines: list[Line]
     ) -> None:
-        """Publish a segment that stands for those before it, and remove most of them.
-
-        Raises:
-            SharedDirectoryError: the directory refuses, or a later manager has begun to write.
-        """
+        """Write a segment that is there whole, or not at all; raises SharedDirectoryError."""
         self.ask(writer.host, "publish")
-        former = self._journals.get(experiment, {})
-        if any(term > segment[0] for term, _ in former):
-            raise SharedDirectoryError("shared", "another manager has taken over")
-        left = {key: one for key, one in former.items() if self._random.random() < _LEFT_SHARE}
-        anew = _Lines(writer.host, list(lines), len(lines))
-        self._journals[experiment] = {**left, segment: anew}
+        whole = _Lines(writer.host, list(lines), len(lines))
+        self._journals.setdefault(experiment, {})[segment] = whole
+
+    def remove_segments(self, experiment: str, segments: Sequence[Segment]) -> None:
+        """Remove most of some segments."""
+        for segment in segments:
+            if self._random.random() >= _LEFT_SHARE:
+                del self._journals[experiment][segment]
 
     def lose_unsynced(self, host: str) -> None:
         """Forget lines that a machine which has died had not synced; not always all of them."""

@@ -1,175 +1,117 @@
-"""A manager's journals: what was kept, what is being written, and what a death leaves of that."""
+"""A manager's journals in the simulated directory, and what a death leaves of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
-from itertools import count
 
 from downpour.errors import SharedDirectoryError
-from downpour.runtime.journal import Line
-from downpour.scheduler import (
-    Checkpoint,
-    Entry,
-    Scheduler,
-    checkpoint,
-    entries,
-    experiment_of,
-    must_last,
-)
+from downpour.node.journal import JournalWriter, Line, Segment
+from downpour.node.keeping import Keeping
+from downpour.scheduler import Entry, Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.simulator.clock import Process
 from downpour.simulator.disk import Disk
 
-_HEAD = on.ExperimentSubmitted, on.Prepared
 
+class MemorySegments:
+    """The segments of one experiment's journal in the simulated directory, for one manager."""
 
-class _Journal:
-    """Appends to one experiment's journal as `runtime.journal` does, to lines in memory."""
+    place = "shared"
 
-    def __init__(self, disk: Disk, writer: Process, experiment: str, term: int) -> None:
-        self.next_number = 1
-        self.closed = False
+    def __init__(self, disk: Disk, writer: Process, experiment: str) -> None:
         self._disk = disk
         self._writer = writer
         self._experiment = experiment
-        self._segment = (term, 1)
-        self._head: list[Line] = []
-        self._anew: list[Line] = []
-        self._unwritten: list[Line] = []
-        self._unconfirmed: list[Line] = []
 
-    def take_up(self, story: list[Line], *, ended: bool) -> None:
-        self._head = [line for line in story if isinstance(line.entry, _HEAD)]
-        self._anew = list(story)
-        self.next_number = len(story) + 1
-        self.closed = ended
+    def segments(self) -> list[Segment]:
+        """Return the segments that are there."""
+        return self._disk.segments(self._writer.host, self._experiment)
 
-    def begin_anew(self, order: int, at_seconds: float, entry: Checkpoint) -> None:
-        self.next_number = 1
-        self._unwritten, self._unconfirmed = [], []
-        head, self._head = self._head, []
-        for line in head[:2]:
-            self.append(line.order, line.at_seconds, line.entry)
-        self.append(order, at_seconds, entry)
-        self._anew, self._unwritten = self._unwritten, []
+    def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
+        """Append to a segment; where the directory refuses, some of the lines may be there."""
+        self._disk.write_lines(self._writer, self._experiment, segment, list(lines), sync=durably)
 
-    def append(self, order: int, at_seconds: float, entry: Entry) -> None:
-        line = Line(
-            number=self.next_number,
-            order=order,
-            at_seconds=at_seconds,
-            record_lines=0,
-            entry=entry,
-        )
-        if isinstance(entry, _HEAD):
-            self._head.append(line)
-        self._unwritten.append(line)
-        self.next_number += 1
+    def publish(self, segment: Segment, lines: Sequence[Line]) -> None:
+        """Write a segment that is there whole or not at all."""
+        self._disk.publish_segment(self._writer, self._experiment, segment, list(lines))
 
-    def commit(self, *, durably: bool) -> None:
-        self.publish_anew()
-        try:
-            self._write(self._unwritten, durably=durably)
-        except SharedDirectoryError:
-            self._unwritten = self._unconfirmed + self._unwritten
-            self._unconfirmed = []
-            self._next_segment()
-            raise
-        self._unconfirmed = [] if durably else self._unconfirmed + self._unwritten
-        self._unwritten = []
-
-    def publish_anew(self) -> None:
-        if self._anew:
-            self._next_segment()
-            self._disk.begin_anew(self._writer, self._experiment, self._segment, self._anew)
-            self._anew = []
-
-    def tear(self, lines: int) -> None:
-        if not self._anew:  # which is published as a whole, and then not yet
-            self._write(self._unwritten[:lines], durably=False)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._unwritten)
-
-    def _next_segment(self) -> None:
-        self._segment = (self._segment[0], self._segment[1] + 1)
-
-    def _write(self, lines: list[Line], *, durably: bool) -> None:
-        self._disk.write_lines(
-            self._writer, self._experiment, self._segment, list(lines), sync=durably
-        )
+    def remove(self, segments: Sequence[Segment]) -> None:
+        """Remove segments, of which some stay."""
+        self._disk.remove_segments(self._experiment, segments)
 
 
 class Keeper:
-    """Gathers what events have led to, and brings it to the disk; `rounds` between checkpoints."""
+    """What a manager keeps, as `manager/keeper.py` has it, but for the record.
+
+    Args:
+        disk: the simulated directory.
+        writer: the manager.
+        term: the manager's.
+        first_order: the place of the next entry among those of all experiments.
+        rounds: between two checkpoints.
+        journal_class: what decides where lines go.
+    """
 
     def __init__(
-        self, disk: Disk, writer: Process, term: int, first_order: int, rounds: int
+        self,
+        disk: Disk,
+        writer: Process,
+        term: int,
+        first_order: int,
+        rounds: int,
+        journal_class: type[JournalWriter] = JournalWriter,
     ) -> None:
-        self._rounds = rounds
+        self.keeping = Keeping(self._journal_of, first_order, rounds)
         self._disk = disk
         self._writer = writer
         self._term = term
-        self._order = count(first_order)
-        self._journals: dict[str, _Journal] = {}
-        self._touched: dict[str, bool] = {}
+        self._journal_class = journal_class
+        self._journals: dict[str, JournalWriter | None] = {}
 
     def take_up(self, experiment: str, story: list[Line], *, ended: bool) -> None:
-        """Go on with a journal; one whose experiment has ended takes nothing more."""
-        self._journal(experiment).take_up(story, ended=ended)
+        """Go on with a journal: its next commit writes it anew.
+
+        So nothing that an earlier manager still writes counts. That of an experiment which has
+        ended takes nothing more.
+        """
+        self._journals[experiment] = None if ended else self._writer_of(experiment, story)
 
     def begin(self) -> None:
-        """Write what was read, so that nothing an earlier manager still writes counts.
+        """Write what was taken up.
 
         Raises:
             SharedDirectoryError: that cannot be done now, or another manager has taken over.
         """
-        for journal in self._journals.values():
-            if not journal.closed:
-                journal.publish_anew()
+        for journal in filter(None, self._journals.values()):
+            journal.commit()
 
     def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> list[Entry]:
         """Gather what must be kept; returns it."""
-        kept: list[Entry] = []
-        anew = checkpoint(core, event, commands)
-        for entry in entries(event, commands):
-            experiment = experiment_of(entry)
-            journal = self._journal(experiment)
-            if journal.closed:
-                continue
-            place = next(self._order), core.now_seconds
-            if entry is event and anew is not None and anew.rounds_done % self._rounds == 0:
-                kept.append(anew)
-                journal.begin_anew(*place, anew)
-            else:
-                kept.append(entry)
-                journal.append(*place, entry)
-            journal.closed = isinstance(entry, do.Conclude)
-            self._touched[experiment] = self._touched.get(experiment, False) or must_last(entry)
-        return kept
-
-    @property
-    def must_sync(self) -> bool:
-        """Whether something is waiting that must not be lost."""
-        return any(self._touched.values())
+        return [kept.entry for kept in self.keeping.keep(core, event, commands)]
 
     def commit(self) -> None:
         """Write it all; raises SharedDirectoryError where that cannot be done now."""
-        for experiment, must in self._touched.items():
-            self._disk.ask(self._writer.host, "record")
-            self._journals[experiment].commit(durably=must)
-        self._touched.clear()
+        self.keeping.commit(before_each=lambda _: self._disk.ask(self._writer.host, "record"))
 
     def tear(self) -> None:
         """Leave what a death in the middle of a commit leaves: some of it."""
-        for experiment in self._touched:
-            journal = self._journals[experiment]
+        for experiment in self.keeping.touched:
+            journal = self._journal_of(experiment)
+            segment, lines = journal.under_way if journal is not None else ((0, 0), ())
+            some = lines[: self._disk.chance(len(lines))]
             with suppress(SharedDirectoryError):
-                journal.tear(self._disk.chance(journal.waiting))
+                MemorySegments(self._disk, self._writer, experiment).append(
+                    segment, some, durably=False
+                )
 
-    def _journal(self, experiment: str) -> _Journal:
+    def _journal_of(self, experiment: str) -> JournalWriter | None:
         if experiment not in self._journals:
-            self._journals[experiment] = _Journal(self._disk, self._writer, experiment, self._term)
+            self._journals[experiment] = self._writer_of(experiment, [])
         return self._journals[experiment]
+
+    def _writer_of(self, experiment: str, story: list[Line]) -> JournalWriter:
+        return self._journal_class(
+            MemorySegments(self._disk, self._writer, experiment), self._term, story
+        )

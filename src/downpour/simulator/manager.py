@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from downpour.errors import SharedDirectoryError
+from downpour.node.journal import JournalWriter
 from downpour.runtime.forecasting import Forecaster
 from downpour.runtime.recovery import next_order, replay
 from downpour.scheduler import Entry, Replay, Scheduler, SchedulerOptions
@@ -56,6 +57,8 @@ class _Item:
 
 class Manager(Process):
     """One life of a manager; `on_death` starts the next."""
+
+    journal_class: type[JournalWriter] = JournalWriter
 
     def __init__(self, site: Site, host: str, on_death: Callable[[str], None]) -> None:
         super().__init__(site.clock, host)
@@ -125,6 +128,7 @@ class Manager(Process):
             self.term,
             next_order(stories),
             self.site.figures.checkpoint_rounds,
+            self.journal_class,
         )
         for experiment, story in stories.items():
             ended = self.core.experiments[experiment].life.state in ENDED
@@ -258,7 +262,7 @@ class Manager(Process):
 
     def commit(self, then: Callable[[], None]) -> None:
         """Make durable what was gathered, then go on."""
-        if not self.keeper.must_sync:
+        if not self.keeper.keeping.must_sync:
             self._commit(then, 0.0)
             return
         self._committing = True

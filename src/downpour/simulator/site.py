@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from downpour.node.journal import Line
 from downpour.predictor import Predictor
-from downpour.runtime.journal import Line
 from downpour.scheduler import Entry, Replay
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on

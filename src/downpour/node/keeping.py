@@ -1,0 +1,109 @@
+"""What a manager keeps of what happens: which entries, in which journal, and when.
+
+`keep` gathers what an event has led to; `commit` has it written. Every fifty rounds a checkpoint
+takes the place of what a journal held before. Only what changes results must be synced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from downpour.node.journal import JournalWriter
+from downpour.scheduler import Entry, Scheduler, checkpoint, entries, experiment_of, must_last
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+
+CHECKPOINT_ROUNDS = 50
+"""Between two checkpoints: reading a journal takes moments, and it stays small."""
+
+JournalOf = Callable[[str], JournalWriter | None]
+"""Returns an experiment's journal, or None where it keeps none or is not there."""
+
+
+class Kept(NamedTuple):
+    """An entry, and its place among those of all experiments."""
+
+    order: int
+    entry: Entry
+
+
+class Keeping:
+    """Gathers what must be kept, and has it written; for one thread.
+
+    Args:
+        journal_of: the journals.
+        first_order: the place of the next entry among those of all experiments.
+        checkpoint_rounds: how many rounds lie between two checkpoints.
+    """
+
+    def __init__(
+        self,
+        journal_of: JournalOf,
+        first_order: int = 1,
+        checkpoint_rounds: int = CHECKPOINT_ROUNDS,
+    ) -> None:
+        self._journal_of = journal_of
+        self._order = count(first_order)
+        self._checkpoint_rounds = checkpoint_rounds
+        self._touched: dict[str, bool] = {}
+        self._concluded: set[str] = set()
+
+    def keep(
+        self,
+        core: Scheduler,
+        event: on.Event,
+        commands: Sequence[do.Command],
+        record_lines: Callable[[str], int] = lambda _: 0,
+    ) -> list[Kept]:
+        """Gather what must be kept of an event and of what the core made of it; returns it.
+
+        `record_lines` says how long an experiment's record is by now.
+        """
+        kept: list[Kept] = []
+        anew = checkpoint(core, event, commands)
+        for entry in entries(event, commands):
+            experiment = experiment_of(entry)
+            journal = self._journal_of(experiment)
+            if journal is None or experiment in self._concluded:
+                continue
+            place = next(self._order), core.now_seconds, record_lines(experiment)
+            if entry is event and anew is not None and self._is_due(anew.rounds_done):
+                journal.begin_anew(*place, anew)
+                kept.append(Kept(place[0], anew))
+            else:
+                journal.append(*place, entry)
+                kept.append(Kept(place[0], entry))
+            self._touched[experiment] = self._touched.get(experiment, False) or must_last(entry)
+            if isinstance(entry, do.Conclude):
+                self._concluded.add(experiment)
+        return kept
+
+    @property
+    def touched(self) -> Sequence[str]:
+        """The experiments of which something is to be written."""
+        return tuple(self._touched)
+
+    @property
+    def must_sync(self) -> bool:
+        """Whether something is waiting that must not be lost."""
+        return any(self._touched.values())
+
+    def commit(self, before_each: Callable[[str], None] = lambda _: None) -> None:
+        """Write it all; returns when what changes results is durable.
+
+        `before_each` is called for an experiment before its journal is written.
+
+        Raises:
+            SharedDirectoryError: it cannot be; may be called again.
+        """
+        for experiment, durably in self._touched.items():
+            before_each(experiment)
+            journal = self._journal_of(experiment)
+            if journal is not None:
+                journal.commit(durably=durably)
+        self._touched.clear()
+
+    def _is_due(self, rounds_done: int) -> bool:
+        return rounds_done % self._checkpoint_rounds == 0

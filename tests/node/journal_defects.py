@@ -1,0 +1,58 @@
+"""Writers of journals with one defect each, to be found on a disk and in simulated directories."""
+
+from __future__ import annotations
+
+from downpour.errors import StoreError
+from downpour.node.journal import JournalWriter
+
+
+class WritesOnAfterAFailure(JournalWriter):
+    """Appends to the segment in which a write has failed, and may have torn a line."""
+
+    def commit(self, *, durably: bool = True) -> None:
+        """Keep the segment."""
+        segment = self._segment
+        try:
+            super().commit(durably=durably)
+        except StoreError:
+            self._segment = segment
+            raise
+
+
+class ForgetsWhatWasNotSynced(JournalWriter):
+    """Takes lines for durable that were written before a sync failed."""
+
+    def commit(self, *, durably: bool = True) -> None:
+        """Write again what was to be written now, alone."""
+        unwritten = list(self._unwritten)
+        try:
+            super().commit(durably=durably)
+        except StoreError:
+            self._unwritten = unwritten
+            raise
+
+
+class RemovesBeforeItPublishes(JournalWriter):
+    """Makes room first."""
+
+    def _publish_anew(self) -> None:
+        self._storage.remove(self._storage.segments())
+        super()._publish_anew()
+
+
+class PublishesBesideALaterManager(JournalWriter):
+    """Begins a journal anew although another manager has taken over, and removes what that has."""
+
+    def _publish_anew(self) -> None:
+        former = self._storage.segments()
+        self._storage.publish(self._next_segment(), self._anew)
+        self._segment, self._anew = None, []
+        self._storage.remove(former)
+
+
+DEFECTS: tuple[type[JournalWriter], ...] = (
+    WritesOnAfterAFailure,
+    ForgetsWhatWasNotSynced,
+    RemovesBeforeItPublishes,
+    PublishesBesideALaterManager,
+)

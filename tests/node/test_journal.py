@@ -1,0 +1,181 @@
+"""The rules of a journal, on a disk that fails, tears and forgets, and in simulated directories.
+
+The judge knows what was confirmed, and reads the journal back after every step. It finds every
+writer that has a defect.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import count, product
+from pathlib import Path
+
+import pytest
+
+from downpour.errors import SharedDirectoryError, StoreError
+from downpour.node.journal import JournalWriter, Line, Segment
+from downpour.runtime.journal import DiskSegments, read_journal
+from downpour.scheduler import Checkpoint, Entry
+from downpour.simulator.manager import Manager
+from downpour.simulator.search import outcomes
+from downpour.simulator.world import simulate
+from tests.node.journal_defects import DEFECTS, RemovesBeforeItPublishes, WritesOnAfterAFailure
+from tests.runtime.test_journal import ONE_OF_EACH
+
+SUBMITTED, PREPARED, ASSIGNED = ONE_OF_EACH[:3]
+ANEW = ONE_OF_EACH[-1]
+STEPS: tuple[tuple[Entry, bool], ...] = (
+    (SUBMITTED, True),
+    (PREPARED, False),
+    (ASSIGNED, True),
+    (ANEW, True),
+    (ASSIGNED, False),
+    (ASSIGNED, True),
+)
+"""What is journaled, and whether it must outlive the machine when it is committed."""
+
+SEEDS = 400
+
+
+class Unreliable(DiskSegments):
+    """Files of which one operation fails, halfway; what was not synced is forgotten on demand."""
+
+    def __init__(self, folder: Path, fails_at: int) -> None:
+        super().__init__(folder)
+        self.folder = folder
+        self._operations = 0
+        self._fails_at = fails_at
+        self._synced: dict[str, int] = {}
+
+    def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
+        """Append, or tear the last line."""
+        failing = self._fails()
+        super().append(segment, lines, durably=durably and not failing)
+        path = self._path(segment)
+        if failing:
+            os.truncate(path, max(self._synced.get(path.name, 0), path.stat().st_size - 5))
+            raise SharedDirectoryError(self.place, "is full")
+        if durably:
+            self._synced[path.name] = path.stat().st_size
+
+    def publish(self, segment: Segment, lines: Sequence[Line]) -> None:
+        """Publish, or write nothing."""
+        if self._fails():
+            raise SharedDirectoryError(self.place, "is full")
+        super().publish(segment, lines)
+        self._synced[self._path(segment).name] = self._path(segment).stat().st_size
+
+    def forget(self) -> None:
+        """Lose what was not synced, as a machine does that dies."""
+        for path in self.folder.iterdir():
+            os.truncate(path, self._synced.get(path.name, 0))
+
+    def _path(self, segment: Segment) -> Path:
+        term, number = segment
+        return self.folder / f"journal-{term:06d}-{number:04d}.jsonl"
+
+    def _fails(self) -> bool:
+        self._operations += 1
+        return self._operations == self._fails_at
+
+
+def is_kept(disk: Unreliable, entries: Sequence[Entry]) -> bool:
+    """Whether entries are read back, and in their order."""
+    try:
+        found = [line.entry for line in read_journal(disk.folder)]
+    except StoreError:
+        return False
+    return found[: len(entries)] == list(entries)
+
+
+def keeps_what_it_confirms(
+    kind: type[JournalWriter], folder: Path, fails_at: int, dies_at: int
+) -> bool:
+    """Let a journal be written, one operation fail, and the machine die after a step."""
+    disk = Unreliable(folder, fails_at)
+    writer = kind(disk, 1)
+    written: list[Entry] = []
+    lasting: list[Entry] = []
+    for step, (entry, durably) in enumerate(STEPS):
+        if isinstance(entry, Checkpoint):
+            writer.begin_anew(step, 1.0, 0, entry)
+            following = [*ONE_OF_EACH[:2], entry]
+        else:
+            writer.append(step, 1.0, 0, entry)
+            following = [*written, entry]
+        try:
+            writer.commit(durably=durably)
+        except SharedDirectoryError:
+            if not is_kept(disk, written):
+                return False
+            writer.commit(durably=durably)
+        written, lasting = following, following if durably else lasting
+        if not is_kept(disk, written):
+            return False
+        if step == dies_at:
+            disk.forget()
+            return is_kept(disk, lasting)
+    return True
+
+
+def leaves_its_successor_alone(kind: type[JournalWriter], folder: Path) -> bool:
+    """Let a manager begin its journal anew that does not know that it was replaced."""
+    earlier = kind(DiskSegments(folder), 1)
+    earlier.append(1, 1.0, 0, ONE_OF_EACH[0])
+    earlier.commit()
+    later = JournalWriter(DiskSegments(folder), 2, read_journal(folder))
+    later.append(2, 2.0, 0, ONE_OF_EACH[1])
+    later.commit()
+    assert isinstance(ANEW, Checkpoint)
+    earlier.begin_anew(2, 2.0, 0, ANEW)
+    try:
+        earlier.commit()
+    except SharedDirectoryError:
+        return [line.entry for line in read_journal(folder)] == list(ONE_OF_EACH[:2])
+    return False
+
+
+def does_its_duty(kind: type[JournalWriter], folder: Path) -> bool:
+    """Let everything go wrong once, at every moment."""
+    folders = (folder / str(number) for number in count())
+    for fails_at, dies_at in product(range(len(STEPS) + 3), range(len(STEPS))):
+        place = next(folders)
+        place.mkdir()
+        if not keeps_what_it_confirms(kind, place, fails_at, dies_at):
+            return False
+    place = next(folders)
+    place.mkdir()
+    return leaves_its_successor_alone(kind, place)
+
+
+def test_what_was_confirmed_is_read_back_whatever_failed(tmp_path: Path) -> None:
+    """On a disk: an operation that fails, a line that is torn, a machine that dies."""
+    assert does_its_duty(JournalWriter, tmp_path)
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_of_the_rules_is_found_on_a_disk(
+    tmp_path: Path, defect: type[JournalWriter]
+) -> None:
+    """Something that was confirmed is not read back."""
+    assert not does_its_duty(defect, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("defect", "sentence"),
+    [
+        (WritesOnAfterAFailure, "is running"),
+        pytest.param(RemovesBeforeItPublishes, "is forgotten", marks=pytest.mark.slow),
+    ],
+)
+def test_a_defect_of_the_rules_is_found_by_the_simulator(
+    defect: type[JournalWriter], sentence: str
+) -> None:
+    """Some manager goes on from less than was promised."""
+    manager_class = type("Defective", (Manager,), {"journal_class": defect})
+    for outcome in outcomes(range(SEEDS), manager_class):
+        if sentence in outcome.failure:
+            assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
+            return
+    pytest.fail("the defect was not found")

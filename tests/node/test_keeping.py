@@ -1,0 +1,126 @@
+"""What is kept of what happens, and when it must be durable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from downpour.errors import SharedDirectoryError
+from downpour.node.journal import JournalWriter, Line, Segment, in_order
+from downpour.node.keeping import Keeping
+from downpour.scheduler import Replay
+from downpour.scheduler import events as on
+from downpour.spec import Spec
+
+
+class Memory:
+    """Segments in memory, which refuse as often as the test has set."""
+
+    place = "memory"
+
+    def __init__(self) -> None:
+        self.held: dict[Segment, list[Line]] = {}
+        self.synced: list[Segment] = []
+        self.refusals = 0
+
+    def segments(self) -> list[Segment]:
+        """Return what is there."""
+        return sorted(self.held)
+
+    def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
+        """Hold the lines, or refuse."""
+        if self.refusals:
+            self.refusals -= 1
+            raise SharedDirectoryError(self.place, "is away")
+        self.held.setdefault(segment, []).extend(lines)
+        self.synced += [segment] if durably else []
+
+    def publish(self, segment: Segment, lines: Sequence[Line]) -> None:
+        """Hold the segment."""
+        self.append(segment, lines, durably=True)
+
+    def remove(self, segments: Sequence[Segment]) -> None:
+        """Let go of segments."""
+        for segment in segments:
+            del self.held[segment]
+
+    def kinds(self) -> list[str]:
+        """Name the entries, in order."""
+        parts = [(term, lines) for (term, _), lines in sorted(self.held.items())]
+        return [type(line.entry).__name__ for line in in_order(parts)]
+
+
+class House:
+    """A core, what it keeps, and the memory of one experiment."""
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self.core = Replay()
+        journal = JournalWriter(self.memory, 1)
+        self.keeping = Keeping(lambda name: journal if name == "one" else None)
+
+    def keep(self, event: on.Event) -> int:
+        """Have an event taken in and kept; returns how many entries that makes."""
+        return len(self.keeping.keep(self.core, event, self.core.handle(event)))
+
+
+SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=Spec(shards=2))
+ENDED = on.ExperimentCancelled(at_seconds=1.0, experiment="one", reason="enough")
+
+
+def test_nothing_is_written_before_it_is_committed() -> None:
+    """And what changes results is synced then."""
+    house = House()
+    house.keep(SUBMITTED)
+    assert house.memory.held == {}
+    assert house.keeping.must_sync
+    house.keeping.commit()
+    assert house.memory.kinds() == ["ExperimentSubmitted"]
+    assert house.memory.synced == [(1, 1)]
+    assert not house.keeping.must_sync
+
+
+def test_what_changes_no_result_is_not_kept() -> None:
+    """A worker's coming is known to the manager alone."""
+    house = House()
+    assert house.keep(on.WorkerJoined(at_seconds=0.0, worker="ann")) == 0
+    assert house.keeping.touched == ()
+
+
+def test_after_its_end_nothing_more_is_kept_of_an_experiment() -> None:
+    """Its last entry says how it ended."""
+    house = House()
+    house.keep(SUBMITTED)
+    house.keep(ENDED)
+    late = on.Evaluated(
+        at_seconds=2.0,
+        experiment="one",
+        round=0,
+        evaluation=None,  # type: ignore[arg-type]
+    )
+    assert house.keeping.keep(house.core, late, []) == []
+    house.keeping.commit()
+    assert house.memory.kinds() == ["ExperimentSubmitted", "Conclude"]
+
+
+def test_an_experiment_without_a_journal_keeps_nothing() -> None:
+    """That of a run of its own."""
+    house = House()
+    other = on.ExperimentSubmitted(at_seconds=0.0, experiment="two", spec=Spec(shards=2))
+    assert house.keep(other) == 0
+
+
+def test_a_commit_that_failed_may_be_repeated() -> None:
+    """Nothing is lost or there twice, and what comes before each journal comes again."""
+    house = House()
+    house.keep(SUBMITTED)
+    house.memory.refusals = 1
+    flushed: list[str] = []
+    with pytest.raises(SharedDirectoryError):
+        house.keeping.commit(flushed.append)
+    assert house.keeping.must_sync
+    house.keep(ENDED)
+    house.keeping.commit(flushed.append)
+    assert house.memory.kinds() == ["ExperimentSubmitted", "Conclude"]
+    assert flushed == ["one", "one"]
