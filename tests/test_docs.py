@@ -75,7 +75,7 @@ def test_every_paper_is_a_grid(example: Path) -> None:
     assert Grid.from_file(example).name == example.stem
     page = (ROOT / "docs" / "experiments.md").read_text("utf-8")
     for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL):
-        assert Grid.from_toml(block).cells
+        assert Grid.from_toml(block).runs
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ from downpour.simulator.capacity import Load, forecast
 from downpour.simulator.disk import DiskFigures
 from downpour.simulator.site import Figures
 from downpour.spec import Spec
-from downpour.studies.grid_folder import Folder
+from downpour.studies import Grid, grid_results, read_folder
 from downpour.training.flops import counted_flops, epoch_flops, layers_flops
 from downpour.values import DatasetFacts
 
@@ -350,7 +350,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="the folder of the grid")
     folder = parser.parse_args().folder
     try:
-        study = Folder.read(folder).study()
+        study = grid_results(read_folder(folder, Grid))
     except DownpourError as error:
         sys.exit(str(error))
     expected = {network: simulated(study, network) for network in NETWORKS}

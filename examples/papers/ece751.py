@@ -30,7 +30,7 @@ from downpour.reports.statistics import Estimate
 from downpour.reports.study import Group, Run, Study
 from downpour.reports.style import LIGHT, series, styled
 from downpour.reports.summary import Cell, Column, Table
-from downpour.studies.grid_folder import Folder
+from downpour.studies import Grid, grid_results, read_folder
 
 EPOCHS = (1, 5)
 """After which the report prints an accuracy."""
@@ -252,7 +252,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="the folder of the grid")
     folder = parser.parse_args().folder
     try:
-        study = Folder.read(folder).study()
+        study = grid_results(read_folder(folder, Grid))
     except DownpourError as error:
         sys.exit(str(error))
     for table in (accuracies(study), seconds(study), splitting(study)):

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from downpour.cli import experiment
-from downpour.studies.grid import Grid
-from downpour.studies.grid_folder import Folder
-from downpour.studies.grid_runner import run_missing
-from tests.studies.conftest import GRID, FakeTrainer, Silence
+from downpour.cli import experiment, report
+from downpour.studies import Grid, StudyFolder, run_study
+from tests.studies.conftest import GRID, FakeBackend, Silence
 
 
 @pytest.fixture
@@ -27,15 +25,15 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def done(tmp_path: Path) -> Path:
     """The folder of the small grid, all done."""
-    folder = Folder(tmp_path / "results", Grid.from_toml(GRID))
-    run_missing(folder, FakeTrainer(), Silence())
+    folder = StudyFolder(tmp_path / "results", Grid.from_toml(GRID))
+    run_study(folder, FakeBackend(), Silence())
     return folder.path
 
 
 def test_the_functions_are_found_where_the_commands_are() -> None:
     """Their docstrings are their help."""
     assert (experiment.experiment.__doc__ or "").startswith("Run a grid")
-    assert (experiment.report.__doc__ or "").startswith("Write tables, figures and a page")
+    assert (report.report.__doc__ or "").startswith("Write tables, figures and a page")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +78,7 @@ def test_another_experiments_folder_is_refused(
     """Nothing in it is touched."""
     file.write_text(GRID.replace("small", "other"))
     line = refused("experiment", file, "--out", done)
-    assert line.endswith("holds another experiment; choose another folder")
+    assert line.endswith("holds another grid; choose another folder")
 
 
 def test_a_grid_that_is_done_is_only_told_of(
@@ -89,7 +87,7 @@ def test_a_grid_that_is_done_is_only_told_of(
     """Given again, the command runs nothing and shows what came of it."""
     outcome = downpour("experiment", file, "--out", done)
     assert (outcome.status, outcome.err) == (0, "")
-    assert "small: 10 of 10 cells" in outcome.out
+    assert "small: 10 of 10 runs" in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 80
     assert "10 of 10" in downpour("experiment", file, "--out", done, "--detach").out
     assert not (done / "log.txt").exists()
@@ -119,14 +117,14 @@ def test_a_single_experiment_is_reported_on(
 ) -> None:
     """The folder of one experiment is enough; nothing is written into it."""
     monkeypatch.chdir(tmp_path)
-    cell = next((done / "cells").iterdir())
-    before = sorted(cell.iterdir())
-    outcome = downpour("report", cell)
+    run = next((done / "cells").iterdir())
+    before = sorted(run.iterdir())
+    outcome = downpour("report", run)
     assert outcome.status == 0
     page = Path(outcome.out.splitlines()[-1])
     assert page.is_file()
     assert page.parts[0] == "results"
-    assert sorted(cell.iterdir()) == before
+    assert sorted(run.iterdir()) == before
 
 
 def test_a_report_needs_results(
@@ -139,8 +137,8 @@ def test_a_report_needs_results(
     (tmp_path / "search" / "tune.toml").touch()
     assert "search.svg is the figure" in refused("report", tmp_path / "search")
     assert refused("report", done, "--out", tmp_path).endswith("choose another folder")
-    cell = next((done / "cells").iterdir())
-    (cell / "record.jsonl").write_text("{}\n")
+    run = next((done / "cells").iterdir())
+    (run / "record.jsonl").write_text("{}\n")
     assert "record.jsonl cannot be read: line 1 is not a fact" in refused("report", done)
-    assert "record.jsonl: line 1 is not a fact" in refused("report", cell)
+    assert "record.jsonl: line 1 is not a fact" in refused("report", run)
     assert not (done / "report").exists()

@@ -12,11 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from downpour.launchers import LocalCluster
 from downpour.manager.options import ManagerOptions
-from downpour.studies.grid import Grid
-from downpour.studies.grid_folder import Folder
-from downpour.studies.grid_runner import run_missing
-from tests.studies.conftest import GRID, FakeTrainer, Silence
-from tests.studies.searching import SEARCH
+from downpour.studies import Grid, StudyFolder, read_folder, run_study
+from tests.studies.conftest import GRID, SEARCH, FakeBackend, Silence
 
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
@@ -62,11 +59,11 @@ def test_who_does_not_stay_is_told_how_to_get_them_later(refused: Refused, tmp_p
 @pytest.mark.slow
 def test_a_grid_has_a_run_for_each_cell(downpour: Downpour, tmp_path: Path) -> None:
     """Under names that say which is which."""
-    folder = Folder(tmp_path / "results", Grid.from_toml(GRID))
-    run_missing(folder, FakeTrainer(), Silence())
+    folder = StudyFolder(tmp_path / "results", Grid.from_toml(GRID))
+    run_study(folder, FakeBackend(), Silence())
     runs = tmp_path / "runs"
     assert downpour("report", folder.path, "--tensorboard", runs).status == 0
-    assert {path.name for path in runs.iterdir()} == set(folder.grid.cells)
+    assert {path.name for path in runs.iterdir()} == set(folder.study.runs)
     for cell, summary in folder.summaries().items():
         assert accuracies(runs / cell)[-1] == pytest.approx(summary.accuracy)
 
@@ -82,8 +79,8 @@ def test_a_grid_that_runs_writes_each_cell_as_it_ends(downpour: Downpour, tmp_pa
     assert not runs.exists()
     file.write_text(f"{text}trials = 2\n")
     assert downpour(*words, "--tensorboard", runs).status == 0
-    folder = Folder.read(tmp_path / "out")
-    assert {path.name for path in runs.iterdir()} == set(folder.grid.cells)
+    folder = read_folder(tmp_path / "out", Grid)
+    assert {path.name for path in runs.iterdir()} == set(folder.study.runs)
     for cell, summary in folder.summaries().items():
         assert accuracies(runs / cell) == pytest.approx([summary.accuracy])
 

@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 
 from downpour.spec import Spec
+from downpour.studies import Search, StudyFolder, run_study
 from downpour.studies.lock import held, holder
-from downpour.studies.search import Search
-from downpour.studies.search_folder import Folder
-from downpour.studies.search_runner import run_search
-from tests.studies.searching import SEARCH, FakeTrainer, Silence
+from tests.studies.conftest import SEARCH, FakeBackend, Silence
 from tests.studies.test_detached import wait_for
 
 QUICK = """\
@@ -44,8 +42,8 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def done(tmp_path: Path) -> Path:
     """The folder of the small search, all done."""
-    folder = Folder(tmp_path / "results", Search.from_toml(SEARCH))
-    run_search(folder, FakeTrainer(), Silence())
+    folder = StudyFolder(tmp_path / "results", Search.from_toml(SEARCH))
+    run_study(folder, FakeBackend(), Silence())
     return folder.path
 
 
@@ -107,7 +105,7 @@ def test_a_search_that_is_done_is_only_told_of(
     outcome = downpour("tune", file, "--out", done)
     assert (outcome.status, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
-    assert lines[-4].startswith("small: 12 of 12 trials, ")
+    assert lines[-4].startswith("small: 12 of 12 runs, ")
     assert downpour("tune", file, "--out", done, "--detach").out == outcome.out
     assert not (done / "log.txt").exists()
     files = [done / name for name in ("best.toml", "search.png", "search.svg")]
@@ -134,26 +132,26 @@ def test_a_search_that_runs_elsewhere_is_told_of(
     with held(done):
         outcome = downpour("tune", file, "--out", done)
     assert outcome.status == 0
-    assert "small: 12 of 13 trials" in outcome.out
+    assert "small: 12 of 13 runs" in outcome.out
     assert outcome.out.splitlines()[-2].endswith("runs it")
     assert outcome.out.splitlines()[-1] == str(done / "best.toml")
     assert not (done / "search.png").exists()
 
 
-def test_trials_of_bad_luck_are_told_by_the_status(
+def test_runs_of_bad_luck_are_told_by_the_status(
     downpour: Callable[..., Any], file: Path, tmp_path: Path
 ) -> None:
     """One that failed because of its values is not: there is nothing to be done about it."""
-    folder = Folder(tmp_path / "results", Search.from_toml(SEARCH))
-    run_search(folder, FakeTrainer(hopeless={2}), Silence())
+    folder = StudyFolder(tmp_path / "results", Search.from_toml(SEARCH))
+    run_study(folder, FakeBackend(hopeless={2}), Silence())
     assert downpour("tune", file, "--out", folder.path).status == 0
     text = SEARCH.replace("trials = 12", "trials = 13")
     file.write_text(text)
-    grown = Folder(folder.path, Search.from_toml(text))
-    run_search(grown, FakeTrainer(unlucky={1}), Silence())
+    grown = StudyFolder(folder.path, Search.from_toml(text))
+    run_study(grown, FakeBackend(unlucky={1}), Silence())
     told = downpour("tune", file, "--out", folder.path, "--status")
-    assert "1 failed, 1 to be run again (trial 13: no luck)" in told.out
-    assert "nobody runs it now" in told.out
+    assert "1 failed, 1 to be run again (run 13: no luck)" in told.out
+    assert "no process runs it now" in told.out
 
 
 @pytest.mark.slow
@@ -180,7 +178,7 @@ def test_a_detached_search_is_killed_and_goes_on(file: Path, tmp_path: Path) -> 
     wait_for((out / "search.svg").exists)
     assert kept.items() <= records().items()
     assert len(records()) == 6
-    assert "6/6 trial 6 " in (out / "log.txt").read_text()
+    assert "6/6 run 6 " in (out / "log.txt").read_text()
     told = json.loads(subprocess.check_output([*command, "--status", "--json"]))
     assert (len(told["trials"]), told["seconds_left"]) == (6, 0.0)
     assert len(told["files"]) == 3

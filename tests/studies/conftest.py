@@ -1,10 +1,18 @@
-"""A trainer that trains nothing: the record that it hands back follows from the cell alone."""
+"""A backend that trains nothing: the record that it returns follows from the run alone.
+
+A grid's accuracies are drawn from the run's identity; a search's follow from its values, and are
+best at a learning rate of 0.03.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from downpour.api import OnStatus
@@ -13,6 +21,7 @@ from downpour.runtime.facts import (
     Aggregated,
     Assigned,
     AttemptFailed,
+    Cancelled,
     Evaluated,
     Fact,
     Failed,
@@ -22,8 +31,9 @@ from downpour.runtime.facts import (
     Updated,
     to_fields,
 )
-from downpour.studies.grid import Cell, Grid
-from downpour.studies.summary import Summary
+from downpour.studies import EndedRun, Grid, Run, Search, Study, StudyFolder
+from downpour.studies.backends import Train, accuracies_in
+from downpour.studies.plan import OnEpoch
 
 GRID = """\
 name = "small"
@@ -40,86 +50,165 @@ workers = 2
 split = ["random", "class"]
 aggregate = ["average", "first"]
 """
+SEARCH = """\
+name = "small"
+workers = 2
+epochs = 4
+
+[search]
+trials = 12
+pruner = { name = "median", startup_trials = 3 }
+learning_rate = { low = 0.0001, high = 1.0, log = true }
+batch_size = [16, 32]
+local_steps = { low = 1, high = 50 }
+"model_options.dropout" = { low = 0.0, high = 0.5 }
+model_options.width = [[8], [8, 8]]
+"""
+
+
+def grid_folder(path: Path, text: str = GRID) -> StudyFolder[Grid]:
+    """Name the folder of a grid."""
+    return StudyFolder(path / "small", Grid.from_toml(text))
+
+
+def search_folder(path: Path, text: str = SEARCH) -> StudyFolder[Search]:
+    """Name the folder of a search."""
+    return StudyFolder(path / "small", Search.from_toml(text))
 
 
 class Interruption(BaseException):
-    """As Ctrl-C: nobody catches it."""
+    """As Ctrl-C: nothing catches it."""
 
 
 @dataclass
-class FakeTrainer:
+class FakeBackend:
     """Trains in no time; `interrupted_at` are the calls that end with an interruption.
 
-    `hopeless` are cells that come to nothing, `wrong` those whose spec cannot be.
+    `hopeless` are the calls, or the names of runs, that fail; `wrong` those whose spec is invalid,
+    `unlucky` those whose workers die, `stolen` the calls whose run another client cancels. `late`
+    is how many epochs a run that should end goes on.
     """
 
     interrupted_at: set[int] = field(default_factory=set)
-    hopeless: set[str] = field(default_factory=set)
-    wrong: set[str] = field(default_factory=set)
-    trained: list[str] = field(default_factory=list)
+    hopeless: set[int | str] = field(default_factory=set)
+    wrong: set[int | str] = field(default_factory=set)
+    unlucky: set[int | str] = field(default_factory=set)
+    stolen: set[int | str] = field(default_factory=set)
+    late: int = 0
+    trained: list[Run] = field(default_factory=list)
+    epochs: int = 0
+    starts: int = 0
     calls: int = 0
 
-    def check(self, grid: Grid) -> None:
-        """Every grid will do."""
-        assert grid.cells
+    @property
+    def names(self) -> list[str]:
+        """Name the runs that were trained."""
+        return [run.name for run in self.trained]
 
-    def train(self, cell: Cell, on_status: OnStatus) -> bytes:
-        """Make a record up, or be interrupted."""
+    def check(self, study: Study) -> None:
+        """Accept every study."""
+        assert next(study.samples())
+
+    @contextmanager
+    def start(self, study: Study) -> Iterator[Train]:
+        """Start nothing."""
+        assert study.name
+        self.starts += 1
+        yield self.train
+
+    def train(self, run: Run, on_status: OnStatus, on_epoch: OnEpoch | None) -> bytes:
+        """Make a record up, or be interrupted in the middle of it."""
         self.calls += 1
         on_status(Status(change=1))
         if self.calls in self.interrupted_at:
             raise Interruption
-        self.trained.append(cell.id)
-        wrong = cell.id in self.wrong
-        return record_of(cell, failed=wrong or cell.id in self.hopeless, wrong=wrong)
+        wrong, unlucky = self._is(self.wrong, run), self._is(self.unlucky, run)
+        failed = wrong or unlucky or self._is(self.hopeless, run)
+        stolen = self._is(self.stolen, run)
+        lines: list[str] = []
+        left: float = math.inf
+        for line in lines_of(run, failed=failed, wrong=wrong, lost=unlucky):
+            lines.append(line)
+            for epoch, accuracy in accuracies_in([line]):
+                self.epochs += 1
+                left = min(left - 1, self.late) if left < math.inf else left
+                if left == math.inf and on_epoch is not None and on_epoch(epoch, accuracy):
+                    left = self.late
+            if left <= 0 or (stolen and len(lines) == 3):
+                lines.append(json.dumps({"at": 99.0, **to_fields(Cancelled(reason="cancelled"))}))
+                break
+        if not stolen:
+            self.trained.append(run)
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    def _is(self, chosen: set[int | str], run: Run) -> bool:
+        return not chosen.isdisjoint({self.calls, run.name})
 
 
 class Silence:
     """A watcher that does not look."""
 
-    def begins(self, cell: Cell, missing: object) -> None:
+    def begins(self, run: Run, progress: object) -> None:
         """Nothing."""
 
     def shows(self, status: Status) -> None:
         """Nothing."""
 
-    def ends(self, cell: Cell, summary: Summary) -> None:
+    def ends(self, ended: EndedRun, progress: object) -> None:
         """Nothing."""
 
 
-def record_of(
-    cell: Cell, *, failed: bool = False, wrong: bool = False, lost: bool = False
-) -> bytes:
-    """Write the record of a cell: accuracies drawn from its identity, seconds from its workers.
+def final_accuracy(run: Run) -> float:
+    """Say how good a run of a search becomes."""
+    far = (math.log10(run.spec.learning_rate / 0.03) / 4) ** 2
+    return 0.9 - 0.5 * far - (0.05 if run.spec.batch_size == 16 else 0.0)
+
+
+def lines_of(
+    run: Run, *, failed: bool = False, wrong: bool = False, lost: bool = False
+) -> list[str]:
+    """Write the lines of a run's record; a search's accuracies come near the final one."""
+    lines = record_of(run, failed=failed, wrong=wrong, lost=lost).decode().splitlines()
+    if run.number is None:
+        return lines
+    facts = [json.loads(line) for line in lines]
+    for fact in facts:
+        if fact["kind"] == "evaluated":
+            fact["accuracy"] = final_accuracy(run) * (1 - 0.5 ** (fact["round"] + 1))
+    return [json.dumps(fact) for fact in facts]
+
+
+def record_of(run: Run, *, failed: bool = False, wrong: bool = False, lost: bool = False) -> bytes:
+    """Write the record of a run: accuracies drawn from its identity, seconds from its workers.
 
     One that failed did so with an attempt that diverged, or whose worker was `lost`.
     """
-    facts: list[tuple[float, Fact]] = [(0.0, _submitted(cell)), (0.5, _prepared(cell))]
+    facts: list[tuple[float, Fact]] = [(0.0, _submitted(run)), (0.5, _prepared(run))]
     if failed:
         if not wrong:
             facts.append((1.0, _attempt_failed("lost" if lost else "non_finite")))
         facts.append((1.0, Failed(reason="no luck", asked_wrongly=wrong)))
     else:
-        for number in range(cell.spec.epochs):
-            facts += _round(cell, number)
+        for number in range(run.spec.epochs):
+            facts += _round(run, number)
         end = facts[-1][0] + 0.1
         facts.append((end, Finished(file="model.safetensors", total_seconds=end)))
     lines = (json.dumps({"at": at, **to_fields(fact)}) for at, fact in facts)
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _submitted(cell: Cell) -> Submitted:
+def _submitted(run: Run) -> Submitted:
     return Submitted(
-        experiment=f"{cell.spec.name}-{cell.id}",
-        name=cell.spec.name,
-        spec=cell.spec.model_dump(mode="json"),
+        experiment=f"{run.spec.name}-{run.id}",
+        name=run.spec.name,
+        spec=run.spec.model_dump(mode="json"),
         version="0",
-        shards=cell.spec.shards or 0,
+        shards=run.spec.shards or 0,
     )
 
 
-def _prepared(cell: Cell) -> Prepared:
-    shards = cell.spec.shards or 1
+def _prepared(run: Run) -> Prepared:
+    shards = run.spec.shards or 1
     return Prepared(
         train_samples=100,
         test_samples=20,
@@ -138,9 +227,9 @@ def _attempt_failed(failure: str) -> AttemptFailed:
     )
 
 
-def _round(cell: Cell, number: int) -> list[tuple[float, Fact]]:
-    drawn = random.Random(f"{cell.id} {number}")
-    workers, shards = cell.workers or 1, cell.spec.shards or 1
+def _round(run: Run, number: int) -> list[tuple[float, Fact]]:
+    drawn = random.Random(f"{run.id} {number}")
+    workers, shards = run.workers or 1, run.spec.shards or 1
     begin = 1.0 + 10.0 * number
     facts: list[tuple[float, Fact]] = []
     for shard in range(shards):

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from downpour.errors import SpecError
+from downpour.studies import Grid, StudyFolder
 from downpour.studies.detached import detach
-from downpour.studies.grid import Grid
-from downpour.studies.grid_folder import Folder
 from downpour.studies.lock import LOG_NAME, held, holder
 from tests.studies.conftest import GRID
 
@@ -47,7 +46,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def test_a_grid_that_is_being_run_is_not_begun_again(tmp_path: Path) -> None:
     """No process is started beside the one that holds the folder."""
-    folder = Folder(tmp_path / "small", Grid.from_toml(GRID))
+    folder = StudyFolder(tmp_path / "small", Grid.from_toml(GRID))
     folder.make()
     with held(folder.path), pytest.raises(SpecError, match="runs it already"):
         detach("experiment", folder, [])

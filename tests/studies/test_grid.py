@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.errors import SpecError
-from downpour.studies.grid import Grid
+from downpour.studies import Grid
 from tests.studies.conftest import GRID
 
 AXES: dict[str, list[Any]] = {
@@ -37,56 +37,56 @@ def grids(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(file=grids())
 def test_a_grid_has_every_combination_once(file: dict[str, Any]) -> None:
-    """As many cells as the lists' lengths and the trials multiply to, no two the same."""
+    """As many runs as the lists' lengths and the repetitions multiply to, no two the same."""
     grid = Grid.from_toml(tomli_w.dumps(file))
     lengths = [len(file[axis]) for axis in AXES if isinstance(file.get(axis), list)]
-    assert len(grid.points) == file["trials"] * math.prod(lengths)
-    assert len(grid.cells) == len(grid.points)
-    told = {(cell.spec.to_toml(), cell.workers) for cell in grid.cells.values()}
-    assert len(told) == len(grid.cells)
+    assert len(grid.places) == file["trials"] * math.prod(lengths)
+    assert len(grid.runs) == len(grid.places)
+    found = {(run.spec.to_toml(), run.workers) for run in grid.runs.values()}
+    assert len(found) == len(grid.runs)
 
 
 @given(file=grids())
 def test_a_full_picture_comes_first(file: dict[str, Any]) -> None:
-    """No setting is tried again before all have been tried, and each trial has its own seed."""
-    points = Grid.from_toml(tomli_w.dumps(file)).points
-    assert [point.trial for point in points] == sorted(point.trial for point in points)
-    assert all(point.cell.spec.seed == point.trial - 1 for point in points)
+    """No setting is run again before all have been run, and each repetition has its own seed."""
+    places = Grid.from_toml(tomli_w.dumps(file)).places
+    assert [place.repetition for place in places] == sorted(place.repetition for place in places)
+    assert all(place.run.spec.seed == place.repetition - 1 for place in places)
 
 
 @given(file=grids())
 def test_a_grid_that_was_written_down_is_the_same_grid(file: dict[str, Any]) -> None:
-    """What stands in the folder makes the same cells, and is itself a file to run."""
+    """What stands in the folder makes the same runs, and is itself a file to run."""
     grid = Grid.from_toml(tomli_w.dumps(file))
     again = Grid.from_toml(grid.to_toml())
     assert again == grid
-    assert list(again.cells) == list(grid.cells)
+    assert list(again.runs) == list(grid.runs)
 
 
 @given(file=grids(), data=st.data())
-def test_a_grid_grows_without_losing_cells(file: dict[str, Any], data: st.DataObject) -> None:
-    """More trials and another axis with the old value on it keep every cell that was there."""
+def test_a_grid_grows_without_losing_runs(file: dict[str, Any], data: st.DataObject) -> None:
+    """More repetitions and another axis with the old value on it keep every run that was there."""
     before = Grid.from_toml(tomli_w.dumps(file))
     grown = {**file, "trials": file["trials"] + data.draw(st.integers(0, 2))}
     if "optimizer" not in file:
         grown["optimizer"] = ["adam", "sgd"]
-    assert set(before.cells) <= set(Grid.from_toml(tomli_w.dumps(grown)).cells)
+    assert set(before.runs) <= set(Grid.from_toml(tomli_w.dumps(grown)).runs)
 
 
-def test_groups_share_what_both_ask_for() -> None:
-    """Two workers with random and average stand in both groups, and are run once."""
+def test_subgrids_share_what_both_ask_for() -> None:
+    """Two workers with random and average stand in both, and are run once."""
     grid = Grid.from_toml(GRID)
-    assert [group.axes for group in grid.groups] == [("workers",), ("split", "aggregate")]
-    assert len(grid.points) == 12
-    assert len(grid.cells) == 10
+    assert [subgrid.axes for subgrid in grid.subgrids] == [("workers",), ("split", "aggregate")]
+    assert len(grid.places) == 12
+    assert len(grid.runs) == 10
 
 
 def test_there_are_as_many_shards_as_workers_where_none_are_named() -> None:
     """As with `downpour run`; a number of shards that is named stays."""
     free = Grid.from_toml('name = "g"\nworkers = [1, 3]\n')
-    assert [cell.spec.shards for cell in free.cells.values()] == [1, 3]
+    assert [run.spec.shards for run in free.runs.values()] == [1, 3]
     fixed = Grid.from_toml('name = "g"\nworkers = [1, 3]\nshards = 4\n')
-    assert [cell.spec.shards for cell in fixed.cells.values()] == [4, 4]
+    assert [run.spec.shards for run in fixed.runs.values()] == [4, 4]
 
 
 def test_lists_by_nature_are_values_until_they_are_lists_of_lists() -> None:
@@ -94,12 +94,12 @@ def test_lists_by_nature_are_values_until_they_are_lists_of_lists() -> None:
     one = Grid.from_toml(
         'name="g"\nworkers=1\nbetas=[0.9, 0.99]\n[model_options]\nhidden = [8, 4]\n'
     )
-    assert one.groups[0].axes == ()
-    (cell,) = one.cells.values()
-    assert cell.spec.betas == (0.9, 0.99)
-    assert cell.spec.model_options == {"hidden": [8, 4]}
+    assert one.subgrids[0].axes == ()
+    (run,) = one.runs.values()
+    assert run.spec.betas == (0.9, 0.99)
+    assert run.spec.model_options == {"hidden": [8, 4]}
     several = Grid.from_toml('name="g"\nworkers=1\nbetas=[[0.9, 0.99]]\nmodel_options=[{}, {a=1}]')
-    assert several.groups[0].axes == ("betas", "model_options")
+    assert several.subgrids[0].axes == ("betas", "model_options")
 
 
 def test_axes_of_tables_come_last() -> None:
@@ -107,18 +107,18 @@ def test_axes_of_tables_come_last() -> None:
     text = 'name="g"\nworkers=1\nmodel_options=[{a=1}, {a=2}]\nsplit=["random", "class"]\n'
     grid = Grid.from_toml(text)
     again = Grid.from_toml(grid.to_toml())
-    assert again.groups[0].axes == grid.groups[0].axes == ("split", "model_options")
-    assert list(again.cells) == list(grid.cells)
+    assert again.subgrids[0].axes == grid.subgrids[0].axes == ("split", "model_options")
+    assert list(again.runs) == list(grid.runs)
 
 
-def test_a_cell_has_a_name_that_a_folder_may_have() -> None:
+def test_a_run_has_a_name_that_a_folder_may_have() -> None:
     """Readable, and safe whatever stands in the spec."""
     grid = Grid.from_toml('name = "g"\nworkers = 2\nsplit = "dirichlet(0.3)"\n')
-    (cell_id,) = grid.cells
-    assert cell_id.startswith("w2-dirichlet-0.3-average-s0-")
-    assert cell_id == next(iter(Grid.from_toml(grid.to_toml()).cells))
+    (name,) = grid.runs
+    assert name.startswith("w2-dirichlet-0.3-average-s0-")
+    assert name == next(iter(Grid.from_toml(grid.to_toml()).runs))
     without = Grid.from_toml('name = "g"\nshards = 3\n')
-    assert next(iter(without.cells)).startswith("n3-random-")
+    assert next(iter(without.runs)).startswith("n3-random-")
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_a_cell_has_a_name_that_a_folder_may_have() -> None:
         ("workers = true", "workers = True: must be a whole number"),
         ("trials = [1, 2]", "trials = [1, 2]: must be a whole number from 1 to 10000"),
         ("trials = 0", "trials = 0: must be a whole number"),
-        ("seed = [1, 2]", "seed = [1, 2]: must be one value; each trial adds one to the seed"),
+        ("seed = [1, 2]", "seed = [1, 2]: must be one value; each repetition adds one to the seed"),
         ("experiment = 3", "experiment = 3: must be tables: [[experiment]], once for each"),
         ("[[experiment]]\nname = 'a b'", "name = 'a b': must be 1 to 64 letters"),
         ("[[experiment]]\nname='a'\n[[experiment]]\nname='a'", "experiment.name = ['a', 'a']: "),
         ("seed = 9223372036854775807\ntrials = 2", "seed = 9223372036854775808: must be"),
         ("split =", "TOML = "),
-        (f"trials=10000\nepochs={list(range(1, 12))}", "trials = 10000: makes 110000 cells"),
+        (f"trials=10000\nepochs={list(range(1, 12))}", "trials = 10000: makes 110000 runs"),
     ],
 )
 def test_a_mistake_is_one_line(text: str, line: str) -> None:
@@ -162,7 +162,7 @@ def test_a_mistake_is_one_line(text: str, line: str) -> None:
 
 
 def test_a_name_and_a_size_must_be_given() -> None:
-    """The results need a name; without workers or shards nobody knows what to cut into."""
+    """The results need a name; workers or shards say into how many parts to cut."""
     with pytest.raises(SpecError, match="name"):
         Grid.from_toml("workers = 1")
     with pytest.raises(SpecError, match="workers = None: must be given, or shards"):

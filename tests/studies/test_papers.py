@@ -10,11 +10,8 @@ import pytest
 
 from downpour.datasets import open_prepared, prepare
 from downpour.errors import SpecError
-from downpour.studies.grid import Grid
-from downpour.studies.grid_backends import Embedded
-from downpour.studies.grid_folder import Folder
-from downpour.studies.grid_runner import run_missing
-from tests.studies.conftest import FakeTrainer, Silence
+from downpour.studies import Embedded, Grid, StudyFolder, grid_results, run_study
+from tests.studies.conftest import FakeBackend, Silence
 
 PAPERS = Path(__file__).parents[2] / "examples" / "papers"
 
@@ -22,12 +19,12 @@ PAPERS = Path(__file__).parents[2] / "examples" / "papers"
 def test_both_experiments_of_ece751_are_there() -> None:
     """Four numbers of workers, and three splits by three aggregations with ten; one is in both."""
     grid = Grid.from_toml((PAPERS / "ece751.toml").read_text("utf-8"))
-    workers, splits = grid.groups
+    workers, splits = grid.subgrids
     assert list(workers.settings()) == [(1,), (3,), (7,), (10,)]
     assert len(list(splits.settings())) == 9
-    assert len(grid.cells) == 12 * 10
-    assert {cell.spec.epochs for cell in grid.cells.values()} == {5}
-    assert all(cell.spec.shards == cell.workers for cell in grid.cells.values())
+    assert len(grid.runs) == 12 * 10
+    assert {run.spec.epochs for run in grid.runs.values()} == {5}
+    assert all(run.spec.shards == run.workers for run in grid.runs.values())
 
 
 def test_what_was_published_stands_beside_ours(
@@ -35,8 +32,8 @@ def test_what_was_published_stands_beside_ours(
 ) -> None:
     """The script runs on a grid that is done: a line for each published number, eight figures."""
     text = (PAPERS / "ece751.toml").read_text("utf-8").replace("trials = 10", "trials = 1")
-    folder = Folder(tmp_path / "ece751", Grid.from_toml(text))
-    run_missing(folder, FakeTrainer(), Silence())
+    folder = StudyFolder(tmp_path / "ece751", Grid.from_toml(text))
+    run_study(folder, FakeBackend(), Silence())
     monkeypatch.syspath_prepend(str(PAPERS))
     monkeypatch.setattr(sys, "argv", ["ece751.py", str(folder.path)])
     import ece751  # type: ignore[import-not-found]
@@ -51,7 +48,7 @@ def test_what_was_published_stands_beside_ours(
     assert len(figures) == 8
     shown = ["as published" in figure.read_text("utf-8") for figure in figures]
     assert shown == [True] * 6 + [False] * 2
-    study = folder.study()
+    study = grid_results(folder)
     for number, drawn in enumerate((ece751.by_workers, ece751.final_accuracies)):
         axis = drawn(study).axes[0]
         low, high = axis.get_ylim()
@@ -61,17 +58,17 @@ def test_what_was_published_stands_beside_ours(
 
 
 def test_lerats_setups_are_there() -> None:
-    """Each network as one process with two threads, and as two with one each; every trial."""
+    """Each network as one process with two threads, and as two with one each; every repetition."""
     grid = Grid.from_toml((PAPERS / "lerat.toml").read_text("utf-8"))
     asked = [
-        (cell.spec.model, cell.spec.dataset_options["images"], cell.workers, cell.spec.threads)
-        for cell in grid.cells.values()
+        (run.spec.model, run.spec.dataset_options["images"], run.workers, run.spec.threads)
+        for run in grid.runs.values()
     ]
     networks = ("alexnet", 192), ("vgg16", 48)
     assert asked == 3 * [(*network, *setup) for network in networks for setup in ((1, 2), (2, 1))]
-    for cell in grid.cells.values():
-        assert cell.spec.shards == cell.workers
-        assert (cell.spec.batch_size, cell.spec.image_size) == (8, 224)
+    for run in grid.runs.values():
+        assert run.spec.shards == run.workers
+        assert (run.spec.batch_size, run.spec.image_size) == (8, 224)
 
 
 def test_lerats_pictures_are_prepared_as_the_paper_does(
@@ -87,7 +84,7 @@ def test_lerats_pictures_are_prepared_as_the_paper_does(
     assert (pictures != lerat.fire_and_smoke(images=6, seed=1)[0]).any()
     assert list(classes) == [0, 1, 2, 0, 1, 2]
     grid = Grid.from_toml((PAPERS / "lerat.toml").read_text("utf-8"))
-    spec = next(iter(grid.cells.values())).spec.replace(dataset_options={"images": 6})
+    spec = next(iter(grid.runs.values())).spec.replace(dataset_options={"images": 6})
     facts = open_prepared(tmp_path, prepare(spec, tmp_path)).facts
     assert (facts.train_samples, facts.sample_shape, facts.classes) == (6, (3, 224, 224), 3)
     with pytest.raises(SpecError, match="images must be at least 3"):
@@ -95,12 +92,12 @@ def test_lerats_pictures_are_prepared_as_the_paper_does(
 
 
 def test_convlstms_questions_are_there() -> None:
-    """Both networks by workers, by shards and by batches; what two groups ask for is run once."""
+    """Both networks by workers, by shards and by batches; what two subgrids ask for is run once."""
     grid = Grid.from_toml((PAPERS / "convlstm.toml").read_text("utf-8"))
-    assert [group.name for group in grid.groups] == ["workers", "shards", "batches"]
-    assert len(grid.cells) == 2 * (4 + 2 + 2) * 3
-    assert {cell.spec.image_size for cell in grid.cells.values()} == {50}
-    assert {cell.workers for cell in grid.cells.values() if cell.spec.shards == 32} == {2}
+    assert [subgrid.name for subgrid in grid.subgrids] == ["workers", "shards", "batches"]
+    assert len(grid.runs) == 2 * (4 + 2 + 2) * 3
+    assert {run.spec.image_size for run in grid.runs.values()} == {50}
+    assert {run.workers for run in grid.runs.values() if run.spec.shards == 32} == {2}
 
 
 def test_measured_and_simulated_times_stand_beside_each_other(
@@ -108,8 +105,8 @@ def test_measured_and_simulated_times_stand_beside_each_other(
 ) -> None:
     """The script prints a line for each number of workers, though no machine had 32 of them."""
     text = (PAPERS / "convlstm.toml").read_text("utf-8").replace("trials = 3", "trials = 1")
-    folder = Folder(tmp_path / "convlstm", Grid.from_toml(text))
-    run_missing(folder, FakeTrainer(), Silence())
+    folder = StudyFolder(tmp_path / "convlstm", Grid.from_toml(text))
+    run_study(folder, FakeBackend(), Silence())
     monkeypatch.syspath_prepend(str(PAPERS))
     monkeypatch.setattr(sys, "argv", ["convlstm.py", str(folder.path)])
     import convlstm  # type: ignore[import-not-found]
@@ -137,9 +134,9 @@ def test_two_threads_and_two_processes_leave_their_traces(
     text = (PAPERS / "lerat.toml").read_text("utf-8").replace("trials = 3", "trials = 1")
     text = text.replace("epochs = 3", "epochs = 2").replace("images = 192", "images = 48")
     alexnet, _, _ = text.partition('[[experiment]]\nname = "vgg16-one-process"')
-    folder = Folder(tmp_path / "lerat", Grid.from_toml(alexnet))
-    run_missing(folder, Embedded(tmp_path / "shared"), Silence())
-    for group, processes in zip(folder.study().groups, (1, 2), strict=True):
+    folder = StudyFolder(tmp_path / "lerat", Grid.from_toml(alexnet))
+    run_study(folder, Embedded(tmp_path / "shared"), Silence())
+    for group, processes in zip(grid_results(folder).groups, (1, 2), strict=True):
         samples = group.runs[0].resources
         assert len({sample.worker for sample in samples}) == processes
         assert all(sample.memory_bytes > 57_000_000 * 4 for sample in samples)

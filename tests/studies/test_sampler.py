@@ -1,18 +1,18 @@
-"""What is tried next follows from the seed, the trial's number, and what came of those before."""
+"""What is tried next follows from the seed, the run's number, and what came of those before."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from downpour.reports.tuned import Trial
+from downpour.reports.search_result import SearchRun
+from downpour.studies import Search
 from downpour.studies.sampler import Sampler, Values
-from downpour.studies.search import Search
-from tests.studies.searching import SEARCH, search_of
+from tests.studies.conftest import SEARCH
 
 
-def trial(number: int, values: Values, accuracy: float | None) -> Trial:
-    """Make a trial that finished, or failed where it has no accuracy."""
-    return Trial(
+def run_of(number: int, values: Values, accuracy: float | None) -> SearchRun:
+    """Make a run that finished, or failed where it has no accuracy."""
+    return SearchRun(
         number=number,
         values=values,
         state="failed" if accuracy is None else "finished",
@@ -26,24 +26,24 @@ def trial(number: int, values: Values, accuracy: float | None) -> Trial:
 
 
 def proposals(search: Search, count: int = 4) -> list[Values]:
-    """Return what is proposed when every trial comes to the same."""
+    """Return what is proposed when every run has the same accuracy."""
     sampler = Sampler(search)
     found = []
     for number in range(1, count + 1):
         found.append(sampler.propose(number))
-        sampler.learn(trial(number, found[-1], 0.5))
+        sampler.learn(run_of(number, found[-1], 0.5))
     return found
 
 
 def test_a_proposal_follows_from_the_seed_and_the_number() -> None:
     """Another seed, or another number, is another proposal; all are of the search."""
-    search = search_of()
+    search = Search.from_toml(SEARCH)
     assert proposals(search) == proposals(search)
-    other = search_of(SEARCH.replace("trials = 12", "trials = 12\nseed = 1"))
+    other = Search.from_toml(SEARCH.replace("trials = 12", "trials = 12\nseed = 1"))
     assert proposals(search) != proposals(other)
     found = proposals(search)
     assert len({str(values) for values in found}) == len(found)
-    assert all(search.has(values) for values in found)
+    assert all(search.allows(values) for values in found)
     assert isinstance(found[0]["local_steps"], int)
 
 
@@ -52,46 +52,48 @@ def test_a_proposal_does_not_follow_from_the_order_of_lines() -> None:
     lines = SEARCH.splitlines()
     turned = "\n".join([*lines[:-5], *reversed(lines[-5:])])
     assert turned != SEARCH
-    assert proposals(search_of(turned)) == proposals(search_of())
-    assert proposals(search_of(search_of().to_toml())) == proposals(search_of())
+    assert proposals(Search.from_toml(turned)) == proposals(Search.from_toml(SEARCH))
+    assert proposals(Search.from_toml(Search.from_toml(SEARCH).to_toml())) == proposals(
+        Search.from_toml(SEARCH)
+    )
 
 
 def test_a_sampler_that_was_told_goes_on_as_one_that_was_there() -> None:
-    """The trials of an earlier run are as good as its own."""
-    search = search_of()
+    """The runs of an earlier process are as good as its own."""
+    search = Search.from_toml(SEARCH)
     there, told = Sampler(search), Sampler(search)
     for number in range(1, 14):
         values = there.propose(number)
         accuracy = None if number == 2 else 0.5 + 0.01 * number
         if accuracy is not None:
             there.is_hopeless(1, accuracy)
-        there.learn(trial(number, values, accuracy))
-        told.relive(trial(number, values, accuracy))
+        there.learn(run_of(number, values, accuracy))
+        told.restore(run_of(number, values, accuracy))
     assert there.propose(14) == told.propose(14)
 
 
-def test_a_trial_of_bad_luck_says_nothing_about_its_values() -> None:
+def test_a_run_of_bad_luck_says_nothing_about_its_values() -> None:
     """What is proposed after it is what would be had it not been tried."""
-    search = search_of()
+    search = Search.from_toml(SEARCH)
     unlucky, without = Sampler(search), Sampler(search)
     for number in range(1, 14):
         values = unlucky.propose(number)
         without.repeat(values)
-        good = trial(number, values, 0.5 + 0.01 * number)
+        good = run_of(number, values, 0.5 + 0.01 * number)
         unlucky.learn(good)
         without.learn(good)
     unlucky.repeat(values)
-    unlucky.learn(replace(trial(14, values, None), to_repeat=True))
+    unlucky.learn(replace(run_of(14, values, None), to_repeat=True))
     assert unlucky.propose(15) == without.propose(15)
 
 
-def test_a_trial_that_failed_counts_as_one_that_learned_nothing() -> None:
+def test_a_run_that_failed_counts_as_one_that_learned_nothing() -> None:
     """What is proposed after it is what would be after an accuracy of 0."""
-    search = search_of()
+    search = Search.from_toml(SEARCH)
     failed, useless = Sampler(search), Sampler(search)
     for number in range(1, 21):
         values = failed.propose(number)
         assert useless.propose(number) == values
         fails = values["learning_rate"] > 0.1
-        failed.learn(trial(number, values, None if fails else 0.8))
-        useless.learn(trial(number, values, 0.0 if fails else 0.8))
+        failed.learn(run_of(number, values, None if fails else 0.8))
+        useless.learn(run_of(number, values, 0.0 if fails else 0.8))

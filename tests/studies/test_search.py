@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from downpour.errors import SpecError
+from downpour.studies import Search
 from downpour.studies.axis import Choices, Range
 from downpour.studies.pruner import Pruner
-from downpour.studies.search import Search
-from tests.studies.searching import SEARCH, search_of
+from tests.studies.conftest import SEARCH
 
 PLAIN = 'name = "s"\nworkers = 2\n'
 RATE = "learning_rate = { low = 0.1, high = 0.2 }\n"
@@ -16,7 +16,7 @@ RATE = "learning_rate = { low = 0.1, high = 0.2 }\n"
 
 def test_ranges_lists_and_options_are_read() -> None:
     """A range is whole where its field is; an option stands with or without quotes."""
-    search = search_of()
+    search = Search.from_toml(SEARCH)
     assert search.axes == {
         "learning_rate": Range(0.0001, 1.0, log=True, whole=False),
         "batch_size": Choices((16, 32)),
@@ -24,22 +24,24 @@ def test_ranges_lists_and_options_are_read() -> None:
         "model_options.dropout": Range(0.0, 0.5, log=False, whole=False),
         "model_options.width": Choices(([8], [8, 8])),
     }
-    assert (search.trials, search.seed) == (12, 0)
+    assert (search.asked, search.seed) == (12, 0)
     assert search.pruner == Pruner(name="median", startup_trials=3)
 
 
 def test_a_search_is_written_as_it_is_read() -> None:
     """With every field; so what lies in the folder can itself be run."""
     for pruner in ("median", "halving", "none"):
-        search = search_of(SEARCH.replace("median", pruner).replace(", startup_trials = 3", ""))
+        search = Search.from_toml(
+            SEARCH.replace("median", pruner).replace(", startup_trials = 3", "")
+        )
         assert Search.from_toml(search.to_toml()) == search
         assert "momentum = 0.9" in search.to_toml()
         assert search.to_toml().count("learning_rate") == 1  # the spec's own is not used
 
 
-def test_a_trials_values_can_be_read_from_its_spec() -> None:
+def test_a_runs_values_can_be_read_from_its_spec() -> None:
     """Numbers come back exactly, options too; the spec keeps what is not searched."""
-    search = search_of(SEARCH.replace("[search]", "[model_options]\ndepth = 3\n\n[search]"))
+    search = Search.from_toml(SEARCH.replace("[search]", "[model_options]\ndepth = 3\n\n[search]"))
     values = {
         "learning_rate": 0.1 + 0.2,
         "batch_size": 32,
@@ -47,13 +49,13 @@ def test_a_trials_values_can_be_read_from_its_spec() -> None:
         "model_options.dropout": 0.0,
         "model_options.width": [8, 8],
     }
-    spec = search.cell(values).spec
+    spec = search.run(values).spec
     assert search.values_of(spec) == values
-    assert search.has(values)
+    assert search.allows(values)
     assert spec.model_options["depth"] == 3
-    assert not search.has({**values, "batch_size": 64})
-    assert not search.has({**values, "learning_rate": 2.0})
-    assert not search.has({})
+    assert not search.allows({**values, "batch_size": 64})
+    assert not search.allows({**values, "learning_rate": 2.0})
+    assert not search.allows({})
 
 
 def test_any_field_that_changes_what_is_learned_may_be_searched() -> None:
@@ -63,8 +65,8 @@ def test_any_field_that_changes_what_is_learned_may_be_searched() -> None:
         "betas = [[0.9, 0.99], [0.8, 0.99]]\nmodel_options = [{ hidden = [8] }, {}]\n"
         "epochs = { low = 1, high = 64, log = true }\n"
     )
-    search = search_of('name = "s"\n' + text)
-    assert len(list(search.corners())) == 2**6
+    search = Search.from_toml('name = "s"\n' + text)
+    assert len(list(search.samples())) == 2**6
     assert search.axes["epochs"] == Range(1, 64, log=True, whole=True)
 
 
@@ -125,13 +127,13 @@ def test_a_mistake_is_told_in_a_line_that_names_the_field(text: str, line: str) 
 
 
 def test_which_search_goes_on_with_which() -> None:
-    """More trials or workers change nothing; values, seed and pruner do."""
-    search = search_of()
-    assert search.is_continued_by(search_of(SEARCH.replace("trials = 12", "trials = 3")))
+    """More runs or workers change nothing; values, seed and pruner do."""
+    search = Search.from_toml(SEARCH)
+    assert Search.from_toml(SEARCH.replace("trials = 12", "trials = 3")).takes_over(search)
     for old, new in [("16, 32", "16"), ('"median"', '"median", min_epochs = 2'), ("0.5", "0.6")]:
-        assert not search.is_continued_by(search_of(SEARCH.replace(old, new)))
+        assert not Search.from_toml(SEARCH.replace(old, new)).takes_over(search)
     more = SEARCH.replace("workers = 2", "workers = 3")
-    assert not search.is_continued_by(search_of(more))  # for the workers are the shards
+    assert not Search.from_toml(more).takes_over(search)  # for the workers are the shards
     shards = "epochs = 4\nshards = 2"
-    fixed = search_of(SEARCH.replace("epochs = 4", shards))
-    assert fixed.is_continued_by(search_of(more.replace("epochs = 4", shards)))
+    fixed = Search.from_toml(SEARCH.replace("epochs = 4", shards))
+    assert fixed.takes_over(Search.from_toml(more.replace("epochs = 4", shards)))

@@ -1,4 +1,4 @@
-"""A run at a manager elsewhere is found again by who comes after one that was killed."""
+"""A run at a manager elsewhere is found again after the process that submitted it was killed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from downpour.errors import SpecError, Unreachable
 from downpour.launchers import LocalCluster
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
-from downpour.studies.grid import Grid
-from downpour.studies.grid_folder import Folder
+from downpour.studies import Grid, read_folder
 from downpour.studies.lock import holder
 from downpour.studies.submission import submitted
 from tests.studies.conftest import Interruption
 from tests.studies.test_detached import COMMAND, wait_for
 
-FIRST, SECOND = Grid.from_toml('name = "g"\nshards = 1\nbatch_size = [16, 32]').cells.values()
+FIRST, SECOND = Grid.from_toml('name = "g"\nshards = 1\nbatch_size = [16, 32]').runs.values()
 
 
 class Severed(Client):
     """A client whose network is gone when it comes to cancelling; as good as killed."""
 
     def cancel(self, experiment: str) -> None:
-        """Reach nobody."""
+        """Reach no manager."""
         raise Unreachable(experiment, "the network is gone")
 
 
@@ -49,7 +48,7 @@ def client(address: str) -> Iterator[Client]:
 
 
 def begun_and_killed(address: str, note: Path) -> str:
-    """Submit the first cell and be gone; returns its experiment, which goes on."""
+    """Submit the first run and be gone; returns its experiment, which goes on."""
     with (
         Severed(address) as severed,
         pytest.raises(Interruption),
@@ -85,10 +84,10 @@ def test_what_is_interrupted_is_cancelled(client: Client, tmp_path: Path) -> Non
     assert not note.exists()
 
 
-def test_what_came_to_nothing_meanwhile_begins_anew(
+def test_what_ended_without_a_model_begins_anew(
     address: str, client: Client, tmp_path: Path
 ) -> None:
-    """Somebody else may have cancelled it."""
+    """Another client may have cancelled it."""
     note = tmp_path / "request.json"
     first = begun_and_killed(address, note)
     client.cancel(first)
@@ -99,7 +98,7 @@ def test_what_came_to_nothing_meanwhile_begins_anew(
 def test_what_is_not_wanted_any_more_is_cancelled(
     address: str, client: Client, tmp_path: Path
 ) -> None:
-    """The file of the grid has changed, and another cell comes first."""
+    """The file of the grid has changed, and another run comes first."""
     note = tmp_path / "request.json"
     first = begun_and_killed(address, note)
     with submitted(client, SECOND, note) as other:
@@ -129,7 +128,7 @@ def test_a_note_that_cannot_be_written_is_told(client: Client, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_grid_that_was_killed_goes_on_with_what_its_manager_trains(tmp_path: Path) -> None:
-    """Nothing is trained twice, although nobody could cancel it."""
+    """Nothing is trained twice, although nothing could cancel it."""
     file, out = tmp_path / "quick.toml", tmp_path / "out"
     file.write_text('name = "quick"\nshards = 2\nepochs = 40\ntrain_limit = 400\n')
     with (
@@ -141,8 +140,8 @@ def test_a_grid_that_was_killed_goes_on_with_what_its_manager_trains(tmp_path: P
             wait_for(lambda: bool(client.experiments()))
             os.kill(killed.pid, signal.SIGKILL)
         wait_for(lambda: holder(out) is None)
-        assert not Folder.read(out).summaries()
+        assert not read_folder(out, Grid).ended()
         subprocess.run(words, check=True, capture_output=True)
         ((experiment, state),) = states(client).items()
-    (summary,) = Folder.read(out).summaries().values()
-    assert (summary.experiment, state) == (experiment, "finished")
+    (ended,) = read_folder(out, Grid).ended()
+    assert (ended.summary.experiment, state) == (experiment, "finished")

@@ -15,6 +15,7 @@ from downpour.cli import (
     experiment,
     ping,
     predictor,
+    report,
     run,
     simulate,
     tune,
@@ -53,7 +54,7 @@ def _downpour(
 
 app.command("run", cls=Command)(run.run)
 app.command("experiment", cls=Command)(experiment.experiment)
-app.command("report", cls=Command)(experiment.report)
+app.command("report", cls=Command)(report.report)
 app.command("tune", cls=Command)(tune.tune)
 app.command("manager", cls=Command)(cluster.manager)
 app.command("worker", cls=Command)(cluster.worker)

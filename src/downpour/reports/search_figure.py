@@ -1,6 +1,6 @@
-"""One figure of a search: accuracy trial by trial with the best so far, and against each field.
+"""One figure of a search: accuracy run by run with the best so far, and against each field.
 
-A pruned trial is drawn at the accuracy that it had when it was ended; one that failed has none, and
+A pruned run is drawn at the accuracy that it had when it was ended; one that failed has none, and
 stands at the foot. Nothing here writes a file.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from downpour.reports.search_result import SearchField, SearchResult, SearchRun
 from downpour.reports.study import label
 from downpour.reports.style import (
     LIGHT,
@@ -18,7 +19,6 @@ from downpour.reports.style import (
     styled,
     turned_where_crowded,
 )
-from downpour.reports.tuned import Field, Trial, Tuned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,28 +39,28 @@ _LOOKS: dict[str, dict[str, Any]] = {
 }
 _MARK_POINTS_SQUARED = 16
 
-Place = Callable[[Trial], float]
+Place = Callable[[SearchRun], float]
 
 
-def search_figure(tuned: Tuned) -> Figure:
-    """Draw the panels; some trial has an accuracy."""
+def search_figure(search: SearchResult) -> Figure:
+    """Draw the panels; some run has an accuracy."""
     from matplotlib.figure import Figure
 
-    rows = -(-len(tuned.fields) // _COLUMNS)
+    rows = -(-len(search.fields) // _COLUMNS)
     height = _PANEL_INCHES * (1 + rows) + _LEGEND_INCHES
     with styled("search"):
         figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
         grid = figure.add_gridspec(1 + rows, _COLUMNS)
         first = figure.add_subplot(grid[0, :])
-        _draw_trials(first, tuned, lambda trial: trial.number)
-        _draw_best(first, tuned)
-        first.set_xlabel("trial")
+        _draw_runs(first, search, lambda run: run.number)
+        _draw_best(first, search)
+        first.set_xlabel("run")
         first.set_ylabel("test accuracy, %")
         count_from_one(first)
-        for place, field in enumerate(tuned.fields):
+        for place, field in enumerate(search.fields):
             row, column = divmod(place, _COLUMNS)
             axis = figure.add_subplot(grid[1 + row, column], sharey=first)
-            _draw_field(axis, tuned, field)
+            _draw_field(axis, search, field)
             if column == 0:
                 axis.set_ylabel("test accuracy, %")
             else:
@@ -69,18 +69,18 @@ def search_figure(tuned: Tuned) -> Figure:
     return figure
 
 
-def _draw_field(axis: Axes, tuned: Tuned, field: Field) -> None:
+def _draw_field(axis: Axes, search: SearchResult, field: SearchField) -> None:
     """Draw accuracy against one field: at its number, or above the name of its choice."""
     axis.set_xlabel(field.words)
     if field.choices is None:
         if field.log:
             in_decades(axis)
-        _draw_trials(axis, tuned, lambda trial: float(trial.values[field.name]))
+        _draw_runs(axis, search, lambda run: float(run.values[field.name]))
         if field.log:
             _keep_ticks_apart(axis)
         return
     choices = list(field.choices)
-    _draw_trials(axis, tuned, lambda trial: choices.index(trial.values[field.name]))
+    _draw_runs(axis, search, lambda run: choices.index(run.values[field.name]))
     names = [label(choice) for choice in choices]
     axis.set_xticks(range(len(choices)), names, **turned_where_crowded(names, _AXIS_INCHES))
     axis.set_xlim(-_ROOM, len(choices) - 1 + _ROOM)
@@ -96,33 +96,33 @@ def _keep_ticks_apart(axis: Axes) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _draw_trials(axis: Axes, tuned: Tuned, place: Place) -> None:
-    """Draw a mark for each trial that has an accuracy, the best on top."""
-    kinds: dict[str, list[Trial]] = {"finished": [], "pruned": [], "best": []}
-    for trial in tuned.trials:
-        kind: str = "best" if trial is tuned.best else trial.state
-        if kind in kinds and trial.accuracy is not None:
-            kinds[kind].append(trial)
-    for kind, trials in kinds.items():
-        if trials:
-            heights = [100 * (trial.accuracy or 0.0) for trial in trials]
-            across = [place(trial) for trial in trials]
+def _draw_runs(axis: Axes, search: SearchResult, place: Place) -> None:
+    """Draw a mark for each run that has an accuracy, the best on top."""
+    kinds: dict[str, list[SearchRun]] = {"finished": [], "pruned": [], "best": []}
+    for run in search.runs:
+        kind: str = "best" if run is search.best else run.state
+        if kind in kinds and run.accuracy is not None:
+            kinds[kind].append(run)
+    for kind, runs in kinds.items():
+        if runs:
+            heights = [100 * (run.accuracy or 0.0) for run in runs]
+            across = [place(run) for run in runs]
             look = {"s": _MARK_POINTS_SQUARED, "label": kind, "zorder": 3, **_LOOKS[kind]}
             axis.scatter(across, heights, **look)
-    _draw_failed(axis, tuned, place)
+    _draw_failed(axis, search, place)
 
 
-def _draw_best(axis: Axes, tuned: Tuned) -> None:
-    so_far = tuned.best_so_far
+def _draw_best(axis: Axes, search: SearchResult) -> None:
+    so_far = search.best_so_far
     if so_far:
         heights = [100 * accuracy for _, accuracy in so_far]
         look: dict[str, Any] = {"color": LIGHT["series-2"], "linewidth": 1.2}
         axis.step([n for n, _ in so_far], heights, where="post", label="best so far", **look)
 
 
-def _draw_failed(axis: Axes, tuned: Tuned, place: Place) -> None:
+def _draw_failed(axis: Axes, search: SearchResult, place: Place) -> None:
     """Draw what failed at the foot, and make room for it at its place."""
-    across = [place(trial) for trial in tuned.trials if trial.state == "failed"]
+    across = [place(run) for run in search.runs if run.state == "failed"]
     if across:
         foot: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "clip_on": False}
         look = {"s": _MARK_POINTS_SQUARED, "label": "failed", "zorder": 3, **_LOOKS["failed"]}

@@ -21,7 +21,7 @@ from downpour.reports import study, summary
 from downpour.reports.mitigation import Stragglers
 from downpour.reports.mixture import mixture_of
 from downpour.reports.result import Result
-from downpour.reports.tuned import Tuned
+from downpour.reports.search_result import SearchResult
 from downpour.text import one_line
 
 NOTHING = "-"
@@ -114,21 +114,21 @@ def study_table(group: study.Group) -> RenderableType:
     return Group(Text(one_line(group.name), style="bold"), _table(columns))
 
 
-def tuned_table(tuned: Tuned) -> RenderableType:
-    """Show the trials of a search: their values, how good they were, and after how many epochs."""
-    trials, best = tuned.trials, tuned.best
-    columns: list[Column] = [("trial", [str(trial.number) for trial in trials])]
-    for field in tuned.fields:
-        values = [shortened(trial.values[field.name]) for trial in trials]
+def search_table(search: SearchResult) -> RenderableType:
+    """Show the runs of a search: their values, how good they were, and after how many epochs."""
+    runs, best = search.runs, search.best
+    columns: list[Column] = [("run", [str(run.number) for run in runs])]
+    for field in search.fields:
+        values = [shortened(run.values[field.name]) for run in runs]
         columns.append((field.words.replace(" ", "\n"), values))
-    marks = ["best " if t is best else _MARKS.get(t.state, "") for t in trials]
-    epochs = [f"{mark}{len(t.epoch_accuracy)}" for mark, t in zip(marks, trials, strict=True)]
+    marks = ["best " if run is best else _MARKS.get(run.state, "") for run in runs]
+    epochs = [f"{mark}{len(r.epoch_accuracy)}" for mark, r in zip(marks, runs, strict=True)]
     columns += [
-        ("accuracy\n%", percents([trial.accuracy for trial in trials])),
+        ("accuracy\n%", percents([run.accuracy for run in runs])),
         ("epochs", epochs),
     ]
-    is_tight = len(tuned.fields) > _ROOMY_FIELDS
-    return Group(Text(one_line(tuned.name), style="bold"), _table(columns, is_tight=is_tight))
+    is_tight = len(search.fields) > _ROOMY_FIELDS
+    return Group(Text(one_line(search.name), style="bold"), _table(columns, is_tight=is_tight))
 
 
 def shortened(value: Any) -> str:

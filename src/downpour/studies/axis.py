@@ -9,7 +9,7 @@ from typing import Any
 
 from downpour.errors import SpecError
 from downpour.spec import Spec
-from downpour.studies.grid import Value
+from downpour.studies.fields import Value
 
 _BOUNDS = {"low", "high", "log"}
 _ACCEPTED = "must be a list of values, or { low = …, high = … } with log = true if need be"

@@ -1,6 +1,6 @@
-"""A run that outlives the terminal: a process in a session of its own, writing a log.
+"""A process that runs a study without a terminal, in a session of its own, and writes a log.
 
-It runs what the folder itself says was asked for, so changing the user's file meanwhile changes
+It runs the study as the folder's own file has it, so changing the user's file meanwhile changes
 nothing.
 """
 
@@ -11,38 +11,18 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from downpour.errors import LaunchError
+from downpour.studies.folder import StudyFolder
 from downpour.studies.lock import LOG_NAME, held, holder
+from downpour.studies.study import Study
 
 _START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 
 
-class Results(Protocol):
-    """A folder of results that a command fills: those of a grid, or of a search."""
-
-    @property
-    def path(self) -> Path:
-        """Where they lie."""
-
-    @property
-    def asked(self) -> Path:
-        """The file of what was asked for, which the command takes."""
-
-    def check(self) -> None:
-        """See that the folder can take these results; changes nothing."""
-
-    def make(self) -> None:
-        """Make the folder where it is missing."""
-
-    def begin(self) -> None:
-        """Write down what was asked for; only for who holds the folder."""
-
-
-def detach(command: str, folder: Results, options: Sequence[str]) -> int:
-    """Begin to fill a folder in a process of its own; returns its number once it has begun.
+def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> int:
+    """Begin to run a study in a process of its own; returns its number once it has begun.
 
     Args:
         command: The word behind `downpour`, which takes a file and `--out`.
@@ -50,8 +30,8 @@ def detach(command: str, folder: Results, options: Sequence[str]) -> int:
         options: Further words for the command.
 
     Raises:
-        SpecError: the folder holds something else, or is being filled.
-        LaunchError: the process ended at once; tells its last words.
+        SpecError: the folder holds another study, or a process runs the study already.
+        LaunchError: the process ended at once; has the last line of its log.
     """
     folder.check()
     folder.make()

@@ -1,6 +1,6 @@
-"""Who fills a folder of results: one process at a time, and others can see which.
+"""The lock of a study's folder: one process at a time runs the study, and others can see which.
 
-A lock that ends with its holder, and beside it the holder's process number.
+The lock ends with its holder; beside it lies the holder's process number.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from downpour.store.trouble import explain
 _LOCK = "run.lock"
 _PID = "run.pid"
 _LOOK_SECONDS = 0.2
-"""Whoever only looks holds the lock, too, but for a moment."""
+"""A process that only looks takes the lock, too, for a moment."""
 LOG_NAME = "log.txt"
-HOLD_NAMES = (_LOCK, _PID, LOG_NAME)
-"""What lies in a folder because somebody fills it, or did; the log is a detached run's."""
+LOCK_NAMES = (_LOCK, _PID, LOG_NAME)
+"""What lies in a folder because a process runs the study, or did; a detached process has a log."""
 
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold a folder of results, which exists.
+    """Hold a study's folder, which exists.
 
     Raises:
-        SpecError: somebody else holds it.
+        SpecError: another process holds it.
     """
     lock = FileLock(folder / _LOCK)
     try:
@@ -48,7 +48,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def holder(folder: Path) -> str | None:
-    """Say which process holds a folder of results, in words; None where none does."""
+    """Return the process that holds a study's folder, in words; None where none does."""
     if not (folder / _LOCK).exists():
         return None
     lock = FileLock(folder / _LOCK)
@@ -56,7 +56,7 @@ def holder(folder: Path) -> str | None:
         lock.acquire(blocking=False)
     except Timeout:
         return _pid(folder)
-    except OSError:  # somebody else's folder, of which we can only read
+    except OSError:  # another user's folder, which we can only read
         return _pid(folder) if (folder / _PID).exists() else None
     lock.release()
     return None

@@ -1,4 +1,4 @@
-"""When a trial is ended early, as a value: which rule, and its numbers."""
+"""When a run of a search is ended early, as a value: which rule, and its numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from downpour.errors import SpecError
-from downpour.studies.grid import Value, whole_number
+from downpour.studies.fields import Value, whole_number
 
 _COUNT_MAX = 1_000_000
 _SETTINGS = {
@@ -19,9 +19,9 @@ _FIELD = "search.pruner"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruner:
-    """A rule by which a trial ends before its last epoch; none does before `min_epochs` are done.
+    """A rule by which a run ends before its last epoch; none does before `min_epochs` are done.
 
-    `median` (Golovin et al. 2017, section 3.2.2): after `startup_trials` have finished, a trial
+    `median` (Golovin et al. 2017, section 3.2.2): after `startup_trials` have finished, a run
     ends when its best accuracy so far is below the median of theirs at the same epoch. `halving`
     (Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning"): after min_epochs,
     min_epochs · factor, min_epochs · factor², … epochs only those go on that are among the best of

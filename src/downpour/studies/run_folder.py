@@ -1,7 +1,7 @@
 """The folder of a run that has ended: spec.toml, record.jsonl and summary.json.
 
-It appears whole, by renaming, so what is there was run to its end. Which runs belong where, others
-know.
+It appears whole, by renaming, so what is there was run to its end. Which runs belong to which study
+is decided in `folder.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from downpour.spec import Spec
 from downpour.store import SPEC_NAME
 from downpour.store.publish import sync_directory
 from downpour.store.trouble import explain
-from downpour.studies.summary import Summary
+from downpour.studies.summary import RunSummary
 
 SUMMARY_NAME = "summary.json"
 _UNFINISHED = ".new-"
@@ -37,31 +37,19 @@ def refusal(path: Path, reason: str) -> SpecError:
     return SpecError("folder", str(path), reason)
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder of results where it is missing.
-
-    Raises:
-        SpecError: it cannot be made.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise refusal(path, explain(error)) from None
-
-
-def keep(place: Path, spec: Spec, record: bytes, summary: Summary) -> None:
-    """Keep what a run came to; an earlier attempt at the same place is replaced.
+def write_run(place: Path, spec: Spec, record: bytes, summary: RunSummary) -> None:
+    """Write the files of a run; an earlier attempt at the same place is replaced.
 
     Raises:
         SpecError: the folder cannot be written.
     """
     new = place.with_name(f"{_UNFINISHED}{place.name}")
-    told = spec.to_toml().encode()
-    sealed = replace(summary, checksum=_checksum(record, told))
+    text = spec.to_toml().encode()
+    sealed = replace(summary, checksum=_checksum(record, text))
     try:
         new.mkdir()
         _write(new / RECORD_NAME, record)
-        _write(new / SPEC_NAME, told)
+        _write(new / SPEC_NAME, text)
         _write(new / SUMMARY_NAME, sealed.to_json().encode())
         sync_directory(new)
         if place.exists():
@@ -73,17 +61,17 @@ def keep(place: Path, spec: Spec, record: bytes, summary: Summary) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what was cut off in the middle of keeping it.
+    """Remove the runs that were cut off in the middle of being written.
 
     Raises:
-        OSError: it cannot be removed.
+        OSError: one cannot be removed.
     """
     for leftover in folder.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(leftover)
 
 
-def kept_in(folder: Path) -> list[str]:
-    """Name the runs that are kept in a folder, which need not exist."""
+def names_in(folder: Path) -> list[str]:
+    """Name the runs in a folder, which need not exist."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - the names alone are wanted
     except FileNotFoundError:
@@ -93,20 +81,23 @@ def kept_in(folder: Path) -> list[str]:
     return sorted(name for name in names if not name.startswith("."))
 
 
-def read_summary(place: Path) -> Summary:
-    """Read what a run came to.
+def read_summary(place: Path) -> RunSummary:
+    """Read the outcome of a run.
 
     Raises:
-        SpecError: it cannot be read.
+        SpecError: it cannot be read, or is of a run that has not ended.
     """
     try:
-        return Summary.from_json((place / SUMMARY_NAME).read_bytes(), SUMMARY_NAME)
+        summary = RunSummary.from_json((place / SUMMARY_NAME).read_bytes(), SUMMARY_NAME)
     except (OSError, StoreError) as error:
         raise _unreadable(place, SUMMARY_NAME, error) from None
+    if summary.state not in _ENDS:
+        raise refusal(place, f"has not ended: {summary.state}")
+    return summary
 
 
-def read_spec_kept(place: Path) -> Spec:
-    """Read what was run.
+def read_spec(place: Path) -> Spec:
+    """Read the spec of a run.
 
     Raises:
         SpecError: it cannot be read.
@@ -117,30 +108,29 @@ def read_spec_kept(place: Path) -> Spec:
         raise _unreadable(place, SPEC_NAME, error) from None
 
 
-def read_kept(place: Path, workers: int | None) -> tuple[Spec, Run]:
-    """Read all of a run's files.
+def check_run(place: Path, workers: int | None = None) -> Run:
+    """Read all of a run's files, and return its record for a report.
 
     Raises:
-        SpecError: one cannot be read or was altered, or they do not tell of the same run.
+        SpecError: one cannot be read or was altered, or they are not of the same run.
     """
-    spec, summary = read_spec_kept(place), read_summary(place)
+    summary = read_summary(place)
     try:
         run = read_run(place, workers=workers)
         checksum = _checksum((place / RECORD_NAME).read_bytes(), (place / SPEC_NAME).read_bytes())
     except (OSError, ValueError, StoreError) as error:
         raise _unreadable(place, RECORD_NAME, error) from None
     if run.result.experiment != summary.experiment:
-        raise stranger(place)
+        raise mismatch(place)
     # Earlier versions wrote no checksum; what is cut off has at least another end.
-    if summary.checksum not in (None, checksum) or run.result.state not in _ENDS.get(
-        summary.state, ()
-    ):
+    is_whole = run.result.state in _ENDS[summary.state]
+    if summary.checksum not in (None, checksum) or not is_whole:
         raise refusal(place, f"{RECORD_NAME} or {SPEC_NAME} is not what was written")
-    return spec, run
+    return run
 
 
-def stranger(place: Path) -> SpecError:
-    """Refuse files that tell of another run than the one whose place they have."""
+def mismatch(place: Path) -> SpecError:
+    """Refuse files of another run than the one whose name their folder has."""
     return refusal(place, "tells of something else than its name says")
 
 
@@ -148,7 +138,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """Write a file that is whole at any moment: as before, or as now.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     new = path.with_name(f"{_UNFINISHED}{path.name}")
     _write(new, content)

@@ -1,10 +1,10 @@
-"""The one place that knows Optuna: what to try next, and which trial to end early.
+"""The one place that knows Optuna: what to try next, and which run to end early.
 
 Values are sampled with the tree-structured Parzen estimator (Bergstra et al. 2011, section 4); the
-first ten trials are random. Optuna's own books are kept in memory alone, and written anew from the
-trials that have ended: so there is one truth, the folder, which no second file can contradict. What
-trial n gets follows from (seed, n) and the accuracies of those before it. So a search that was
-interrupted goes on as it would have gone on anyway.
+first ten runs are random. Optuna's own study, in which a run is called a trial, is kept in memory
+alone and made anew from the runs that have ended: so there is one truth, the folder, which no
+second file can contradict. What run n gets follows from (seed, n) and the accuracies of those
+before it. So a search that was interrupted has the same runs as one that was not.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from downpour.reports.tuned import Trial
+from downpour.reports.search_result import SearchRun
 from downpour.studies.axis import Axis, Range
-from downpour.studies.grid import Value
+from downpour.studies.fields import Value
 from downpour.studies.search import Search
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 Values = Mapping[str, Value]
-"""What a trial has in the fields that are searched."""
+"""What a run has in the fields that are searched."""
 
 
 class Sampler:
-    """Proposes the values of one trial after the other, and hears what came of each.
+    """Proposes the values of one run after the other, and learns the outcome of each.
 
-    Between `propose` and `learn` it is told the trial's accuracies, epoch by epoch.
+    Between `propose` and `learn` it takes the run's accuracies, epoch by epoch.
     """
 
     def __init__(self, search: Search) -> None:
@@ -47,7 +47,7 @@ class Sampler:
         self._trial: optuna_trial.Trial | None = None
 
     def propose(self, number: int) -> Values:
-        """Choose the values of a trial, which begins with that."""
+        """Choose the values of a run, which begins with that."""
         from optuna.samplers import TPESampler
 
         state = np.random.SeedSequence((self._search.seed, number)).generate_state(1)
@@ -57,23 +57,23 @@ class Sampler:
         return {name: _value(axis, chosen[name]) for name, axis in self._search.axes.items()}
 
     def repeat(self, values: Values) -> Values:
-        """Begin a trial that has these values, and return them."""
+        """Begin a run that has these values, and return them."""
         params = {name: _param(axis, values[name]) for name, axis in self._search.axes.items()}
         self._study.enqueue_trial(params)
         self._trial = self._study.ask(self._space)
         return values
 
     def is_hopeless(self, epoch: int, accuracy: float) -> bool:
-        """Hear the accuracy after an epoch (from 1); says whether the trial should end with it."""
+        """Take the accuracy after an epoch (from 1); returns whether the run should end with it."""
         trial = self._begun()
         trial.report(accuracy, epoch)
         return trial.should_prune()
 
-    def learn(self, ended: Trial) -> None:
-        """Hear what the trial came to. One that has failed is taken for one that learned nothing.
+    def learn(self, ended: SearchRun) -> None:
+        """Take the outcome of the run. A failed run counts as one that learned nothing.
 
-        That it diverged, say, is to keep the sampler away from values like these. One that is to be
-        repeated says nothing about them.
+        The sampler must keep away from values with which training diverges. A run that is to be
+        repeated says nothing about its values.
         """
         from optuna.trial import TrialState
 
@@ -86,8 +86,8 @@ class Sampler:
             self._study.tell(self._begun(), (ended.accuracy or 0.0) if finished else 0.0)
         self._trial = None
 
-    def relive(self, ended: Trial) -> None:
-        """Hear of a trial that ended in an earlier run of the search, as if it were now."""
+    def restore(self, ended: SearchRun) -> None:
+        """Take a run that ended before this process began, as if it had ended now."""
         self.repeat(ended.values)
         for epoch, accuracy in judged(ended.epoch_accuracy):
             self.is_hopeless(epoch, accuracy)
@@ -95,7 +95,7 @@ class Sampler:
 
     def _begun(self) -> optuna_trial.Trial:
         if self._trial is None:
-            raise RuntimeError("no trial has begun")
+            raise RuntimeError("no run has begun")
         return self._trial
 
 

@@ -1,8 +1,9 @@
 """A search: fields of the spec, those to be searched, and for how long → the runs it may try.
 
 The file is a spec with a `[search]` table, in which each field that is searched says from what. The
-spec's own value of such a field is not used. Which values a trial gets, the sampler decides; here
-is what they may be, and the run that they make. Nothing here looks at a clock.
+spec's own value of such a field is not used. Which values a run gets, the sampler decides; here is
+what they may be, and the run that they make. The file calls the number of runs `trials`. Nothing
+here looks at a clock.
 """
 
 from __future__ import annotations
@@ -10,87 +11,87 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import tomli_w
 
 from downpour.errors import SpecError
-from downpour.reports.tuned import Field
-from downpour.runtime.spec_file import read_toml, refuse_grid
-from downpour.spec import Spec, toml_fields
+from downpour.reports.search_result import SearchField
+from downpour.runtime.spec_file import refuse_grid
+from downpour.spec import Spec
 from downpour.studies.axis import Axis, Choices, axis_of
-from downpour.studies.grid import OPTIONS, WORKERS_MAX, Cell, Value, check_name, whole_number
+from downpour.studies.fields import (
+    OPTIONS,
+    WORKERS_MAX,
+    Value,
+    check_name,
+    resolved_defaults,
+    whole_number,
+)
 from downpour.studies.pruner import Pruner
+from downpour.studies.study import Run, Study
 
+SEARCH_FILE = "tune.toml"
 _SEARCH = "search"
 _ABOVE = ("name", "workers", _SEARCH)
 _SETTINGS = ("trials", "seed", "pruner", "objective")
-_TRIALS = 20
-_TRIALS_MAX = 10_000
+_RUNS = 20
+_RUNS_MAX = 10_000
 _SEED_MAX = 2**63 - 1
 _OBJECTIVE = "accuracy"
 _CORNERS_MAX = 10_000
 _NEVER = {
     "name": "names the search",
     "workers": "changes no accuracy; give one number above [search]",
-    "device": "must be one for all trials; give it above [search]",
-    "evaluate_every": "decides what is seen of a trial; give it above [search]",
+    "device": "must be one for all runs; give it above [search]",
+    "evaluate_every": "decides what is seen of a run; give it above [search]",
 }
 
 
 @dataclass(frozen=True)
-class Search:
-    """What a file asks for; `fields` are the spec's own, `axes` what is searched.
+class Search(Study):
+    """What a file asks for; `fields` are the spec's own, `axes` what is searched."""
 
-    Raises:
-        SpecError: from `from_toml` and `make`; names the field and what is accepted.
-    """
+    kind: ClassVar[str] = "search"
+    file_name: ClassVar[str] = SEARCH_FILE
+    runs_folder: ClassVar[str] = "trials"
+    # A run of a search is often shorter than the seconds that manager and workers need to start.
+    shares_workers: ClassVar[bool] = True
 
     name: str
     fields: Mapping[str, Value]
     workers: int | None
     axes: Mapping[str, Axis]
-    trials: int
+    asked: int
     seed: int
     pruner: Pruner
 
     @classmethod
-    def from_toml(cls, text: str) -> Search:
-        """Read a search; the ends of every range and all choices are accepted by the spec."""
-        return cls.make(toml_fields(text))
-
-    @classmethod
-    def from_file(cls, path: Path) -> Search:
-        """Read the file that a user wrote."""
-        return cls.make(read_toml(path))
-
-    @classmethod
     def make(cls, fields: Mapping[str, Value]) -> Search:
-        """Make a search of what a file says."""
+        """Make a search of a file's fields; the spec accepts all choices and ends of ranges."""
         search = cls._of(fields)
-        for cell in search.corners():
-            if not cell.spec.evaluate_every:
+        for run in search.samples():
+            if not run.spec.evaluate_every:
                 raise SpecError("evaluate_every", 0, "must be at least 1: accuracy is searched for")
         return search
 
     def to_toml(self) -> str:
-        """Write the search with every field resolved; `from_toml` reads it back to an equal one."""
+        """Write the search with every field resolved."""
         workers = {} if self.workers is None else {"workers": self.workers}
-        told = {
-            "trials": self.trials,
+        table = {
+            "trials": self.asked,
             "seed": self.seed,
             "objective": _OBJECTIVE,
             "pruner": self.pruner.to_toml(),
             **{field: axis.to_toml() for field, axis in self.axes.items()},
         }
-        return tomli_w.dumps({"name": self.name, **self.fields, **workers, _SEARCH: told})
+        return tomli_w.dumps({"name": self.name, **self.fields, **workers, _SEARCH: table})
 
-    def cell(self, values: Mapping[str, Value]) -> Cell:
+    def run(self, values: Mapping[str, Value], number: int | None = None) -> Run:
         """Make the run that has these values in the fields that are searched.
 
         Raises:
-            SpecError: they do not fit, alone or together.
+            SpecError: the values are invalid, alone or together.
         """
         fields = {"name": self.name, **self.fields}
         for axis, value in values.items():
@@ -98,42 +99,56 @@ class Search:
             fields[field] = {**fields.get(field, {}), option: value} if dot else value
         if self.workers is None and fields.get("shards") is None:
             raise SpecError("workers", self.workers, "must be given, or shards")
-        return Cell(Spec.make({"shards": self.workers, **fields}), self.workers)
+        return Run(Spec.make({"shards": self.workers, **fields}), self.workers, number)
 
     def values_of(self, spec: Spec) -> dict[str, Value]:
         """Return what a spec has in the fields that are searched; where it lacks one, None."""
         fields = spec.model_dump(mode="json")
-        found: dict[str, Value] = {}
+        values: dict[str, Value] = {}
         for axis in self.axes:
             field, dot, option = axis.partition(".")
-            found[axis] = fields[field].get(option) if dot else fields[field]
-        return found
+            values[axis] = fields[field].get(option) if dot else fields[field]
+        return values
 
-    def has(self, values: Mapping[str, Value]) -> bool:
-        """Whether a trial may have these values."""
+    def allows(self, values: Mapping[str, Value]) -> bool:
+        """Whether a run may have these values."""
         return all(axis.holds(values.get(name)) for name, axis in self.axes.items())
 
-    def corners(self) -> Iterator[Cell]:
+    def samples(self) -> Iterator[Run]:
         """Yield the runs at the ends of all ranges, with every choice; ten thousand at most."""
         ends = itertools.product(*(axis.ends for axis in self.axes.values()))
         for values in itertools.islice(ends, _CORNERS_MAX):
-            yield self.cell(dict(zip(self.axes, values, strict=True)))
+            yield self.run(dict(zip(self.axes, values, strict=True)))
 
-    def is_continued_by(self, other: Search) -> bool:
-        """Whether what was tried here is of the other search, too.
+    def has_run(self, name: str) -> bool:
+        """Whether it is a number as folders have it."""
+        return name.isdecimal() and name == f"{int(name):04d}"
 
-        It is where all but the number of trials is the same; and of workers, unless these decide
-        how many shards there are.
+    def run_of(self, name: str, spec: Spec) -> Run | None:
+        """Return the run of this number, if its values are of this search and make this spec."""
+        values = self.values_of(spec)
+        if not self.allows(values):
+            return None
+        run = self.run(values, int(name))
+        return run if run.spec == spec else None
+
+    def takes_over(self, former: Search) -> bool:
+        """Whether the runs of a former search count for this one.
+
+        They do where only the number of runs differs; or the number of workers, where that does
+        not decide how many shards there are.
         """
         has_shards = "shards" in self.fields or "shards" in self.axes
-        workers = other.workers if has_shards else self.workers
-        return replace(self, trials=other.trials, workers=workers) == other
+        workers = self.workers if has_shards else former.workers
+        return replace(former, asked=self.asked, workers=workers) == self
 
     @property
-    def shown(self) -> tuple[Field, ...]:
-        """Describe what is searched to whoever draws it."""
+    def shown(self) -> tuple[SearchField, ...]:
+        """Describe what is searched, for tables and figures."""
         return tuple(
-            Field(name, axis.values) if isinstance(axis, Choices) else Field(name, log=axis.log)
+            SearchField(name, axis.values)
+            if isinstance(axis, Choices)
+            else SearchField(name, log=axis.log)
             for name, axis in self.axes.items()
         )
 
@@ -156,32 +171,26 @@ class Search:
         if objective != _OBJECTIVE:
             accepted = f"must be {_OBJECTIVE}, of the final model on the test examples"
             raise SpecError(f"{_SEARCH}.objective", objective, accepted)
-        trials = settings.pop("trials", _TRIALS)
+        asked = settings.pop("trials", _RUNS)
         seed = settings.pop("seed", 0)
         pruner = Pruner.of(settings.pop("pruner", Pruner().name))
         axes = _axes(settings)
+        resolved = {**resolved_defaults(), **fields}
         return cls(
             name=name,
-            fields={field: one for field, one in _resolved(fields).items() if field not in axes},
+            fields={field: one for field, one in resolved.items() if field not in axes},
             workers=workers,
             axes=axes,
-            trials=whole_number(f"{_SEARCH}.trials", trials, _TRIALS_MAX),
+            asked=whole_number(f"{_SEARCH}.trials", asked, _RUNS_MAX),
             seed=whole_number(f"{_SEARCH}.seed", seed, _SEED_MAX, least=0),
             pruner=pruner,
         )
 
 
-def _resolved(given: Mapping[str, Value]) -> dict[str, Value]:
-    """Add the defaults, so that a later version of them changes no search that is under way."""
-    defaults = Spec().model_dump(mode="json", exclude={"name"})
-    known = {field: value for field, value in defaults.items() if value not in (None, {})}
-    return {**known, **given}
-
-
 def _axes(said: Mapping[str, Value]) -> dict[str, Axis]:
     """Read what is searched; `model_options.dropout = …` may stand with or without quotes.
 
-    In the order of names: which values are drawn for a trial depends on the order of the fields,
+    In the order of names: which values are drawn for a run depends on the order of the fields,
     and must not on that of a file's lines, which TOML does not keep either.
     """
     flat: dict[str, Value] = {}

@@ -1,8 +1,8 @@
-"""A run at a manager elsewhere, which goes on although whoever submitted it was killed.
+"""A run at a manager elsewhere, which goes on where the process that submitted it is killed.
 
 Before it is submitted, its request is written down. The same request leads to the same experiment
-(`Client.submit`), so who comes next finds it again and need not train twice. What is not wanted any
-more is cancelled.
+(`Client.submit`), so the next process finds it again and need not train twice. A run that is not
+wanted any more is cancelled.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from downpour.api import Client
 from downpour.errors import DownpourError
 from downpour.rpc.messages import ExperimentState, ExperimentSummary
 from downpour.store.trouble import explain
-from downpour.studies.grid import Cell
 from downpour.studies.run_folder import refusal, replace_file
+from downpour.studies.study import Run
 
 REQUEST_NAME = "request.json"
 
 
 @contextmanager
-def submitted(client: Client, cell: Cell, note: Path | None) -> Iterator[str]:
+def submitted(client: Client, run: Run, note: Path | None) -> Iterator[str]:
     """Submit a run, or find it again, for as long as the block; yields its experiment.
 
     Where the block is interrupted, the experiment is cancelled.
 
     Args:
-        client: Whoever trains it.
-        cell: The run.
+        client: Whose manager trains it.
+        run: What to train.
         note: The file to write its request into, where it may outlive this process.
 
     Raises:
-        SpecError: the manager sees that the run cannot be, or the note cannot be written.
+        SpecError: the manager refuses the run, or the note cannot be written.
     """
-    request = secrets.token_hex(4) if note is None else _request(client, cell, note)
-    experiment = client.submit(cell.spec, request)
+    request = secrets.token_hex(4) if note is None else _request(client, run, note)
+    experiment = client.submit(run.spec, request)
     try:
         yield experiment
     except BaseException:
@@ -49,17 +49,17 @@ def submitted(client: Client, cell: Cell, note: Path | None) -> Iterator[str]:
     _forget(note)
 
 
-def _request(client: Client, cell: Cell, note: Path) -> str:
+def _request(client: Client, run: Run, note: Path) -> str:
     """Return the request under which the run goes on, or else a new one, which is written down."""
-    former_cell, former = _read(note)
+    former_run, former = _read(note)
     found = _find(client, former) if former else None
-    if former_cell == cell.id and not _is_lost(found):
+    if former_run == run.id and not _is_lost(found):
         return former
     if found is not None:
         client.cancel(found.experiment)
     request = secrets.token_hex(4)
     try:
-        replace_file(note, json.dumps({"cell": cell.id, "request": request}).encode())
+        replace_file(note, json.dumps({"cell": run.id, "request": request}).encode())
     except OSError as error:
         raise refusal(note.parent, explain(error)) from None
     return request
@@ -72,16 +72,16 @@ def _find(client: Client, request: str) -> ExperimentSummary | None:
 
 
 def _is_lost(found: ExperimentSummary | None) -> bool:
-    """Whether an experiment has come to nothing; one that never arrived may yet."""
+    """Whether an experiment ended without a model; one that never arrived may yet have one."""
     state = found.state if found else None
     return state in (ExperimentState.FAILED, ExperimentState.CANCELLED)
 
 
 def _read(note: Path) -> tuple[str, str]:
-    """Return the cell and the request that were written down; empty where nothing is to be read."""
+    """Return the run and the request that were written down; empty where there are none."""
     try:
-        told = json.loads(note.read_bytes())
-        return str(told["cell"]), str(told["request"])
+        content = json.loads(note.read_bytes())
+        return str(content["cell"]), str(content["request"])
     except (OSError, ValueError, TypeError, KeyError):
         return "", ""
 

@@ -1,4 +1,4 @@
-"""A cell's summary: what a progress line and a program want to know without reading its record."""
+"""A run's summary: what progress lines and programs need to know without reading its record."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from downpour.reports.result import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """What a cell came to; `asked_wrongly` is true where it failed because of its spec.
+class RunSummary:
+    """The outcome of a run; `asked_wrongly` is true where it failed because of its spec.
 
-    `failure` is the kind, in a word, of the attempt whose failure was one too many; None where the
-    cell ended otherwise.
+    `failure` is the kind, in a word, of the failed attempt that ended the run; None where the run
+    ended otherwise.
     Accuracies are shares in 0..1, one an epoch; `wall_seconds` include starting and stopping the
-    processes. Of a run that was found again at a manager they are what was yet to be waited for.
+    processes. For a run that was found again at a manager they count from then.
     `checksum` is that of the files beside it, where it is kept with them.
     """
 
@@ -42,11 +42,11 @@ class Summary:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it counts."""
+        """Whether the run has a model, and so counts."""
         return self.state == "finished"
 
     @classmethod
-    def of(cls, result: Result, workers: int | None, wall_seconds: float) -> Summary:
+    def of(cls, result: Result, workers: int | None, wall_seconds: float) -> RunSummary:
         """Sum a result up."""
         return cls(
             experiment=result.experiment,
@@ -66,16 +66,16 @@ class Summary:
         )
 
     @classmethod
-    def from_json(cls, text: str | bytes, source: str) -> Summary:
+    def from_json(cls, text: str | bytes, source: str) -> RunSummary:
         """Read what `to_json` wrote.
 
         Raises:
-            FileCorrupt: it is something else.
+            FileCorrupt: the text is anything else.
         """
         try:
             return _READER.validate_json(text)
         except ValidationError:
-            raise FileCorrupt(source, "not the summary of a cell") from None
+            raise FileCorrupt(source, "not the summary of a run") from None
 
     def to_json(self) -> str:
         """Write the summary as indented JSON."""
@@ -85,8 +85,8 @@ class Summary:
 def _failure(result: Result) -> str | None:
     """Name the kind of the attempt that an experiment failed with, if it failed with one."""
     last = result.failures[-1] if result.failures else None
-    told = last is not None and (result.reason or "").endswith(last.reason)
-    return last.failure if last and told and result.state == "failed" else None
+    names_it = last is not None and (result.reason or "").endswith(last.reason)
+    return last.failure if last and names_it and result.state == "failed" else None
 
 
-_READER = TypeAdapter(Summary)
+_READER = TypeAdapter(RunSummary)

@@ -12,22 +12,22 @@ from matplotlib.collections import PathCollection
 from rich.console import Console
 
 from downpour.reports.search_figure import search_figure
-from downpour.reports.tables import shortened, tuned_table
-from downpour.reports.tuned import Field, Trial, Tuned
+from downpour.reports.search_result import SearchField, SearchResult, SearchRun
+from downpour.reports.tables import search_table, shortened
 
 FIELDS = (
-    Field("learning_rate", log=True),
-    Field("batch_size", (16, 32)),
-    Field("model_options.dropout"),
-    Field("split", ("random", "dirichlet(0.3)")),
-    Field("local_steps"),
-    Field("weight_decay", log=True),
+    SearchField("learning_rate", log=True),
+    SearchField("batch_size", (16, 32)),
+    SearchField("model_options.dropout"),
+    SearchField("split", ("random", "dirichlet(0.3)")),
+    SearchField("local_steps"),
+    SearchField("weight_decay", log=True),
 )
 
 
-def trial(number: int, state: Any, accuracies: list[float]) -> Trial:
-    """Make a trial that has these accuracies, an epoch each."""
-    return Trial(
+def run(number: int, state: Any, accuracies: list[float]) -> SearchRun:
+    """Make a run that has these accuracies, an epoch each."""
+    return SearchRun(
         number=number,
         values={
             "learning_rate": 0.0123456 * number,
@@ -48,42 +48,40 @@ def trial(number: int, state: Any, accuracies: list[float]) -> Trial:
 
 
 @pytest.fixture
-def tuned() -> Tuned:
+def search() -> SearchResult:
     """A search in which everything has happened."""
-    trials = (
-        trial(1, "failed", []),
-        trial(2, "finished", [0.5, 0.75]),
-        trial(3, "pruned", [0.8]),
-        trial(4, "finished", [0.6, 0.9]),
-        trial(5, "finished", [0.6, 0.9]),
-        trial(6, "finished", [0.6, 0.7]),
+    runs = (
+        run(1, "failed", []),
+        run(2, "finished", [0.5, 0.75]),
+        run(3, "pruned", [0.8]),
+        run(4, "finished", [0.6, 0.9]),
+        run(5, "finished", [0.6, 0.9]),
+        run(6, "finished", [0.6, 0.7]),
     )
-    return Tuned(name="small", fields=FIELDS, asked=8, trials=trials)
+    return SearchResult(name="small", fields=FIELDS, asked=8, runs=runs)
 
 
-def test_the_best_is_the_first_of_the_best_that_finished(tuned: Tuned) -> None:
-    """A pruned trial is never the best, whatever accuracy it had; neither is a failed one."""
-    assert tuned.best is not None
-    assert tuned.best.number == 4
-    assert tuned.best_so_far == [(2, 0.75), (3, 0.75), (4, 0.9), (5, 0.9), (6, 0.9)]
-    nothing = Tuned(name="small", fields=FIELDS, asked=8, trials=tuned.trials[:1])
+def test_the_best_is_the_first_of_the_best_that_finished(search: SearchResult) -> None:
+    """A pruned run is never the best, whatever accuracy it had; neither is a failed one."""
+    assert search.best is not None
+    assert search.best.number == 4
+    assert search.best_so_far == [(2, 0.75), (3, 0.75), (4, 0.9), (5, 0.9), (6, 0.9)]
+    nothing = SearchResult(name="small", fields=FIELDS, asked=8, runs=search.runs[:1])
     assert (nothing.best, nothing.best_so_far) == (None, [])
 
 
-def test_a_search_is_told_in_a_line_and_as_json(tuned: Tuned) -> None:
+def test_a_search_is_told_in_a_line_and_as_json(search: SearchResult) -> None:
     """How far it is, what was left out, and the best."""
-    assert str(tuned) == (
-        "small: 6 of 8 trials, 1 pruned, 1 failed, the best is trial 4 with 90.00%"
-    )
-    told = json.loads(json.dumps(tuned.to_dict()))
+    assert str(search) == ("small: 6 of 8 runs, 1 pruned, 1 failed, the best is run 4 with 90.00%")
+    told = json.loads(json.dumps(search.to_dict()))
     assert (told["asked"], told["best"], len(told["trials"])) == (8, 4, 6)
     assert told["trials"][1]["values"]["learning_rate"] == 0.0246912
 
 
-def test_the_table_fits_a_terminal(tuned: Tuned) -> None:
+def test_the_table_fits_a_terminal(search: SearchResult) -> None:
     """Six fields in 80 columns, with nothing cut off; the best, pruned and failed are marked."""
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(tuned_table(tuned))
+    console.print(search_table(search))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 80
     rows = [line.split() for line in text.splitlines() if line.strip()[:1].isdigit()]
@@ -113,9 +111,9 @@ def test_values_are_short(value: object, text: str) -> None:
     assert shortened(value) == text
 
 
-def test_the_figure_has_the_history_and_a_panel_for_each_field(tuned: Tuned) -> None:
-    """The line is the best so far; each mark stands at its trial, and at its value."""
-    figure = search_figure(tuned)
+def test_the_figure_has_the_history_and_a_panel_for_each_field(search: SearchResult) -> None:
+    """The line is the best so far; each mark stands at its run, and at its value."""
+    figure = search_figure(search)
     history, *panels = figure.axes
     assert [axis.get_xlabel() for axis in panels] == [field.words for field in FIELDS]
     (line,) = history.lines

@@ -1,6 +1,6 @@
-"""What a search has tried so far, as a value: trials, what each came to, and which was the best.
+"""What a search has tried so far, as a value: its runs, the outcome of each, and the best.
 
-Where the trials lie and who chose their values, others know.
+It knows neither where the runs are kept nor how their values were chosen.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-TrialState = Literal["finished", "pruned", "failed"]
+SearchRunState = Literal["finished", "pruned", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class SearchField:
     """A field that is searched: among `choices`, or in a range where these are None.
 
     A range is drawn in its logarithm where `log`. An option is called `model_options.NAME`.
@@ -31,10 +31,10 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class SearchRun:
     """One experiment of a search; `number` counts from 1, `values` are those of the fields.
 
-    `accuracy` is a share in 0..1: of the final model, or where the trial was pruned of the last
+    `accuracy` is a share in 0..1: of the final model, or where the run was pruned of the last
     one before; `epoch_accuracy` has one an epoch, None where none was measured. `reason` says why
     it was pruned or has failed. `experiment` is what the manager called it. `to_repeat` is true
     where it failed through no fault of its values, so that it is run again.
@@ -42,7 +42,7 @@ class Trial:
 
     number: int
     values: Mapping[str, Any]
-    state: TrialState
+    state: SearchRunState
     reason: str | None
     accuracy: float | None
     epoch_accuracy: tuple[float | None, ...]
@@ -53,28 +53,28 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """A search as far as it has come; `asked` is how many trials it is to have."""
+class SearchResult:
+    """A search as far as it has come; `asked` is the number of runs that it asks for."""
 
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[SearchField, ...]
     asked: int
-    trials: tuple[Trial, ...]
+    runs: tuple[SearchRun, ...]
 
     @property
     def left(self) -> int:
-        """How many trials are to be run yet, or once more."""
-        return self.asked - sum(t.number <= self.asked and not t.to_repeat for t in self.trials)
+        """How many runs are yet to be made, or to be made again."""
+        return self.asked - sum(t.number <= self.asked and not t.to_repeat for t in self.runs)
 
     @property
-    def best(self) -> Trial | None:
-        """The finished trial with the highest accuracy, of equals the first; None before one."""
-        return best_of(self.trials)
+    def best(self) -> SearchRun | None:
+        """The finished run with the highest accuracy, of equals the first; None before one."""
+        return best_of(self.runs)
 
     @property
     def best_so_far(self) -> list[tuple[int, float]]:
-        """Return the best accuracy by the end of each trial, with its number, once there is one."""
-        found = ((t.number, best_of(self.trials[:n])) for n, t in enumerate(self.trials, 1))
+        """Return the best accuracy by the end of each run, with its number, once there is one."""
+        found = ((t.number, best_of(self.runs[:n])) for n, t in enumerate(self.runs, 1))
         return [
             (number, best.accuracy) for number, best in found if best and best.accuracy is not None
         ]
@@ -86,23 +86,23 @@ class Tuned:
             "name": self.name,
             "asked": self.asked,
             "best": best and best.number,
-            "trials": [asdict(trial) for trial in self.trials],
+            "trials": [asdict(run) for run in self.runs],
         }
 
     def __str__(self) -> str:
-        repeated = [trial for trial in self.trials if trial.to_repeat]
-        counts = Counter(trial.state for trial in self.trials if not trial.to_repeat)
+        repeated = [run for run in self.runs if run.to_repeat]
+        counts = Counter(run.state for run in self.runs if not run.to_repeat)
         left_out = [f"{counts[state]} {state}" for state in ("pruned", "failed") if counts[state]]
-        told = [f"{self.name}: {counts.total()} of {self.asked} trials", *left_out]
+        told = [f"{self.name}: {counts.total()} of {self.asked} runs", *left_out]
         if repeated:
-            first = f"trial {repeated[0].number}: {repeated[0].reason}"
+            first = f"run {repeated[0].number}: {repeated[0].reason}"
             told.append(f"{len(repeated)} to be run again ({first})")
         if (best := self.best) and best.accuracy is not None:
-            told.append(f"the best is trial {best.number} with {best.accuracy:.2%}")
+            told.append(f"the best is run {best.number} with {best.accuracy:.2%}")
         return ", ".join(told)
 
 
-def best_of(trials: Sequence[Trial]) -> Trial | None:
-    """Return the finished trial with the highest accuracy, of equals the first."""
-    finished = [trial for trial in trials if trial.state == "finished"]
-    return max(finished, key=lambda trial: trial.accuracy or 0.0, default=None)
+def best_of(runs: Sequence[SearchRun]) -> SearchRun | None:
+    """Return the finished run with the highest accuracy, of equals the first."""
+    finished = [run for run in runs if run.state == "finished"]
+    return max(finished, key=lambda run: run.accuracy or 0.0, default=None)

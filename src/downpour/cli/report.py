@@ -1,0 +1,98 @@
+"""`downpour report`: tables, figures and a page about what was run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from downpour.cli.options import RESULTS, TensorBoard, path_option
+from downpour.cli.printing import err, out
+from downpour.errors import FileCorrupt, FileMissing, SpecError
+
+if TYPE_CHECKING:
+    from downpour.reports.study import Study
+
+
+def report(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            parser=path_option("FOLDER"),
+            help="A folder of `downpour experiment`, or of one experiment.",
+        ),
+    ],
+    out_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            parser=path_option("out"),
+            help="Where it is written.",
+            show_default="FOLDER/report, or ./results/ID of one experiment",
+        ),
+    ] = None,
+    tensorboard: TensorBoard = None,
+) -> None:
+    """Write tables, figures and a page about what was run.
+
+    Means over repetitions come with 95 % intervals by Student's t. Tables are Markdown, CSV and
+    JSON, figures PNG and SVG; index.html is one file that needs no network. An earlier report in
+    DIR is replaced, nothing else.
+    """
+    from rich.progress import Progress
+
+    from downpour.reports.report import write_report
+    from downpour.reports.tables import study_table
+
+    study, usual = _study(folder)
+    if tensorboard is not None:
+        _write_events(folder, tensorboard)
+    with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
+        bar = bars.add_task("figures", total=None)
+        page = write_report(
+            study,
+            out_dir or usual,
+            lambda done, total: bars.update(bar, completed=done, total=total),
+        )
+    for group in study.groups:
+        out().print(study_table(group))
+    out().print(str(page), highlight=False, markup=False, soft_wrap=True)
+
+
+def _write_events(folder: Path, tensorboard: Path) -> None:
+    """Write the event files of all that has ended in a grid, or of one experiment."""
+    from downpour.reports.event_files import write_events
+    from downpour.runtime.record import RECORD_NAME, read_record
+    from downpour.studies import Grid, read_folder
+
+    if not (folder / Grid.file_name).exists():
+        write_events(read_record(folder / RECORD_NAME), tensorboard)
+        return
+    for record in read_folder(folder, Grid).records():
+        write_events(read_record(record), tensorboard, record.parent.name)
+
+
+def _study(folder: Path) -> tuple[Study, Path]:
+    """Read the results in a folder, and say where a report on them usually goes."""
+    from downpour.reports.study import read_one
+    from downpour.studies import Grid, Search, grid_results, read_folder
+    from downpour.studies.results import FIGURE_STEM
+
+    if (folder / Grid.file_name).exists():
+        grid = read_folder(folder, Grid)
+        grid.check()
+        return grid_results(grid), folder / "report"
+    if (folder / Search.file_name).exists():
+        accepted = f"is of `downpour tune`; {FIGURE_STEM}.svg is the figure of a search"
+        raise SpecError("FOLDER", str(folder), accepted)
+    try:
+        study = read_one(folder)
+    except FileMissing:
+        accepted = "must be a folder of `downpour experiment`, or of one experiment"
+        raise SpecError("FOLDER", str(folder), accepted) from None
+    except FileCorrupt as error:
+        raise SpecError("FOLDER", str(folder), str(error)) from None
+    return study, RESULTS / study.groups[0].runs[0].result.experiment

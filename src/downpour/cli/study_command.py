@@ -1,0 +1,154 @@
+"""What the commands that run a study have in common: their options, and what they do with them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import typer
+
+from downpour.cli.options import RESULTS
+from downpour.cli.printing import err, note, out, print_json
+from downpour.credentials import FILES, Credentials
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from downpour.api import Client
+    from downpour.studies import Study, StudyFolder
+    from downpour.studies.runner import OnKept
+
+StudyT = TypeVar("StudyT", bound="Study")
+_FAILED = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOptions:
+    """What `downpour experiment` and `downpour tune` take beside their file.
+
+    Without a `manager`, processes of this machine train. Event files are written where
+    `tensorboard` names a folder.
+    """
+
+    out_dir: Path | None
+    shared: Path
+    data_dir: Path | None
+    manager: str
+    tensorboard: Path | None
+    credentials: Credentials
+
+    @contextmanager
+    def client(self) -> Iterator[Client | None]:
+        """Call the manager, if there is one; `kill` ends the block as Ctrl-C does."""
+        from downpour.api import Client
+
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        if not self.manager:
+            yield None
+            return
+        with Client(self.manager, credentials=self.credentials, connect_seconds=0.0) as client:
+            yield client
+
+    def event_writer(self, kept: Iterable[Path]) -> OnKept | None:
+        """Write event files of the records that were kept before; returns what writes of more."""
+        if self.tensorboard is None:
+            return None
+        from downpour.reports.event_files import EndedRuns
+
+        runs = EndedRuns(self.tensorboard)
+        for record in kept:
+            runs.write(record)
+        return runs.write
+
+    def words(self) -> list[str]:
+        """Write the options for another process, which also gets a file and a folder."""
+        said = {
+            "--shared": self.shared,
+            "--data-dir": self.data_dir,
+            "--manager": self.manager,
+            "--tensorboard": self.tensorboard,
+            **{f"--{name.replace('_', '-')}": getattr(self.credentials, name) for name in FILES},
+        }
+        return [word for option, value in said.items() if value for word in (option, str(value))]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyCommand(Generic[StudyT]):
+    """A command that runs one kind of study.
+
+    Args:
+        name: The word behind `downpour`.
+        tables: Shows the runs that have ended.
+        draw: Draws what came of the study once it has been run.
+        files: Names the files of the results that are worth a look.
+    """
+
+    name: str
+    tables: Callable[[StudyFolder[StudyT]], list[RenderableType]]
+    draw: Callable[[StudyFolder[StudyT]], None] | None = None
+    files: Callable[[StudyFolder[StudyT]], list[Path]] | None = None
+
+    def run(
+        self, study: StudyT, options: StudyOptions, *, detach: bool, status: bool, as_json: bool
+    ) -> None:
+        """Run what is missing of a study, here or detached; or only say how far it is.
+
+        Raises:
+            Exit: some run failed, with status 1.
+        """
+        from downpour.studies import StudyFolder
+        from downpour.studies.status import status_of
+
+        folder = StudyFolder((options.out_dir or RESULTS / study.name).absolute(), study)
+        folder.check()
+        now = status_of(folder)
+        if status or now.running or (detach and not now.progress.left):
+            self._tell(folder, as_json=as_json)
+        elif detach:
+            self._detach(folder, options)
+        else:
+            is_successful = self._run(folder, options)
+            self._tell(folder, as_json=as_json)
+            if not is_successful:
+                raise typer.Exit(_FAILED)
+
+    def _detach(self, folder: StudyFolder[StudyT], options: StudyOptions) -> None:
+        from downpour.studies.detached import detach
+        from downpour.studies.lock import LOG_NAME
+
+        process = detach(self.name, folder, options.words())
+        log = folder.path / LOG_NAME
+        note(f"process {process} runs it and writes {log}; `kill {process}` stops it")
+
+    def _run(self, folder: StudyFolder[StudyT], options: StudyOptions) -> bool:
+        """Run what is missing; returns whether all went well."""
+        from downpour.studies import Embedded, Remote, run_study
+        from downpour.studies.display import StudyDisplay
+
+        on_kept = options.event_writer(folder.records())
+        with options.client() as client, StudyDisplay(err(), note) as display:
+            here = Embedded(options.shared, options.data_dir)
+            backend = here if client is None else Remote(client, folder.request)
+            progress = run_study(folder, backend, display, on_kept)
+        if self.draw is not None:
+            self.draw(folder)
+        return progress.is_successful
+
+    def _tell(self, folder: StudyFolder[StudyT], *, as_json: bool) -> None:
+        """Show the results so far, how far the study is, and the files."""
+        from downpour.studies.status import status_of
+
+        status = status_of(folder)
+        files = self.files(folder) if self.files is not None else []
+        if as_json:
+            named: dict[str, Any] = {"files": list(map(str, files))} if self.files else {}
+            print_json({**status.to_dict(), **named})
+            return
+        for table in self.tables(folder):
+            out().print(table)
+        for line in (status, *files):
+            out().print(str(line), highlight=False, markup=False, soft_wrap=True)

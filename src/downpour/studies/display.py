@@ -1,0 +1,71 @@
+"""How far a study is, for people who watch it run: bars on a terminal, a line a run in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Self
+
+from rich.console import Console
+
+from downpour.reports.progress import ProgressDisplay
+from downpour.rpc.messages import Status
+from downpour.studies.durations import about
+from downpour.studies.plan import Progress
+from downpour.studies.study import EndedRun, Run
+
+
+class StudyDisplay:
+    """A context manager that watches a study; bars are drawn on a terminal only.
+
+    Args:
+        console: Where the bars go.
+        say: Takes a line for each run that has ended.
+    """
+
+    def __init__(self, console: Console, say: Callable[[str], None]) -> None:
+        self._display = ProgressDisplay(console)
+        self._say = say
+        self._bar = self._display.bars.add_task("runs", total=None, count="", left="")
+        self._seconds_left: float | None = None
+        self._since = 0.0
+
+    def __enter__(self) -> Self:
+        self._display.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._display.__exit__()
+
+    def begins(self, run: Run, progress: Progress) -> None:
+        """Show a run's own bars from the start."""
+        self._display.again(run.title)
+        self._draw(progress)
+
+    def shows(self, status: Status) -> None:
+        """Draw the run as it is now."""
+        self._display.show(status)
+        self._count_down()
+
+    def ends(self, ended: EndedRun, progress: Progress) -> None:
+        """Tell what came of the run."""
+        self._say(progress.line(ended))
+        self._draw(progress)
+
+    def _draw(self, progress: Progress) -> None:
+        done = progress.total - progress.left
+        self._seconds_left, self._since = progress.seconds_left, time.monotonic()
+        self._display.bars.update(
+            self._bar,
+            description=progress.headline,
+            completed=done,
+            total=progress.total,
+            count=f"{done}/{progress.total}",
+        )
+        self._count_down()
+
+    def _count_down(self) -> None:
+        left = self._seconds_left
+        if left is not None:
+            left = max(0.0, left - (time.monotonic() - self._since))
+        self._display.bars.update(self._bar, left=about(left))

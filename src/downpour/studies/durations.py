@@ -1,0 +1,21 @@
+"""Durations for people."""
+
+from __future__ import annotations
+
+_MINUTE = 60.0
+_HOUR = 3600.0
+
+
+def about(seconds: float | None) -> str:
+    """Write an estimate: "about 12 min"; None is an unknown time."""
+    return "unknown time" if seconds is None else f"about {spoken(seconds)}"
+
+
+def spoken(seconds: float) -> str:
+    """Write a duration: "43 s", "12 min", "3 h 20 min"."""
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < _HOUR:
+        return f"{seconds / _MINUTE:.0f} min"
+    hours, minutes = divmod(round(seconds / _MINUTE), 60)
+    return f"{hours} h {minutes} min"

@@ -1,0 +1,51 @@
+"""What the files of grids and searches have in common: fields of the spec, and checks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from downpour.errors import SpecError
+from downpour.spec import Spec
+
+WORKERS_MAX = 100_000
+OPTIONS = ("dataset_options", "model_options", "policy_options")
+"""The fields whose values are tables."""
+
+Value = Any
+"""What a field of the file may hold: any value that TOML has."""
+
+
+def check_name(field: str, value: Value, own: Sequence[str]) -> None:
+    """Refuse what is neither a field of the spec nor one of a file's own, and say which was meant.
+
+    Raises:
+        SpecError: there is no such field.
+    """
+    if field in own or field in Spec.model_fields:
+        return
+    meant = difflib.get_close_matches(field, [*own, *Spec.model_fields], n=1)
+    if meant and meant[0] in own:
+        raise SpecError(field, value, f"no such field; did you mean {meant[0]}?")
+    Spec.make({field: value})
+
+
+def whole_number(field: str, value: Value, most: int, *, least: int = 1) -> int:
+    """Return a value that is a whole number within limits.
+
+    Raises:
+        SpecError: the value is anything else.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise SpecError(field, value, f"must be a whole number from {least} to {most}")
+    return value
+
+
+def resolved_defaults() -> dict[str, Value]:
+    """Return the spec's defaults as a file has them, but for the name and those without a value.
+
+    A study's own file holds them, so that later versions' defaults change no study under way.
+    """
+    fields = Spec().model_dump(mode="json", exclude={"name"})
+    return {field: value for field, value in fields.items() if value not in (None, {})}

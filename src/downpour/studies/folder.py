@@ -1,0 +1,193 @@
+"""The folder of a study's results, and the only module that spells the names in it.
+
+    grid.toml, tune.toml  what was asked for, resolved; itself a file that can be run
+    cells/ID/             spec.toml, record.jsonl and summary.json of one run of a grid
+    trials/0001/          the same of one run of a search
+    best.toml             the spec of a search's best run that has finished
+    search.png, .svg      the figure of a search (`results.py`)
+    run.lock              held by the process that runs the study (`lock.py`)
+    log.txt               the output of a detached process
+    request.json          what a manager elsewhere is training (`submission.py`)
+
+A run's folder appears whole, by renaming, once the run has ended; so what is there was run, and
+what is not there was not. It is all that a study remembers: what was cut off costs one run alone. A
+study's file may change as long as it still asks for all runs that have finished. A folder that
+holds anything else is refused, and left as it is.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from downpour.errors import SpecError
+from downpour.runtime.record import RECORD_NAME
+from downpour.store.trouble import explain
+from downpour.studies.lock import LOCK_NAMES
+from downpour.studies.run_folder import (
+    check_run,
+    mismatch,
+    names_in,
+    read_spec,
+    read_summary,
+    refusal,
+    remove_unfinished,
+    replace_file,
+    write_run,
+)
+from downpour.studies.study import EndedRun, Run, Study
+from downpour.studies.submission import REQUEST_NAME
+from downpour.studies.summary import RunSummary
+
+BEST_NAME = "best.toml"
+StudyT = TypeVar("StudyT", bound=Study)
+StudyT_co = TypeVar("StudyT_co", bound=Study, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyFolder(Generic[StudyT_co]):
+    """Where the results of one study lie.
+
+    Raises:
+        SpecError: from everything that reads: the files do not belong to the study, or are not
+            whole; from everything that writes: the folder cannot be written.
+    """
+
+    path: Path
+    study: StudyT_co
+
+    @property
+    def asked(self) -> Path:
+        """The file of what was asked for, which is there once the folder was begun."""
+        return self.path / self.study.file_name
+
+    @property
+    def request(self) -> Path:
+        """The file that names what a manager elsewhere is training."""
+        return self.path / REQUEST_NAME
+
+    @property
+    def best(self) -> Path:
+        """The file of the best run's spec, which is there once one has finished."""
+        return self.path / BEST_NAME
+
+    def check(self) -> None:
+        """See that the folder can take this study's results; changes nothing.
+
+        It can where it is missing or empty, or where all runs that have finished there are of this
+        study; each run is looked at in full.
+        """
+        try:
+            names = {path.name for path in self.path.iterdir() if not path.name.startswith(".")}
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise refusal(self.path, explain(error)) from None
+        if not names - set(LOCK_NAMES):
+            return
+        if self._holds_another():
+            raise refusal(self.path, f"holds another {self.study.kind}; choose another folder")
+        for ended in self.ended():
+            check_run(self._place(ended.run.name))
+
+    def make(self) -> None:
+        """Make the folder where it is missing."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise refusal(self.path, explain(error)) from None
+
+    def begin(self) -> None:
+        """Write down what was asked for and remove what was cut off; the caller holds the lock."""
+        try:
+            # First the file: a folder without it would be refused from then on.
+            replace_file(self.asked, self.study.to_toml().encode())
+            self._runs.mkdir(exist_ok=True)
+            remove_unfinished(self._runs)
+            for name in self._strangers():  # they failed, and the study does not ask for them now
+                shutil.rmtree(self._place(name))
+        except OSError as error:
+            raise refusal(self.path, explain(error)) from None
+
+    def keep(self, run: Run, record: bytes, summary: RunSummary) -> None:
+        """Keep the outcome of a run; whole, or not at all."""
+        write_run(self._place(run.name), run.spec, record, summary)
+
+    def write_best(self, run: Run) -> None:
+        """Write down the spec of the best run."""
+        try:
+            replace_file(self.best, run.spec.to_toml().encode())
+        except OSError as error:
+            raise refusal(self.path, explain(error)) from None
+
+    def ended(self) -> list[EndedRun]:
+        """Return the runs of this study that have ended, with their outcomes."""
+        return [self._ended(name) for name in self._names() if self.study.has_run(name)]
+
+    def records(self) -> list[Path]:
+        """Name the records of the runs that have ended, each in a folder of its run's name."""
+        return [self.record(name) for name in self._names() if self.study.has_run(name)]
+
+    def record(self, name: str) -> Path:
+        """Name the record of a run, which is there once it has ended."""
+        return self._place(name) / RECORD_NAME
+
+    def _ended(self, name: str) -> EndedRun:
+        """Read a run's files, and see that they are of the run whose name the folder has."""
+        place = self._place(name)
+        spec, summary = read_spec(place), read_summary(place)
+        run = self.study.run_of(name, spec)
+        if run is None:
+            raise mismatch(place)
+        return EndedRun(run, summary)
+
+    def _holds_another(self) -> bool:
+        """Whether runs have finished here that do not count for the study, or its name differs."""
+        former = read_study(self.path, type(self.study))
+        if former.name != self.study.name:
+            return True
+        if self._names() and not self.study.takes_over(former):
+            return True
+        return any(read_summary(self._place(name)).is_finished for name in self._strangers())
+
+    def _strangers(self) -> list[str]:
+        """Name the runs that the study does not ask for."""
+        return [name for name in self._names() if not self.study.has_run(name)]
+
+    def _names(self) -> list[str]:
+        return names_in(self._runs)
+
+    def _place(self, name: str) -> Path:
+        return self._runs / name
+
+    @property
+    def _runs(self) -> Path:
+        return self.path / self.study.runs_folder
+
+
+def read_folder(path: Path, kind: type[StudyT]) -> StudyFolder[StudyT]:
+    """Open a folder by its own file, which says what was asked for.
+
+    Raises:
+        SpecError: it has no such file, or the file cannot be read.
+    """
+    return StudyFolder(path, read_study(path, kind))
+
+
+def read_study(path: Path, kind: type[StudyT]) -> StudyT:
+    """Read what a folder's own file asks for.
+
+    Raises:
+        SpecError: it has no such file, or the file cannot be read.
+    """
+    name = kind.file_name
+    try:
+        return kind.from_toml((path / name).read_text("utf-8"))
+    except FileNotFoundError:
+        raise refusal(path, f"is not empty, and has no {name}") from None
+    except (OSError, ValueError) as error:
+        raise refusal(path, f"{name} cannot be read: {error}") from None
+    except SpecError as error:
+        raise refusal(path, f"{name} is not what was written: {error}") from None

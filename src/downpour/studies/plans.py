@@ -1,0 +1,40 @@
+"""The two kinds of studies and their plans; the only module that tells the kinds apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from downpour.studies.grid import Grid
+from downpour.studies.grid_plan import GridPlan, GridProgress
+from downpour.studies.plan import Plan, Progress
+from downpour.studies.search import Search
+from downpour.studies.search_plan import SearchPlan, SearchProgress
+from downpour.studies.study import EndedRun, Study
+
+
+def plan_of(study: Study, ended: Iterable[EndedRun]) -> Plan:
+    """Make the plan of a study of which these runs have ended.
+
+    Raises:
+        TypeError: it is neither a grid nor a search.
+    """
+    match study:
+        case Grid():
+            return GridPlan(study, ended)
+        case Search():
+            return SearchPlan(study, ended)
+    raise TypeError(study)
+
+
+def progress_of(study: Study, ended: Iterable[EndedRun]) -> Progress:
+    """Say how far a study is, without choosing its next run.
+
+    Raises:
+        TypeError: it is neither a grid nor a search.
+    """
+    match study:
+        case Grid():
+            return GridProgress.of(study, ended)
+        case Search():
+            return SearchProgress.of(study, ended)
+    raise TypeError(study)

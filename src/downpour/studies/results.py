@@ -1,0 +1,76 @@
+"""What a study's folder holds for reports: a grid's runs by place, and the figure of a search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from downpour.reports.study import Group, Run, Study
+from downpour.store.trouble import explain
+from downpour.studies.folder import StudyFolder
+from downpour.studies.grid import Grid, Subgrid
+from downpour.studies.run_folder import check_run, refusal, replace_file
+from downpour.studies.search import Search
+from downpour.studies.search_plan import SearchProgress
+
+FIGURE_STEM = "search"
+_FIGURES = f"{FIGURE_STEM}.png", f"{FIGURE_STEM}.svg"
+
+
+def grid_results(folder: StudyFolder[Grid]) -> Study:
+    """Read all runs of a grid that have ended, each at its place.
+
+    Raises:
+        SpecError: one of them is not whole.
+    """
+    runs = {
+        ended.run.name: check_run(folder.record(ended.run.name).parent, ended.run.workers)
+        for ended in folder.ended()
+    }
+    grid = folder.study
+    return Study(
+        name=grid.name, groups=tuple(_results(grid, subgrid, runs) for subgrid in grid.subgrids)
+    )
+
+
+def _results(grid: Grid, subgrid: Subgrid, runs: dict[str, Run]) -> Group:
+    ended = [
+        replace(runs[place.run.name], values=place.values, trial=place.repetition)
+        for place in grid.places
+        if place.subgrid == subgrid.name and place.run.name in runs
+    ]
+    return Group(
+        name=subgrid.name,
+        axes=subgrid.axes,
+        trials=grid.repetitions,
+        settings=tuple(subgrid.settings()),
+        runs=tuple(run for run in ended if run.result.state == "finished"),
+        failed=tuple(run for run in ended if run.result.state != "finished"),
+    )
+
+
+def draw_search(folder: StudyFolder[Search]) -> None:
+    """Draw a search as far as it has come, if some run has an accuracy.
+
+    Raises:
+        SpecError: the figure cannot be written.
+    """
+    from downpour.reports.drawing import to_png, to_svg
+    from downpour.reports.search_figure import search_figure
+
+    result = SearchProgress.of(folder.study, folder.ended()).result
+    if all(run.accuracy is None for run in result.runs):
+        return
+    figure = search_figure(result)
+    contents = to_png(figure), to_svg(figure, FIGURE_STEM).encode()
+    try:
+        for name, content in zip(_FIGURES, contents, strict=True):
+            replace_file(folder.path / name, content)
+    except OSError as error:
+        raise refusal(folder.path, explain(error)) from None
+
+
+def search_files(folder: StudyFolder[Search]) -> list[Path]:
+    """Name the best run's spec and the figure, as far as they are there."""
+    files = folder.best, *(folder.path / name for name in _FIGURES)
+    return [file for file in files if file.exists()]

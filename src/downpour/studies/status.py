@@ -1,0 +1,37 @@
+"""How far a study is, as a value: read from its folder, whichever process runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from downpour.studies.durations import about
+from downpour.studies.folder import StudyFolder
+from downpour.studies.lock import holder
+from downpour.studies.plan import Progress
+from downpour.studies.plans import progress_of
+from downpour.studies.study import Study
+
+
+@dataclass(frozen=True, slots=True)
+class StudyStatus:
+    """What has been run; `running` names the process that runs the study now."""
+
+    progress: Progress
+    running: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Turn it into values that JSON can hold."""
+        now = {"running": self.running, "seconds_left": self.progress.seconds_left}
+        return {**self.progress.to_dict(), **now}
+
+    def __str__(self) -> str:
+        if not self.progress.left:
+            return str(self.progress)
+        runs_it = f"{self.running} runs it" if self.running else "no process runs it now"
+        return f"{self.progress}, {about(self.progress.seconds_left)} left, {runs_it}"
+
+
+def status_of(folder: StudyFolder[Study]) -> StudyStatus:
+    """Look how far a study is."""
+    return StudyStatus(progress_of(folder.study, folder.ended()), holder(folder.path))

@@ -1,0 +1,322 @@
+"""The folder of a study: whole, its own, and never overwritten by another's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from downpour.errors import SpecError
+from downpour.spec import Spec
+from downpour.studies import Grid, Study, StudyFolder, grid_results, run_study
+from downpour.studies.results import draw_search, search_files
+from tests.studies.conftest import (
+    GRID,
+    SEARCH,
+    FakeBackend,
+    Silence,
+    grid_folder,
+    record_of,
+    search_folder,
+)
+
+
+def done(folder: StudyFolder[Study]) -> StudyFolder[Study]:
+    """Run all of a study."""
+    run_study(folder, FakeBackend(), Silence())
+    return folder
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> StudyFolder[Grid]:
+    """A folder whose grid is done."""
+    folder = grid_folder(tmp_path / "grid")
+    done(folder)
+    return folder
+
+
+@pytest.fixture(params=[grid_folder, search_folder], ids=["grid", "search"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> StudyFolder[Study]:
+    """A folder whose study is done."""
+    return done(request.param(tmp_path))
+
+
+def content(path: Path) -> dict[str, str]:
+    """Return a digest of every file in a folder."""
+    files = (file for file in path.rglob("*") if file.is_file())
+    return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def some_run(folder: StudyFolder[Study]) -> Path:
+    """Return the folder of a run."""
+    return folder.records()[1].parent
+
+
+def test_a_run_is_kept_with_what_made_it(grid: StudyFolder[Grid]) -> None:
+    """Its spec, its record as it was, and a summary."""
+    name, run = next(iter(grid.study.runs.items()))
+    place = grid.record(name).parent
+    assert Spec.from_toml((place / "spec.toml").read_text()) == run.spec
+    assert (place / "record.jsonl").read_bytes() == record_of(run)
+    summary = {ended.run.name: ended.summary for ended in grid.ended()}[name]
+    assert (summary.state, summary.workers, summary.seed) == ("finished", 1, 0)
+    assert summary.accuracy == summary.epoch_accuracy[-1]
+
+
+def test_a_grids_folder_holds_what_it_says(grid: StudyFolder[Grid]) -> None:
+    """Earlier and later versions find files of these names."""
+    names = {path.name for path in grid.path.iterdir()} - {"run.lock"}
+    assert names == {"grid.toml", "cells"}
+    assert {path.name for path in (grid.path / "cells").iterdir()} == set(grid.study.runs)
+
+
+def test_a_searchs_folder_holds_what_it_says(tmp_path: Path) -> None:
+    """The search, each run in full, the best, and once it is drawn a figure."""
+    folder = search_folder(tmp_path)
+    done(folder)
+    assert search_files(folder) == [folder.path / "best.toml"]
+    draw_search(folder)
+    names = {path.name for path in folder.path.iterdir()} - {"run.lock"}
+    assert names == {"tune.toml", "trials", "best.toml", "search.png", "search.svg"}
+    assert [file.name for file in search_files(folder)] == [
+        "best.toml",
+        "search.png",
+        "search.svg",
+    ]
+    runs = sorted((folder.path / "trials").iterdir())
+    assert [run.name for run in runs] == [f"{number:04d}" for number in range(1, 13)]
+    for run in runs:
+        names = {path.name for path in run.iterdir()}
+        assert names == {"spec.toml", "record.jsonl", "summary.json"}
+
+
+def test_a_search_without_an_accuracy_is_not_drawn(tmp_path: Path) -> None:
+    """Where all have failed there is no figure, and no best."""
+    folder = search_folder(tmp_path)
+    run_study(folder, FakeBackend(hopeless=set(range(1, 13))), Silence())
+    draw_search(folder)
+    assert search_files(folder) == []
+
+
+def test_what_was_cut_off_begins_anew(folder: StudyFolder[Study]) -> None:
+    """A run that was being written when the power went is none, and leaves nothing."""
+    place = folder.records()[-1].parent
+    place.rename(place.with_name(f".new-{place.name}"))
+    (place.with_name(f".new-{place.name}") / "summary.json").unlink()
+    assert place.name not in [ended.run.name for ended in folder.ended()]
+    backend = FakeBackend()
+    assert run_study(folder, backend, Silence()).left == 0
+    assert backend.names == [place.name]
+    assert not list(place.parent.glob(".*"))
+
+
+def test_a_folder_that_was_cut_off_at_its_beginning_is_as_good_as_empty(
+    folder: StudyFolder[Study], tmp_path: Path
+) -> None:
+    """The file of what was asked for was being written, or had just been."""
+    torn = StudyFolder(tmp_path / "torn", folder.study)
+    torn.make()
+    (torn.path / f".new-{torn.asked.name}").write_text("na")
+    torn.check()
+    torn.asked.write_text(folder.study.to_toml())
+    torn.check()
+    assert done(torn).ended()
+
+
+def scribble(run: Path) -> None:
+    """Write a line into the record that is none."""
+    file = run / "record.jsonl"
+    file.write_text("nonsense\n" + file.read_text())
+
+
+def shorten(run: Path) -> None:
+    """Cut the record off in the middle of a line."""
+    file = run / "record.jsonl"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def shorten_an_old_one(run: Path) -> None:
+    """Cut off the record of a version that wrote no checksum."""
+    forget_checksum(run)
+    shorten(run)
+
+
+def flip(run: Path) -> None:
+    """Change a digit of the record, which is still one."""
+    file = run / "record.jsonl"
+    text = file.read_text()
+    place = text.rindex('"accuracy": 0.') + len('"accuracy": 0.')
+    file.write_text(text[:place] + str(9 - int(text[place])) + text[place + 1 :])
+
+
+def forget_checksum(run: Path) -> None:
+    """Make a run as earlier versions did."""
+    file = run / "summary.json"
+    told = json.loads(file.read_text())
+    del told["checksum"]
+    file.write_text(json.dumps(told))
+
+
+def lose(run: Path) -> None:
+    """Remove the record."""
+    (run / "record.jsonl").unlink()
+
+
+def empty(run: Path) -> None:
+    """Write another fact's fields into the record."""
+    (run / "record.jsonl").write_text("{}\n")
+
+
+def garble(run: Path) -> None:
+    """Write something else over the summary."""
+    (run / "summary.json").write_text("{}")
+
+
+def undo(run: Path) -> None:
+    """Say that the run has not ended."""
+    file = run / "summary.json"
+    file.write_text(file.read_text().replace('"finished"', '"running"'))
+
+
+def swap(run: Path) -> None:
+    """Put another experiment's spec in."""
+    (run / "spec.toml").write_text(Spec(epochs=9).to_toml())
+
+
+def spoil(run: Path) -> None:
+    """Put a spec in that is none."""
+    (run / "spec.toml").write_text("\x00")
+
+
+def exchange(run: Path) -> None:
+    """Put another run's record in."""
+    others = (place for place in run.parent.iterdir() if place.name != run.name)
+    (run / "record.jsonl").write_bytes((next(others) / "record.jsonl").read_bytes())
+
+
+def misname(run: Path) -> None:
+    """Call the run something else."""
+    run.rename(run.with_name("w9-random-average-s0-0123456789"))
+
+
+def add(run: Path) -> None:
+    """Lay a folder of a user's beside the runs."""
+    (run.parent / "mine").mkdir()
+    (run.parent / "mine" / "notes.txt").write_text("mine")
+
+
+def overwrite(run: Path) -> None:
+    """Write something else over what was asked for."""
+    asked_file(run).write_text("split = []")
+
+
+def break_file(run: Path) -> None:
+    """Write what is no text over what was asked for."""
+    asked_file(run).write_bytes(b"\xff")
+
+
+def asked_file(run: Path) -> Path:
+    """Return the file of what was asked for."""
+    (file,) = (f for f in run.parents[1].glob("*.toml") if f.name != "best.toml")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (scribble, "record.jsonl cannot be read: line 1 is not a fact"),
+        (shorten, ""),
+        (shorten_an_old_one, "record.jsonl or spec.toml is not what was written"),
+        (flip, "record.jsonl or spec.toml is not what was written"),
+        (lose, "record.jsonl cannot be read: No such file"),
+        (empty, "line 1 is not a fact"),
+        (garble, "not the summary of a run"),
+        (undo, "has not ended: running"),
+        (swap, "tells of something else than its name says"),
+        (spoil, "spec.toml cannot be read"),
+        (exchange, "tells of something else than its name says"),
+        (misname, "holds another"),
+        (add, "summary.json cannot be read: No such file"),
+        (overwrite, "toml is not what was written"),
+        (break_file, "toml cannot be read"),
+    ],
+)
+def test_what_is_not_whole_is_refused_and_left_as_it_is(
+    folder: StudyFolder[Study], harm: Callable[[Path], None], reason: str
+) -> None:
+    """One line that names the folder; nothing is run, and nothing changed."""
+    harm(some_run(folder))
+    before = content(folder.path)
+    backend = FakeBackend()
+    with pytest.raises(SpecError, match="folder = ") as told:
+        run_study(folder, backend, Silence())
+    line = str(told.value)
+    assert "\n" not in line
+    assert str(folder.path) in line
+    assert reason in line
+    assert backend.calls == 0
+    assert content(folder.path) == before
+
+
+def test_what_an_earlier_version_kept_is_read(folder: StudyFolder[Study]) -> None:
+    """Its summaries had no checksum."""
+    forget_checksum(some_run(folder))
+    backend = FakeBackend()
+    run_study(folder, backend, Silence())
+    assert backend.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("folder_in", "text", "old", "new"),
+    [
+        (grid_folder, GRID, 'name = "small"', 'name = "other"'),
+        (grid_folder, GRID, "epochs = 2", "epochs = 3"),
+        (grid_folder, GRID, "trials = 2", "trials = 1"),
+        (grid_folder, GRID, '"class"', '"equal"'),
+        (search_folder, SEARCH, "small", "other"),
+        (search_folder, SEARCH, "high = 1.0", "high = 2.0"),
+        (search_folder, SEARCH, "[search]", "[search]\nseed = 1"),
+        (search_folder, SEARCH, "epochs = 4", "epochs = 5"),
+        (search_folder, SEARCH, '"median", startup_trials = 3', '"halving"'),
+    ],
+)
+def test_the_folder_of_another_study_is_refused(
+    tmp_path: Path,
+    folder_in: Callable[..., StudyFolder[Study]],
+    text: str,
+    old: str,
+    new: str,
+) -> None:
+    """Also that of one that had more than is asked for now; nothing in it is touched."""
+    folder = done(folder_in(tmp_path))
+    other = StudyFolder(folder.path, type(folder.study).from_toml(text.replace(old, new)))
+    before = content(folder.path)
+    line = f"holds another {folder.study.kind}; choose another folder"
+    with pytest.raises(SpecError, match=line):
+        run_study(other, FakeBackend(), Silence())
+    assert content(folder.path) == before
+
+
+def test_a_folder_of_something_else_is_refused(folder: StudyFolder[Study], tmp_path: Path) -> None:
+    """A folder with files in it, or a file in its place."""
+    thesis = tmp_path / "mine" / "thesis.tex"
+    thesis.parent.mkdir()
+    thesis.write_text("years of work")
+    for path, reason in (
+        (thesis.parent, r"is not empty, and has no \w+\.toml"),
+        (thesis, "not a folder"),
+    ):
+        with pytest.raises(SpecError, match=reason):
+            run_study(StudyFolder(path, folder.study), FakeBackend(), Silence())
+    assert [path.name for path in thesis.parent.iterdir()] == ["thesis.tex"]
+
+
+def test_a_study_has_each_run_at_its_place(grid: StudyFolder[Grid]) -> None:
+    """A run that two subgrids share stands in both."""
+    workers, splits = grid_results(grid).groups
+    assert [len(workers.at(values)) for values in workers.settings] == [2, 2]
+    shared = [run.result for run in splits.at(("random", "average"))]
+    assert shared == [run.result for run in workers.at((2,))]

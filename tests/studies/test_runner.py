@@ -1,0 +1,84 @@
+"""What holds for every study: what has ended is never run again, wherever it was cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from downpour.errors import ExperimentFailed, SpecError
+from downpour.studies import Run, Study, StudyFolder, run_study
+from tests.studies.conftest import (
+    FakeBackend,
+    Interruption,
+    Silence,
+    grid_folder,
+    search_folder,
+)
+
+FolderIn = Callable[..., StudyFolder[Study]]
+
+
+@pytest.fixture(params=[grid_folder, search_folder], ids=["grid", "search"])
+def folder_in(request: pytest.FixtureRequest) -> FolderIn:
+    """Makes the folder of a small study, of each kind."""
+    chosen: FolderIn = request.param
+    return chosen
+
+
+def test_what_has_ended_is_not_run_again(folder_in: FolderIn, tmp_path: Path) -> None:
+    """Cut off three times: each run is trained once, and a study that is done starts nothing."""
+    folder = folder_in(tmp_path)
+    backend = FakeBackend(interrupted_at={1, 4, 5})
+    for _ in range(3):
+        with pytest.raises(Interruption):
+            run_study(folder, backend, Silence())
+        assert len(folder.ended()) == len(backend.trained)
+    progress = run_study(folder, backend, Silence())
+    assert (progress.left, progress.is_successful) == (0, True)
+    assert sorted(backend.names) == sorted(one.run.name for one in folder.ended())
+    again = FakeBackend()
+    assert run_study(folder, again, Silence()).to_dict() == progress.to_dict()
+    assert (again.calls, again.starts) == (0, 0)
+
+
+def test_the_first_mistake_ends_the_study_and_nothing_is_kept(
+    folder_in: FolderIn, tmp_path: Path
+) -> None:
+    """Where its spec is invalid, nothing else is tried; the file may be mended, its folder kept."""
+    folder, backend = folder_in(tmp_path), FakeBackend(wrong={1})
+    with pytest.raises(ExperimentFailed, match="no luck") as told:
+        run_study(folder, backend, Silence())
+    assert (told.value.exit_status, backend.calls) == (2, 1)
+    assert folder.ended() == []
+    mended = type(folder.study).from_toml(folder.study.to_toml().replace("epochs = ", "epochs = 1"))
+    assert run_study(StudyFolder(folder.path, mended), FakeBackend(), Silence()).left == 0
+
+
+def test_a_later_mistake_costs_only_its_run(folder_in: FolderIn, tmp_path: Path) -> None:
+    """The file is right as far as it was tried; the others are run all the same."""
+    backend = FakeBackend(wrong={2})
+    progress = run_study(folder_in(tmp_path), backend, Silence())
+    assert backend.calls == progress.total
+
+
+def test_each_record_is_handed_over_once_it_is_kept(folder_in: FolderIn, tmp_path: Path) -> None:
+    """In the order of the runs, each in a folder of its run's name."""
+    folder, kept, backend = folder_in(tmp_path), list[Path](), FakeBackend()
+    run_study(folder, backend, Silence(), kept.append)
+    assert [record.parent.name for record in kept] == backend.names
+    assert sorted(kept) == folder.records()
+
+
+def test_only_one_process_runs_a_study(folder_in: FolderIn, tmp_path: Path) -> None:
+    """A second process is refused, and the line names the first."""
+    folder = folder_in(tmp_path)
+
+    class Second(FakeBackend):
+        def train(self, run: Run, *_: object) -> bytes:
+            run_study(folder, FakeBackend(), Silence())
+            raise AssertionError(run)
+
+    with pytest.raises(SpecError, match=r"process \d+ runs it already"):
+        run_study(folder, Second(), Silence())

@@ -1,0 +1,141 @@
+"""How far a study is: for people who watch it, and as a value."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from downpour.reports import Result
+from downpour.studies import run_study
+from downpour.studies.display import StudyDisplay
+from downpour.studies.durations import about, spoken
+from downpour.studies.grid_plan import GridProgress
+from downpour.studies.lock import held, holder
+from downpour.studies.search_plan import SearchProgress
+from downpour.studies.status import status_of
+from downpour.studies.summary import RunSummary
+from tests.studies.conftest import (
+    SEARCH,
+    FakeBackend,
+    Interruption,
+    Silence,
+    grid_folder,
+    record_of,
+    search_folder,
+)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.4, "0 s"), (43, "43 s"), (750, "12 min"), (12_000, "3 h 20 min"), (3599, "60 min")],
+)
+def test_durations_are_said_as_people_do(seconds: float, said: str) -> None:
+    """Seconds, minutes, or hours with minutes."""
+    assert spoken(seconds) == said
+
+
+def test_the_time_left_of_a_grid_follows_from_the_same_groups(tmp_path: Path) -> None:
+    """A slow setting's second repetition counts as slow, and one never run as the usual."""
+    folder = grid_folder(tmp_path, 'name="small"\ntrials=2\nworkers=[1, 2, 3]\n')
+    folder.make()
+    folder.begin()
+    assert about(status_of(folder).progress.seconds_left) == "unknown time"
+    for run, seconds in zip(folder.study.runs.values(), (600.0, 60.0), strict=False):
+        record = record_of(run)
+        result = Result.from_lines(record.decode().splitlines())
+        folder.keep(run, record, RunSummary.of(result, run.workers, seconds))
+    # 330 s twice for the third setting, and the second repetitions of the others.
+    left = status_of(folder).progress.seconds_left
+    assert left == 2 * 330 + 600 + 60
+    assert about(left) == "about 22 min"
+    assert GridProgress(folder.study, {}, []).seconds_left == 0
+
+
+def test_the_time_left_of_a_search_follows_from_its_runs(tmp_path: Path) -> None:
+    """Unknown before the first has ended, nothing once all have."""
+    folder = search_folder(tmp_path)
+    assert status_of(folder).progress.seconds_left is None
+    run_study(folder, FakeBackend(), Silence())
+    result = SearchProgress.of(folder.study, folder.ended()).result
+    assert SearchProgress(result).seconds_left == 0.0
+    twice = SearchProgress(replace(result, asked=24))
+    assert twice.seconds_left == pytest.approx(sum(run.wall_seconds for run in result.runs))
+
+
+def test_a_line_a_run_of_a_grid_goes_to_the_log(tmp_path: Path) -> None:
+    """Where no bars are drawn, each run's end is told with what is left."""
+    folder = grid_folder(tmp_path)
+    hopeless = list(folder.study.runs)[-1]
+    said: list[str] = []
+    with StudyDisplay(Console(file=io.StringIO()), said.append) as display:
+        run_study(folder, FakeBackend(hopeless={hopeless}), display)
+    assert len(said) == 10
+    assert said[0].startswith("1/10 w1-random-average-s0-")
+    assert said[0].endswith(" in 0 s, about 0 s left")
+    assert said[-1] == f"9/10 {hopeless} failed: no luck in 0 s"
+
+
+def test_a_line_tells_of_each_run_of_a_search_and_the_bar_of_the_best(tmp_path: Path) -> None:
+    """Its number, its outcome, its values, and whether it is the best so far."""
+    folder = search_folder(tmp_path)
+    lines: list[str] = []
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=100)
+    with StudyDisplay(console, lines.append) as display:
+        run_study(folder, FakeBackend(hopeless={2}), display)
+    assert len(lines) == 12
+    assert lines[0].startswith("1/12 run 1 finished accuracy ")
+    assert "learning rate " in lines[0]
+    assert "dropout 0." in lines[0]
+    assert lines[0].endswith("(the best so far)")
+    assert lines[1].startswith("2/12 run 2 failed: no luck in 0 s: batch size ")
+    assert any(": pruned after epoch" in line for line in lines)
+    best = SearchProgress.of(folder.study, folder.ended()).result.best
+    assert best is not None
+    assert best.accuracy is not None
+    assert f"runs, best {best.accuracy:.2%}" in file.getvalue()
+
+
+def test_a_run_of_bad_luck_is_not_counted_as_done(tmp_path: Path) -> None:
+    """It is told of, and once it has been repeated as the others are."""
+    folder = search_folder(tmp_path)
+    lines: list[str] = []
+    for unlucky in ({2, 3}, set[int | str]()):
+        with StudyDisplay(Console(file=io.StringIO()), lines.append) as display:
+            run_study(folder, FakeBackend(unlucky=unlucky), display)
+    assert [line.split()[0] for line in lines[:4]] == ["1/12", "1/12", "1/12", "2/12"]
+    assert [" ".join(line.split()[:3]) for line in lines[12:]] == ["11/12 run 2", "12/12 run 3"]
+
+
+def test_the_status_counts_from_the_folder(tmp_path: Path) -> None:
+    """Also while another process runs the study, and names it."""
+    folder = grid_folder(tmp_path)
+    with pytest.raises(Interruption):
+        run_study(folder, FakeBackend(interrupted_at={4}), Silence())
+    status = status_of(folder)
+    told = status.to_dict()
+    assert (told["finished"], told["cells"], told["running"]) == (3, 10, None)
+    assert str(status).endswith("left, no process runs it now")
+    with held(folder.path):
+        assert status_of(folder).running == holder(folder.path)
+        assert "runs it" in str(status_of(folder))
+    run_study(folder, FakeBackend(), Silence())
+    assert str(status_of(folder)) == "small: 10 of 10 runs"
+    assert status_of(folder).to_dict()["failures"] == {}
+
+
+def test_the_status_of_a_search_has_all_runs(tmp_path: Path) -> None:
+    """Of a search that is done neither the time left nor a process is told."""
+    run_study(search_folder(tmp_path), FakeBackend(), Silence())
+    grown = search_folder(tmp_path, SEARCH.replace("trials = 12", "trials = 14"))
+    assert str(status_of(grown)).endswith("about 0 s left, no process runs it now")
+    with held(grown.path):
+        assert str(status_of(grown)).endswith("runs it")
+        told = status_of(grown).to_dict()
+    assert told["running"].startswith("process ")
+    assert (told["asked"], len(told["trials"])) == (14, 12)
+    assert "left" not in str(status_of(search_folder(tmp_path)))
