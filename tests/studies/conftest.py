@@ -31,7 +31,7 @@ from downpour.runtime.facts import (
     Updated,
     to_fields,
 )
-from downpour.studies import EndedRun, Grid, Run, Search, Study, StudyFolder
+from downpour.studies import Grid, Run, Search, Study, StudyFolder
 from downpour.studies.backends import Train, accuracies_in
 from downpour.studies.plan import OnEpoch
 
@@ -154,7 +154,7 @@ class Silence:
     def shows(self, status: Status) -> None:
         """Nothing."""
 
-    def ends(self, ended: EndedRun, progress: object) -> None:
+    def ends(self, line: str, progress: object) -> None:
         """Nothing."""
 
 

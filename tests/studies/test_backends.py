@@ -25,7 +25,7 @@ from downpour.studies import (
     read_folder,
     run_study,
 )
-from downpour.studies.search_plan import SearchProgress
+from downpour.studies.search_plan import SearchPlan
 from tests.studies.conftest import (
     FakeBackend,
     Interruption,
@@ -214,7 +214,7 @@ def test_a_grid_is_trained_here(tmp_path: Path) -> None:
     text = QUICK_GRID + 'batches = ["shuffled", "balanced"]\nbatch_size = 4\n'
     folder = grid_folder(tmp_path, text)
     progress = run_study(folder, Embedded(tmp_path / "shared"), Silence())
-    (reason,) = progress.to_dict()["failures"].values()
+    (reason,) = progress.fields["failures"].values()
     assert "batches" in reason
     ((values, runs),) = grid_results(folder).groups[0].measured
     assert values == ("shuffled",)
@@ -228,7 +228,7 @@ def test_a_search_is_trained_here(tmp_path: Path) -> None:
     folder = search_folder(tmp_path, QUICK_SEARCH)
     shared = tmp_path / "shared"
     run_study(folder, Embedded(shared), Silence())
-    result = SearchProgress.of(folder.study, folder.ended()).result
+    result = SearchPlan(folder.study, folder.ended()).result
     assert {"finished", "pruned"} >= {run.state for run in result.runs}
     pruned = [run for run in result.runs if run.state == "pruned"]
     states = {Result.read(shared / "experiments" / run.experiment).state for run in pruned}

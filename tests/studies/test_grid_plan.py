@@ -56,7 +56,7 @@ def test_a_run_that_failed_is_told_of_and_tried_again(tmp_path: Path) -> None:
     folder = grid_folder(tmp_path)
     unlucky = list(folder.study.runs)[1]
     progress = run_study(folder, FakeBackend(hopeless={unlucky}), Silence())
-    assert progress.to_dict()["failures"] == {unlucky: "no luck"}
+    assert progress.fields["failures"] == {unlucky: "no luck"}
     assert not progress.is_successful
     assert [run.result.reason for run in grid_results(folder).failed] == ["no luck"]
     again = FakeBackend()

@@ -39,7 +39,7 @@ def test_what_has_ended_is_not_run_again(folder_in: FolderIn, tmp_path: Path) ->
     assert (progress.left, progress.is_successful) == (0, True)
     assert sorted(backend.names) == sorted(one.run.name for one in folder.ended())
     again = FakeBackend()
-    assert run_study(folder, again, Silence()).to_dict() == progress.to_dict()
+    assert run_study(folder, again, Silence()) == progress
     assert (again.calls, again.starts) == (0, 0)
 
 

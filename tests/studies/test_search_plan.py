@@ -15,7 +15,7 @@ from downpour.reports.search_result import SearchResult, SearchRun
 from downpour.spec import Spec
 from downpour.studies import Search, StudyFolder
 from downpour.studies.runner import run_study
-from downpour.studies.search_plan import SearchProgress
+from downpour.studies.search_plan import SearchPlan
 from tests.studies.conftest import SEARCH, FakeBackend, Interruption, Silence, search_folder
 
 RUNS = 12
@@ -24,7 +24,7 @@ HALVING = SEARCH.replace('"median", startup_trials = 3', '"halving", factor = 2'
 
 def result_of(folder: StudyFolder[Search]) -> SearchResult:
     """Return the runs that have ended."""
-    return SearchProgress.of(folder.study, folder.ended()).result
+    return SearchPlan(folder.study, folder.ended()).result
 
 
 def searched(folder: StudyFolder[Search], backend: FakeBackend) -> SearchResult:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,8 @@ from downpour.reports import Result
 from downpour.studies import run_study
 from downpour.studies.display import StudyDisplay
 from downpour.studies.durations import about, spoken
-from downpour.studies.grid_plan import GridProgress
 from downpour.studies.lock import held, holder
-from downpour.studies.search_plan import SearchProgress
+from downpour.studies.search_plan import SearchPlan
 from downpour.studies.status import status_of
 from downpour.studies.summary import RunSummary
 from tests.studies.conftest import (
@@ -52,7 +50,8 @@ def test_the_time_left_of_a_grid_follows_from_the_same_groups(tmp_path: Path) ->
     left = status_of(folder).progress.seconds_left
     assert left == 2 * 330 + 600 + 60
     assert about(left) == "about 22 min"
-    assert GridProgress(folder.study, {}, []).seconds_left == 0
+    run_study(folder, FakeBackend(), Silence())
+    assert status_of(folder).progress.seconds_left == 0
 
 
 def test_the_time_left_of_a_search_follows_from_its_runs(tmp_path: Path) -> None:
@@ -60,10 +59,10 @@ def test_the_time_left_of_a_search_follows_from_its_runs(tmp_path: Path) -> None
     folder = search_folder(tmp_path)
     assert status_of(folder).progress.seconds_left is None
     run_study(folder, FakeBackend(), Silence())
-    result = SearchProgress.of(folder.study, folder.ended()).result
-    assert SearchProgress(result).seconds_left == 0.0
-    twice = SearchProgress(replace(result, asked=24))
-    assert twice.seconds_left == pytest.approx(sum(run.wall_seconds for run in result.runs))
+    assert status_of(folder).progress.seconds_left == 0.0
+    twice = search_folder(tmp_path, SEARCH.replace("trials = 12", "trials = 24"))
+    took = sum(ended.summary.wall_seconds for ended in folder.ended())
+    assert status_of(twice).progress.seconds_left == pytest.approx(took)
 
 
 def test_a_line_a_run_of_a_grid_goes_to_the_log(tmp_path: Path) -> None:
@@ -94,7 +93,7 @@ def test_a_line_tells_of_each_run_of_a_search_and_the_bar_of_the_best(tmp_path: 
     assert lines[0].endswith("(the best so far)")
     assert lines[1].startswith("2/12 run 2 failed: no luck in 0 s: batch size ")
     assert any(": pruned after epoch" in line for line in lines)
-    best = SearchProgress.of(folder.study, folder.ended()).result.best
+    best = SearchPlan(folder.study, folder.ended()).result.best
     assert best is not None
     assert best.accuracy is not None
     assert f"runs, best {best.accuracy:.2%}" in file.getvalue()

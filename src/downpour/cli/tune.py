@@ -86,7 +86,7 @@ def tune(
 def _tables(folder: StudyFolder[Search]) -> list[RenderableType]:
     """Show the runs that have ended."""
     from downpour.reports.tables import search_table
-    from downpour.studies.search_plan import SearchProgress
+    from downpour.studies.search_plan import SearchPlan
 
-    result = SearchProgress.of(folder.study, folder.ended()).result
+    result = SearchPlan(folder.study, folder.ended()).result
     return [search_table(result)] if result.runs else []

@@ -12,7 +12,7 @@ from downpour.reports.progress import ProgressDisplay
 from downpour.rpc.messages import Status
 from downpour.studies.durations import about
 from downpour.studies.plan import Progress
-from downpour.studies.study import EndedRun, Run
+from downpour.studies.study import Run
 
 
 class StudyDisplay:
@@ -47,20 +47,19 @@ class StudyDisplay:
         self._display.show(status)
         self._count_down()
 
-    def ends(self, ended: EndedRun, progress: Progress) -> None:
-        """Tell what came of the run."""
-        self._say(progress.line(ended))
+    def ends(self, line: str, progress: Progress) -> None:
+        """Tell of a run that has ended."""
+        self._say(line)
         self._draw(progress)
 
     def _draw(self, progress: Progress) -> None:
-        done = progress.total - progress.left
         self._seconds_left, self._since = progress.seconds_left, time.monotonic()
         self._display.bars.update(
             self._bar,
             description=progress.headline,
-            completed=done,
+            completed=progress.total - progress.left,
             total=progress.total,
-            count=f"{done}/{progress.total}",
+            count=progress.count,
         )
         self._count_down()
 

@@ -4,52 +4,44 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Protocol
 
+from downpour.reports.search_result import SearchRun
+from downpour.studies.durations import spoken
 from downpour.studies.study import EndedRun, Run
 from downpour.studies.summary import RunSummary
 
 OnEpoch = Callable[[int, float], bool]
-"""Hears the accuracy after an epoch, from 1; says whether the run should end with it."""
+"""Hears the accuracy after an epoch, from 1; returns whether the run should end with it."""
 
 
-class Progress(Protocol):
-    """How far a study is, as a value."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a study is: `left` of its `total` runs are yet to be made, or to be made again.
 
-    @property
-    def total(self) -> int:
-        """How many runs the study asks for."""
+    `is_successful` where nothing is left and the study has what it was made for. `seconds_left` is
+    an estimate, None before a run has ended. `headline` stands beside the bar, `text` is a sentence
+    for people, `fields` are values that JSON can hold.
+    """
 
-    @property
-    def left(self) -> int:
-        """How many of them are yet to be run, or to be run again."""
-
-    @property
-    def is_successful(self) -> bool:
-        """Whether nothing is left, and the study has what it was made for."""
-
-    @property
-    def seconds_left(self) -> float | None:
-        """About how long the rest takes; None before the first run has ended."""
+    total: int
+    left: int
+    is_successful: bool
+    seconds_left: float | None
+    headline: str
+    text: str
+    fields: dict[str, Any]
 
     @property
-    def headline(self) -> str:
-        """What is written beside the bar."""
-
-    def line(self, ended: EndedRun) -> str:
-        """Tell of a run that has just ended."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Turn it into values that JSON can hold."""
+    def count(self) -> str:
+        """How many runs are done, of how many."""
+        return f"{self.total - self.left}/{self.total}"
 
 
 class Plan(Protocol):
     """Chooses the runs of a study one after the other."""
-
-    @property
-    def on_epoch(self) -> OnEpoch | None:
-        """Hears the accuracies of the run that trains, where the plan may end it early."""
 
     @property
     def progress(self) -> Progress:
@@ -58,6 +50,10 @@ class Plan(Protocol):
     @property
     def best(self) -> Run | None:
         """The best run so far, where the study looks for one."""
+
+    @property
+    def on_epoch(self) -> OnEpoch | None:
+        """Hears the accuracies of the run that trains, where the plan may end it early."""
 
     def next(self) -> Run | None:
         """Choose the next run; None where all have been run."""
@@ -71,6 +67,16 @@ class Plan(Protocol):
 
     def learn(self, ended: EndedRun) -> None:
         """Take in a run that was chosen and has ended."""
+
+    def line(self, ended: EndedRun) -> str:
+        """Tell people of a run that has just ended."""
+
+
+def outcome(ended: RunSummary | SearchRun) -> str:
+    """Tell in words how a run ended, how good it was, and how long it took."""
+    accuracy = "" if ended.accuracy is None else f" accuracy {ended.accuracy:.2%}"
+    reason = f": {ended.reason}" if ended.reason else ""
+    return f"{ended.state}{accuracy}{reason} in {spoken(ended.wall_seconds)}"
 
 
 def seconds_left(took: Iterable[tuple[str, float]], missing: Sequence[str]) -> float | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from downpour.studies.grid import Grid
-from downpour.studies.grid_plan import GridPlan, GridProgress
-from downpour.studies.plan import Plan, Progress
+from downpour.studies.grid_plan import GridPlan
+from downpour.studies.plan import Plan
 from downpour.studies.search import Search
-from downpour.studies.search_plan import SearchPlan, SearchProgress
+from downpour.studies.search_plan import SearchPlan
 from downpour.studies.study import EndedRun, Study
 
 
@@ -23,18 +23,4 @@ def plan_of(study: Study, ended: Iterable[EndedRun]) -> Plan:
             return GridPlan(study, ended)
         case Search():
             return SearchPlan(study, ended)
-    raise TypeError(study)
-
-
-def progress_of(study: Study, ended: Iterable[EndedRun]) -> Progress:
-    """Say how far a study is, without choosing its next run.
-
-    Raises:
-        TypeError: it is neither a grid nor a search.
-    """
-    match study:
-        case Grid():
-            return GridProgress.of(study, ended)
-        case Search():
-            return SearchProgress.of(study, ended)
     raise TypeError(study)

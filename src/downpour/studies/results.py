@@ -11,7 +11,7 @@ from downpour.studies.folder import StudyFolder
 from downpour.studies.grid import Grid, Subgrid
 from downpour.studies.run_folder import check_run, refusal, replace_file
 from downpour.studies.search import Search
-from downpour.studies.search_plan import SearchProgress
+from downpour.studies.search_plan import SearchPlan
 
 FIGURE_STEM = "search"
 _FIGURES = f"{FIGURE_STEM}.png", f"{FIGURE_STEM}.svg"
@@ -58,7 +58,7 @@ def draw_search(folder: StudyFolder[Search]) -> None:
     from downpour.reports.drawing import to_png, to_svg
     from downpour.reports.search_figure import search_figure
 
-    result = SearchProgress.of(folder.study, folder.ended()).result
+    result = SearchPlan(folder.study, folder.ended()).result
     if all(run.accuracy is None for run in result.runs):
         return
     figure = search_figure(result)

@@ -36,8 +36,8 @@ class Watcher(Protocol):
     def shows(self, status: Status) -> None:
         """The run goes on."""
 
-    def ends(self, ended: EndedRun, progress: Progress) -> None:
-        """A run has finished, failed or been pruned, and was kept."""
+    def ends(self, line: str, progress: Progress) -> None:
+        """A run has ended and was kept; `line` tells of it."""
 
 
 def run_study(
@@ -92,4 +92,4 @@ def _run(
     plan.learn(ended)
     if plan.best is not None and plan.best != before:
         folder.write_best(plan.best)
-    watcher.ends(ended, plan.progress)
+    watcher.ends(plan.line(ended), plan.progress)

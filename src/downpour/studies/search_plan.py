@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
 
 from downpour.errors import ExperimentFailed
 from downpour.reports.search_result import SearchResult, SearchRun, SearchRunState
 from downpour.reports.tables import shortened
-from downpour.studies.durations import spoken
-from downpour.studies.plan import seconds_left
+from downpour.studies.plan import Progress, outcome, seconds_left
 from downpour.studies.sampler import Sampler, judged
 from downpour.studies.search import Search
 from downpour.studies.study import EndedRun, Run
@@ -34,88 +33,51 @@ _BAD_LUCK = {FailureKind.LOST, FailureKind.STORE}
 """What ends attempts whatever is trained: workers that die, files that cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchProgress:
-    """How far a search is."""
-
-    result: SearchResult
-
-    @classmethod
-    def of(cls, search: Search, ended: Iterable[EndedRun]) -> SearchProgress:
-        """Sum up the runs that have ended."""
-        return cls(_result(search, (_searched(search, one) for one in ended)))
-
-    @property
-    def total(self) -> int:
-        """How many runs the search asks for."""
-        return self.result.asked
-
-    @property
-    def left(self) -> int:
-        """How many are yet to be made, or to be made again."""
-        return self.result.left
-
-    @property
-    def is_successful(self) -> bool:
-        """Whether all runs have ended, and one of them is the best."""
-        return not self.left and self.result.best is not None
-
-    @property
-    def seconds_left(self) -> float | None:
-        """About how long the others take; None before the first has ended."""
-        took = [(str(run.number), run.wall_seconds) for run in self.result.runs]
-        # What will be tried is not known yet; a run without a number is like any other.
-        return seconds_left(took, [""] * self.left)
-
-    @property
-    def headline(self) -> str:
-        """What is written beside the bar: the best accuracy, once there is one."""
-        best = self.result.best
-        return f"runs, best {best.accuracy:.2%}" if best and best.accuracy else "runs"
-
-    def line(self, ended: EndedRun) -> str:
-        """Tell of a run that has just ended: its values, and whether it is the best."""
-        run = next(run for run in self.result.runs if run.number == ended.run.number)
-        accuracy = "" if run.accuracy is None else f" accuracy {run.accuracy:.2%}"
-        reason = f": {run.reason}" if run.reason else ""
-        fields = self.result.fields
-        chosen = ", ".join(f"{field.words} {shortened(run.values[field.name])}" for field in fields)
-        best = " (the best so far)" if self.result.best is run else ""
-        outcome = f"{run.state}{accuracy}{reason} in {spoken(run.wall_seconds)}"
-        done = self.total - self.left
-        return f"{done}/{self.total} {ended.run.title} {outcome}: {chosen}{best}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Turn it into values that JSON can hold."""
-        return self.result.to_dict()
-
-    def __str__(self) -> str:
-        return str(self.result)
-
-
 class SearchPlan:
     """Chooses the runs of a search, with those that failed by bad luck in their places again."""
 
     def __init__(self, search: Search, ended: Iterable[EndedRun]) -> None:
         self._search = search
-        self._sampler = Sampler(search)
-        before = SearchProgress.of(search, ended).result
-        self._runs = {run.number: run for run in before.runs}
-        done = {run.number for run in before.runs if not run.to_repeat}
-        for number in sorted(done):
-            self._sampler.restore(self._runs[number])
+        self._runs = {run.number: run for run in (_searched(search, one) for one in ended)}
+        done = {number for number, run in self._runs.items() if not run.to_repeat}
         self._missing = deque(n for n in range(1, search.asked + 1) if n not in done)
-        self._judge = _Judge(self._sampler, epochs=0)
+
+    @cached_property
+    def _sampler(self) -> Sampler:
+        """The sampler, which knows the runs that ended before; not needed to look how far it is."""
+        sampler = Sampler(self._search)
+        for run in self.result.runs:
+            if not run.to_repeat:
+                sampler.restore(run)
+        return sampler
 
     @property
-    def progress(self) -> SearchProgress:
+    def result(self) -> SearchResult:
+        """The runs that have ended, in the order of their numbers."""
+        search, runs = self._search, tuple(self._runs[number] for number in sorted(self._runs))
+        return SearchResult(name=search.name, fields=search.shown, asked=search.asked, runs=runs)
+
+    @property
+    def progress(self) -> Progress:
         """How far the search is now."""
-        return SearchProgress(_result(self._search, self._runs.values()))
+        result = self.result
+        best = result.best
+        took = [(str(run.number), run.wall_seconds) for run in result.runs]
+        return Progress(
+            total=result.asked,
+            left=result.left,
+            is_successful=not result.left and best is not None,
+            # What will be tried is not known yet: each run is of a group of its own.
+            seconds_left=seconds_left(took, [""] * result.left),
+            headline=f"runs, best {best.accuracy:.2%}" if best and best.accuracy else "runs",
+            text=str(result),
+            fields=result.to_dict(),
+        )
 
     @property
     def best(self) -> Run | None:
         """The finished run with the highest accuracy."""
-        best = self.progress.result.best
+        best = self.result.best
         return self._search.run(best.values, best.number) if best else None
 
     def next(self) -> Run | None:
@@ -123,8 +85,7 @@ class SearchPlan:
         if not self._missing:
             return None
         number = self._missing.popleft()
-        former = self._runs.get(number)
-        sampler = self._sampler
+        sampler, former = self._sampler, self._runs.get(number)
         values = sampler.repeat(former.values) if former else sampler.propose(number)
         run = self._search.run(values, number)
         self._judge = _Judge(sampler, run.spec.epochs)
@@ -150,6 +111,14 @@ class SearchPlan:
         run = _searched(self._search, ended)
         self._runs[run.number] = run
         self._sampler.learn(run)
+
+    def line(self, ended: EndedRun) -> str:
+        """Tell of a run that has just ended: its values, and whether it is the best."""
+        run = self._runs[ended.run.number or 0]
+        fields = self._search.shown
+        chosen = ", ".join(f"{field.words} {shortened(run.values[field.name])}" for field in fields)
+        best = " (the best so far)" if self.result.best is run else ""
+        return f"{self.progress.count} {ended.run.title} {outcome(run)}: {chosen}{best}"
 
 
 @dataclass(slots=True)
@@ -184,13 +153,6 @@ class _Judge:
             epoch_accuracy=counted,
             accuracy=counted[-1],
         )
-
-
-def _result(search: Search, runs: Iterable[SearchRun]) -> SearchResult:
-    in_order = sorted(runs, key=lambda run: run.number)
-    return SearchResult(
-        name=search.name, fields=search.shown, asked=search.asked, runs=tuple(in_order)
-    )
 
 
 def _searched(search: Search, ended: EndedRun) -> SearchRun:

@@ -9,7 +9,7 @@ from downpour.studies.durations import about
 from downpour.studies.folder import StudyFolder
 from downpour.studies.lock import holder
 from downpour.studies.plan import Progress
-from downpour.studies.plans import progress_of
+from downpour.studies.plans import plan_of
 from downpour.studies.study import Study
 
 
@@ -23,15 +23,15 @@ class StudyStatus:
     def to_dict(self) -> dict[str, Any]:
         """Turn it into values that JSON can hold."""
         now = {"running": self.running, "seconds_left": self.progress.seconds_left}
-        return {**self.progress.to_dict(), **now}
+        return {**self.progress.fields, **now}
 
     def __str__(self) -> str:
         if not self.progress.left:
-            return str(self.progress)
+            return self.progress.text
         runs_it = f"{self.running} runs it" if self.running else "no process runs it now"
-        return f"{self.progress}, {about(self.progress.seconds_left)} left, {runs_it}"
+        return f"{self.progress.text}, {about(self.progress.seconds_left)} left, {runs_it}"
 
 
 def status_of(folder: StudyFolder[Study]) -> StudyStatus:
     """Look how far a study is."""
-    return StudyStatus(progress_of(folder.study, folder.ended()), holder(folder.path))
+    return StudyStatus(plan_of(folder.study, folder.ended()).progress, holder(folder.path))
