@@ -64,8 +64,9 @@ def test_a_grid_has_a_run_for_each_cell(downpour: Downpour, tmp_path: Path) -> N
     runs = tmp_path / "runs"
     assert downpour("report", folder.path, "--tensorboard", runs).status == 0
     assert {path.name for path in runs.iterdir()} == set(folder.study.runs)
-    for cell, summary in folder.summaries().items():
-        assert accuracies(runs / cell)[-1] == pytest.approx(summary.accuracy)
+    for ended in folder.ended():
+        told = accuracies(runs / ended.run.name)
+        assert told[-1] == pytest.approx(ended.summary.accuracy)
 
 
 @pytest.mark.slow
@@ -81,8 +82,9 @@ def test_a_grid_that_runs_writes_each_cell_as_it_ends(downpour: Downpour, tmp_pa
     assert downpour(*words, "--tensorboard", runs).status == 0
     folder = read_folder(tmp_path / "out", Grid)
     assert {path.name for path in runs.iterdir()} == set(folder.study.runs)
-    for cell, summary in folder.summaries().items():
-        assert accuracies(runs / cell) == pytest.approx([summary.accuracy])
+    for ended in folder.ended():
+        told = accuracies(runs / ended.run.name)
+        assert told == pytest.approx([ended.summary.accuracy])
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,10 +90,10 @@ class FakeBackend:
     """
 
     interrupted_at: set[int] = field(default_factory=set)
-    hopeless: set[int | str] = field(default_factory=set)
-    wrong: set[int | str] = field(default_factory=set)
-    unlucky: set[int | str] = field(default_factory=set)
-    stolen: set[int | str] = field(default_factory=set)
+    hopeless: Collection[int | str] = ()
+    wrong: Collection[int | str] = ()
+    unlucky: Collection[int | str] = ()
+    stolen: Collection[int | str] = ()
     late: int = 0
     trained: list[Run] = field(default_factory=list)
     epochs: int = 0
@@ -141,8 +141,8 @@ class FakeBackend:
             self.trained.append(run)
         return "".join(f"{line}\n" for line in lines).encode()
 
-    def _is(self, chosen: set[int | str], run: Run) -> bool:
-        return not chosen.isdisjoint({self.calls, run.name})
+    def _is(self, chosen: Collection[int | str], run: Run) -> bool:
+        return self.calls in chosen or run.name in chosen
 
 
 class Silence:

@@ -103,7 +103,7 @@ def test_a_run_of_bad_luck_is_not_counted_as_done(tmp_path: Path) -> None:
     """It is told of, and once it has been repeated as the others are."""
     folder = search_folder(tmp_path)
     lines: list[str] = []
-    for unlucky in ({2, 3}, set[int | str]()):
+    for unlucky in ({2, 3}, set[int]()):
         with StudyDisplay(Console(file=io.StringIO()), lines.append) as display:
             run_study(folder, FakeBackend(unlucky=unlucky), display)
     assert [line.split()[0] for line in lines[:4]] == ["1/12", "1/12", "1/12", "2/12"]
