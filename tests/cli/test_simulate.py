@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,6 +59,18 @@ def test_a_failing_seed_ends_with_status_1_and_the_command_that_shows_it(
     assert shown.status == 1
     assert shown.out.splitlines()[-1] == outcome.out.splitlines()[-1]
     assert json.loads(downpour(*again[:-1], "--json").out)["failure"]
+
+
+def test_a_failure_is_shown_as_it_is(downpour: Downpour, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brackets in it are no colours, and what looks like the end of one is no mistake."""
+    failure = "shard [1] of [red]x[/red] was [/lost]"
+    real = world.simulate
+    monkeypatch.setattr(
+        world, "simulate", lambda plan, **how: replace(real(plan, **how), failure=failure)
+    )
+    outcome = downpour("simulate", "--seed", 8)
+    assert outcome.status == 1
+    assert outcome.out.startswith(f"seed 8: {failure} (")
 
 
 def test_workers_are_counted_in_rounds_an_hour(downpour: Downpour) -> None:

@@ -28,9 +28,9 @@ from tests.reports.conftest import Make
 
 
 def test_a_study_is_drawn_with_all_it_has(make: Make) -> None:
-    """Accuracy, time, classes where shards differ in them; a timeline a setting, set aside."""
+    """Accuracy, time, classes where shards differ in them; a timeline a setting."""
     plots = plots_of(make.study(make.workers(), make.splits()))
-    shown = [plot.name for plot in plots if not plot.aside]
+    shown = [plot.name for plot in plots if plot.part == "outcome"]
     assert shown == [
         "workers-accuracy",
         "workers-final",
@@ -40,7 +40,7 @@ def test_a_study_is_drawn_with_all_it_has(make: Make) -> None:
         "splits-time",
         "splits-classes",
     ]
-    assert len([plot for plot in plots if plot.aside]) == 3
+    assert len([plot for plot in plots if plot.part == "timeline"]) == 3
     assert len({plot.name for plot in plots}) == len(plots)
 
 
@@ -52,6 +52,16 @@ def test_learning_is_drawn_a_panel_for_each_split(make: Make) -> None:
     assert list(np.asarray(line.get_xdata())) == [1, 2]
     assert list(np.asarray(line.get_ydata())) == pytest.approx([50.0, 62.0])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["average", "first"]
+
+
+def test_panels_that_are_compared_have_the_same_axes(make: Make) -> None:
+    """What is higher is better, whichever panel it is in; nothing is cut off."""
+    figure = learning_figure(make.splits())
+    above, below = figure.axes
+    assert above.get_ylim() == below.get_ylim()
+    low, high = above.get_ylim()
+    assert low < 50
+    assert high > 90
 
 
 def test_a_line_has_the_same_look_in_every_panel(make: Make) -> None:
@@ -234,7 +244,7 @@ def test_runs_are_compared_along_the_same_seconds(make: Make) -> None:
 
 
 def test_resources_are_drawn_a_panel_each(make: Make) -> None:
-    """CPU, memory, threads and I/O wait over time; a line a process; set aside like timelines."""
+    """CPU, memory, threads and I/O wait over time; a line a process."""
     samples = make.samples("worker-1", "worker-2")
     figure = resource_figure(samples)
     assert [axis.get_ylabel() for axis in figure.axes] == [
@@ -248,7 +258,27 @@ def test_resources_are_drawn_a_panel_each(make: Make) -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["worker-1", "worker-2"]
     run = make.run([0.5], resources=samples, stints=make.stints(2))
     plots = plots_of(make.study(make.group(settings=[()], runs=[run])))
-    assert [p.name for p in plots if p.aside] == ["timeline-one--1", "resources-one--1"]
+    assert [p.name for p in plots if p.part != "outcome"] == ["timeline-one--1", "resources-one--1"]
+
+
+def test_only_what_was_used_has_a_panel(make: Make) -> None:
+    """A measure that is 0 throughout has none; the caption says so."""
+    samples = tuple(replace(one, io_wait=0.0) for one in make.samples("a"))
+    figure = resource_figure(samples)
+    assert [axis.get_ylabel() for axis in figure.axes] == ["CPU, cores", "memory, MB", "threads"]
+    plots = plots_of(
+        make.study(make.group(settings=[()], runs=[make.run([0.5], resources=samples)]))
+    )
+    assert plots[-1].caption.endswith("; what is not drawn was 0 throughout")
+
+
+def test_a_run_too_short_to_have_a_course_has_no_figure_of_resources(make: Make) -> None:
+    """A sample of each process is a dot at the edge of four empty panels."""
+    lone = make.samples("a", "b")[:2]
+    for samples in ((), lone, lone * 2):
+        run = make.run([0.5], resources=samples)
+        plots = plots_of(make.study(make.group(settings=[()], runs=[run])))
+        assert [plot.part for plot in plots] == ["outcome"]
 
 
 def test_a_line_is_broken_where_a_process_sent_nothing(make: Make) -> None:

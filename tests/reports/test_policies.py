@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
-from matplotlib.patches import Rectangle
+from matplotlib.axes import Axes
 from rich.console import Console
 
 from downpour.policylab.comparison import Contender, Trial
@@ -12,6 +15,7 @@ from downpour.policylab.reference import Reference
 from downpour.reports.policies import Prices, csv_of, price_table, rows_of, scenario_table
 from downpour.reports.policy_figure import policy_figure
 from downpour.reports.statistics import Estimate, t_quantile
+from downpour.values import Evaluation
 
 BY_ITSELF = Reference(
     wait=20.0, ideal=10.0, kind_ideal=12.0, best_hosts=15.0, whole_shards=14.0, divided=9.0
@@ -67,20 +71,58 @@ def test_oracles_do_no_work_and_cost_nothing() -> None:
     assert csv_of(trials, Prices()).count("\n") == 3
 
 
-def test_a_figure_has_a_group_a_scenario_and_a_bar_a_policy() -> None:
-    """Three panels below each other; waiting is their zero, and is not drawn."""
-    trials = [
-        trial(name, 15.0, scenario=s) for s in ("early", "late") for name in ("wait", "x", "y")
-    ]
-    figure = policy_figure(trials)
-    assert [axis.get_ylabel() for axis in figure.axes] == [
+def two_scenarios(*policies: str, seconds: float = 15.0) -> list[Trial]:
+    """Make a trial of each policy in two scenarios."""
+    return [trial(name, seconds, scenario=s) for s in ("early", "late") for name in policies]
+
+
+def drawn(axis: Axes, name: str) -> list[tuple[float, float]]:
+    """Return where the marks of one kind stand: across, and in which lane."""
+    (line,) = (one for one in axis.lines if one.get_label() == name)
+    return list(zip(np.asarray(line.get_xdata()), np.asarray(line.get_ydata()), strict=True))
+
+
+def test_a_figure_has_a_row_a_scenario_and_a_named_lane_a_policy() -> None:
+    """As many lanes as there are policies; waiting is their zero, and is not drawn."""
+    names = [f"policy-{n}" for n in range(13)]
+    figure = policy_figure(two_scenarios("wait", *names))
+    early, late = figure.axes[:3], figure.axes[3:]
+    assert [row[0].get_title("left") for row in (early, late)] == ["early", "late"]
+    assert [axis.get_xlabel() for axis in late] == [
         "straggler time saved, %",
         "gradient lost, %",
         "extra work, %",
     ]
-    top, _, below = figure.axes
-    heights = [patch.get_height() for patch in top.patches if isinstance(patch, Rectangle)]
-    assert heights == pytest.approx([50.0] * 4)
-    assert [text.get_text() for text in below.get_xticklabels()] == ["early", "late"]
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["x", "y"]
+    for axis in (early[0], late[0]):
+        assert [text.get_text() for text in axis.get_yticklabels()] == names
+        assert drawn(axis, "a job") == [(50.0, lane) for lane in range(13)]
+
+
+def test_a_figure_has_a_dot_a_job_and_their_mean() -> None:
+    """A policy that was not run in a scenario has an empty lane there."""
+    trials = [trial("x", 15.0), trial("x", 13.0, "job 1"), trial("y", 12.0)]
+    figure = policy_figure([*trials, trial("y", 10.0, scenario="late")])
+    assert drawn(figure.axes[0], "a job") == [(50.0, 0), (70.0, 0), (80.0, 1)]
+    assert drawn(figure.axes[0], "mean of the jobs") == [(60.0, 0), (80.0, 1)]
+    assert drawn(figure.axes[3], "a job") == [(100.0, 1)]
+
+
+def test_a_figure_has_no_share_below_zero() -> None:
+    """Nor an accuracy above 100; all panels of a measure have one axis."""
+    right = Evaluation(accuracy=1.0, class_accuracy=(), loss=0.0, samples=1, seconds=0.0)
+    trials = [replace(one, evaluation=right) for one in two_scenarios("x", "y")]
+    figure = policy_figure([*trials, trial("x", 18.0, "job 1", "late")])
+    rows = figure.axes[:4], figure.axes[4:]
+    for saved, lost, extra, accuracy in rows:
+        assert saved.get_xlim() == rows[0][0].get_xlim()
+        assert lost.get_xlim()[0] == extra.get_xlim()[0] == 0
+        assert accuracy.get_xlim()[1] == 100
+
+
+def test_what_costs_far_more_than_waiting_is_told_at_the_edge() -> None:
+    """An arrow with its number: an axis down to it would hide what the others differ in."""
+    axis = policy_figure([*two_scenarios("slow", seconds=45.0), *two_scenarios("x")]).axes[0]
+    assert axis.get_xlim()[0] == -100
+    assert [text.get_text() for text in axis.texts] == ["\u2212250"]
+    assert "<" in [line.get_marker() for line in axis.lines]
+    assert drawn(axis, "a job") == [(50.0, 1)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from downpour.errors import SpecError
+from downpour.reports.figures import Part
 from downpour.reports.page import Drawn, html_page
 from downpour.reports.report import write_report
 from downpour.reports.study import Study
@@ -158,14 +159,30 @@ def test_a_group_of_which_nothing_has_ended_shows_no_empty_table(make: Make) -> 
     assert "later: epochs" not in page
 
 
-def test_what_happened_over_time_is_folded_away_unless_it_is_all_there_is(make: Make) -> None:
-    """Where nothing was evaluated, it is what was run for."""
+def test_timelines_are_open_and_resources_are_folded_away(make: Make) -> None:
+    """However many there are: which worker trained what is what a page is opened for."""
     study = make.study(make.group(settings=[()], runs=[make.run([0.5])]))
-    aside, other = (
-        Drawn("traces", "<svg></svg>", "splits", aside=aside) for aside in (True, False)
-    )
-    assert "<details open>" in html_page(study, tables_of(study), [aside] * 3)
-    assert "<details open>" not in html_page(study, tables_of(study), [aside] * 3 + [other])
+    parts: tuple[Part, ...] = ("outcome", "timeline", "timeline", "timeline", "resources")
+    drawn = [Drawn(part, "<svg></svg>", "splits", part) for part in parts]
+    page = html_page(study, tables_of(study), drawn)
+    folded = "".join(re.findall("<details.*?</details>", page, re.DOTALL))
+    assert page.count("<figcaption>timeline.") == 3
+    assert folded.count("<figcaption>timeline.") == 0
+    assert folded.count("<figcaption>resources.") == page.count("<figcaption>resources.") == 1
+
+
+def test_every_group_of_several_has_its_heading(make: Make) -> None:
+    """Also one that is called as the study is; a lone one would repeat the title of the page."""
+    alone = make.group(name="made", settings=[()], runs=[make.run([0.5])])
+    headings = [
+        re.findall("<h2>(.*)</h2>", html_page(study, tables_of(study), []))
+        for study in (
+            make.study(alone),
+            make.study(alone, make.splits()),
+            make.study(make.splits()),
+        )
+    ]
+    assert headings == [[], ["made", "splits"], ["splits"]]
 
 
 def test_whatever_scrolls_can_be_scrolled_with_the_keyboard(page: str) -> None:

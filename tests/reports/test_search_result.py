@@ -137,6 +137,16 @@ def test_the_figure_has_the_history_and_a_panel_for_each_field(search: SearchRes
     assert shown == {"finished", "pruned", "best", "failed", "best so far"}
 
 
+@pytest.mark.parametrize("accuracy", [0.0, 1.0])
+def test_no_axis_of_a_search_shows_more_than_everything_right(accuracy: float) -> None:
+    """Nor less than nothing, where all runs are alike."""
+    runs = tuple(run(n, "finished", [accuracy]) for n in (1, 2))
+    for axis in search_figure(SearchResult(name="s", fields=FIELDS, asked=2, runs=runs)).axes:
+        low, high = axis.get_ylim()
+        assert low >= 0
+        assert high <= 100
+
+
 def marks(axis: Any) -> dict[str, list[Any]]:
     """Return where the marks of each kind stand."""
     drawn = [one for one in axis.collections if isinstance(one, PathCollection)]

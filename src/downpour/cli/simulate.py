@@ -191,7 +191,7 @@ def _replay(seed: int, faults: str, *, story: bool, as_json: bool) -> None:
         _print_lines(outcome.story)
     else:
         took = f"{outcome.seconds:.1f} s of virtual time, {len(plan.faults)} faults"
-        out().print(f"seed {seed}: {outcome.failure or 'all is well'} ({took})", highlight=False)
+        _print_lines((f"seed {seed}: {outcome.failure or 'all is well'} ({took})",))
     if outcome.failure:
         raise typer.Exit(_FAILED)
 

@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 from math import log
 from typing import TYPE_CHECKING, Any, Literal
 
-from downpour.reports.lanes import resource_figure, timeline_figure
+from downpour.reports.lanes import MEASURES, measures_of, resource_figure, timeline_figure
 from downpour.reports.statistics import Estimate
 from downpour.reports.study import Group, Run, Study, label
 from downpour.reports.style import (
@@ -21,6 +21,7 @@ from downpour.reports.style import (
     area,
     count_from_one,
     in_decades,
+    keep_per_cent,
     series,
     styled,
     turned_where_crowded,
@@ -55,6 +56,8 @@ _TOP_POINTS = 7.5
 _TOP_LETTER_POINTS = 0.62 * _TOP_POINTS
 
 Measure = Literal["accuracy", "time"]
+Part = Literal["outcome", "timeline", "resources"]
+"""Of a page: what a group came to, which worker trained what, and what its processes used."""
 Look = dict[str, Any]
 Dot = tuple[float, Estimate]
 """An estimate at a place of the x axis."""
@@ -63,13 +66,13 @@ Line = tuple[str, list[Dot]]
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure, its group, the name of its files, and what it shows; `aside` are details."""
+    """A figure, its group, the name of its files, what it shows, and the part it belongs to."""
 
     group: str
     name: str
     caption: str
     figure: Figure
-    aside: bool = False
+    part: Part = "outcome"
 
 
 def plots_of(study: Study) -> list[Plot]:
@@ -118,11 +121,12 @@ def _along_time(group: Group, run: Run) -> Iterator[Plot]:
     if run.stints:
         caption = f"{setting}: who trained which shard when{which}"
         figure = timeline_figure(run.stints)
-        yield Plot(group.name, f"timeline-{name}", caption, figure, aside=True)
-    if run.resources:
-        caption = f"{setting}: what the workers' processes used over time{which}"
+        yield Plot(group.name, f"timeline-{name}", caption, figure, part="timeline")
+    if measures := measures_of(run.resources):
+        rest = "" if len(measures) == len(MEASURES) else "; what is not drawn was 0 throughout"
+        caption = f"{setting}: what the workers' processes used over time{which}{rest}"
         figure = resource_figure(run.resources)
-        yield Plot(group.name, f"resources-{name}", caption, figure, aside=True)
+        yield Plot(group.name, f"resources-{name}", caption, figure, part="resources")
 
 
 def learning_figure(group: Group) -> Figure:
@@ -141,7 +145,7 @@ def learning_figure(group: Group) -> Figure:
                 _draw_line(axis, points, looks[name])
             axis.set_title(title)
             axis.set_ylabel("test accuracy, %")
-            _keep_per_cent(axis)
+        keep_per_cent(axes[0])
         axes[-1].set_xlabel("epoch")
         count_from_one(axes[-1])
         drawn = {name for lines in panels.values() for name, _ in lines}
@@ -177,7 +181,7 @@ def outcome_figure(group: Group, measure: Measure) -> Figure:
         if measure == "time" or numeric < 0:
             axis.set_ylim(0, 1.04 * axis.get_ylim()[1])
         if measure == "accuracy":
-            _keep_per_cent(axis)
+            keep_per_cent(axis)
         if numeric < 0:
             _tell_heights(axis, bars, len(looks), len(places))
         _legend(figure, looks, rest, are_areas=numeric < 0)
@@ -259,7 +263,8 @@ def _draw_line(axis: Axes, dots: Sequence[Dot], look: Look) -> None:
     """Draw a line with a band around it."""
     xs = [x for x, _ in dots]
     every = -(-len(dots) // _MARKS_MAX)
-    axis.plot(xs, [estimate.mean for _, estimate in dots], markevery=every, **look)
+    means = [estimate.mean for _, estimate in dots]
+    axis.plot(xs, means, markevery=every, clip_on=False, **look)  # at 100 % it is whole, too
     if any(map(_reach, (estimate for _, estimate in dots))):
         low = [estimate.mean - _reach(estimate) for _, estimate in dots]
         high = [estimate.mean + _reach(estimate) for _, estimate in dots]
@@ -355,18 +360,13 @@ def _reach(estimate: Estimate) -> float:
     return (estimate.half_width or 0.0) if estimate.count >= _TRIALS_MIN else 0.0
 
 
-def _keep_per_cent(axis: Axes) -> None:
-    """Show no part of an interval that no accuracy could reach."""
-    low, high = axis.get_ylim()
-    axis.set_ylim(max(low, 0), min(high, 100))
-
-
 def _panels(count: int, inches: float = _PANEL_INCHES) -> tuple[Figure, list[Axes]]:
+    """Make panels of one measure, which are compared: both of their axes are the same."""
     from matplotlib.figure import Figure
 
     size = WIDTH_INCHES, 0.5 + inches * count
     figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(count, 1, sharex=True, squeeze=False)
+    axes = figure.subplots(count, 1, sharex=True, sharey=True, squeeze=False)
     return figure, [row[0] for row in axes]
 
 

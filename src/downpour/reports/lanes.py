@@ -32,7 +32,7 @@ _GAP = 3.0
 """Times the usual distance of two samples: farther apart, something is missing between them."""
 _POINTS_MAX = 300
 """Of one line: more cannot be told apart, and make a page heavy."""
-_MEASURES: dict[str, Callable[[ResourceSample], float]] = {
+MEASURES: dict[str, Callable[[ResourceSample], float]] = {
     "CPU, cores": lambda sample: sample.cpu_share,
     "memory, MB": lambda sample: sample.memory_bytes / 1e6,
     "threads": lambda sample: sample.threads,
@@ -71,25 +71,39 @@ def timelines_figure(runs: Mapping[str, Sequence[Stint]]) -> Figure:
     return figure
 
 
+def measures_of(samples: Sequence[ResourceSample]) -> list[str]:
+    """Name the measures that have something to draw: those that are not 0 throughout.
+
+    There are none where no process has samples of two moments: a dot shows no course.
+    """
+    workers = _drawn_workers(samples)
+    drawn = [sample for sample in samples if sample.worker in workers]
+    moments = {(sample.worker, sample.at_seconds) for sample in drawn}
+    if len(moments) == len(workers):
+        return []
+    return [name for name, measure in MEASURES.items() if any(map(measure, drawn))]
+
+
 def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
     """Draw CPU, memory, threads and I/O wait over time: a panel each, a line a process.
 
+    Only the measures that `measures_of` names have a panel; it must name one at least.
     I/O wait is the machine's; the others are the process's own. A line is broken where samples are
     missing, because a process that has nothing to train sends none.
     """
     from matplotlib.figure import Figure
 
-    workers = sorted({sample.worker for sample in samples}, key=natural)[:_LINES_MAX]
+    workers, shown = _drawn_workers(samples), measures_of(samples)
     with styled():
-        size = WIDTH_INCHES * 1.4, 0.8 + 1.35 * len(_MEASURES)
+        size = WIDTH_INCHES * 1.4, 0.8 + 1.35 * len(shown)
         figure = Figure(figsize=size, layout="constrained")
-        axes = figure.subplots(len(_MEASURES), 1, sharex=True)
-        for axis, (name, measure) in zip(axes, _MEASURES.items(), strict=True):
+        axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+        for axis, name in zip(axes, shown, strict=True):
             for place, worker in enumerate(workers):
                 own = _thinned([sample for sample in samples if sample.worker == worker])
                 look = {**series(place), "marker": ".", "markersize": 4.5, "linewidth": 1.1}
                 look["clip_on"] = False  # lines along the bottom would lose half of their width
-                times, values, alone = _broken(own, measure)
+                times, values, alone = _broken(own, MEASURES[name])
                 axis.plot(times, values, label=worker, markevery=alone, **look)
             axis.set_ylabel(name)
             axis.set_ylim(0, max(1.0, axis.get_ylim()[1]))
@@ -101,6 +115,10 @@ def resource_figure(samples: Sequence[ResourceSample]) -> Figure:
         for line in legend.get_lines():
             line.set_marker("")
     return figure
+
+
+def _drawn_workers(samples: Sequence[ResourceSample]) -> list[str]:
+    return sorted({sample.worker for sample in samples}, key=natural)[:_LINES_MAX]
 
 
 def _thinned(samples: Sequence[ResourceSample]) -> Sequence[ResourceSample]:

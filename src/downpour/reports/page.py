@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from downpour.reports.figures import Part
 from downpour.reports.study import Study, label
 from downpour.reports.style import DARK, LIGHT, variables
 from downpour.reports.summary import Column, Table, setting_of
@@ -25,7 +26,7 @@ class Drawn:
     caption: str
     svg: str
     group: str
-    aside: bool
+    part: Part
 
 
 def html_page(study: Study, tables: Sequence[Table], figures: Sequence[Drawn]) -> str:
@@ -37,7 +38,7 @@ def html_page(study: Study, tables: Sequence[Table], figures: Sequence[Drawn]) -
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     shown = [
-        {"caption": f.caption, "svg": Markup(f.svg), "group": f.group, "aside": f.aside}  # noqa: S704
+        {"caption": f.caption, "svg": Markup(f.svg), "group": f.group, "part": f.part}  # noqa: S704
         for f in figures
     ]
     return environment.from_string(_TEMPLATE.read_text("utf-8")).render(
@@ -47,8 +48,8 @@ def html_page(study: Study, tables: Sequence[Table], figures: Sequence[Drawn]) -
         light=Markup(variables(LIGHT)),  # noqa: S704
         dark=Markup(variables(DARK)),  # noqa: S704
         sections=_sections(study, tables, shown),
-        asides=[figure for figure in shown if figure["aside"]],
-        has_others=any(not figure["aside"] for figure in shown),
+        timelines=[figure for figure in shown if figure["part"] == "timeline"],
+        resources=[figure for figure in shown if figure["part"] == "resources"],
         runs=tables[-1],
         fields=_fields(study),
     )
@@ -57,11 +58,12 @@ def html_page(study: Study, tables: Sequence[Table], figures: Sequence[Drawn]) -
 def _sections(
     study: Study, tables: Sequence[Table], figures: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
+    is_titled_already = [group.name for group in study.groups] == [study.name]
     return [
         {
-            "title": "" if group.name == study.name else group.name,
+            "title": "" if is_titled_already else group.name,
             "tables": [table for table in tables if table.group == group.name and table.rows],
-            "figures": [f for f in figures if f["group"] == group.name and not f["aside"]],
+            "figures": [f for f in figures if f["group"] == group.name and f["part"] == "outcome"],
         }
         for group in study.groups
     ]

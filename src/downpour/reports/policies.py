@@ -77,7 +77,7 @@ def rows_of(trials: Sequence[Trial], prices: Prices) -> list[dict[str, Any]]:
             "standbys": trial.contender.standbys,
             "rounds": len(trial.rounds),
             "mean_round_seconds": trial.seconds / len(trial.rounds),
-            **{name: _measured(trial, name) for name in MEASURES},
+            **{name: measured(trial, name) for name in MEASURES},
             "worst_class_accuracy": trial.worst_class_accuracy,
             **prices.of(trial),
         }
@@ -97,7 +97,7 @@ def csv_of(trials: Sequence[Trial], prices: Prices) -> str:
 
 def estimate(trials: Sequence[Trial], measure: str) -> Estimate | None:
     """Return what a policy came to over jobs, and how far that may be off."""
-    return Estimate.of(_measured(trial, measure) for trial in trials)
+    return Estimate.of(measured(trial, measure) for trial in trials)
 
 
 def by_policy(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
@@ -162,7 +162,8 @@ def _shown(trials: Sequence[Trial]) -> list[str]:
     return [name for name in MEASURES if name != ("moves" if trained else "accuracy")]
 
 
-def _measured(trial: Trial, measure: str) -> float | None:
+def measured(trial: Trial, measure: str) -> float | None:
+    """Return what a policy came to in one job; None where it is not measured."""
     oracle = trial.contender.name.startswith(_NO_WORK)
     return None if oracle and measure in _OF_WORK else MEASURES[measure][1](trial)
 

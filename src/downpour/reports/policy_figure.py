@@ -1,6 +1,7 @@
 """One figure of a comparison: mitigation, gradient lost and extra work, by scenario and policy.
 
-Where the straggler comes early, in the middle and late of the rounds, the panels show what figures
+A dot is a job, so that the figure shows how far they differ, and claims no more than was measured.
+Where the straggler comes early, in the middle and late of the rounds, the rows show what figures
 3 to 5 of DPro-SM (Ravikumar and Sriraman 2024) do. Accuracy is shown where models were trained.
 Nothing here writes a file.
 """
@@ -8,11 +9,13 @@ Nothing here writes a file.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from math import isfinite
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from downpour.policylab.comparison import BASELINE, ORACLES, Trial
-from downpour.reports.policies import by_policy, estimate
-from downpour.reports.style import WIDTH_INCHES, series, styled
+from downpour.reports.policies import by_policy, measured
+from downpour.reports.style import LIGHT, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,75 +27,99 @@ PANELS = {
     "extra_work": "extra work, %",
     "accuracy": "accuracy, %",
 }
-_PANEL_INCHES = 2.0
-_LEGEND_INCHES = 0.22
-_LEGEND_COLUMNS = 3
-_GROUP_WIDTH = 0.8
+_PANEL_INCHES = 1.5
+_FIRST_PANELS = 2.0
+"""How many times as wide the first panel is: what most policies differ in by little."""
+_NAMES_INCHES = 1.3
+_LANE_INCHES = 0.19
+_TITLE_INCHES = 0.35
+_LABELS_INCHES = 0.7
+"""Below the last row: the measures' names, and what the marks are."""
+_ROOM = 0.06
+"""Of an axis, beside the outermost dots."""
 _LEAST_ROOM = 0.5
 _SHOWN_MIN = -100.0
-"""Where a policy costs far more than waiting does, its bar is cut off."""
+"""A job that a policy costs far more than waiting does is an arrow at the edge, with its number."""
+
+Values = list[float]
 
 
 def policy_figure(trials: Sequence[Trial]) -> Figure:
-    """Draw the panels below each other, a group of bars for each scenario."""
+    """Draw a row of panels for each scenario, a panel for each measure, and a lane a policy.
+
+    All panels of a measure have one axis, and all of a row the policies' names at its left.
+    """
     from matplotlib.figure import Figure
 
     shown = [t for t in trials if t.contender.name not in (*ORACLES, BASELINE)] or list(trials)
     policies = list(by_policy(shown))
     scenarios = list(dict.fromkeys(trial.scenario for trial in shown))
-    rows = -(-len(policies) // _LEGEND_COLUMNS)
-    panels = {name: label for name, label in PANELS.items() if _known(shown, name)}
-    height = _PANEL_INCHES * len(panels) + _LEGEND_INCHES * (rows + 1)
+    panels = [name for name in PANELS if _values(shown, name)]
+    ratios = [_FIRST_PANELS] + [1.0] * (len(panels) - 1)
+    width = _NAMES_INCHES + _PANEL_INCHES * sum(ratios)
+    height = _LABELS_INCHES + len(scenarios) * (_TITLE_INCHES + _LANE_INCHES * len(policies))
     with styled("policies"):
-        figure = Figure(figsize=(max(WIDTH_INCHES, len(scenarios)), height), layout="constrained")
-        axes = figure.subplots(len(panels), 1, sharex=True)
-        for axis, (measure, label) in zip(axes, panels.items(), strict=True):
-            _draw(axis, shown, measure, policies, scenarios)
-            axis.set_ylabel(label)
-        if "accuracy" in panels:
-            axes[-1].set_ylim(*_around(shown))
-        axes[0].set_ylim(bottom=max(_SHOWN_MIN, axes[0].get_ylim()[0]))
-        axes[-1].set_xticks(range(len(scenarios)), scenarios, rotation=20, ha="right")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=_LEGEND_COLUMNS)
+        figure = Figure(figsize=(width, height), layout="constrained")
+        shape: dict[str, Any] = {"sharex": "col", "sharey": True, "width_ratios": ratios}
+        axes = figure.subplots(len(scenarios), len(panels), squeeze=False, **shape)
+        for row, scenario in zip(axes, scenarios, strict=True):
+            row[0].set_title(scenario)
+            own = by_policy([trial for trial in shown if trial.scenario == scenario])
+            for axis, measure in zip(row, panels, strict=True):
+                _draw(axis, [_values(own.get(name, ()), measure) for name in policies])
+        for axis, measure in zip(axes[-1], panels, strict=True):
+            axis.set_xlabel(PANELS[measure])
+            axis.set_xlim(*_limits(measure, _values(shown, measure)))
+        axes[0, 0].set_yticks(range(len(policies)), policies)
+        axes[0, 0].set_ylim(len(policies) - 0.5, -0.5)
+        figure.legend(
+            *axes[0, 0].get_legend_handles_labels(),
+            loc="outside lower right",
+            ncols=2,
+            handletextpad=0,
+        )
     return figure
 
 
-def _known(trials: Sequence[Trial], measure: str) -> bool:
-    return estimate(trials, measure) is not None
+def _values(trials: Sequence[Trial], measure: str) -> Values:
+    """Return what was measured, in percent, job by job."""
+    known = (measured(trial, measure) for trial in trials)
+    return [100.0 * value for value in known if value is not None and isfinite(value)]
 
 
-def _around(trials: Sequence[Trial]) -> tuple[float, float]:
-    """Return the limits of an axis on which accuracies can be told apart."""
-    known = [100.0 * trial.accuracy for trial in trials if trial.accuracy is not None]
-    room = max(_LEAST_ROOM, 0.2 * (max(known) - min(known)))
-    return max(0.0, min(known) - room), min(100.0, max(known) + room)
+def _draw(axis: Axes, lanes: Sequence[Values]) -> None:
+    """Draw each policy's jobs as dots in its lane, and their mean as an upright line."""
+    # A dot on the edge keeps its other half.
+    look: dict[str, Any] = {"linestyle": "", "clip_on": False}
+    dots = [(value, lane) for lane, values in enumerate(lanes) for value in values]
+    near = [dot for dot in dots if dot[0] >= _SHOWN_MIN]
+    blue: dict[str, Any] = {"color": LIGHT["series-1"], "markeredgewidth": 0, **look}
+    axis.plot(*_across(near), marker="o", alpha=0.5, zorder=3, label="a job", **blue)
+    means = [(fmean(values), lane) for lane, values in enumerate(lanes) if values]
+    ink: dict[str, Any] = {"color": LIGHT["ink"], "markersize": 9, "markeredgewidth": 1.3, **look}
+    inside = [mean for mean in means if mean[0] >= _SHOWN_MIN]
+    axis.plot(*_across(inside), marker="|", zorder=4, label="mean of the jobs", **ink)
+    for lane, least in enumerate(min(values, default=0.0) for values in lanes):
+        if least < _SHOWN_MIN:
+            axis.plot([_SHOWN_MIN], [lane], marker="<", zorder=3, **blue)
+            text: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 7.5}
+            axis.annotate(f"\u2212{-least:.0f}", (_SHOWN_MIN, lane), (5, 0), **text)
+    axis.axvline(0.0, linewidth=0.6, color=LIGHT["ink"], zorder=1)
+    axis.tick_params(axis="y", length=0)
 
 
-def _draw(
-    axis: Axes, trials: Sequence[Trial], measure: str, policies: list[str], scenarios: list[str]
-) -> None:
-    width = _GROUP_WIDTH / len(policies)
-    for place, policy in enumerate(policies):
-        across, heights, errors = [], [], []
-        for group, scenario in enumerate(scenarios):
-            here = [t for t in trials if (t.contender.name, t.scenario) == (policy, scenario)]
-            found = estimate(here, measure)
-            if found is not None:
-                across.append(group + (place - (len(policies) - 1) / 2) * width)
-                heights.append(100.0 * found.mean)
-                errors.append(100.0 * (found.half_width or 0.0))
-        axis.bar(
-            across,
-            heights,
-            width,
-            yerr=errors if any(errors) else None,
-            label=policy,
-            color=series(place)["color"],
-            hatch=("", "//", "..")[place // 6 % 3],
-            edgecolor="white",
-            linewidth=0.3,
-            error_kw={"linewidth": 0.7},
-        )
-    axis.axhline(0.0, linewidth=0.6, color="black")
-    axis.grid(visible=False, axis="x")
+def _across(dots: Sequence[tuple[float, int]]) -> tuple[list[float], list[int]]:
+    return [x for x, _ in dots], [lane for _, lane in dots]
+
+
+def _limits(measure: str, values: Values) -> tuple[float, float]:
+    """Return the limits of a measure's axis: no share is below zero, and time saved may be."""
+    low, high = min(values), max(values)
+    if measure == "accuracy":
+        room = max(_LEAST_ROOM, 0.2 * (high - low))
+        return max(0.0, low - room), min(100.0, high + room)
+    if measure == "mitigation":
+        low, high = min(0.0, max(_SHOWN_MIN, low)), max(0.0, high)
+        room = _ROOM * ((high - low) or 1.0)
+        return (low if low == _SHOWN_MIN else low - room), high + room
+    return 0.0, max(1.0, (1 + _ROOM) * high)

@@ -67,7 +67,7 @@ def _draw(plot: Plot, folder: Path) -> Drawn:
     svg = to_svg(plot.figure, plot.name)
     (folder / f"{plot.name}.svg").write_text(svg, "utf-8")
     (folder / f"{plot.name}.png").write_bytes(to_png(plot.figure))
-    return Drawn(plot.caption, for_page(svg), plot.group, plot.aside)
+    return Drawn(plot.caption, for_page(svg), plot.group, plot.part)
 
 
 def _check(out: Path) -> None:

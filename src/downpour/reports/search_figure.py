@@ -16,6 +16,7 @@ from downpour.reports.style import (
     WIDTH_INCHES,
     count_from_one,
     in_decades,
+    keep_per_cent,
     styled,
     turned_where_crowded,
 )
@@ -65,6 +66,7 @@ def search_figure(search: SearchResult) -> Figure:
                 axis.set_ylabel("test accuracy, %")
             else:
                 axis.tick_params(labelleft=False)
+        keep_per_cent(first)
         figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     return figure
 
@@ -107,8 +109,8 @@ def _draw_runs(axis: Axes, search: SearchResult, place: Place) -> None:
         if runs:
             heights = [100 * (run.accuracy or 0.0) for run in runs]
             across = [place(run) for run in runs]
-            look = {"s": _MARK_POINTS_SQUARED, "label": kind, "zorder": 3, **_LOOKS[kind]}
-            axis.scatter(across, heights, **look)
+            look = {"s": _MARK_POINTS_SQUARED, "label": kind, "zorder": 3, "clip_on": False}
+            axis.scatter(across, heights, **look, **_LOOKS[kind])
     _draw_failed(axis, search, place)
 
 

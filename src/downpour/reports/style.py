@@ -134,6 +134,12 @@ def in_decades(axis: Axes) -> None:
     axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
+def keep_per_cent(axis: Axes) -> None:
+    """Show no part of a margin or an interval that no share could reach."""
+    low, high = axis.get_ylim()
+    axis.set_ylim(max(low, 0), min(high, 100))
+
+
 def count_from_one(axis: Axes) -> None:
     """Let an axis name whole numbers only, and none below 1."""
     from matplotlib.ticker import MaxNLocator
