@@ -109,8 +109,8 @@ def _draw_runs(axis: Axes, search: SearchResult, place: Place) -> None:
         if runs:
             heights = [100 * (run.accuracy or 0.0) for run in runs]
             across = [place(run) for run in runs]
-            look = {"s": _MARK_POINTS_SQUARED, "label": kind, "zorder": 3, "clip_on": False}
-            axis.scatter(across, heights, **look, **_LOOKS[kind])
+            look = {"s": _MARK_POINTS_SQUARED, "zorder": 3, "clip_on": False, **_LOOKS[kind]}
+            axis.scatter(across, heights, label=kind, **look)
     _draw_failed(axis, search, place)
 
 
