@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,15 @@ import pytest
 
 from downpour.errors import SpecError
 from downpour.spec import Spec
-from downpour.studies import Grid, Study, StudyFolder, grid_results, run_study
+from downpour.studies import (
+    Grid,
+    Search,
+    Study,
+    StudyFolder,
+    grid_results,
+    read_folder,
+    run_study,
+)
 from downpour.studies.results import draw_search, search_files
 from tests.studies.conftest import (
     GRID,
@@ -22,6 +31,8 @@ from tests.studies.conftest import (
     record_of,
     search_folder,
 )
+
+RECORDED = Path(__file__).parent / "recorded"
 
 
 def done(folder: StudyFolder[Study]) -> StudyFolder[Study]:
@@ -267,6 +278,28 @@ def test_what_an_earlier_version_kept_is_read(folder: StudyFolder[Study]) -> Non
     backend = FakeBackend()
     run_study(folder, backend, Silence())
     assert backend.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"),
+    [
+        (Grid, ["w2-random-average-s0-c889d16b51", "w2-random-average-s1-9d51fc833f"]),
+        (Search, ["0002", "0004"]),
+    ],
+)
+def test_a_study_that_an_earlier_version_began_goes_on(
+    tmp_path: Path, kind: type[Study], missing: list[str]
+) -> None:
+    """A run that failed by bad luck and one that was missing are run; the others stay."""
+    shutil.copytree(RECORDED / kind.kind, tmp_path / "small")
+    folder = read_folder(tmp_path / "small", kind)
+    before, backend = content(folder.path), FakeBackend()
+    assert run_study(folder, backend, Silence()).is_successful
+    assert backend.names == missing
+    kept = {file: digest for file, digest in before.items() if Path(file).name == "record.jsonl"}
+    again = [file for file in kept if Path(file).parent.name in missing]
+    assert len(again) == 1
+    assert all(content(folder.path)[file] == kept[file] for file in kept if file not in again)
 
 
 @pytest.mark.parametrize(
