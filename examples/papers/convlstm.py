@@ -78,7 +78,7 @@ def seconds(runs: Iterable[Run]) -> Estimate | None:
 
 
 def speedup(runs: Sequence[Run], alone: Sequence[Run]) -> Estimate | None:
-    """Estimate how many times as fast as one worker's the same trial was."""
+    """Estimate how many times as fast as one worker's the same repetition was."""
     one = {run.trial: epoch_seconds(run) for run in alone}
     return Estimate.of(one[run.trial] / epoch_seconds(run) for run in runs if run.trial in one)
 
@@ -328,7 +328,7 @@ def hollow(look: dict[str, Any]) -> dict[str, Any]:
 
 
 def _line(axis: Axes, dots: dict[int, Estimate | None], **look: Any) -> None:
-    """Draw estimates, with intervals from three trials on."""
+    """Draw estimates, with intervals from three repetitions on."""
     known = {x: dot for x, dot in dots.items() if dot is not None}
     means = [dot.mean for dot in known.values()]
     if all(dot.half_width is not None and dot.count > 2 for dot in known.values()):

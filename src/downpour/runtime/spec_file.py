@@ -42,7 +42,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def refuse_grid(fields: Mapping[str, Any]) -> None:
-    """Refuse what `downpour experiment` takes: tables `[[experiment]]`, trials, lists of values.
+    """Refuse what `downpour experiment` takes: tables `[[experiment]]`, `trials`, lists of values.
 
     Raises:
         SpecError: names the field that makes the file a grid.

@@ -29,7 +29,7 @@ _ENDS = {
     "failed": ("failed",),
     "cancelled": ("cancelled", "finished", "failed"),
 }
-"""How a record may end of what a summary says; a search may end a trial that has run through."""
+"""How a record may end of what a summary says; a search may end a run that has run through."""
 
 
 def refusal(path: Path, reason: str) -> SpecError:
