@@ -30,7 +30,7 @@ from downpour.errors import DownpourError
 from downpour.models import build
 from downpour.reports.drawing import to_png, to_svg
 from downpour.reports.statistics import Estimate
-from downpour.reports.study import Run, Study
+from downpour.reports.study import RunResult, StudyResult
 from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
 from downpour.reports.summary import Cell, Column, Table
 from downpour.simulator.capacity import Load, forecast
@@ -55,35 +55,37 @@ _ROUNDS = 40
 _GRAY = 1
 
 
-def runs_at(study: Study, name: str, **place: Any) -> list[Run]:
-    """Return the runs of a group at a place on its axes."""
-    group = next(group for group in study.groups if group.name == name)
-    return group.at([place[axis] for axis in group.axes])
+def runs_at(study: StudyResult, name: str, **place: Any) -> list[RunResult]:
+    """Return the runs of a subgrid at a place on its axes."""
+    subgrid = next(subgrid for subgrid in study.subgrids if subgrid.name == name)
+    return subgrid.at([place[axis] for axis in subgrid.axes])
 
 
-def accuracy(runs: Iterable[Run]) -> Estimate | None:
+def accuracy(runs: Iterable[RunResult]) -> Estimate | None:
     """Estimate the accuracy of the final model, in per cent."""
     found = (run.result.accuracy for run in runs)
     return Estimate.of(None if share is None else 100 * share for share in found)
 
 
-def epoch_seconds(run: Run) -> float:
+def epoch_seconds(run: RunResult) -> float:
     """Return what the median epoch of a run took: training and aggregation."""
     return median(one.train_seconds + one.aggregate_seconds for one in run.result.rounds)
 
 
-def seconds(runs: Iterable[Run]) -> Estimate | None:
+def seconds(runs: Iterable[RunResult]) -> Estimate | None:
     """Estimate the seconds of an epoch."""
     return Estimate.of(map(epoch_seconds, runs))
 
 
-def speedup(runs: Sequence[Run], alone: Sequence[Run]) -> Estimate | None:
+def speedup(runs: Sequence[RunResult], alone: Sequence[RunResult]) -> Estimate | None:
     """Estimate how many times as fast as one worker's the same repetition was."""
-    one = {run.trial: epoch_seconds(run) for run in alone}
-    return Estimate.of(one[run.trial] / epoch_seconds(run) for run in runs if run.trial in one)
+    one = {run.repetition: epoch_seconds(run) for run in alone}
+    return Estimate.of(
+        one[run.repetition] / epoch_seconds(run) for run in runs if run.repetition in one
+    )
 
 
-def processor_seconds(run: Run) -> list[float]:
+def processor_seconds(run: RunResult) -> list[float]:
     """Return the processor time that each task of a run took to train.
 
     On a core of its own, that is what it takes by the clock; so it does not matter whether others
@@ -104,7 +106,7 @@ def processor_seconds(run: Run) -> list[float]:
     return spent
 
 
-def work(runs: Iterable[Run]) -> Estimate | None:
+def work(runs: Iterable[RunResult]) -> Estimate | None:
     """Estimate the processor time of an epoch, all workers together."""
     return Estimate.of(sum(processor_seconds(run)) / len(run.result.rounds) for run in runs)
 
@@ -130,7 +132,7 @@ class Measured:
     fold_shard: float
 
     @classmethod
-    def of(cls, alone: Sequence[Run], everybody: Sequence[Run]) -> Measured:
+    def of(cls, alone: Sequence[RunResult], everybody: Sequence[RunResult]) -> Measured:
         """Measure tasks of one worker, and aggregations of all."""
         tasks = [task for run in alone for task in run.result.tasks]
         spent = [seconds for run in alone for seconds in processor_seconds(run)]
@@ -167,7 +169,7 @@ class Measured:
         return median(forecast(load).round_seconds)
 
 
-def simulated(study: Study, network: str) -> dict[int, float]:
+def simulated(study: StudyResult, network: str) -> dict[int, float]:
     """Simulate the seconds of an epoch by the number of workers; nothing before one is measured."""
     alone = _trained(study, network, 1)
     if not alone:
@@ -181,7 +183,7 @@ def simulated(study: Study, network: str) -> dict[int, float]:
 # Tables
 
 
-def workers_table(study: Study, expected: Expected) -> Table:
+def workers_table(study: StudyResult, expected: Expected) -> Table:
     """Accuracy and time by the number of workers, measured and simulated."""
     rows: list[tuple[Cell, ...]] = []
     for network in NETWORKS:
@@ -215,7 +217,7 @@ def workers_table(study: Study, expected: Expected) -> Table:
     return Table("convlstm-workers", title, columns, tuple(rows))
 
 
-def batches_table(study: Study) -> Table:
+def batches_table(study: StudyResult) -> Table:
     """Accuracy and time by the size of batches."""
     rows = []
     for network in NETWORKS:
@@ -235,7 +237,7 @@ def batches_table(study: Study) -> Table:
     return Table("convlstm-batches", "By the size of batches, two workers", columns, tuple(rows))
 
 
-def flops_table(study: Study) -> Table:
+def flops_table(study: StudyResult) -> Table:
     """Operations of an epoch, by the paper's equations as we read them and as torch counts them."""
     rows = [_flops_row(runs[0]) for n in NETWORKS if (runs := _trained(study, n, 1))]
     columns = (
@@ -250,7 +252,7 @@ def flops_table(study: Study) -> Table:
     return Table("convlstm-flops", title, columns, tuple(rows))
 
 
-def _flops_row(run: Run) -> tuple[Cell, ...]:
+def _flops_row(run: RunResult) -> tuple[Cell, ...]:
     result = run.result
     spec = Spec.make(result.spec)
     size = spec.image_size or 0
@@ -272,14 +274,14 @@ def _flops_row(run: Run) -> tuple[Cell, ...]:
     return (spec.model, *(flops / 1e9 for flops in found))
 
 
-def _trained(study: Study, network: str, count: int) -> list[Run]:
+def _trained(study: StudyResult, network: str, count: int) -> list[RunResult]:
     """Return the runs of so many shards."""
     if count in TRAINED_BY_FEWER:
         return runs_at(study, "shards", model=network, shards=count)
     return _timed(study, network, count)
 
 
-def _timed(study: Study, network: str, count: int) -> list[Run]:
+def _timed(study: StudyResult, network: str, count: int) -> list[RunResult]:
     """Return the runs of so many workers."""
     if count not in MEASURED:
         return []
@@ -289,7 +291,7 @@ def _timed(study: Study, network: str, count: int) -> list[Run]:
 # The figure
 
 
-def figure(study: Study, expected: Expected) -> Figure:
+def figure(study: StudyResult, expected: Expected) -> Figure:
     """Draw accuracy and time by workers and by batches; what is simulated has hollow marks."""
     with styled():
         drawn = Figure(figsize=(1.4 * WIDTH_INCHES, 5.2), layout="constrained")

@@ -27,7 +27,7 @@ from downpour.errors import DownpourError
 from downpour.reports.drawing import to_png, to_svg
 from downpour.reports.figures import classes_figure, learning_figure, outcome_figure
 from downpour.reports.statistics import Estimate
-from downpour.reports.study import Group, Run, Study
+from downpour.reports.study import RunResult, StudyResult, SubgridResult
 from downpour.reports.style import LIGHT, series, styled
 from downpour.reports.summary import Cell, Column, Table
 from downpour.studies import Grid, grid_results, read_folder
@@ -57,7 +57,7 @@ class Published:
 
     @property
     def places(self) -> dict[str, tuple[str, tuple[Any, ...]]]:
-        """Our settings to compare with, by aggregation: the group, and the place on its axes."""
+        """Our settings to compare with, by aggregation: the subgrid, and the place on its axes."""
         if self.workers == 1:
             return {"average": ("workers", (1,))}
         return {name: ("splits", (self.split, name)) for name in ("average", "first")}
@@ -78,23 +78,23 @@ PRINTED: dict[str, Any] = {
 }
 
 
-def group_of(study: Study, name: str) -> Group:
+def subgrid_of(study: StudyResult, name: str) -> SubgridResult:
     """Return one of the two experiments."""
-    return next(group for group in study.groups if group.name == name)
+    return next(subgrid for subgrid in study.subgrids if subgrid.name == name)
 
 
-def runs_of(study: Study, place: tuple[str, tuple[Any, ...]]) -> list[Run]:
+def runs_of(study: StudyResult, place: tuple[str, tuple[Any, ...]]) -> list[RunResult]:
     """Return our runs of a setting."""
-    return group_of(study, place[0]).at(place[1])
+    return subgrid_of(study, place[0]).at(place[1])
 
 
-def accuracy(runs: Sequence[Run], epoch: int) -> Estimate | None:
+def accuracy(runs: Sequence[RunResult], epoch: int) -> Estimate | None:
     """Estimate the accuracy in per cent after an epoch, counted from 1."""
     rounds = [run.result.rounds[epoch - 1] for run in runs if len(run.result.rounds) >= epoch]
     return Estimate.of(None if r.accuracy is None else 100 * r.accuracy for r in rounds)
 
 
-def accuracies(study: Study) -> Table:
+def accuracies(study: StudyResult) -> Table:
     """Lay the published accuracies and ours side by side."""
     rows: list[tuple[Cell, ...]] = []
     for one in PUBLISHED:
@@ -114,12 +114,12 @@ def accuracies(study: Study) -> Table:
     return Table("accuracies", "Test accuracy, published and here", columns, tuple(rows))
 
 
-def seconds(study: Study) -> Table:
+def seconds(study: StudyResult) -> Table:
     """Say what training took by the number of workers, beside what was published."""
     printed = {one.workers: one.seconds for one in PUBLISHED if one.seconds is not None}
     rows = tuple(
         (workers, printed.get(workers), *_seconds_of(runs))
-        for (workers,), runs in group_of(study, "workers").measured
+        for (workers,), runs in subgrid_of(study, "workers").measured
     )
     columns = (
         Column("workers", "workers", 0),
@@ -130,10 +130,10 @@ def seconds(study: Study) -> Table:
     return Table("seconds", "Seconds of five epochs, published and here", columns, rows)
 
 
-def splitting(study: Study) -> Table:
+def splitting(study: StudyResult) -> Table:
     """Say what each split costs: cutting it, and training on it."""
     rows = []
-    for (split, aggregate), runs in group_of(study, "splits").measured:
+    for (split, aggregate), runs in subgrid_of(study, "splits").measured:
         cut = Estimate.of(1000 * run.result.split_seconds for run in runs)
         shares = (100 * r.result.split_seconds / r.result.train_seconds for r in runs)
         trained = Estimate.of(run.result.train_seconds for run in runs)
@@ -148,24 +148,24 @@ def splitting(study: Study) -> Table:
     return Table("splitting", "What splitting costs", columns, tuple(rows))
 
 
-def _seconds_of(runs: Sequence[Run]) -> Iterator[Estimate | None]:
+def _seconds_of(runs: Sequence[RunResult]) -> Iterator[Estimate | None]:
     yield Estimate.of(run.result.train_seconds for run in runs)
     yield Estimate.of(run.result.evaluate_seconds for run in runs)
 
 
-def narrowed(group: Group, axis: str, value: Any) -> Group:
-    """Take of a group what has a value on an axis, without that axis."""
-    place = group.axes.index(axis)
+def narrowed(subgrid: SubgridResult, axis: str, value: Any) -> SubgridResult:
+    """Take of a subgrid what has a value on an axis, without that axis."""
+    place = subgrid.axes.index(axis)
 
     def rest(values: tuple[Any, ...]) -> tuple[Any, ...]:
         return values[:place] + values[place + 1 :]
 
     return replace(
-        group,
-        axes=rest(group.axes),
-        settings=tuple(rest(v) for v in group.settings if v[place] == value),
+        subgrid,
+        axes=rest(subgrid.axes),
+        settings=tuple(rest(v) for v in subgrid.settings if v[place] == value),
         runs=tuple(
-            replace(r, values=rest(r.values)) for r in group.runs if r.values[place] == value
+            replace(r, values=rest(r.values)) for r in subgrid.runs if r.values[place] == value
         ),
     )
 
@@ -177,20 +177,20 @@ def mark(axis: Axes, xs: Sequence[float], percents: Sequence[float], **look: Any
     axis.set_ylim(max(0, min(low, min(percents) - 3)), min(100, max(high, max(percents) + 3)))
 
 
-def by_workers(study: Study) -> Figure:
+def by_workers(study: StudyResult) -> Figure:
     """Draw accuracy against epoch for each number of workers."""
-    group = group_of(study, "workers")
-    figure = learning_figure(group)
+    subgrid = subgrid_of(study, "workers")
+    figure = learning_figure(subgrid)
     for one in PUBLISHED:
         if one.split == "random":
-            look = series(group.settings.index((one.workers,)))
+            look = series(subgrid.settings.index((one.workers,)))
             mark(figure.axes[0], EPOCHS, one.printed, color=look["color"])
     return figure
 
 
-def time_by_workers(study: Study) -> Figure:
+def time_by_workers(study: StudyResult) -> Figure:
     """Draw training time against the number of workers."""
-    figure = outcome_figure(group_of(study, "workers"), "time")
+    figure = outcome_figure(subgrid_of(study, "workers"), "time")
     timed = [(one.workers, one.seconds) for one in PUBLISHED if one.seconds is not None]
     ours = figure.axes[0].get_ylim()[1]
     figure.axes[0].plot(*zip(*timed, strict=True), **PRINTED)
@@ -198,11 +198,11 @@ def time_by_workers(study: Study) -> Figure:
     return figure
 
 
-def by_aggregation(split: str) -> Callable[[Study], Figure]:
+def by_aggregation(split: str) -> Callable[[StudyResult], Figure]:
     """Draw accuracy against epoch for each aggregation of a split."""
 
-    def draw(study: Study) -> Figure:
-        figure = learning_figure(narrowed(group_of(study, "splits"), "split", split))
+    def draw(study: StudyResult) -> Figure:
+        figure = learning_figure(narrowed(subgrid_of(study, "splits"), "split", split))
         printed = next(one.printed for one in PUBLISHED if one.workers > 1 and one.split == split)
         mark(figure.axes[0], EPOCHS, printed)
         return figure
@@ -210,32 +210,32 @@ def by_aggregation(split: str) -> Callable[[Study], Figure]:
     return draw
 
 
-def final_accuracies(study: Study) -> Figure:
+def final_accuracies(study: StudyResult) -> Figure:
     """Draw the final accuracy of every split and aggregation, as bars."""
-    figure = outcome_figure(group_of(study, "splits"), "accuracy")
-    splits = list(dict.fromkeys(values[0] for values in group_of(study, "splits").settings))
+    figure = outcome_figure(subgrid_of(study, "splits"), "accuracy")
+    splits = list(dict.fromkeys(values[0] for values in subgrid_of(study, "splits").settings))
     marked = [(splits.index(o.split), o.printed[-1]) for o in PUBLISHED if o.workers > 1]
     mark(figure.axes[0], [place - 0.45 for place, _ in marked], [percent for _, percent in marked])
     return figure
 
 
-FIGURES: tuple[tuple[str, Callable[[Study], Figure]], ...] = (
+FIGURES: tuple[tuple[str, Callable[[StudyResult], Figure]], ...] = (
     ("workers", by_workers),
     ("workers", time_by_workers),
     *(("splits", by_aggregation(split)) for split in ("random", "equal", "class")),
     ("splits", final_accuracies),
-    ("splits", lambda study: outcome_figure(group_of(study, "splits"), "time")),
-    ("splits", lambda study: classes_figure(group_of(study, "splits"))),
+    ("splits", lambda study: outcome_figure(subgrid_of(study, "splits"), "time")),
+    ("splits", lambda study: classes_figure(subgrid_of(study, "splits"))),
 )
 """Figures 1 to 8, each with the experiment that it is drawn from."""
 
 
-def draw(study: Study, folder: Path) -> None:
+def draw(study: StudyResult, folder: Path) -> None:
     """Draw the figures of experiments that have a run of everything."""
     folder.mkdir(exist_ok=True)
     for number, (name, drawn) in enumerate(FIGURES, 1):
-        group = group_of(study, name)
-        if len(group.measured) < len(group.settings):
+        subgrid = subgrid_of(study, name)
+        if len(subgrid.measured) < len(subgrid.settings):
             continue
         figure = drawn(study)
         if any(line.get_marker() == "x" for axis in figure.axes for line in axis.lines):

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from downpour.reports.result import Result, RoundResult
-from downpour.reports.study import Group, Run, Study
+from downpour.reports.study import RunResult, StudyResult, SubgridResult
 from downpour.reports.timeline import ResourceSample, Stint
 
 
 class Make:
-    """Makes runs, groups and studies; only what a test names differs from one to the next."""
+    """Makes runs, subgrids and studies; only what a test names differs from one to the next."""
 
     def round(self, epoch: int, accuracy: float | None, **fields: Any) -> RoundResult:
         """Make an epoch."""
@@ -27,7 +27,7 @@ class Make:
         }
         return RoundResult(epoch=epoch, accuracy=accuracy, **{**given, **fields})
 
-    def run(self, accuracies: list[float | None], **fields: Any) -> Run:
+    def run(self, accuracies: list[float | None], **fields: Any) -> RunResult:
         """Make a finished run with these accuracies, an epoch each."""
         classes = fields.pop("classes", ())
         seconds = fields.pop("seconds", 2.0)
@@ -38,7 +38,7 @@ class Make:
         spec = {"split": "random", "aggregate": "average", "seed": 0, **fields.pop("spec", {})}
         values = fields.get("values", ())
         result = Result(
-            experiment=f"one-{'-'.join(map(str, values))}-{fields.get('trial', 1)}",
+            experiment=f"one-{'-'.join(map(str, values))}-{fields.get('repetition', 1)}",
             name="one",
             spec=spec,
             shards=2,
@@ -57,44 +57,46 @@ class Make:
             total_seconds=5.0,
             model_file=None,
         )
-        return Run(result=result, **fields)
+        return RunResult(result=result, **fields)
 
-    def study(self, *groups: Group) -> Study:
+    def study(self, *subgrids: SubgridResult) -> StudyResult:
         """Make a study."""
-        return Study(name="made", groups=groups)
+        return StudyResult(name="made", subgrids=subgrids)
 
-    def splits(self) -> Group:
-        """Make a group of two splits and two aggregations, three trials each, one missing."""
+    def splits(self) -> SubgridResult:
+        """Make a subgrid of two splits and two aggregations, three runs each, one missing."""
         settings = [(s, a) for s in ("random", "class") for a in ("average", "first")]
         runs = [
             self.run(
-                [0.5 + place / 10, 0.6 + place / 10 + trial / 100],
+                [0.5 + place / 10, 0.6 + place / 10 + repetition / 100],
                 values=values,
-                trial=trial,
-                spec={"split": values[0], "aggregate": values[1], "seed": trial - 1},
-                classes=(0.9, None, 0.1 * trial),
-                seconds=1.0 + trial,
+                repetition=repetition,
+                spec={"split": values[0], "aggregate": values[1], "seed": repetition - 1},
+                classes=(0.9, None, 0.1 * repetition),
+                seconds=1.0 + repetition,
             )
             for place, values in enumerate(settings)
-            for trial in (1, 2, 3)
-            if (place, trial) < (3, 2)
+            for repetition in (1, 2, 3)
+            if (place, repetition) < (3, 2)
         ]
-        return self.group(axes=("split", "aggregate"), settings=settings, runs=runs)
+        return self.subgrid(axes=("split", "aggregate"), settings=settings, runs=runs)
 
-    def workers(self) -> Group:
-        """Make a group of three numbers of workers, one trial each."""
+    def workers(self) -> SubgridResult:
+        """Make a subgrid of three numbers of workers, one repetition each."""
         runs = [
             self.run([0.9], values=(n,), workers=n, seconds=8.0 / n, stints=self.stints(n))
             for n in (1, 2, 4)
         ]
         settings = [(1,), (2,), (4,)]
-        return self.group(name="workers", axes=("workers",), settings=settings, runs=runs, trials=1)
+        return self.subgrid(
+            name="workers", axes=("workers",), settings=settings, runs=runs, repetitions=1
+        )
 
-    def group(self, **fields: Any) -> Group:
-        """Make a group."""
-        given = {"name": "splits", "trials": 3, "axes": (), **fields}
+    def subgrid(self, **fields: Any) -> SubgridResult:
+        """Make a subgrid."""
+        given = {"name": "splits", "repetitions": 3, "axes": (), **fields}
         lists = {name: tuple(given[name]) for name in ("settings", "runs")}
-        return Group(**{**given, **lists})
+        return SubgridResult(**{**given, **lists})
 
     def stints(self, workers: int) -> tuple[Stint, ...]:
         """Make two epochs of four shards, dealt to workers in turn."""

@@ -66,9 +66,9 @@ def test_panels_that_are_compared_have_the_same_axes(make: Make) -> None:
 
 def test_a_line_has_the_same_look_in_every_panel(make: Make) -> None:
     """Also where a panel lacks some: `first` alone is drawn as `first`."""
-    group = make.splits()
-    runs = [run for run in group.runs if run.values != ("class", "average")]
-    figure = learning_figure(make.group(axes=group.axes, settings=group.settings, runs=runs))
+    subgrid = make.splits()
+    runs = [run for run in subgrid.runs if run.values != ("class", "average")]
+    figure = learning_figure(make.subgrid(axes=subgrid.axes, settings=subgrid.settings, runs=runs))
     assert figure.axes[1].lines[0].get_color() == figure.axes[0].lines[1].get_color()
 
 
@@ -84,8 +84,8 @@ def test_numbers_far_apart_are_drawn_in_decades(make: Make) -> None:
     """Learning rates, say; with their own values at the ticks."""
     rates = (0.001, 0.01, 0.1)
     runs = [make.run([0.5], values=(rate,)) for rate in rates]
-    group = make.group(axes=("learning_rate",), settings=[(rate,) for rate in rates], runs=runs)
-    axis = outcome_figure(group, "accuracy").axes[0]
+    subgrid = make.subgrid(axes=("learning_rate",), settings=[(rate,) for rate in rates], runs=runs)
+    axis = outcome_figure(subgrid, "accuracy").axes[0]
     assert axis.get_xscale() == "log"
     assert [text.get_text() for text in axis.get_xticklabels()] == ["0.001", "0.01", "0.1"]
 
@@ -98,18 +98,18 @@ def test_numbers_too_near_to_be_named_side_by_side_are_drawn_in_decades(make: Ma
         ((0, 9), "linear"),
     ):
         runs = [make.run([0.5], values=(n,)) for n in numbers]
-        group = make.group(axes=("workers",), settings=[(n,) for n in numbers], runs=runs)
-        assert outcome_figure(group, "time").axes[0].get_xscale() == scale
+        subgrid = make.subgrid(axes=("workers",), settings=[(n,) for n in numbers], runs=runs)
+        assert outcome_figure(subgrid, "time").axes[0].get_xscale() == scale
 
 
 def test_no_epoch_is_called_zero(make: Make) -> None:
     """Nor anything between two; of many epochs only some have a mark."""
-    group = make.group(settings=[()], runs=[make.run([0.5] * 25)])
-    axis = learning_figure(group).axes[0]
+    subgrid = make.subgrid(settings=[()], runs=[make.run([0.5] * 25)])
+    axis = learning_figure(subgrid).axes[0]
     low, high = axis.get_xlim()
     assert [tick for tick in axis.get_xticks() if low <= tick <= high] == [5, 10, 15, 20, 25]
     assert axis.lines[0].get_markevery() == 3
-    single = learning_figure(make.group(settings=[()], runs=[make.run([0.5])])).axes[0]
+    single = learning_figure(make.subgrid(settings=[()], runs=[make.run([0.5])])).axes[0]
     low, high = single.get_xlim()
     assert [tick for tick in single.get_xticks() if low <= tick <= high] == [1]
 
@@ -117,8 +117,8 @@ def test_no_epoch_is_called_zero(make: Make) -> None:
 def test_what_was_not_evaluated_has_no_figure_of_accuracy(make: Make) -> None:
     """But one of time."""
     runs = [make.run([None], values=(n,)) for n in (1, 2)]
-    group = make.group(axes=("workers",), settings=[(1,), (2,)], runs=runs)
-    assert [plot.name for plot in plots_of(make.study(group))] == ["splits-time"]
+    subgrid = make.subgrid(axes=("workers",), settings=[(1,), (2,)], runs=runs)
+    assert [plot.name for plot in plots_of(make.study(subgrid))] == ["splits-time"]
 
 
 def test_splits_and_aggregations_are_grouped_bars(make: Make) -> None:
@@ -133,9 +133,11 @@ def test_splits_and_aggregations_are_grouped_bars(make: Make) -> None:
 
 def test_no_axis_shows_more_than_everything_right(make: Make) -> None:
     """However wide an interval is, accuracy stays between 0 and 100 per cent."""
-    runs = [make.run([a], values=("random",), trial=n) for n, a in enumerate((0.1, 0.5, 0.9), 1)]
-    group = make.group(axes=("split",), settings=[("random",), ("class",)], runs=runs)
-    for figure in (learning_figure(group), outcome_figure(group, "accuracy")):
+    runs = [
+        make.run([a], values=("random",), repetition=n) for n, a in enumerate((0.1, 0.5, 0.9), 1)
+    ]
+    subgrid = make.subgrid(axes=("split",), settings=[("random",), ("class",)], runs=runs)
+    for figure in (learning_figure(subgrid), outcome_figure(subgrid, "accuracy")):
         low, high = figure.axes[0].get_ylim()
         assert low >= 0
         assert high <= 100
@@ -143,11 +145,13 @@ def test_no_axis_shows_more_than_everything_right(make: Make) -> None:
 
 def test_two_trials_draw_no_interval(make: Make) -> None:
     """It would hide everything else; three do."""
-    for trials, bands in ((2, 0), (3, 1)):
-        runs = [make.run([0.1 * n, 0.2 * n], values=(), trial=n) for n in range(1, trials + 1)]
-        figure = learning_figure(make.group(settings=[()], runs=runs))
+    for repetitions, bands in ((2, 0), (3, 1)):
+        runs = [
+            make.run([0.1 * n, 0.2 * n], values=(), repetition=n) for n in range(1, repetitions + 1)
+        ]
+        figure = learning_figure(make.subgrid(settings=[()], runs=runs))
         assert len(figure.axes[0].collections) == bands
-        caption = plots_of(make.study(make.group(settings=[()], runs=runs)))[0].caption
+        caption = plots_of(make.study(make.subgrid(settings=[()], runs=runs)))[0].caption
         assert ("bands are 95" in caption) == bool(bands)
 
 
@@ -155,7 +159,7 @@ def test_a_line_that_is_not_there_is_not_in_the_legend(make: Make) -> None:
     """And the others look as they will when it is."""
     settings = [("a",), ("b",), ("c",)]
     runs = [make.run([0.5, 0.6], values=values) for values in settings[1:]]
-    figure = learning_figure(make.group(axes=("split",), settings=settings, runs=runs))
+    figure = learning_figure(make.subgrid(axes=("split",), settings=settings, runs=runs))
     keys = figure.legends[0]
     assert [text.get_text() for text in keys.get_texts()] == ["b", "c"]
     drawn = [line.get_color() for line in figure.axes[0].lines]
@@ -168,7 +172,7 @@ def test_a_bar_has_its_height_above_it_and_its_hatch_in_the_legend(make: Make) -
     settings = [("random", name) for name in names]
     runs = [make.run([0.5], values=values, seconds=0.0125) for values in settings]
     axes = ("split", "aggregate")
-    figure = outcome_figure(make.group(axes=axes, settings=settings, runs=runs), "time")
+    figure = outcome_figure(make.subgrid(axes=axes, settings=settings, runs=runs), "time")
     assert [text.get_text() for text in figure.axes[0].texts] == ["0.013"] * 4
     keys = figure.legends[0].get_patches()
     assert [key.get_hatch() or "" for key in keys] == ["", "", "////", "..."]
@@ -183,26 +187,26 @@ def test_a_setting_that_failed_has_a_cross_for_a_bar(make: Make) -> None:
     runs = [make.run([0.5], values=settings[0])]
     lost = (make.run([], values=settings[3]),)
     axes = ("split", "aggregate")
-    group = make.group(axes=axes, settings=settings, runs=runs, failed=lost)
-    axis = outcome_figure(group, "accuracy").axes[0]
+    subgrid = make.subgrid(axes=axes, settings=settings, runs=runs, failed=lost)
+    axis = outcome_figure(subgrid, "accuracy").axes[0]
     assert [text.get_text() for text in axis.texts] == ["×", "50.0"]
     assert [text.get_text() for text in axis.get_xticklabels()] == ["random", "class"]
-    assert "× stands for what failed" in plots_of(make.study(group))[1].caption
+    assert "× stands for what failed" in plots_of(make.study(subgrid))[1].caption
 
 
 def test_many_narrow_bars_have_upright_numbers(make: Make) -> None:
     """Side by side they would touch."""
     settings = [(split, n) for split in "abcdef" for n in "wxyz"]
     runs = [make.run([0.5], values=values) for values in settings]
-    group = make.group(axes=("split", "aggregate"), settings=settings, runs=runs)
-    texts = outcome_figure(group, "accuracy").axes[0].texts
+    subgrid = make.subgrid(axes=("split", "aggregate"), settings=settings, runs=runs)
+    texts = outcome_figure(subgrid, "accuracy").axes[0].texts
     assert {text.get_rotation() for text in texts} == {90.0}
 
 
 def test_many_classes_have_a_scale_in_place_of_numbers(make: Make) -> None:
     """A hundred numbers would not fit."""
     run = make.run([0.5], classes=(0.5,) * 100, spec={"split": "class"})
-    figure = classes_figure(make.group(settings=[()], runs=[run]))
+    figure = classes_figure(make.subgrid(settings=[()], runs=[run]))
     assert not figure.axes[0].texts
     assert figure.axes[1].get_ylabel() == "accuracy, %"
 
@@ -257,7 +261,7 @@ def test_resources_are_drawn_a_panel_each(make: Make) -> None:
     assert drawn == [[1.9, 1.0], [2.0, 3.0], [7, 7], [0.0, 25.0]]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["worker-1", "worker-2"]
     run = make.run([0.5], resources=samples, stints=make.stints(2))
-    plots = plots_of(make.study(make.group(settings=[()], runs=[run])))
+    plots = plots_of(make.study(make.subgrid(settings=[()], runs=[run])))
     assert [p.name for p in plots if p.part != "outcome"] == ["timeline-one--1", "resources-one--1"]
 
 
@@ -267,7 +271,7 @@ def test_only_what_was_used_has_a_panel(make: Make) -> None:
     figure = resource_figure(samples)
     assert [axis.get_ylabel() for axis in figure.axes] == ["CPU, cores", "memory, MB", "threads"]
     plots = plots_of(
-        make.study(make.group(settings=[()], runs=[make.run([0.5], resources=samples)]))
+        make.study(make.subgrid(settings=[()], runs=[make.run([0.5], resources=samples)]))
     )
     assert plots[-1].caption.endswith("; what is not drawn was 0 throughout")
 
@@ -277,7 +281,7 @@ def test_a_run_too_short_to_have_a_course_has_no_figure_of_resources(make: Make)
     lone = make.samples("a", "b")[:2]
     for samples in ((), lone, lone * 2):
         run = make.run([0.5], resources=samples)
-        plots = plots_of(make.study(make.group(settings=[()], runs=[run])))
+        plots = plots_of(make.study(make.subgrid(settings=[()], runs=[run])))
         assert [plot.part for plot in plots] == ["outcome"]
 
 
@@ -323,8 +327,8 @@ def test_a_page_loses_nothing_that_can_be_seen(make: Make) -> None:
     """Coordinates are cut to hundredths of a point; what is written stays as it is."""
     rates = (0.00001, 0.00012345)
     runs = [make.run([0.5], values=(rate,)) for rate in rates]
-    group = make.group(axes=("learning_rate",), settings=[(rate,) for rate in rates], runs=runs)
-    svg = to_svg(outcome_figure(group, "time"), "time")
+    subgrid = make.subgrid(axes=("learning_rate",), settings=[(rate,) for rate in rates], runs=runs)
+    svg = to_svg(outcome_figure(subgrid, "time"), "time")
     inner = for_page(svg)
     assert ">0.00012345<" in inner
     assert not re.search(r' d="[^"]*\.\d{3}', inner)

@@ -13,7 +13,7 @@ from downpour.errors import SpecError
 from downpour.reports.figures import Part
 from downpour.reports.page import Drawn, html_page
 from downpour.reports.report import write_report
-from downpour.reports.study import Study
+from downpour.reports.study import StudyResult
 from downpour.reports.summary import tables_of
 from tests.reports.conftest import Make
 
@@ -21,13 +21,13 @@ HARM = "<script>alert('x')</script>"
 
 
 @pytest.fixture
-def study(make: Make) -> Study:
-    """Two groups."""
+def study(make: Make) -> StudyResult:
+    """Two subgrids."""
     return make.study(make.workers(), make.splits())
 
 
 @pytest.fixture
-def page(study: Study, tmp_path: Path) -> str:
+def page(study: StudyResult, tmp_path: Path) -> str:
     """The page of its report."""
     return write_report(study, tmp_path / "report").read_text("utf-8")
 
@@ -90,10 +90,10 @@ def test_what_a_spec_says_is_only_text(make: Make, tmp_path: Path) -> None:
         make.run([0.5], values=(value,), spec={"model": HARM, "split": "class"}, classes=(0.5,))
         for value in (HARM, "mlp")
     ]
-    unlucky = make.run([], values=(HARM,), trial=2)
+    unlucky = make.run([], values=(HARM,), repetition=2)
     settings = [(HARM,), ("mlp",)]
-    group = make.group(axes=("model",), settings=settings, runs=runs, failed=(unlucky,))
-    page = write_report(make.study(group), tmp_path / "report").read_text("utf-8")
+    subgrid = make.subgrid(axes=("model",), settings=settings, runs=runs, failed=(unlucky,))
+    page = write_report(make.study(subgrid), tmp_path / "report").read_text("utf-8")
     assert HARM not in page
     assert "&lt;script&gt;" in page
 
@@ -103,42 +103,44 @@ def test_no_name_is_a_formula(make: Make, tmp_path: Path) -> None:
     odd = "$\\frac{a$"
     stints = tuple(replace(one, worker=odd) for one in make.stints(workers=1))
     run = make.run([0.5], stints=stints, values=(odd,))
-    group = make.group(axes=("model",), settings=[(odd,)], runs=[run])
-    write_report(make.study(group), tmp_path / "report")
+    subgrid = make.subgrid(axes=("model",), settings=[(odd,)], runs=[run])
+    write_report(make.study(subgrid), tmp_path / "report")
     drawn = (tmp_path / "report").rglob("*.svg")
     assert any(odd in figure.read_text("utf-8") for figure in drawn)
 
 
 def test_a_page_tells_what_came_to_nothing(make: Make) -> None:
     """Which runs failed and how many there are; they count nowhere."""
-    group = make.group(settings=[()], runs=[make.run([0.5])], failed=(make.run([], trial=2),))
-    study = make.study(group)
+    subgrid = make.subgrid(
+        settings=[()], runs=[make.run([0.5])], failed=(make.run([], repetition=2),)
+    )
+    study = make.study(subgrid)
     page = html_page(study, tables_of(study), [])
     assert "1 came to nothing" in page
-    assert "1 of 3 runs, 3 trials each" in page
+    assert "1 of 3 runs, 3 repetitions each" in page
 
 
 def test_failures_are_told_by_their_settings(make: Make) -> None:
-    """Trials that failed alike in one line, and a run that two groups share once."""
+    """Repetitions that failed alike in one line, and a run that two subgrids share once."""
     settings = [("random",), ("class",)]
-    failed = tuple(make.run([], values=("class",), trial=n) for n in (2, 1))
-    group = make.group(
+    failed = tuple(make.run([], values=("class",), repetition=n) for n in (2, 1))
+    subgrid = make.subgrid(
         axes=("split",),
         settings=settings,
         runs=[make.run([0.5], values=("random",))],
         failed=failed,
     )
-    study = make.study(group, replace(group, name="again"))
+    study = make.study(subgrid, replace(subgrid, name="again"))
     page = html_page(study, tables_of(study), [])
-    assert re.findall("<li>(.*)</li>", page) == ["splits, split class, trials 1, 2: finished"]
+    assert re.findall("<li>(.*)</li>", page) == ["splits, split class, repetitions 1, 2: finished"]
     assert "2 came to nothing" in page
 
 
 def test_what_failed_was_run_too(make: Make) -> None:
     """Its fields are among those that vary."""
-    failed = (make.run([], trial=2, spec={"learning_rate": 1e12}),)
+    failed = (make.run([], repetition=2, spec={"learning_rate": 1e12}),)
     runs = [make.run([0.5], spec={"learning_rate": 0.1})]
-    study = make.study(make.group(settings=[()], runs=runs, failed=failed))
+    study = make.study(make.subgrid(settings=[()], runs=runs, failed=failed))
     assert "varies: 0.1, 1e+12" in html_page(study, tables_of(study), [])
 
 
@@ -146,13 +148,13 @@ def test_why_a_single_experiment_failed_is_told(make: Make) -> None:
     """At the top of its page."""
     run = make.run([0.5])
     failed = replace(run, result=replace(run.result, state="failed", reason="the loss is nan"))
-    study = make.study(make.group(settings=[()], trials=1, runs=[failed]))
+    study = make.study(make.subgrid(settings=[()], repetitions=1, runs=[failed]))
     assert "One experiment, failed: the loss is nan" in html_page(study, tables_of(study), [])
 
 
 def test_a_group_of_which_nothing_has_ended_shows_no_empty_table(make: Make) -> None:
     """Only what was asked for."""
-    nothing = make.group(name="later", axes=("workers",), settings=[(1,), (2,)], runs=[])
+    nothing = make.subgrid(name="later", axes=("workers",), settings=[(1,), (2,)], runs=[])
     study = make.study(make.workers(), nothing)
     page = html_page(study, tables_of(study), [])
     assert "later: final accuracy and seconds" in page
@@ -161,7 +163,7 @@ def test_a_group_of_which_nothing_has_ended_shows_no_empty_table(make: Make) -> 
 
 def test_timelines_are_open_and_resources_are_folded_away(make: Make) -> None:
     """However many there are: which worker trained what is what a page is opened for."""
-    study = make.study(make.group(settings=[()], runs=[make.run([0.5])]))
+    study = make.study(make.subgrid(settings=[()], runs=[make.run([0.5])]))
     parts: tuple[Part, ...] = ("outcome", "timeline", "timeline", "timeline", "resources")
     drawn = [Drawn(part, "<svg></svg>", "splits", part) for part in parts]
     page = html_page(study, tables_of(study), drawn)
@@ -173,7 +175,7 @@ def test_timelines_are_open_and_resources_are_folded_away(make: Make) -> None:
 
 def test_every_group_of_several_has_its_heading(make: Make) -> None:
     """Also one that is called as the study is; a lone one would repeat the title of the page."""
-    alone = make.group(name="made", settings=[()], runs=[make.run([0.5])])
+    alone = make.subgrid(name="made", settings=[()], runs=[make.run([0.5])])
     headings = [
         re.findall("<h2>(.*)</h2>", html_page(study, tables_of(study), []))
         for study in (
@@ -193,7 +195,7 @@ def test_whatever_scrolls_can_be_scrolled_with_the_keyboard(page: str) -> None:
     assert page.count('role="img"') == page.count("<svg")
 
 
-def test_an_earlier_report_is_replaced_and_nothing_else(study: Study, tmp_path: Path) -> None:
+def test_an_earlier_report_is_replaced_and_nothing_else(study: StudyResult, tmp_path: Path) -> None:
     """What an older one left over goes; a folder of something else is refused, untouched."""
     out = tmp_path / "report"
     write_report(study, out)
@@ -211,7 +213,7 @@ def test_an_earlier_report_is_replaced_and_nothing_else(study: Study, tmp_path: 
 def test_nothing_run_is_nothing_to_report(make: Make, tmp_path: Path) -> None:
     """One line, and no folder."""
     with pytest.raises(SpecError, match="has no finished run to report on"):
-        write_report(make.study(make.group(settings=[()], runs=[])), tmp_path / "report")
+        write_report(make.study(make.subgrid(settings=[()], runs=[])), tmp_path / "report")
     assert not list(tmp_path.iterdir())
 
 

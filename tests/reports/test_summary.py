@@ -37,9 +37,9 @@ def test_the_tables_look_as_agreed(make: Make, suffix: str) -> None:
 def test_a_shard_that_was_moved_has_not_failed() -> None:
     """What a decision ended counts among no failures, in figures as in tables."""
     study = read_one(RECORDED.parent / "handoff")
-    (run,) = study.groups[0].runs
+    (run,) = study.subgrids[0].runs
     assert [lost.failure for lost in run.result.failures] == ["handed_over"]
-    (row,) = json.loads(outcomes(study.groups[0]).to_json())
+    (row,) = json.loads(outcomes(study.subgrids[0]).to_json())
     assert row["failed_attempts"] == 0
     assert {stint.outcome for stint in run.stints} == {"trained", "moved", "stopped"}
 
@@ -55,8 +55,8 @@ def test_means_and_intervals_stand_in_columns_of_their_own(make: Make) -> None:
 
 def test_a_setting_that_was_not_run_has_nothing(make: Make) -> None:
     """Its row is there, without figures."""
-    group = make.group(axes=("split",), settings=[("random",), ("class",)], runs=[])
-    table = outcomes(group)
+    subgrid = make.subgrid(axes=("split",), settings=[("random",), ("class",)], runs=[])
+    table = outcomes(subgrid)
     assert table.texts() == [["random", "0", *["–"] * 5, "0"], ["class", "0", *["–"] * 5, "0"]]
     assert json.loads(table.to_json())[0]["accuracy_percent"] is None
 
@@ -80,12 +80,12 @@ def test_what_processes_used_is_told_where_it_was_sampled(make: Make) -> None:
         make.run([0.5], values=(2,), resources=make.samples("a", "b")),
         make.run([0.5], values=(4,)),
     ]
-    group = make.group(axes=("workers",), settings=[(1,), (2,), (4,)], runs=runs)
-    assert resources(group).texts() == [
+    subgrid = make.subgrid(axes=("workers",), settings=[(1,), (2,), (4,)], runs=runs)
+    assert resources(subgrid).texts() == [
         ["1", "1", "1.45", "3", "7", "12.50"],
         ["2", "2", "1.45", "3", "7", "12.50"],
     ]
-    assert "splits-resources" in [table.name for table in tables_of(make.study(group))]
+    assert "splits-resources" in [table.name for table in tables_of(make.study(subgrid))]
 
 
 def test_a_bar_in_a_value_does_not_end_its_column() -> None:

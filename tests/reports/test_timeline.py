@@ -105,10 +105,10 @@ def test_a_record_without_assignments_has_no_timeline() -> None:
 def test_a_recorded_experiment_is_read_as_a_study_of_one() -> None:
     """Its result and its attempts; there are no axes."""
     study = read_one(RECORDED)
-    (group,) = study.groups
-    assert (study.name, group.axes, study.done, study.asked) == ("gestures", (), 1, 1)
-    assert group.runs[0].stints
-    assert group.runs[0].has_uneven_data
+    (subgrid,) = study.subgrids
+    assert (study.name, subgrid.axes, study.done, study.asked) == ("gestures", (), 1, 1)
+    assert subgrid.runs[0].stints
+    assert subgrid.runs[0].has_uneven_data
 
 
 def used(worker: str, *at_seconds: float) -> ResourcesUsed:

@@ -216,7 +216,7 @@ def test_a_grid_is_trained_here(tmp_path: Path) -> None:
     progress = run_study(folder, Embedded(tmp_path / "shared"), Silence())
     (reason,) = progress.fields["failures"].values()
     assert "batches" in reason
-    ((values, runs),) = grid_results(folder).groups[0].measured
+    ((values, runs),) = grid_results(folder).subgrids[0].measured
     assert values == ("shuffled",)
     assert runs[0].result.accuracy is not None
     assert {stint.shard for stint in runs[0].stints} == {0, 1}

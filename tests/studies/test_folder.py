@@ -349,7 +349,7 @@ def test_a_folder_of_something_else_is_refused(folder: StudyFolder[Study], tmp_p
 
 def test_a_study_has_each_run_at_its_place(grid: StudyFolder[Grid]) -> None:
     """A run that two subgrids share stands in both."""
-    workers, splits = grid_results(grid).groups
+    workers, splits = grid_results(grid).subgrids
     assert [len(workers.at(values)) for values in workers.settings] == [2, 2]
     shared = [run.result for run in splits.at(("random", "average"))]
     assert shared == [run.result for run in workers.at((2,))]

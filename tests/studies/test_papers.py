@@ -136,8 +136,8 @@ def test_two_threads_and_two_processes_leave_their_traces(
     alexnet, _, _ = text.partition('[[experiment]]\nname = "vgg16-one-process"')
     folder = StudyFolder(tmp_path / "lerat", Grid.from_toml(alexnet))
     run_study(folder, Embedded(tmp_path / "shared"), Silence())
-    for group, processes in zip(grid_results(folder).groups, (1, 2), strict=True):
-        samples = group.runs[0].resources
+    for subgrid, processes in zip(grid_results(folder).subgrids, (1, 2), strict=True):
+        samples = subgrid.runs[0].resources
         assert len({sample.worker for sample in samples}) == processes
         assert all(sample.memory_bytes > 57_000_000 * 4 for sample in samples)
         assert max(sample.cpu_share for sample in samples) > 0

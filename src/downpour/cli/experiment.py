@@ -84,4 +84,4 @@ def _tables(folder: StudyFolder[Grid]) -> list[RenderableType]:
     from downpour.reports.tables import study_table
     from downpour.studies import grid_results
 
-    return [study_table(group) for group in grid_results(folder).groups]
+    return [study_table(subgrid) for subgrid in grid_results(folder).subgrids]

@@ -12,7 +12,7 @@ from downpour.cli.printing import err, out
 from downpour.errors import FileCorrupt, FileMissing, SpecError
 
 if TYPE_CHECKING:
-    from downpour.reports.study import Study
+    from downpour.reports.study import StudyResult
 
 
 def report(
@@ -57,8 +57,8 @@ def report(
             out_dir or usual,
             lambda done, total: bars.update(bar, completed=done, total=total),
         )
-    for group in study.groups:
-        out().print(study_table(group))
+    for subgrid in study.subgrids:
+        out().print(study_table(subgrid))
     out().print(str(page), highlight=False, markup=False, soft_wrap=True)
 
 
@@ -75,7 +75,7 @@ def _write_events(folder: Path, tensorboard: Path) -> None:
         write_events(read_record(record), tensorboard, record.parent.name)
 
 
-def _study(folder: Path) -> tuple[Study, Path]:
+def _study(folder: Path) -> tuple[StudyResult, Path]:
     """Read the results in a folder, and say where a report on them usually goes."""
     from downpour.reports.study import read_one
     from downpour.studies import Grid, Search, grid_results, read_folder
@@ -95,4 +95,4 @@ def _study(folder: Path) -> tuple[Study, Path]:
         raise SpecError("FOLDER", str(folder), accepted) from None
     except FileCorrupt as error:
         raise SpecError("FOLDER", str(folder), str(error)) from None
-    return study, RESULTS / study.groups[0].runs[0].result.experiment
+    return study, RESULTS / study.subgrids[0].runs[0].result.experiment

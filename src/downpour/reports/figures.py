@@ -1,7 +1,7 @@
 """Figures of a study: accuracy against epoch, what each setting came to, and each class.
 
 Every figure comes with a sentence that says what is drawn. Bands and whiskers are 95 % intervals
-over the trials. Nothing here writes a file.
+over the repetitions. Nothing here writes a file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from downpour.reports.lanes import MEASURES, measures_of, resource_figure, timeline_figure
 from downpour.reports.statistics import Estimate
-from downpour.reports.study import Group, Run, Study, label
+from downpour.reports.study import RunResult, StudyResult, SubgridResult, label
 from downpour.reports.style import (
     LIGHT,
     WIDTH_INCHES,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TIMELINES_MAX = 24
-_INTERVALS = "are 95\u00a0% intervals over the trials"
-_TRIALS_MIN = 3
+_INTERVALS = "are 95\u00a0% intervals over the repetitions"
+_REPETITIONS_MIN = 3
 """An interval of two is so wide that it hides whatever else is drawn; tables have it."""
 _PANEL_INCHES = 2.3
 _AXIS_INCHES = 0.86 * WIDTH_INCHES
@@ -57,7 +57,7 @@ _TOP_LETTER_POINTS = 0.62 * _TOP_POINTS
 
 Measure = Literal["accuracy", "time"]
 Part = Literal["outcome", "timeline", "resources"]
-"""Of a page: what a group came to, which worker trained what, and what its processes used."""
+"""Of a page: what a subgrid came to, which worker trained what, and what its processes used."""
 Look = dict[str, Any]
 Dot = tuple[float, Estimate]
 """An estimate at a place of the x axis."""
@@ -66,78 +66,82 @@ Line = tuple[str, list[Dot]]
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure, its group, the name of its files, what it shows, and the part it belongs to."""
+    """A figure, its subgrid, the name of its files, what it shows, and the part it belongs to."""
 
-    group: str
+    subgrid: str
     name: str
     caption: str
     figure: Figure
     part: Part = "outcome"
 
 
-def plots_of(study: Study) -> list[Plot]:
+def plots_of(study: StudyResult) -> list[Plot]:
     """Draw everything that the study has something for."""
     plots: list[Plot] = []
     asides: dict[str, list[Plot]] = {}
-    for group in (group for group in study.groups if group.runs):
-        plots += _plots_of_group(group)
-        for _, runs in group.measured:
+    for subgrid in (subgrid for subgrid in study.subgrids if subgrid.runs):
+        plots += _plots_of_subgrid(subgrid)
+        for _, runs in subgrid.measured:
             first = runs[0].result.experiment
             if first not in asides and len(asides) < TIMELINES_MAX:
-                asides[first] = list(_along_time(group, runs[0]))
+                asides[first] = list(_along_time(subgrid, runs[0]))
     return [*plots, *chain.from_iterable(asides.values())]
 
 
-def _plots_of_group(group: Group) -> list[Plot]:
+def _plots_of_subgrid(subgrid: SubgridResult) -> list[Plot]:
     plots = []
     bands, whiskers = "", ""
-    if any(len(runs) >= _TRIALS_MIN for _, runs in group.measured):
+    if any(len(runs) >= _REPETITIONS_MIN for _, runs in subgrid.measured):
         bands, whiskers = f"; bands {_INTERVALS}", f"; whiskers {_INTERVALS}"
-    if group.lost and _numeric_axis(group) < 0:
+    if subgrid.lost and _numeric_axis(subgrid) < 0:
         whiskers += "; × stands for what failed"
-    has_accuracy = any(run.result.accuracy is not None for run in group.runs)
+    has_accuracy = any(run.result.accuracy is not None for run in subgrid.runs)
     if has_accuracy:
         caption = f"Test accuracy after each epoch{bands}"
-        plots.append(Plot(group.name, f"{group.name}-accuracy", caption, learning_figure(group)))
-    if len(group.settings) > 1 and has_accuracy:
+        plots.append(
+            Plot(subgrid.name, f"{subgrid.name}-accuracy", caption, learning_figure(subgrid))
+        )
+    if len(subgrid.settings) > 1 and has_accuracy:
         caption = f"Accuracy of the final model{whiskers}"
-        figure = outcome_figure(group, "accuracy")
-        plots.append(Plot(group.name, f"{group.name}-final", caption, figure))
-    if len(group.settings) > 1:
+        figure = outcome_figure(subgrid, "accuracy")
+        plots.append(Plot(subgrid.name, f"{subgrid.name}-final", caption, figure))
+    if len(subgrid.settings) > 1:
         caption = f"Seconds of training, without aggregation and evaluation{whiskers}"
-        figure = outcome_figure(group, "time")
-        plots.append(Plot(group.name, f"{group.name}-time", caption, figure))
-    if any(run.has_uneven_data and final_classes(run) for run in group.runs):
+        figure = outcome_figure(subgrid, "time")
+        plots.append(Plot(subgrid.name, f"{subgrid.name}-time", caption, figure))
+    if any(run.has_uneven_data and final_classes(run) for run in subgrid.runs):
         caption = "How well the final models know each class, in per cent"
-        plots.append(Plot(group.name, f"{group.name}-classes", caption, classes_figure(group)))
+        plots.append(
+            Plot(subgrid.name, f"{subgrid.name}-classes", caption, classes_figure(subgrid))
+        )
     return plots
 
 
-def _along_time(group: Group, run: Run) -> Iterator[Plot]:
+def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
     """Draw what there is of a run over time."""
-    setting = setting_of(group, run.values) or group.name
-    which = f" (trial {run.trial})" if group.trials > 1 else ""
+    setting = setting_of(subgrid, run.values) or subgrid.name
+    which = f" (repetition {run.repetition})" if subgrid.repetitions > 1 else ""
     name = run.result.experiment
     if run.stints:
         caption = f"{setting}: who trained which shard when{which}"
         figure = timeline_figure(run.stints)
-        yield Plot(group.name, f"timeline-{name}", caption, figure, part="timeline")
+        yield Plot(subgrid.name, f"timeline-{name}", caption, figure, part="timeline")
     if measures := measures_of(run.resources):
         rest = "" if len(measures) == len(MEASURES) else "; what is not drawn was 0 throughout"
         caption = f"{setting}: what the workers' processes used over time{which}{rest}"
         figure = resource_figure(run.resources)
-        yield Plot(group.name, f"resources-{name}", caption, figure, part="resources")
+        yield Plot(subgrid.name, f"resources-{name}", caption, figure, part="resources")
 
 
-def learning_figure(group: Group) -> Figure:
+def learning_figure(subgrid: SubgridResult) -> Figure:
     """Draw accuracy against epoch: a panel for each value of the first axis where there are two."""
-    faceted = len(group.axes) > 1
+    faceted = len(subgrid.axes) > 1
     panels: dict[str, list[Line]] = {}
-    for values, runs in group.measured:
-        panel = f"{_spoken(group.axes[0])}: {label(values[0])}" if faceted else ""
+    for values, runs in subgrid.measured:
+        panel = f"{_spoken(subgrid.axes[0])}: {label(values[0])}" if faceted else ""
         line = _name(values[1:] if faceted else values), _accuracy_by_epoch(runs)
         panels.setdefault(panel, []).append(line)
-    looks = _looks(_name(v[1:] if faceted else v) for v in group.settings)
+    looks = _looks(_name(v[1:] if faceted else v) for v in subgrid.settings)
     with styled():
         figure, axes = _panels(len(panels))
         for axis, (title, lines) in zip(axes, panels.items(), strict=True):
@@ -150,23 +154,23 @@ def learning_figure(group: Group) -> Figure:
         count_from_one(axes[-1])
         drawn = {name for lines in panels.values() for name, _ in lines}
         shown = {name: look for name, look in looks.items() if name in drawn}
-        _legend(figure, shown, group.axes[1:] if faceted else group.axes)
+        _legend(figure, shown, subgrid.axes[1:] if faceted else subgrid.axes)
     return figure
 
 
-def outcome_figure(group: Group, measure: Measure) -> Figure:
+def outcome_figure(subgrid: SubgridResult, measure: Measure) -> Figure:
     """Draw what each setting came to: lines along an axis of numbers, else grouped bars."""
-    numeric = _numeric_axis(group)
+    numeric = _numeric_axis(subgrid)
     ahead = max(numeric, 0)
-    rest = [axis for place, axis in enumerate(group.axes) if place != ahead]
-    looks = _looks(_name(v[:ahead] + v[ahead + 1 :]) for v in group.settings)
+    rest = [axis for place, axis in enumerate(subgrid.axes) if place != ahead]
+    looks = _looks(_name(v[:ahead] + v[ahead + 1 :]) for v in subgrid.settings)
     with styled():
         figure, (axis,) = _panels(1)
-        lines = _lines_along(group, ahead, measure)
-        shown = [values for values, _ in group.measured]
+        lines = _lines_along(subgrid, ahead, measure)
+        shown = [values for values, _ in subgrid.measured]
         if numeric < 0:
-            shown = [v for v in group.settings if v in shown or v in group.lost]
-        places = {_place(group, ahead, v): label(v[ahead]) for v in shown}
+            shown = [v for v in subgrid.settings if v in shown or v in subgrid.lost]
+        places = {_place(subgrid, ahead, v): label(v[ahead]) for v in shown}
         bars = {place: lines[name] for place, name in enumerate(looks) if name in lines}
         if numeric >= 0:
             for name, points in lines.items():
@@ -174,9 +178,9 @@ def outcome_figure(group: Group, measure: Measure) -> Figure:
             _name_numbers(axis, places)
         else:
             _draw_bars(axis, bars, len(looks))
-            _mark_lost(axis, group, list(looks))
+            _mark_lost(axis, subgrid, list(looks))
             _name_clusters(axis, places)
-        axis.set_xlabel(_spoken(group.axes[ahead]))
+        axis.set_xlabel(_spoken(subgrid.axes[ahead]))
         axis.set_ylabel("final test accuracy, %" if measure == "accuracy" else "training, s")
         if measure == "time" or numeric < 0:
             axis.set_ylim(0, 1.04 * axis.get_ylim()[1])
@@ -188,11 +192,11 @@ def outcome_figure(group: Group, measure: Measure) -> Figure:
     return figure
 
 
-def classes_figure(group: Group) -> Figure:
+def classes_figure(subgrid: SubgridResult) -> Figure:
     """Draw the accuracy of each class as a map: a row a setting, a column a class."""
     import numpy as np
 
-    found = [(v, r) for v, r in group.measured if r[0].has_uneven_data and final_classes(r[0])]
+    found = [(v, r) for v, r in subgrid.measured if r[0].has_uneven_data and final_classes(r[0])]
     count = max(len(final_classes(run)) for _, runs in found for run in runs)
     shares = np.full((len(found), count), np.nan)
     for row, (_, runs) in enumerate(found):
@@ -200,7 +204,7 @@ def classes_figure(group: Group) -> Figure:
             known = (dict(enumerate(final_classes(run))).get(column) for run in runs)
             estimate = Estimate.of(known)
             shares[row, column] = np.nan if estimate is None else 100 * estimate.mean
-    names = [", ".join(map(label, values)) or group.name for values, _ in found]
+    names = [", ".join(map(label, values)) or subgrid.name for values, _ in found]
     with styled():
         figure, (axis,) = _panels(1, inches=0.9 + 0.32 * len(found))
         squares = axis.pcolormesh(shares, vmin=0, vmax=100, cmap="cividis", edgecolors="none")
@@ -212,7 +216,7 @@ def classes_figure(group: Group) -> Figure:
                 text = "" if np.isnan(share) else f"{share:.0f}"
                 axis.text(column + 0.5, row + 0.5, text, color=ink, ha="center", va="center")
         axis.set_yticks(np.arange(len(found)) + 0.5, names)
-        axis.set_ylabel(", ".join(map(_spoken, group.axes)))
+        axis.set_ylabel(", ".join(map(_spoken, subgrid.axes)))
         step = 1 + count // 20
         axis.set_xticks(np.arange(0, count, step) + 0.5, [str(c) for c in range(0, count, step)])
         axis.set_xlabel("class")
@@ -223,7 +227,7 @@ def classes_figure(group: Group) -> Figure:
     return figure
 
 
-def _accuracy_by_epoch(runs: Sequence[Run]) -> list[Dot]:
+def _accuracy_by_epoch(runs: Sequence[RunResult]) -> list[Dot]:
     points = []
     for epoch in range(max(len(run.result.rounds) for run in runs)):
         there = [r.result.rounds[epoch] for r in runs if epoch < len(r.result.rounds)]
@@ -233,27 +237,27 @@ def _accuracy_by_epoch(runs: Sequence[Run]) -> list[Dot]:
     return points
 
 
-def _lines_along(group: Group, ahead: int, measure: Measure) -> dict[str, list[Dot]]:
+def _lines_along(subgrid: SubgridResult, ahead: int, measure: Measure) -> dict[str, list[Dot]]:
     """Sort the settings into lines by their other axes."""
     lines: dict[str, list[Dot]] = {}
-    for values, runs in group.measured:
+    for values, runs in subgrid.measured:
         estimate = _estimate(runs, measure)
         if estimate is not None:
             name = _name(values[:ahead] + values[ahead + 1 :])
-            lines.setdefault(name, []).append((_place(group, ahead, values), estimate))
+            lines.setdefault(name, []).append((_place(subgrid, ahead, values), estimate))
     return {name: sorted(dots, key=lambda dot: dot[0]) for name, dots in lines.items()}
 
 
-def _place(group: Group, ahead: int, values: Sequence[Any]) -> float:
+def _place(subgrid: SubgridResult, ahead: int, values: Sequence[Any]) -> float:
     """Return where a setting stands on the x axis: at its number, or at its name's."""
-    if _is_numeric(group, group.axes[ahead]):
+    if _is_numeric(subgrid, subgrid.axes[ahead]):
         return float(values[ahead])
     return float(
-        list(dict.fromkeys(label(v[ahead]) for v in group.settings)).index(label(values[ahead]))
+        list(dict.fromkeys(label(v[ahead]) for v in subgrid.settings)).index(label(values[ahead]))
     )
 
 
-def _estimate(runs: Sequence[Run], measure: Measure) -> Estimate | None:
+def _estimate(runs: Sequence[RunResult], measure: Measure) -> Estimate | None:
     if measure == "time":
         return Estimate.of(run.result.train_seconds for run in runs)
     return Estimate.of(a and 100 * a for a in (run.result.accuracy for run in runs))
@@ -288,10 +292,10 @@ def _draw_bars(axis: Axes, bars: Mapping[int, Sequence[Dot]], count: int) -> Non
             axis.errorbar(middle, estimate.mean, reach, color=LIGHT["ink"], elinewidth=1, capsize=2)
 
 
-def _mark_lost(axis: Axes, group: Group, names: Sequence[str]) -> None:
+def _mark_lost(axis: Axes, subgrid: SubgridResult, names: Sequence[str]) -> None:
     """Put a cross in the place of each bar whose runs all failed; clusters are the first axis."""
-    for values in group.lost:
-        middle = _middle(_place(group, 0, values), names.index(_name(values[1:])), len(names))
+    for values in subgrid.lost:
+        middle = _middle(_place(subgrid, 0, values), names.index(_name(values[1:])), len(names))
         look: Look = {"color": LIGHT["failure"], "ha": "center", "va": "bottom"}
         axis.annotate("×", (middle, 0), (0, 1), textcoords="offset points", **look)
 
@@ -357,7 +361,7 @@ def _name_clusters(axis: Axes, places: Mapping[float, str]) -> None:
 
 def _reach(estimate: Estimate) -> float:
     """Return how far a band or a whisker reaches; 0 where none is drawn."""
-    return (estimate.half_width or 0.0) if estimate.count >= _TRIALS_MIN else 0.0
+    return (estimate.half_width or 0.0) if estimate.count >= _REPETITIONS_MIN else 0.0
 
 
 def _panels(count: int, inches: float = _PANEL_INCHES) -> tuple[Figure, list[Axes]]:
@@ -400,14 +404,16 @@ def _name(values: Sequence[Any]) -> str:
     return ", ".join(map(label, values))
 
 
-def _numeric_axis(group: Group) -> int:
+def _numeric_axis(subgrid: SubgridResult) -> int:
     """Return the place of the first axis that has several numbers on it; -1 where none has."""
-    return next((place for place, axis in enumerate(group.axes) if _is_numeric(group, axis)), -1)
+    return next(
+        (place for place, axis in enumerate(subgrid.axes) if _is_numeric(subgrid, axis)), -1
+    )
 
 
-def _is_numeric(group: Group, axis: str) -> bool:
+def _is_numeric(subgrid: SubgridResult, axis: str) -> bool:
     """Whether an axis has several numbers on it; those that mean yes or no are none."""
-    values = [values[group.axes.index(axis)] for values in group.settings]
+    values = [values[subgrid.axes.index(axis)] for values in subgrid.settings]
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     return numbers and len(set(values)) > 1
 

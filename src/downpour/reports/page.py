@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from downpour.reports.figures import Part
-from downpour.reports.study import Study, label
+from downpour.reports.study import StudyResult, label
 from downpour.reports.style import DARK, LIGHT, variables
 from downpour.reports.summary import Column, Table, setting_of
 
@@ -25,11 +25,11 @@ class Drawn:
 
     caption: str
     svg: str
-    group: str
+    subgrid: str
     part: Part
 
 
-def html_page(study: Study, tables: Sequence[Table], figures: Sequence[Drawn]) -> str:
+def html_page(study: StudyResult, tables: Sequence[Table], figures: Sequence[Drawn]) -> str:
     """Put a study's tables and figures on a page."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -38,7 +38,7 @@ def html_page(study: Study, tables: Sequence[Table], figures: Sequence[Drawn]) -
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     shown = [
-        {"caption": f.caption, "svg": Markup(f.svg), "group": f.group, "part": f.part}  # noqa: S704
+        {"caption": f.caption, "svg": Markup(f.svg), "subgrid": f.subgrid, "part": f.part}  # noqa: S704
         for f in figures
     ]
     return environment.from_string(_TEMPLATE.read_text("utf-8")).render(
@@ -56,52 +56,55 @@ def html_page(study: Study, tables: Sequence[Table], figures: Sequence[Drawn]) -
 
 
 def _sections(
-    study: Study, tables: Sequence[Table], figures: Sequence[Mapping[str, Any]]
+    study: StudyResult, tables: Sequence[Table], figures: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    is_titled_already = [group.name for group in study.groups] == [study.name]
+    is_titled_already = [subgrid.name for subgrid in study.subgrids] == [study.name]
     return [
         {
-            "title": "" if is_titled_already else group.name,
-            "tables": [table for table in tables if table.group == group.name and table.rows],
-            "figures": [f for f in figures if f["group"] == group.name and f["part"] == "outcome"],
+            "title": "" if is_titled_already else subgrid.name,
+            "tables": [table for table in tables if table.subgrid == subgrid.name and table.rows],
+            "figures": [
+                f for f in figures if f["subgrid"] == subgrid.name and f["part"] == "outcome"
+            ],
         }
-        for group in study.groups
+        for subgrid in study.subgrids
     ]
 
 
-def _headline(study: Study) -> str:
+def _headline(study: StudyResult) -> str:
     if study.asked == 1:
-        run = study.groups[0].runs[0] if study.groups[0].runs else None
+        run = study.subgrids[0].runs[0] if study.subgrids[0].runs else None
         state = run.result.state if run else "not run yet"
         reason = f": {run.result.reason}" if run and run.result.reason else "."
         return f"One experiment, {state}{reason}"
-    trials = study.groups[0].trials
-    told = f"{study.done} of {study.asked} runs, {trials} trial{'s' if trials > 1 else ''} each."
-    if trials == 1:
+    repetitions = study.subgrids[0].repetitions
+    each = f"{repetitions} repetition{'s' if repetitions > 1 else ''} each"
+    told = f"{study.done} of {study.asked} runs, {each}."
+    if repetitions == 1:
         return told
     return f"{told} Intervals are 95\u00a0% intervals of the mean, by Student's t."
 
 
-def _failures(study: Study) -> list[str]:
+def _failures(study: StudyResult) -> list[str]:
     """Name the settings of the runs that came to nothing, each run once, and say why."""
-    trials: dict[tuple[str, str], list[int]] = {}
+    repetitions: dict[tuple[str, str], list[int]] = {}
     seen: set[str] = set()
-    for group in study.groups:
-        for run in sorted(group.failed, key=lambda run: run.trial):
+    for subgrid in study.subgrids:
+        for run in sorted(subgrid.failed, key=lambda run: run.repetition):
             if run.result.experiment not in seen:
-                where = ", ".join(filter(None, (group.name, setting_of(group, run.values))))
+                where = ", ".join(filter(None, (subgrid.name, setting_of(subgrid, run.values))))
                 why = run.result.reason or run.result.state
-                trials.setdefault((where, why), []).append(run.trial)
+                repetitions.setdefault((where, why), []).append(run.repetition)
                 seen.add(run.result.experiment)
     return [
-        f"{where}, trial{'s' * (len(found) > 1)} {', '.join(map(str, found))}: {why}"
-        for (where, why), found in trials.items()
+        f"{where}, repetition{'s' * (len(found) > 1)} {', '.join(map(str, found))}: {why}"
+        for (where, why), found in repetitions.items()
     ]
 
 
-def _fields(study: Study) -> Table:
+def _fields(study: StudyResult) -> Table:
     """Say what the specs have in common, and name the fields that vary."""
-    specs = [r.result.spec for group in study.groups for r in (*group.runs, *group.failed)]
+    specs = [r.result.spec for subgrid in study.subgrids for r in (*subgrid.runs, *subgrid.failed)]
     names = list(dict.fromkeys(name for spec in specs for name in spec))
     rows = []
     for name in names:

@@ -10,7 +10,7 @@ from downpour.errors import SpecError
 from downpour.reports.drawing import for_page, to_png, to_svg
 from downpour.reports.figures import Plot, plots_of
 from downpour.reports.page import Drawn, html_page
-from downpour.reports.study import Study
+from downpour.reports.study import StudyResult
 from downpour.reports.summary import Table, tables_of
 from downpour.store.trouble import explain
 
@@ -22,7 +22,7 @@ _FIGURES = "figures"
 OnProgress = Callable[[int, int], None]
 
 
-def write_report(study: Study, out: Path, on_progress: OnProgress = lambda *_: None) -> Path:
+def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda *_: None) -> Path:
     """Write the report into a folder and return its page.
 
     Args:
@@ -34,7 +34,7 @@ def write_report(study: Study, out: Path, on_progress: OnProgress = lambda *_: N
         SpecError: there is nothing to report yet, or the folder holds something else or cannot be
             written.
     """
-    if not any(group.runs for group in study.groups):
+    if not any(subgrid.runs for subgrid in study.subgrids):
         raise SpecError("FOLDER", study.name, "has no finished run to report on")
     _check(out)
     tables, plots, page = tables_of(study), plots_of(study), out / PAGE_NAME
@@ -67,7 +67,7 @@ def _draw(plot: Plot, folder: Path) -> Drawn:
     svg = to_svg(plot.figure, plot.name)
     (folder / f"{plot.name}.svg").write_text(svg, "utf-8")
     (folder / f"{plot.name}.png").write_bytes(to_png(plot.figure))
-    return Drawn(plot.caption, for_page(svg), plot.group, plot.part)
+    return Drawn(plot.caption, for_page(svg), plot.subgrid, plot.part)
 
 
 def _check(out: Path) -> None:

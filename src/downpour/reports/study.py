@@ -1,6 +1,6 @@
 """What a report is about: runs at their places in a grid, or one run alone.
 
-A value of results and labels; where its folder lies and how it is laid out, others know.
+A value of results and labels; it does not know the layout of a grid's folder.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ UNEVEN_SPLITS = ("class", "dirichlet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One experiment; `values` are its place on the axes of its group, `trial` counts from 1."""
+class RunResult:
+    """A run; `values` are its place on the axes of its subgrid, `repetition` counts from 1."""
 
     values: tuple[Any, ...] = ()
-    trial: int = 1
+    repetition: int = 1
     workers: int | None = None
     result: Result
     stints: tuple[Stint, ...] = ()
@@ -36,33 +36,33 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Runs along common axes.
+class SubgridResult:
+    """Runs along common axes: the groups of one part of a grid.
 
-    `settings` are all places that were asked for, in order, and `trials` how often each. `runs`
-    count; `failed` came to nothing.
+    `settings` are all places that were asked for, in order, and `repetitions` how often each.
+    `runs` finished and count; `failed` did not.
     """
 
     name: str
     axes: tuple[str, ...]
-    trials: int
+    repetitions: int
     settings: tuple[tuple[Any, ...], ...]
-    runs: tuple[Run, ...]
-    failed: tuple[Run, ...] = ()
+    runs: tuple[RunResult, ...]
+    failed: tuple[RunResult, ...] = ()
 
-    def at(self, values: Sequence[Any]) -> list[Run]:
-        """Return the runs at a place, in the order of their trials."""
+    def at(self, values: Sequence[Any]) -> list[RunResult]:
+        """Return the runs at a place, in the order of their repetitions."""
         found = [run for run in self.runs if run.values == tuple(values)]
-        return sorted(found, key=lambda run: run.trial)
+        return sorted(found, key=lambda run: run.repetition)
 
     @property
-    def measured(self) -> list[tuple[tuple[Any, ...], list[Run]]]:
+    def measured(self) -> list[tuple[tuple[Any, ...], list[RunResult]]]:
         """Every place that has a run, with its runs."""
         return [(values, runs) for values in self.settings if (runs := self.at(values))]
 
     @property
     def lost(self) -> list[tuple[Any, ...]]:
-        """Every place at which whatever was run failed."""
+        """Every place at which all runs failed."""
         return [
             values
             for values in self.settings
@@ -71,29 +71,29 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
-    """Groups of runs under one name."""
+class StudyResult:
+    """The results of a grid, or of a single run."""
 
     name: str
-    groups: tuple[Group, ...]
+    subgrids: tuple[SubgridResult, ...]
 
     @property
     def asked(self) -> int:
-        """How many runs were asked for, those counted twice that two groups share."""
-        return sum(group.trials * len(group.settings) for group in self.groups)
+        """How many runs were asked for, those counted twice that two subgrids share."""
+        return sum(subgrid.repetitions * len(subgrid.settings) for subgrid in self.subgrids)
 
     @property
-    def failed(self) -> list[Run]:
-        """The runs that came to nothing, once each."""
-        return list({r.result.experiment: r for g in self.groups for r in g.failed}.values())
+    def failed(self) -> list[RunResult]:
+        """The runs that failed, once each."""
+        return list({r.result.experiment: r for g in self.subgrids for r in g.failed}.values())
 
     @property
     def done(self) -> int:
         """How many of those asked for there are."""
-        return sum(len(group.runs) for group in self.groups)
+        return sum(len(subgrid.runs) for subgrid in self.subgrids)
 
 
-def read_run(folder: Path, *, workers: int | None = None) -> Run:
+def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
     """Read the run whose record lies in a folder.
 
     Raises:
@@ -101,7 +101,7 @@ def read_run(folder: Path, *, workers: int | None = None) -> Run:
         FileCorrupt: the record was altered.
     """
     record = read_record(folder / RECORD_NAME)
-    return Run(
+    return RunResult(
         workers=workers,
         result=Result.from_record(record, folder),
         stints=stints(record),
@@ -109,7 +109,7 @@ def read_run(folder: Path, *, workers: int | None = None) -> Run:
     )
 
 
-def read_one(folder: Path) -> Study:
+def read_one(folder: Path) -> StudyResult:
     """Read a single experiment's folder as a study of one run; it need not have ended.
 
     Raises:
@@ -117,8 +117,10 @@ def read_one(folder: Path) -> Study:
         FileCorrupt: the record was altered.
     """
     run = read_run(folder)
-    group = Group(name=run.result.name, axes=(), trials=1, settings=((),), runs=(run,))
-    return Study(name=run.result.name, groups=(group,))
+    subgrid = SubgridResult(
+        name=run.result.name, axes=(), repetitions=1, settings=((),), runs=(run,)
+    )
+    return StudyResult(name=run.result.name, subgrids=(subgrid,))
 
 
 def label(value: Any) -> str:

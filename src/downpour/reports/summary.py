@@ -1,7 +1,7 @@
 """A study → tables of plain values, and these as Markdown, CSV and JSON.
 
-A cell holds text, a number, an estimate over trials, or nothing. Units stand in the columns' keys
-(for programs) and headers (for people); shares are told in per cent.
+A cell holds text, a number, an estimate over repetitions, or nothing. Units stand in the columns'
+keys (for programs) and headers (for people); shares are told in per cent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from downpour.reports.result import Result, RoundResult
 from downpour.reports.statistics import Estimate
-from downpour.reports.study import Group, Run, Study, label
+from downpour.reports.study import RunResult, StudyResult, SubgridResult, label
 
 Cell = str | int | float | Estimate | None
 NOTHING = "–"
@@ -40,14 +40,14 @@ class Column:
 class Table:
     """Rows under columns; `name` is that of its files, `title` what people read.
 
-    `group` is the one that it is about, or none.
+    `subgrid` is the one that it is about, or none.
     """
 
     name: str
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    group: str = ""
+    subgrid: str = ""
 
     def texts(self) -> list[list[str]]:
         """Write every cell for people."""
@@ -94,7 +94,7 @@ def written(cell: Cell, column: Column) -> str:
             return NOTHING
         case Estimate(mean, None):
             return f"{mean:.{column.decimals or 0}f}"
-        case Estimate(mean, 0) if not column.decimals:  # a count that was the same in every trial
+        case Estimate(mean, 0) if not column.decimals:  # a count that was always the same
             return f"{mean:.0f}"
         case Estimate(mean, half_width):
             return f"{mean:.{column.decimals or 0}f} ± {half_width:.{column.decimals or 0}f}"
@@ -104,19 +104,19 @@ def written(cell: Cell, column: Column) -> str:
             return str(cell)
 
 
-def tables_of(study: Study) -> list[Table]:
+def tables_of(study: StudyResult) -> list[Table]:
     """Make every table that the study has something for."""
     made = []
-    for group in study.groups:
-        made += [outcomes(group), epochs(group)]
-        if any(run.has_uneven_data for run in group.runs):
-            made.append(classes(group))
-        if any(run.resources for run in group.runs):
-            made.append(resources(group))
+    for subgrid in study.subgrids:
+        made += [outcomes(subgrid), epochs(subgrid)]
+        if any(run.has_uneven_data for run in subgrid.runs):
+            made.append(classes(subgrid))
+        if any(run.resources for run in subgrid.runs):
+            made.append(resources(subgrid))
     return [*made, runs(study)]
 
 
-def outcomes(group: Group) -> Table:
+def outcomes(subgrid: SubgridResult) -> Table:
     """Say what each setting came to: accuracy of the final model, and seconds."""
     measures: list[tuple[Column, Callable[[Result], float | None]]] = [
         (Column("accuracy_percent", "accuracy %", 2), lambda r: _percent(r.accuracy)),
@@ -125,11 +125,11 @@ def outcomes(group: Group) -> Table:
         (Column("evaluate_seconds", "evaluation s", 2), lambda r: r.evaluate_seconds),
         (Column("total_seconds", "total s", 2), lambda r: r.total_seconds),
     ]
-    trials = Column("trials", "trials", 0)
+    runs = Column("trials", "runs", 0)
     failures = Column("failed_attempts", "failed attempts", 0)
     rows = []
-    for values in group.settings:
-        found = [run.result for run in group.at(values)]
+    for values in subgrid.settings:
+        found = [run.result for run in subgrid.at(values)]
         rows.append(
             (
                 *map(label, values),
@@ -138,12 +138,12 @@ def outcomes(group: Group) -> Table:
                 sum(not lost.blameless for result in found for lost in result.failures),
             )
         )
-    columns = (*_axes(group), trials, *(column for column, _ in measures), failures)
-    title = f"{group.name}: final accuracy and seconds"
-    return Table(f"{group.name}-outcomes", title, columns, tuple(rows), group.name)
+    columns = (*_axes(subgrid), runs, *(column for column, _ in measures), failures)
+    title = f"{subgrid.name}: final accuracy and seconds"
+    return Table(f"{subgrid.name}-outcomes", title, columns, tuple(rows), subgrid.name)
 
 
-def epochs(group: Group) -> Table:
+def epochs(subgrid: SubgridResult) -> Table:
     """Say how good each setting was after each epoch."""
     measures: list[tuple[Column, Callable[[RoundResult], float | None]]] = [
         (Column("accuracy_percent", "accuracy %", 2), lambda r: _percent(r.accuracy)),
@@ -152,19 +152,19 @@ def epochs(group: Group) -> Table:
         (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
     ]
     rows = []
-    for values, found in group.measured:
+    for values, found in subgrid.measured:
         for epoch in range(max(len(run.result.rounds) for run in found)):
             there = [r.result.rounds[epoch] for r in found if epoch < len(r.result.rounds)]
             estimates = (Estimate.of(measure(r) for r in there) for _, measure in measures)
             rows.append((*map(label, values), epoch + 1, *estimates))
-    columns = (*_axes(group), Column("epoch", "epoch", 0), *(column for column, _ in measures))
-    title = f"{group.name}: epochs"
-    return Table(f"{group.name}-epochs", title, columns, tuple(rows), group.name)
+    columns = (*_axes(subgrid), Column("epoch", "epoch", 0), *(column for column, _ in measures))
+    title = f"{subgrid.name}: epochs"
+    return Table(f"{subgrid.name}-epochs", title, columns, tuple(rows), subgrid.name)
 
 
-def classes(group: Group) -> Table:
+def classes(subgrid: SubgridResult) -> Table:
     """Say how well the final models know each class, where the shards differ in classes."""
-    found = [(values, found) for values, found in group.measured if found[0].has_uneven_data]
+    found = [(values, found) for values, found in subgrid.measured if found[0].has_uneven_data]
     count = max((len(final_classes(run)) for _, runs in found for run in runs), default=0)
     rows = []
     for values, runs_here in found:
@@ -179,14 +179,14 @@ def classes(group: Group) -> Table:
             )
         )
     columns = [Column(f"class_{c}_percent", f"class {c} %", 1) for c in range(count)]
-    title = f"{group.name}: final accuracy of each class"
-    everything = (*_axes(group), *columns)
-    return Table(f"{group.name}-classes", title, everything, tuple(rows), group.name)
+    title = f"{subgrid.name}: final accuracy of each class"
+    everything = (*_axes(subgrid), *columns)
+    return Table(f"{subgrid.name}-classes", title, everything, tuple(rows), subgrid.name)
 
 
-def resources(group: Group) -> Table:
+def resources(subgrid: SubgridResult) -> Table:
     """Say what each setting's processes used while they trained, each of them by itself."""
-    measures: list[tuple[Column, Callable[[Run], float | None]]] = [
+    measures: list[tuple[Column, Callable[[RunResult], float | None]]] = [
         (Column("processes", "processes", 0), lambda r: len({s.worker for s in r.resources})),
         (Column("cpu_cores", "CPU cores", 2), lambda r: _mean(s.cpu_share for s in r.resources)),
         (
@@ -207,19 +207,22 @@ def resources(group: Group) -> Table:
             *map(label, values),
             *(Estimate.of(measure(run) for run in found) for _, measure in measures),
         )
-        for values, all_runs in group.measured
+        for values, all_runs in subgrid.measured
         if (found := [run for run in all_runs if run.resources])
     )
-    columns = (*_axes(group), *(column for column, _ in measures))
-    title = f"{group.name}: what a process used while it trained"
-    return Table(f"{group.name}-resources", title, columns, rows, group.name)
+    columns = (*_axes(subgrid), *(column for column, _ in measures))
+    title = f"{subgrid.name}: what a process used while it trained"
+    return Table(f"{subgrid.name}-resources", title, columns, rows, subgrid.name)
 
 
-def runs(study: Study) -> Table:
+def runs(study: StudyResult) -> Table:
     """List every run that counts, as it was measured."""
     columns = (
-        *(Column(key, key) for key in ("group", "setting")),
-        *(Column(key, key, 0) for key in ("trial", "seed", "workers", "shards")),
+        # The keys are those of earlier versions, for the programs that read them.
+        Column("group", "subgrid"),
+        Column("setting", "setting"),
+        Column("trial", "repetition", 0),
+        *(Column(key, key, 0) for key in ("seed", "workers", "shards")),
         Column("experiment", "experiment"),
         Column("accuracy_percent", "accuracy %", 2),
         Column("train_seconds", "training s", 3),
@@ -227,9 +230,9 @@ def runs(study: Study) -> Table:
     )
     rows = tuple(
         (
-            group.name,
-            setting_of(group, run.values),
-            run.trial,
+            subgrid.name,
+            setting_of(subgrid, run.values),
+            run.repetition,
             int(run.result.spec.get("seed", 0)),
             run.workers,
             run.result.shards,
@@ -238,26 +241,26 @@ def runs(study: Study) -> Table:
             run.result.train_seconds,
             run.result.total_seconds,
         )
-        for group in study.groups
-        for run in group.runs
+        for subgrid in study.subgrids
+        for run in subgrid.runs
     )
     return Table("runs", "All runs", columns, rows)
 
 
-def setting_of(group: Group, values: Sequence[Any]) -> str:
-    """Name a place in a group: "split class, aggregate first"."""
+def setting_of(subgrid: SubgridResult, values: Sequence[Any]) -> str:
+    """Name a place in a subgrid: "split class, aggregate first"."""
     return ", ".join(
-        f"{axis} {label(value)}" for axis, value in zip(group.axes, values, strict=True)
+        f"{axis} {label(value)}" for axis, value in zip(subgrid.axes, values, strict=True)
     )
 
 
-def final_classes(run: Run) -> tuple[float | None, ...]:
+def final_classes(run: RunResult) -> tuple[float | None, ...]:
     """Return the accuracy of each class at the last evaluation, shares in 0..1."""
     return next((r.class_accuracy for r in reversed(run.result.rounds) if r.class_accuracy), ())
 
 
-def _axes(group: Group) -> tuple[Column, ...]:
-    return tuple(Column(axis, axis.replace("_", " ")) for axis in group.axes)
+def _axes(subgrid: SubgridResult) -> tuple[Column, ...]:
+    return tuple(Column(axis, axis.replace("_", " ")) for axis in subgrid.axes)
 
 
 def _percent(share: float | None) -> float | None:

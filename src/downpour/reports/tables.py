@@ -101,17 +101,17 @@ def classes_table(result: Result) -> RenderableType:
     )
 
 
-def study_table(group: study.Group) -> RenderableType:
-    """Show what each setting of a group came to: accuracy and seconds of training."""
-    table = summary.outcomes(group)
-    wanted = {*group.axes, "trials", "accuracy_percent", "train_seconds"}
+def study_table(subgrid: study.SubgridResult) -> RenderableType:
+    """Show for each setting of a subgrid: accuracy and seconds of training."""
+    table = summary.outcomes(subgrid)
+    wanted = {*subgrid.axes, "trials", "accuracy_percent", "train_seconds"}
     texts = table.texts()
     columns: list[Column] = [
         (column.header, [row[place] for row in texts])
         for place, column in enumerate(table.columns)
         if column.key in wanted
     ]
-    return Group(Text(one_line(group.name), style="bold"), _table(columns))
+    return Group(Text(one_line(subgrid.name), style="bold"), _table(columns))
 
 
 def search_table(search: SearchResult) -> RenderableType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from downpour.reports.study import Group, Run, Study
+from downpour.reports.study import RunResult, StudyResult, SubgridResult
 from downpour.store.trouble import explain
 from downpour.studies.folder import StudyFolder
 from downpour.studies.grid import Grid, Subgrid
@@ -17,7 +17,7 @@ FIGURE_STEM = "search"
 _FIGURES = f"{FIGURE_STEM}.png", f"{FIGURE_STEM}.svg"
 
 
-def grid_results(folder: StudyFolder[Grid]) -> Study:
+def grid_results(folder: StudyFolder[Grid]) -> StudyResult:
     """Read all runs of a grid that have ended, each at its place.
 
     Raises:
@@ -28,21 +28,21 @@ def grid_results(folder: StudyFolder[Grid]) -> Study:
         for ended in folder.ended()
     }
     grid = folder.study
-    return Study(
-        name=grid.name, groups=tuple(_results(grid, subgrid, runs) for subgrid in grid.subgrids)
+    return StudyResult(
+        name=grid.name, subgrids=tuple(_results(grid, subgrid, runs) for subgrid in grid.subgrids)
     )
 
 
-def _results(grid: Grid, subgrid: Subgrid, runs: dict[str, Run]) -> Group:
+def _results(grid: Grid, subgrid: Subgrid, runs: dict[str, RunResult]) -> SubgridResult:
     ended = [
-        replace(runs[place.run.name], values=place.values, trial=place.repetition)
+        replace(runs[place.run.name], values=place.values, repetition=place.repetition)
         for place in grid.places
         if place.subgrid == subgrid.name and place.run.name in runs
     ]
-    return Group(
+    return SubgridResult(
         name=subgrid.name,
         axes=subgrid.axes,
-        trials=grid.repetitions,
+        repetitions=grid.repetitions,
         settings=tuple(subgrid.settings()),
         runs=tuple(run for run in ended if run.result.state == "finished"),
         failed=tuple(run for run in ended if run.result.state != "finished"),

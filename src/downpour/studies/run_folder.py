@@ -14,7 +14,7 @@ from pathlib import Path
 import xxhash
 
 from downpour.errors import FileCorrupt, FileMissing, SpecError, StoreError
-from downpour.reports.study import Run, read_run
+from downpour.reports.study import RunResult, read_run
 from downpour.runtime.record import RECORD_NAME
 from downpour.spec import Spec
 from downpour.store import SPEC_NAME
@@ -108,7 +108,7 @@ def read_spec(place: Path) -> Spec:
         raise _unreadable(place, SPEC_NAME, error) from None
 
 
-def check_run(place: Path, workers: int | None = None) -> Run:
+def check_run(place: Path, workers: int | None = None) -> RunResult:
     """Read all of a run's files, and return its record for a report.
 
     Raises:
