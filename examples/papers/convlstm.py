@@ -1,6 +1,6 @@
 """Tables and a figure of a grid of `convlstm.toml`, with simulated times of up to 32 workers.
 
-    downpour experiment examples/papers/convlstm.toml --data-dir DIR
+    downpour grid examples/papers/convlstm.toml --data-dir DIR
     python examples/papers/convlstm.py results/convlstm
 
 Accuracies are measured, all of them: that of 32 workers is that of 32 shards, whoever trained them.

@@ -1,6 +1,6 @@
 """The ECE751 report's figures and tables, of a grid of `ece751.toml` that was run here.
 
-    downpour experiment examples/papers/ece751.toml
+    downpour grid examples/papers/ece751.toml
     python examples/papers/ece751.py results/ece751
 
 It prints tables and draws eight figures into `results/ece751/published/`, as far as the grid has

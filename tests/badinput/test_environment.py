@@ -39,7 +39,7 @@ def test_a_variable_is_refused(
     bad(words, named)
 
 
-@pytest.mark.parametrize("words", [["run"], ["doctor"], ["experiment", "x.toml"], ["certs", "a"]])
+@pytest.mark.parametrize("words", [["run"], ["doctor"], ["grid", "x.toml"], ["certs", "a"]])
 def test_a_working_directory_may_be_gone(tmp_path: Path, words: list[str]) -> None:
     """Whatever is relative to it cannot be, and that is said."""
     gone = tmp_path / "gone"

@@ -43,7 +43,7 @@ def test_what_would_change_nothing_is_refused(
     assert refused(*words.split()).startswith(line)
 
 
-@pytest.mark.parametrize("command", ["experiment", "tune"])
+@pytest.mark.parametrize("command", ["grid", "tune"])
 def test_a_manager_elsewhere_has_its_own_data(
     refused: Callable[..., str], tmp_path: Path, command: str
 ) -> None:
@@ -61,5 +61,5 @@ def test_a_variable_is_no_contradiction(
 ) -> None:
     """It is set once, for many commands."""
     monkeypatch.setenv("DOWNPOUR_SHARED", str(tmp_path))
-    said = downpour("experiment", tmp_path / "any.toml", "--manager", "127.0.0.1:1").err
+    said = downpour("grid", tmp_path / "any.toml", "--manager", "127.0.0.1:1").err
     assert "FILE = " in said

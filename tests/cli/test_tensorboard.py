@@ -17,7 +17,7 @@ from tests.studies.conftest import GRID, SEARCH, FakeBackend, Silence
 
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]
-ASKED = {"experiment": GRID, "tune": SEARCH}
+ASKED = {"grid": GRID, "tune": SEARCH}
 GESTURES = str(Path(__file__).parents[1] / "reports" / "recorded" / "gestures")
 
 
@@ -29,7 +29,7 @@ def accuracies(folder: Path) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "words", [["run"], ["submit", "--watch"], ["report", GESTURES], ["experiment"], ["tune"]]
+    "words", [["run"], ["submit", "--watch"], ["report", GESTURES], ["grid"], ["tune"]]
 )
 def test_a_folder_that_is_none_is_told_before_anything_starts(
     refused: Refused, served: Any, tmp_path: Path, words: list[str]
@@ -74,7 +74,7 @@ def test_a_grid_that_runs_writes_each_cell_as_it_ends(downpour: Downpour, tmp_pa
     """And before the first of them what had ended before."""
     file, runs = tmp_path / "quick.toml", tmp_path / "runs"
     text = 'name = "quick"\nworkers = 1\nepochs = 1\ntrain_limit = 100\n'
-    words = "experiment", file, "--out", tmp_path / "out", "--shared", tmp_path / "shared"
+    words = "grid", file, "--out", tmp_path / "out", "--shared", tmp_path / "shared"
     file.write_text(text)
     assert downpour(*words).status == 0
     assert not runs.exists()

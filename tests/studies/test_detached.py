@@ -20,7 +20,7 @@ from downpour.studies.lock import LOG_NAME, held, holder
 from tests.studies.conftest import GRID
 
 PATIENCE_SECONDS = 90.0
-COMMAND = [sys.executable, "-m", "downpour.cli", "experiment"]
+COMMAND = [sys.executable, "-m", "downpour.cli", "grid"]
 QUICK = """\
 name = "quick"
 trials = 2
@@ -49,7 +49,7 @@ def test_a_grid_that_is_being_run_is_not_begun_again(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "small", Grid.from_toml(GRID))
     folder.make()
     with held(folder.path), pytest.raises(SpecError, match="runs it already"):
-        detach("experiment", folder, [])
+        detach("grid", folder, [])
     assert not (folder.path / LOG_NAME).exists()
 
 

@@ -1,4 +1,4 @@
-"""Who runs a grid: one at a time, and everybody can see which."""
+"""The lock of a study's folder: one process at a time, and every other can see which."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def test_who_holds_a_folder_is_named_until_it_lets_go(tmp_path: Path) -> None:
         pass
 
 
-def test_whoever_only_looks_keeps_nobody_out(tmp_path: Path) -> None:
-    """A look takes the lock, too, but for a moment; so long whoever comes to hold it waits."""
+def test_a_look_keeps_no_process_out(tmp_path: Path) -> None:
+    """A look takes the lock, too, for a moment; a process that comes to hold it waits."""
     look = FileLock(tmp_path / "run.lock", thread_local=False)
     look.acquire()
     Timer(0.02, look.release).start()
@@ -38,7 +38,7 @@ def _fail_while(who: str, folder: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_held_is_refused(tmp_path: Path) -> None:
-    """In one line; whoever only looks sees that nobody holds it."""
+    """In one line; to a look it is held by no process."""
     (tmp_path / "run.lock").mkdir()
     with pytest.raises(SpecError, match="folder = "), held(tmp_path):
         pass

@@ -79,7 +79,7 @@ def test_any_field_that_changes_what_is_learned_may_be_searched() -> None:
         (PLAIN + "trials = 3\n[search]", "trials = 3: must stand below [search]"),
         (PLAIN + "worker = 3\n[search]", "worker = 3: no such field; did you mean workers?"),
         (PLAIN + "[search]\ntrial = 3", "trial = 3: no such field; did you mean trials?"),
-        (PLAIN + "[[experiment]]\n[search]", "experiment = [{}]: is for `downpour experiment`"),
+        (PLAIN + "[[experiment]]\n[search]", "experiment = [{}]: is for `downpour grid`"),
         (PLAIN + "[search]\nbatch_size = []", "search.batch_size = []: must not be an empty list"),
         (PLAIN + "[search]\nbatch_size = [1, 1]", "names a value twice"),
         (PLAIN + "[search]\nbatch_size = 4", "search.batch_size = 4: must be a list of values, or"),

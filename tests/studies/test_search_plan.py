@@ -147,7 +147,7 @@ def test_a_run_of_bad_luck_is_tried_again(tmp_path: Path) -> None:
     assert [t.number for t in result_of(folder).runs if t.state == "failed"] == [7]
 
 
-def test_a_run_that_somebody_else_cancels_is_run_again(tmp_path: Path) -> None:
+def test_a_run_that_another_client_cancels_is_run_again(tmp_path: Path) -> None:
     """It says nothing about its values, so it counts for nothing."""
     folder = search_folder(tmp_path)
     with pytest.raises(ExperimentFailed, match="cancelled"):

@@ -12,7 +12,7 @@ from downpour.cli import (
     cluster,
     compare_policies,
     doctor,
-    experiment,
+    grid,
     ping,
     predictor,
     report,
@@ -53,7 +53,8 @@ def _downpour(
 
 
 app.command("run", cls=Command)(run.run)
-app.command("experiment", cls=Command)(experiment.experiment)
+app.command("grid", cls=Command)(grid.grid)
+app.command("experiment", cls=Command, hidden=True)(grid.grid)  # its name before
 app.command("report", cls=Command)(report.report)
 app.command("tune", cls=Command)(tune.tune)
 app.command("manager", cls=Command)(cluster.manager)

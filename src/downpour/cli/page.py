@@ -40,6 +40,8 @@ def page() -> str:
     parts = [_INTRODUCTION.format(summary=group.help)]
     for name in group.list_commands(top):
         command = group.get_command(top, name)
+        if command is None or command.hidden:
+            continue
         parts += _chapter(command, Context(group, info_name=name, parent=top))
     return "\n".join(parts).rstrip() + "\n"
 

@@ -21,7 +21,7 @@ def report(
         typer.Argument(
             metavar="FOLDER",
             parser=path_option("FOLDER"),
-            help="A folder of `downpour experiment`, or of one experiment.",
+            help="A folder of `downpour grid`, or of one experiment.",
         ),
     ],
     out_dir: Annotated[
@@ -91,7 +91,7 @@ def _study(folder: Path) -> tuple[StudyResult, Path]:
     try:
         study = read_one(folder)
     except FileMissing:
-        accepted = "must be a folder of `downpour experiment`, or of one experiment"
+        accepted = "must be a folder of `downpour grid`, or of one experiment"
         raise SpecError("FOLDER", str(folder), accepted) from None
     except FileCorrupt as error:
         raise SpecError("FOLDER", str(folder), str(error)) from None

@@ -28,7 +28,7 @@ _FAILED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyOptions:
-    """What `downpour experiment` and `downpour tune` take beside their file.
+    """What `downpour grid` and `downpour tune` take beside their file.
 
     Without a `manager`, processes of this machine train. Event files are written where
     `tensorboard` names a folder.

@@ -42,7 +42,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def refuse_grid(fields: Mapping[str, Any]) -> None:
-    """Refuse what `downpour experiment` takes: tables `[[experiment]]`, `trials`, lists of values.
+    """Refuse what `downpour grid` takes: tables `[[experiment]]`, `trials`, lists of values.
 
     Raises:
         SpecError: names the field that makes the file a grid.
@@ -50,7 +50,7 @@ def refuse_grid(fields: Mapping[str, Any]) -> None:
     for field, value in fields.items():
         has_several = isinstance(value, list) and len(value) > 1
         if field in _GRID or (has_several and _is_single(field)):
-            raise SpecError(field, value, "makes this a grid, which `downpour experiment` takes")
+            raise SpecError(field, value, "makes this a grid, which `downpour grid` takes")
 
 
 def _refuse_others(fields: Mapping[str, Any]) -> None:

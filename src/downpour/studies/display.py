@@ -11,7 +11,7 @@ from rich.console import Console
 from downpour.reports.progress import ProgressDisplay
 from downpour.rpc.messages import Status
 from downpour.studies.durations import about
-from downpour.studies.plan import Progress
+from downpour.studies.plan import StudyProgress
 from downpour.studies.study import Run
 
 
@@ -37,7 +37,7 @@ class StudyDisplay:
     def __exit__(self, *_: object) -> None:
         self._display.__exit__()
 
-    def begins(self, run: Run, progress: Progress) -> None:
+    def begins(self, run: Run, progress: StudyProgress) -> None:
         """Show a run's own bars from the start."""
         self._display.again(run.title)
         self._draw(progress)
@@ -47,12 +47,12 @@ class StudyDisplay:
         self._display.show(status)
         self._count_down()
 
-    def ends(self, line: str, progress: Progress) -> None:
+    def ends(self, line: str, progress: StudyProgress) -> None:
         """Tell of a run that has ended."""
         self._say(line)
         self._draw(progress)
 
-    def _draw(self, progress: Progress) -> None:
+    def _draw(self, progress: StudyProgress) -> None:
         self._seconds_left, self._since = progress.seconds_left, time.monotonic()
         self._display.bars.update(
             self._bar,

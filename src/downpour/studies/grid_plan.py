@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from downpour.studies.durations import about
 from downpour.studies.grid import Grid
-from downpour.studies.plan import Progress, outcome, seconds_left
+from downpour.studies.plan import StudyProgress, outcome, seconds_left
 from downpour.studies.study import EndedRun, Run
 from downpour.studies.summary import RunSummary
 
@@ -28,7 +28,7 @@ class GridPlan:
         self._missing = deque(run for name, run in grid.runs.items() if name not in finished)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> StudyProgress:
         """How far the grid is now."""
         runs = self._grid.runs
         finished = {name: one for name, one in self._summaries.items() if one.is_finished}
@@ -42,7 +42,7 @@ class GridPlan:
             first, reason = next(iter(failures.items()))
             text += f", {len(failures)} failed ({first}: {reason})"
         took = [(runs[name].group, one.wall_seconds) for name, one in finished.items()]
-        return Progress(
+        return StudyProgress(
             total=len(runs),
             left=len(runs) - len(finished),
             is_successful=len(finished) == len(runs),

@@ -18,7 +18,7 @@ OnEpoch = Callable[[int, float], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class StudyProgress:
     """How far a study is: `left` of its `total` runs are yet to be made, or to be made again.
 
     `is_successful` where nothing is left and the study has what it was made for. `seconds_left` is
@@ -40,11 +40,11 @@ class Progress:
         return f"{self.total - self.left}/{self.total}"
 
 
-class Plan(Protocol):
+class StudyPlan(Protocol):
     """Chooses the runs of a study one after the other."""
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> StudyProgress:
         """How far the study is now."""
 
     @property

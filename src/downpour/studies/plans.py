@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from downpour.studies.grid import Grid
 from downpour.studies.grid_plan import GridPlan
-from downpour.studies.plan import Plan
+from downpour.studies.plan import StudyPlan
 from downpour.studies.search import Search
 from downpour.studies.search_plan import SearchPlan
 from downpour.studies.study import EndedRun, Study
 
 
-def plan_of(study: Study, ended: Iterable[EndedRun]) -> Plan:
+def plan_of(study: Study, ended: Iterable[EndedRun]) -> StudyPlan:
     """Make the plan of a study of which these runs have ended.
 
     Raises:

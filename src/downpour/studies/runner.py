@@ -18,7 +18,7 @@ from downpour.rpc.messages import Status
 from downpour.studies.backends import Backend, Train
 from downpour.studies.folder import StudyFolder
 from downpour.studies.lock import held
-from downpour.studies.plan import Plan, Progress
+from downpour.studies.plan import StudyPlan, StudyProgress
 from downpour.studies.plans import plan_of
 from downpour.studies.study import EndedRun, Run, Study
 from downpour.studies.summary import RunSummary
@@ -30,19 +30,19 @@ OnKept = Callable[[Path], None]
 class Watcher(Protocol):
     """Shows how far a study is."""
 
-    def begins(self, run: Run, progress: Progress) -> None:
+    def begins(self, run: Run, progress: StudyProgress) -> None:
         """A run begins."""
 
     def shows(self, status: Status) -> None:
         """The run goes on."""
 
-    def ends(self, line: str, progress: Progress) -> None:
+    def ends(self, line: str, progress: StudyProgress) -> None:
         """A run has ended and was kept; `line` tells of it."""
 
 
 def run_study(
     folder: StudyFolder[Study], backend: Backend, watcher: Watcher, on_kept: OnKept | None = None
-) -> Progress:
+) -> StudyProgress:
     """Run what is missing of a study; returns how far it is then.
 
     Raises:
@@ -73,7 +73,7 @@ def run_study(
 
 def _run(
     run: Run,
-    plan: Plan,
+    plan: StudyPlan,
     folder: StudyFolder[Study],
     train: Train,
     watcher: Watcher,

@@ -209,7 +209,7 @@ def _axes(said: Mapping[str, Value]) -> dict[str, Axis]:
 
 def _check_above(field: str, value: Value) -> None:
     if field == "experiment":
-        raise SpecError(field, value, "is for `downpour experiment`, which searches nothing")
+        raise SpecError(field, value, "is for `downpour grid`, which searches nothing")
     if field in _SETTINGS and field not in Spec.model_fields:
         raise SpecError(field, value, "must stand below [search]")
     check_name(field, value, _ABOVE)

@@ -17,7 +17,7 @@ from functools import cached_property
 from downpour.errors import ExperimentFailed
 from downpour.reports.search_result import SearchResult, SearchRun, SearchRunState
 from downpour.reports.tables import shortened
-from downpour.studies.plan import Progress, outcome, seconds_left
+from downpour.studies.plan import StudyProgress, outcome, seconds_left
 from downpour.studies.sampler import Sampler, judged
 from downpour.studies.search import Search
 from downpour.studies.study import EndedRun, Run
@@ -58,12 +58,12 @@ class SearchPlan:
         return SearchResult(name=search.name, fields=search.shown, asked=search.asked, runs=runs)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> StudyProgress:
         """How far the search is now."""
         result = self.result
         best = result.best
         took = [(str(run.number), run.wall_seconds) for run in result.runs]
-        return Progress(
+        return StudyProgress(
             total=result.asked,
             left=result.left,
             is_successful=not result.left and best is not None,

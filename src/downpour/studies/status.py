@@ -8,7 +8,7 @@ from typing import Any
 from downpour.studies.durations import about
 from downpour.studies.folder import StudyFolder
 from downpour.studies.lock import holder
-from downpour.studies.plan import Progress
+from downpour.studies.plan import StudyProgress
 from downpour.studies.plans import plan_of
 from downpour.studies.study import Study
 
@@ -17,7 +17,7 @@ from downpour.studies.study import Study
 class StudyStatus:
     """What has been run; `running` names the process that runs the study now."""
 
-    progress: Progress
+    progress: StudyProgress
     running: str | None
 
     def to_dict(self) -> dict[str, Any]:

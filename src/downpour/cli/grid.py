@@ -1,4 +1,4 @@
-"""`downpour experiment`: a grid of runs."""
+"""`downpour grid`: a grid of runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @with_credentials
-def experiment(
+def grid(
     context: typer.Context,
     file: Annotated[
         Path,
@@ -75,7 +75,7 @@ def experiment(
         tensorboard=tensorboard,
         credentials=credentials,
     )
-    command = StudyCommand("experiment", _tables)
+    command = StudyCommand("grid", _tables)
     command.run(Grid.from_file(file), options, detach=detach, status=status, as_json=as_json)
 
 

@@ -1,4 +1,4 @@
-"""`downpour experiment` and `downpour report` as a user types them."""
+"""`downpour grid` and `downpour report` as a user types them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from downpour.cli import experiment, report
+from downpour.cli import grid, report
 from downpour.studies import Grid, StudyFolder, run_study
 from tests.studies.conftest import GRID, FakeBackend, Silence
 
@@ -32,7 +32,7 @@ def done(tmp_path: Path) -> Path:
 
 def test_the_functions_are_found_where_the_commands_are() -> None:
     """Their docstrings are their help."""
-    assert (experiment.experiment.__doc__ or "").startswith("Run a grid")
+    assert (grid.grid.__doc__ or "").startswith("Run a grid")
     assert (report.report.__doc__ or "").startswith("Write tables, figures and a page")
 
 
@@ -52,14 +52,14 @@ def test_a_mistake_is_told_before_anything_starts(
     """One line and status 2; neither results nor a shared directory are made."""
     path = tmp_path / "grid.toml"
     path.write_text(text)
-    words = "experiment", path, "--out", tmp_path / "out", "--shared", tmp_path / "shared"
+    words = "grid", path, "--out", tmp_path / "out", "--shared", tmp_path / "shared"
     assert refused(*words).startswith(line)
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_file_that_is_not_there_is_told(refused: Callable[..., str], tmp_path: Path) -> None:
     """As with any other file of the command line."""
-    assert "must be a readable TOML file" in refused("experiment", tmp_path / "none.toml")
+    assert "must be a readable TOML file" in refused("grid", tmp_path / "none.toml")
     with pytest.raises(Exception, match="readable TOML"):
         Grid.from_file(tmp_path)
 
@@ -68,7 +68,7 @@ def test_a_manager_takes_no_list_of_workers(
     refused: Callable[..., str], file: Path, tmp_path: Path
 ) -> None:
     """Its workers are as they are; it is not even called."""
-    line = refused("experiment", file, "--manager", "nowhere:1", "--out", tmp_path / "out")
+    line = refused("grid", file, "--manager", "nowhere:1", "--out", tmp_path / "out")
     assert line.startswith("workers = [1, 2]: must be one number with --manager")
 
 
@@ -77,7 +77,7 @@ def test_another_experiments_folder_is_refused(
 ) -> None:
     """Nothing in it is touched."""
     file.write_text(GRID.replace("small", "other"))
-    line = refused("experiment", file, "--out", done)
+    line = refused("grid", file, "--out", done)
     assert line.endswith("holds another grid; choose another folder")
 
 
@@ -85,14 +85,25 @@ def test_a_grid_that_is_done_is_only_told_of(
     downpour: Callable[..., Any], file: Path, done: Path
 ) -> None:
     """Given again, the command runs nothing and shows what came of it."""
-    outcome = downpour("experiment", file, "--out", done)
+    outcome = downpour("grid", file, "--out", done)
     assert (outcome.status, outcome.err) == (0, "")
     assert "small: 10 of 10 runs" in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 80
-    assert "10 of 10" in downpour("experiment", file, "--out", done, "--detach").out
+    assert "10 of 10" in downpour("grid", file, "--out", done, "--detach").out
     assert not (done / "log.txt").exists()
-    told = json.loads(downpour("experiment", file, "--out", done, "--status", "--json").out)
+    told = json.loads(downpour("grid", file, "--out", done, "--status", "--json").out)
     assert (told["finished"], told["cells"], told["running"]) == (10, 10, None)
+
+
+def test_the_commands_former_name_is_as_good(
+    downpour: Callable[..., Any], file: Path, done: Path
+) -> None:
+    """Scripts that say `experiment` go on."""
+    grid, experiment = (downpour(name, file, "--out", done) for name in ("grid", "experiment"))
+    assert experiment == grid
+    listed = [line.split()[0] for line in downpour("--help").out.splitlines() if line.strip()]
+    assert "grid" in listed
+    assert "experiment" not in listed
 
 
 def test_a_report_is_written_beside_the_results(downpour: Callable[..., Any], done: Path) -> None:
