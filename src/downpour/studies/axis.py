@@ -104,7 +104,7 @@ def _range(name: str, field: str, said: Mapping[str, Value]) -> Range:
 
 
 def is_number(value: Value) -> bool:
-    """Whether a value is a finite number; yes and no are none."""
+    """Whether a value is a finite number; true and false are not."""
     numeric = isinstance(value, int | float) and not isinstance(value, bool)
     return numeric and math.isfinite(value)
 

@@ -97,9 +97,9 @@ class Remote:
         """Refuse several numbers of workers: the manager's would train all of them alike."""
         numbers = {run.workers for run in study.samples()}
         if len(numbers) > 1:
-            found = sorted(number for number in numbers if number is not None)
+            given = sorted(number for number in numbers if number is not None)
             accepted = "must be one number with --manager, whose workers are as they are"
-            raise SpecError("workers", found, accepted)
+            raise SpecError("workers", given, accepted)
 
     @contextmanager
     def start(self, study: Study) -> Iterator[Train]:

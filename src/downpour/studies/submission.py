@@ -52,11 +52,11 @@ def submitted(client: Client, run: Run, note: Path | None) -> Iterator[str]:
 def _request(client: Client, run: Run, note: Path) -> str:
     """Return the request under which the run goes on, or else a new one, which is written down."""
     former_run, former = _read(note)
-    found = _find(client, former) if former else None
-    if former_run == run.id and not _is_lost(found):
+    begun = _find(client, former) if former else None
+    if former_run == run.id and not _is_lost(begun):
         return former
-    if found is not None:
-        client.cancel(found.experiment)
+    if begun is not None:
+        client.cancel(begun.experiment)
     request = secrets.token_hex(4)
     try:
         replace_file(note, json.dumps({"cell": run.id, "request": request}).encode())
@@ -66,14 +66,14 @@ def _request(client: Client, run: Run, note: Path) -> str:
 
 
 def _find(client: Client, request: str) -> ExperimentSummary | None:
-    """Return what a request has led to at this manager."""
+    """Return the experiment that a request has led to at this manager."""
     ending = f"-{request}"
     return next((one for one in client.experiments() if one.experiment.endswith(ending)), None)
 
 
-def _is_lost(found: ExperimentSummary | None) -> bool:
+def _is_lost(begun: ExperimentSummary | None) -> bool:
     """Whether an experiment ended without a model; one that never arrived may yet have one."""
-    state = found.state if found else None
+    state = begun.state if begun else None
     return state in (ExperimentState.FAILED, ExperimentState.CANCELLED)
 
 
