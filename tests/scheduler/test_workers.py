@@ -85,6 +85,25 @@ def test_a_speed_falls_while_the_next_step_is_overdue(make: Make) -> None:
     assert ann.speed(9.0) == pytest.approx(5.0)
 
 
+def test_an_idle_worker_is_as_fast_as_it_was(make: Make) -> None:
+    """Nothing of it is overdue, however long it has had nothing to do."""
+    workers = Workers()
+    workers.join("ann", 0.0)
+    first, second = make.attempt("one", 0, 0, 0), make.attempt("one", 1, 0, 0)
+    workers.assign("ann", first, 0.0, samples=100)
+    ann = workers.get("ann")
+    assert ann is not None
+    for step in range(5):
+        progress = replace(
+            make.progress(first), steps_done=step, steps_total=10, elapsed_seconds=float(step)
+        )
+        ann.mention(progress, float(step))
+    workers.release("ann", first)
+    assert ann.speed(100.0) == pytest.approx(10.0)
+    workers.assign("ann", second, 100.0, samples=100)
+    assert ann.speed(100.0) == pytest.approx(10.0)
+
+
 def test_who_is_gone_is_not_found(make: Make) -> None:
     """Removing hands the worker out as it was; a second time there is nobody."""
     workers = Workers()

@@ -83,18 +83,20 @@ class Worker:
     def speed(self, now_seconds: float) -> float | None:
         """Samples a second over the last few steps it reported, or as it last was.
 
-        It falls while the next step is overdue. None before two reports.
+        It falls while the next step is overdue, which an idle worker's is not: its speed stays.
+        None before two reports.
         """
         if len(self._reports) < _REPORTS_FOR_SPEED:
             return self._last_speed
         first, last = self._reports[0], self._reports[-1]
         usual_gap = (last.at_seconds - first.at_seconds) / (len(self._reports) - 1)
-        overdue = max(0.0, now_seconds - last.at_seconds - usual_gap)
+        silent = now_seconds - last.at_seconds if self.running is not None else 0.0
+        overdue = max(0.0, silent - usual_gap)
         seconds = last.stepped_seconds - first.stepped_seconds + overdue
         return self._samples * (last.share - first.share) / seconds
 
     def measure(self, samples: int) -> None:
-        """Measure its speed anew, at a shard of so many samples."""
+        """Measure an idle worker's speed anew, at a shard of so many samples."""
         self._last_speed = self.speed(self.mentioned_at_seconds)
         self._samples = samples
         self._reports.clear()
@@ -221,13 +223,13 @@ class Workers:
         """
         worker = self._all[name]
         worker.life.step("assign")
+        worker.measure(samples)
         worker.running = attempt
         worker.assigned_at_seconds = at_seconds
         worker.mentioned_at_seconds = at_seconds
         worker.advanced_at_seconds = at_seconds
         worker.longest_pause_seconds = 0.0
         worker.progress = worker.remaining = None
-        worker.measure(samples)
         worker.predicted = predicted
         worker.told = None
         worker.quarters_foreseen = 0
