@@ -247,6 +247,10 @@ def main() -> None:
     parser.add_argument("--ways", default=",".join(WAYS), help="how one worker is slowed")
     parser.add_argument("--epochs", type=int, default=6, help="three at least")
     parser.add_argument("--samples", type=int, default=12_000)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument(
+        "--precision", default="bfloat16", help="float32 where the processor has no bfloat16"
+    )
     parser.add_argument("--seeds", type=int, default=1, help="runs of each kind")
     parser.add_argument(
         "--wandering-seconds", type=float, default=15.0, help="until another worker is slowed"
@@ -263,8 +267,8 @@ def main() -> None:
         test_limit=2000,
         shards=WORKERS - 1,
         epochs=chosen.epochs,
-        batch_size=64,
-        precision="bfloat16",
+        batch_size=chosen.batch_size,
+        precision=chosen.precision,
         keep_models=1,
         policy="wait",
     )
