@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from downpour.policylab.comparison import Contender, Settings, Trial
     from downpour.policylab.conditions import Conditions
     from downpour.policylab.scenarios import Choice
-    from downpour.reports.policies import Prices
+    from downpour.policylab.tables import Prices
     from downpour.spec import Spec
 
 _COSTS = "What moving and nodes cost"
@@ -141,7 +141,7 @@ def compare_policies(
     """
     from downpour.policylab.comparison import Settings
     from downpour.policylab.scenarios import Choice
-    from downpour.reports.policies import Prices
+    from downpour.policylab.tables import Prices
 
     check_format(as_json=as_json, as_csv=as_csv)
     if spec is None:
@@ -278,7 +278,7 @@ def _progress(total: int) -> AbstractContextManager[Callable[[str, str], Show]]:
 
 
 def _print(trials: list[Trial], prices: Prices, *, as_json: bool, as_csv: bool) -> None:
-    from downpour.reports.policies import csv_of, price_table, rows_of, scenario_table
+    from downpour.policylab.tables import csv_of, price_table, rows_of, scenario_table
 
     if as_json:
         print_json(rows_of(trials, prices))
@@ -303,7 +303,7 @@ def _sections(trials: list[Trial]) -> Iterator[tuple[str, list[Trial]]]:
 
 
 def _draw(trials: list[Trial], path: Path) -> None:
-    from downpour.reports.policy_figure import policy_figure
+    from downpour.policylab.figure import policy_figure
     from downpour.reports.style import styled
 
     try:

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from downpour.policylab.comparison import BASELINE, ORACLES, Trial
-from downpour.reports.policies import by_policy, measured
+from downpour.policylab.tables import by_policy, measured
 from downpour.reports.style import LIGHT, styled
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from rich.console import Console
 
 from downpour.policylab.comparison import Contender, Trial
+from downpour.policylab.figure import policy_figure
 from downpour.policylab.ledger import RoundFigures
 from downpour.policylab.reference import Reference
-from downpour.reports.policies import Prices, csv_of, price_table, rows_of, scenario_table
-from downpour.reports.policy_figure import policy_figure
+from downpour.policylab.tables import Prices, csv_of, price_table, rows_of, scenario_table
 from downpour.reports.statistics import Estimate, t_quantile
 from downpour.values import Evaluation
 
