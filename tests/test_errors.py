@@ -39,8 +39,8 @@ EXAMPLES: list[tuple[DownpourError, str, int]] = [
     (ExperimentFailed("e-1", "no luck"), "experiment e-1 failed: no luck", 1),
     (ExperimentFailed("e-1", "no", asked_wrongly=True), "experiment e-1 failed: no", 2),
     (
-        MissingPackage("pandas", "frames"),
-        "pandas is not installed: pip install 'downpour-sgd[frames]'",
+        MissingPackage("a data frame", "pandas", "frames"),
+        "a data frame needs pandas; install downpour-sgd[frames]",
         2,
     ),
     (

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from downpour.extras import EXTRAS
 from downpour.spec import Spec
 
 ROOT = Path(__file__).parents[1]
@@ -25,8 +26,8 @@ IMPURE = re.compile(
 )
 ENTRANCES = {"__init__", "__main__"}
 NO_TORCH = PURE | {"store", "rpc", "runtime", "reports", "studies", "cli"}
-LAZY = {"torchvision", "sklearn", "pandas", "PIL", "matplotlib", "scipy", "jinja2", "optuna"}
-LAZY |= {"prometheus_client", "tensorboard"}
+# Certificates are made by one module, which `downpour certs` imports where it runs.
+LAZY = {module for modules in EXTRAS.values() for module in modules} - {"cryptography"}
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
 FUNCTION_LINES_MAX = 60

@@ -157,17 +157,18 @@ class Refused(ProtocolError):
 
 
 class MissingPackage(DownpourError):
-    """A library that only some uses need is not installed; `extra` is what brings it."""
+    """A library that `purpose` needs is not installed; the extra `extra` brings it."""
 
     exit_status = 2
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(package, extra)
+    def __init__(self, purpose: str, package: str, extra: str) -> None:
+        super().__init__(purpose, package, extra)
+        self.purpose = purpose
         self.package = package
         self.extra = extra
 
     def __str__(self) -> str:
-        return f"{self.package} is not installed: pip install 'downpour-sgd[{self.extra}]'"
+        return f"{self.purpose} needs {self.package}; install downpour-sgd[{self.extra}]"
 
 
 class LaunchError(DownpourError):

@@ -8,6 +8,7 @@ import pytest
 
 from downpour.errors import SpecError
 from downpour.models import build, check_fit, check_model
+from downpour.models.vision import vision_builder
 from downpour.spec import Spec
 
 from .conftest import facts_of
@@ -39,3 +40,10 @@ def test_without_torchvision_the_refusal_says_so(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(SpecError, match="torchvision does not import"):
         check_model(Spec.make({"model": "squeezenet1_1"}))
+
+
+def test_a_worker_without_torchvision_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its manager may have it, so the worker's own line names the extra."""
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(SpecError, match=r"needs torchvision; install downpour-sgd\[vision\]"):
+        vision_builder("squeezenet1_1")

@@ -207,5 +207,5 @@ def test_without_pandas_the_user_learns_what_to_install(
 ) -> None:
     """One line, and the rest of a result works without it."""
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingPackage, match=r"pip install 'downpour-sgd\[frames\]'"):
+    with pytest.raises(MissingPackage, match=r"needs pandas; install downpour-sgd\[frames\]"):
         result.to_frame()

@@ -10,6 +10,7 @@ import typer
 
 from downpour.cli.options import path_option, whole_number
 from downpour.cli.printing import out
+from downpour.extras import require
 
 if TYPE_CHECKING:
     from downpour.operations.certificates import Certified, Issued
@@ -45,6 +46,7 @@ def certs(
     The first call in a folder makes an authority as well. Later ones use it to add machines, and
     nothing is ever overwritten.
     """
+    require("downpour certs", "certs")
     from downpour.operations.certificates import issue
 
     issued = issue(names, folder, days=days)

@@ -25,6 +25,7 @@ from downpour.cli.printing import note
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
 from downpour.errors import SpecError
+from downpour.extras import require
 from downpour.manager.options import DEFAULT_PORT, ManagerOptions, checked_patience
 from downpour.runtime.awaiting import CONNECT_SECONDS, checked_seconds
 from downpour.text import log_to_stderr
@@ -96,6 +97,8 @@ def manager(
     token or TLS is needed.
     """
     _begin(verbose=verbose)
+    if metrics_port is not None:
+        require("--metrics-port", "metrics")
     if make_token:
         credentials = _with_token(credentials, shared)
     from downpour.manager.process import run_manager
@@ -159,6 +162,8 @@ def worker(
     if device not in DEVICES:
         raise SpecError("device", device, f"must be {' or '.join(DEVICES)}")
     _begin(verbose=verbose)
+    if metrics_port is not None:
+        require("--metrics-port", "metrics")
     options = WorkerOptions(
         manager=manager,
         shared=str(shared),

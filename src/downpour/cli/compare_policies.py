@@ -16,6 +16,7 @@ from downpour.cli.contradictions import refuse_idle
 from downpour.cli.options import AsJson, DataDir, number, path_option, whole_number
 from downpour.cli.printing import check_format, err, note, out, print_json
 from downpour.errors import SpecError
+from downpour.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,6 +140,7 @@ def compare_policies(
     lost to stragglers that a policy saves: 0 % is `wait`, at 100 % a round takes what its median
     task takes. Means are over jobs, with 95 % intervals.
     """
+    require("downpour compare-policies", "report")
     from downpour.policylab.comparison import Settings
     from downpour.policylab.scenarios import Choice
     from downpour.policylab.tables import Prices

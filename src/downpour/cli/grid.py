@@ -23,6 +23,7 @@ from downpour.cli.options import (
 from downpour.cli.study_command import StudyCommand, StudyOptions
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
+from downpour.extras import require
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -65,6 +66,7 @@ def grid(
     """
     refuse_both(detach=detach, status=status)
     refuse_own_data(context, manager)
+    require("downpour experiment", "report")
     from downpour.studies import Grid
 
     options = StudyOptions(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import groupby
@@ -16,6 +16,7 @@ from downpour.cli.help import Command, Group
 from downpour.cli.options import AsJson, path_option, whole_number
 from downpour.cli.printing import err, note, out, print_json
 from downpour.errors import SpecError
+from downpour.extras import require
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -104,6 +105,7 @@ def score(
 
     What comes from a file is scored as it is. Trees are always fitted on the jobs of other folds.
     """
+    require("downpour predictor score", "predictor")
     from downpour.predictor import read_trained
     from downpour.predictor.fitting.cross_validation import CrossValidation, cross_validate
     from downpour.predictor.fitting.traces import read_traces
@@ -128,9 +130,8 @@ def score(
     else:
         for _, group in groupby(scores, key=lambda score: score.group):
             out().print(_table(list(group)))
-    known = {"ridge", "lstm", "selector"} & set(names) and trained.traces == told.checksum()
-    if known and not retrain:
-        note("ridge, lstm, selector were trained on these very traces; --retrain is fair")
+    if not retrain and trained.traces == told.checksum():
+        _note_what_was_trained_on_these(names)
 
 
 @app.command("train", cls=Command)
@@ -178,6 +179,13 @@ def _progress(steps: int) -> Iterator[Callable[[str], None]]:
     with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
         bar = bars.add_task("predictor", total=steps)
         yield lambda doing: bars.update(bar, advance=1, description=doing)
+
+
+def _note_what_was_trained_on_these(names: Sequence[str]) -> None:
+    if {"ridge", "lstm", "selector"} & set(names):
+        note(
+            "ridge, lstm, selector were trained on these very traces: --retrain scores them fairly"
+        )
 
 
 def _settings(nets: int, epochs: int, seed: int) -> TrainingSettings:

@@ -10,6 +10,7 @@ import typer
 from downpour.cli.options import RESULTS, TensorBoard, path_option
 from downpour.cli.printing import err, out
 from downpour.errors import FileCorrupt, FileMissing, SpecError
+from downpour.extras import require
 
 if TYPE_CHECKING:
     from downpour.reports.study import StudyResult
@@ -42,6 +43,7 @@ def report(
     JSON, figures PNG and SVG; index.html is one file that needs no network. An earlier report in
     DIR is replaced, nothing else.
     """
+    require("downpour report", "report")
     from rich.progress import Progress
 
     from downpour.reports.report import write_report

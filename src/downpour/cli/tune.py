@@ -23,6 +23,7 @@ from downpour.cli.options import (
 from downpour.cli.study_command import StudyCommand, StudyOptions
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
+from downpour.extras import require
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -68,6 +69,8 @@ def tune(
     """
     refuse_both(detach=detach, status=status)
     refuse_own_data(context, manager)
+    if not status:
+        require("downpour tune", "tune")
     from downpour.studies import Search
     from downpour.studies.results import draw_search, search_files
 

@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from downpour.datasets.seeding import held_out
 from downpour.datasets.source import Arrays, Found
 from downpour.errors import SpecError
+from downpour.extras import is_installed
 from downpour.spec import Spec
+
+_MISSING = "needs scikit-learn; install downpour-sgd[digits]"
 
 Pair = tuple[NDArray[Any], NDArray[np.int64]]
 
@@ -21,7 +24,10 @@ class Digits:
     """scikit-learn's `load_digits`; every fifth of each class is the test set."""
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
-        """Nothing can be wrong: the data are part of an installed package."""
+        """Refuse where scikit-learn, which has the data, is not installed."""
+        del spec, data_dir
+        if not is_installed("sklearn"):
+            raise SpecError("dataset", "digits", _MISSING)
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
         """Find nothing: the data are part of an installed package."""
@@ -38,9 +44,11 @@ def _read() -> Arrays:
 
 def _from_its_file() -> Pair | None:
     """Read the file that the loader reads: importing the loader costs most of a second."""
+    if not is_installed("sklearn"):
+        raise SpecError("dataset", "digits", _MISSING)
     found = find_spec("sklearn")
     if found is None or found.origin is None:
-        raise SpecError("dataset", "digits", "a dataset whose library is there: scikit-learn")
+        return None
     path = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if not path.is_file():
         return None

@@ -155,7 +155,7 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         from PIL import Image
     except ImportError:
-        raise SpecError("dataset", "folder", "needs the package pillow, which is absent") from None
+        raise SpecError("dataset", "folder", "needs pillow; install downpour-sgd[vision]") from None
     try:
         with Image.open(path) as image:
             yield image

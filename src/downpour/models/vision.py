@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from downpour.errors import SpecError
+from downpour.extras import is_installed
 
 
 def known_networks() -> list[str]:
@@ -33,6 +34,9 @@ def vision_builder(name: str) -> Callable[..., nn.Module]:
     try:
         from torchvision import models
     except (ImportError, RuntimeError) as error:
+        if not is_installed("torchvision"):
+            reason = "needs torchvision; install downpour-sgd[vision]"
+            raise SpecError("model", name, reason) from None
         why = str(error).splitlines()[0]
         raise SpecError("model", name, f"needs torchvision, which does not import: {why}") from None
     builder = models.get_model_builder(name)

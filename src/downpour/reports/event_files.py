@@ -22,7 +22,8 @@ from typing import IO, Any, Self
 
 import tomli_w
 
-from downpour.errors import DownpourError, FileCorrupt, MissingPackage, SpecError
+from downpour.errors import DownpourError, FileCorrupt, SpecError
+from downpour.extras import require
 from downpour.reports.result import Result, RoundResult
 from downpour.runtime.facts import (
     Aggregated,
@@ -66,10 +67,7 @@ class EventFiles:
     """
 
     def __init__(self, folder: Path, name: str = "") -> None:
-        try:
-            import tensorboard  # noqa: F401 - to be told before anything is started
-        except ImportError:
-            raise MissingPackage("tensorboard", "tensorboard") from None
+        require("writing event files", "tensorboard")
         self._folder = folder
         self._name = name
         self._file: _EventFile | None = None

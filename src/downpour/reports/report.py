@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from downpour.errors import SpecError
+from downpour.extras import require
 from downpour.reports.drawing import for_page, to_png, to_svg
 from downpour.reports.figures import Plot, plots_of
 from downpour.reports.page import Drawn, html_page
@@ -31,9 +32,11 @@ def write_report(study: StudyResult, out: Path, on_progress: OnProgress = lambda
         on_progress: Called with how many figures are drawn, and of how many.
 
     Raises:
+        MissingPackage: a library of the extra `report` is not installed.
         SpecError: there is nothing to report yet, or the folder holds something else or cannot be
             written.
     """
+    require("a report", "report")
     if not any(subgrid.runs for subgrid in study.subgrids):
         raise SpecError("FOLDER", study.name, "has no finished run to report on")
     _check(out)

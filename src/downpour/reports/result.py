@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from downpour.errors import FileCorrupt, MissingPackage
+from downpour.errors import FileCorrupt
+from downpour.extras import require
 from downpour.paths import path_of
 from downpour.reports.attendance import attendance_of
 from downpour.reports.mitigation import Cost, Stragglers, costs_of, stragglers_of
@@ -437,9 +438,8 @@ def _columns(row_type: type[RoundResult | TaskResult], rows: list[dict[str, Any]
 
 
 def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
-    try:
-        import pandas as pd
-    except ImportError:
-        raise MissingPackage("pandas", "frames") from None
+    require("a data frame", "frames")
+    import pandas as pd
+
     numbers = [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]
     return pd.DataFrame(numbers, columns=columns)

@@ -1,0 +1,47 @@
+"""Which libraries only some commands need, and the one line where such a library is missing.
+
+An extra of the installation (`downpour-sgd[tune]`) brings them. Everything else, a worker's part
+above all, must run without any: what imports one of these does so where it is needed.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from downpour.errors import MissingPackage
+
+EXTRAS: dict[str, dict[str, str]] = {
+    "certs": {"cryptography": "cryptography"},
+    "digits": {"sklearn": "scikit-learn"},
+    "frames": {"pandas": "pandas"},
+    "metrics": {"prometheus_client": "prometheus-client"},
+    "predictor": {"sklearn": "scikit-learn"},
+    "report": {"jinja2": "jinja2", "matplotlib": "matplotlib", "scipy": "scipy"},
+    "tensorboard": {"tensorboard": "tensorboard"},
+    "tune": {"optuna": "optuna", "matplotlib": "matplotlib"},
+    "vision": {"torchvision": "torchvision", "PIL": "pillow"},
+}
+"""For each extra, its modules and the packages that hold them; `pyproject.toml` says the same."""
+
+
+def require(purpose: str, extra: str) -> None:
+    """Refuse, before anything is begun, what needs a library that is not installed.
+
+    Args:
+        purpose: what needs it, as its user knows it: a command, an option, a function.
+        extra: a key of `EXTRAS`.
+
+    Raises:
+        MissingPackage: a module of the extra cannot be found.
+    """
+    for module, package in EXTRAS[extra].items():
+        if not is_installed(module):
+            raise MissingPackage(purpose, package, extra)
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module can be found; it is not imported, for that may take seconds."""
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
