@@ -66,7 +66,9 @@ def test_a_long_value_is_cut() -> None:
 
 def test_the_drawing_is_the_tree() -> None:
     """The docstring draws every class where it stands, and no other."""
-    drawn = re.findall(r"^    ([│ ]*)(?:[├└]── )?([A-Z]\w+)(?:  .*)?$", errors.__doc__ or "", re.M)
+    drawn = re.findall(
+        r"^    ([│ ]*)(?:[├└]── )?([A-Z]\w+)(?:  .*)?$", errors.__doc__ or "", re.MULTILINE
+    )
     path: list[str] = []
     for depth, name in ((len(lines) // 4, name) for lines, name in drawn):
         path[depth + bool(path) :] = [name]

@@ -103,7 +103,7 @@ def test_one_missing_library_is_named(
     [
         ("certs host", "downpour certs needs cryptography; install downpour-sgd[certs]"),
         ("tune {file}", "downpour tune needs optuna; install downpour-sgd[tune]"),
-        ("experiment {file}", "downpour experiment needs jinja2; install downpour-sgd[report]"),
+        ("grid {file}", "downpour grid needs jinja2; install downpour-sgd[report]"),
         ("report {file}", "downpour report needs jinja2; install downpour-sgd[report]"),
         (
             "compare-policies {file}",

@@ -95,13 +95,17 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"name": "my run"},
-        "name = 'my run': must be 1 to 64 letters, digits, '.', '_' or '-', "
-        "the first a letter or digit",
+        (
+            "name = 'my run': must be 1 to 64 letters, digits, '.', '_' or '-', "
+            "the first a letter or digit"
+        ),
     ),
     (
         {"dataset": ""},
-        "dataset = '': must be digits, mnist, fashion-mnist, kmnist, cifar10, npz, folder or "
-        "package.module:factory",
+        (
+            "dataset = '': must be digits, mnist, fashion-mnist, kmnist, cifar10, npz, folder or "
+            "package.module:factory"
+        ),
     ),
     ({"dataset": "npz"}, "data_path = None: dataset 'npz' needs one"),
     ({"betas": [0.9]}, "betas = [0.9]: must be two numbers, each at least 0 and below 1"),
@@ -113,8 +117,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"model_options": 3}, "model_options = 3: must be a table"),
     (
         {"model_options": {"dropout": {}}},
-        "model_options.dropout = {}: must be a number, text, true, false, "
-        "or a list of numbers or of texts",
+        (
+            "model_options.dropout = {}: must be a number, text, true, false, "
+            "or a list of numbers or of texts"
+        ),
     ),
     ({"epohcs": 3}, "epohcs = 3: no such field; did you mean epochs?"),
     ({"lr": 0.1}, "lr = 0.1: no such field; did you mean learning_rate?"),
@@ -124,8 +130,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"epochs": 0, "seed": -1},
-        "seed = -1: must be a whole number of at least 0 and below 9223372036854775808 "
-        "(and 1 more: epochs)",
+        (
+            "seed = -1: must be a whole number of at least 0 and below 9223372036854775808 "
+            "(and 1 more: epochs)"
+        ),
     ),
 ]
 

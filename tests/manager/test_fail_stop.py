@@ -262,8 +262,10 @@ def test_a_manager_that_meets_a_defect_ends_with_one_line_and_status_1(
     assert status == 1
     assert complaints[0].startswith("manager at ")
     assert complaints[1:] == [
-        "downpour: the manager ends, because of a defect of this program: "
-        "OSError: [Errno 116] Stale file handle (sitecustomize.py, line 16)"
+        (
+            "downpour: the manager ends, because of a defect of this program: "
+            "OSError: [Errno 116] Stale file handle (sitecustomize.py, line 16)"
+        )
     ]
     second = manager_of(folder)
     second.join("one")

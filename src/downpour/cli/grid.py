@@ -66,7 +66,7 @@ def grid(
     """
     refuse_both(detach=detach, status=status)
     refuse_own_data(context, manager)
-    require("downpour experiment", "report")
+    require("downpour grid", "report")
     from downpour.studies import Grid
 
     options = StudyOptions(
