@@ -26,13 +26,14 @@ from downpour.paths import path_of
 from downpour.reports import Result
 from downpour.reports.event_files import Follower
 from downpour.rpc import ManagerClient, Trust, parse_address
-from downpour.rpc.messages import ExperimentState, ExperimentSummary, RecordPage, Status
+from downpour.rpc.messages import ExperimentSummary, RecordPage, Status
 from downpour.runtime.awaiting import CONNECT_SECONDS, awaiting, checked_seconds
 from downpour.runtime.managers import Managers
 from downpour.runtime.spec_file import read_spec
 from downpour.spec import Spec
 from downpour.store import SharedDirectory
 from downpour.stragglers import POLICIES, check_policy
+from downpour.values import ExperimentState
 
 OnStatus = Callable[[Status], None]
 Asked = Spec | Mapping[str, Any] | str | os.PathLike[str]

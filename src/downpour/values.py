@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal, get_args
 
 NAME_BYTES_MAX = 200
 BARE_NAME = f"a bare name: 1 to {NAME_BYTES_MAX} bytes, printable, no slash, no leading dot"
@@ -49,6 +50,48 @@ class AttemptId:
 
     def __str__(self) -> str:
         return f"round {self.round} shard {self.shard} attempt {self.attempt}"
+
+
+class ExperimentState(StrEnum):
+    """Where an experiment stands in its life, as `scheduler/lifecycle.py` moves it."""
+
+    WAITING = "waiting"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to the experiment."""
+        return self in _ENDINGS
+
+
+Ending = Literal[ExperimentState.FINISHED, ExperimentState.FAILED, ExperimentState.CANCELLED]
+"""The states in which an experiment ends."""
+
+_ENDINGS = frozenset(get_args(Ending))
+
+
+class TaskState(StrEnum):
+    """Where a task stands in its round."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    PUBLISHED = "published"
+    APPLIED = "applied"
+    DROPPED = "dropped"
+
+
+class WorkerState(StrEnum):
+    """What a worker can be given: `stuck` ones nothing before they are idle again."""
+
+    AWAITED = "awaited"
+    IDLE = "idle"
+    BUSY = "busy"
+    STUCK = "stuck"
+    GONE = "gone"
 
 
 class FailureKind(StrEnum):

@@ -9,8 +9,9 @@ import pytest
 from downpour.cli.printing import check_format, note, out, print_result, with_spec_shown
 from downpour.errors import SpecError
 from downpour.reports import Result
-from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status
+from downpour.rpc.messages import ExperimentSummary, Status
 from downpour.spec import Spec
+from downpour.values import ExperimentState
 from tests.reports.test_tables import LINES
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downpour.errors import DownpourError, Refused
-from downpour.rpc.messages import ExperimentState, Heartbeat, Task
+from downpour.rpc.messages import Heartbeat, Task
 from downpour.store import layout
-from downpour.values import AttemptId, Progress, PublishedFile, Snapshot, Update
+from downpour.values import AttemptId, ExperimentState, Progress, PublishedFile, Snapshot, Update
 from tests.manager.conftest import CALM, diligent
 
 if TYPE_CHECKING:

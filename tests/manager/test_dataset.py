@@ -17,8 +17,9 @@ from downpour.manager.process import Manager
 from downpour.reports import Result
 from downpour.reports.tables import result_table
 from downpour.rpc import ManagerClient
-from downpour.rpc.messages import ExperimentState, ExperimentSummary
+from downpour.rpc.messages import ExperimentSummary
 from downpour.store import SharedDirectory
+from downpour.values import ExperimentState
 from tests.manager.conftest import SMALL, Cluster
 
 SPEC = SMALL.replace(dataset="npz", data_path="set.npz", model="mlp")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from downpour import datasets
-from downpour.rpc.messages import ExperimentState
 from downpour.spec import Spec
+from downpour.values import ExperimentState
 
 PATIENCE_SECONDS = 30
 

@@ -27,7 +27,7 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.spec import Spec
 from downpour.store import DirectoryStore, SharedDirectory, lease
-from downpour.values import AttemptId, NumericClass, PublishedFile
+from downpour.values import AttemptId, ExperimentState, NumericClass, PublishedFile
 
 PATIENCE_SECONDS = 10
 SPEC = Spec(shards=2, epochs=1)
@@ -51,7 +51,7 @@ ASSIGN = do.Assign(
     optimizer_state=None,
     reason="idle",
 )
-CONCLUDE = do.Conclude(cause=1, experiment="any", ending="cancelled", reason="enough")
+CONCLUDE = do.Conclude(cause=1, experiment="any", ending=ExperimentState.CANCELLED, reason="enough")
 PREPARE = do.Prepare(cause=1, experiment="any", spec=SPEC)
 TICK = on.Tick(at_seconds=0.0)
 

@@ -16,10 +16,11 @@ from downpour.manager.metrics import ManagerMetrics
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import ManagerClient
-from downpour.rpc.messages import ExperimentState, ExperimentSummary, Task
+from downpour.rpc.messages import ExperimentSummary, Task
 from downpour.runtime.journal import segments
 from downpour.store import SPEC_NAME, SharedDirectory, layout
 from downpour.store.hold import HOLD_NAME, hold, is_abandoned
+from downpour.values import ExperimentState
 from tests.manager.conftest import SMALL, Cluster, diligent
 
 if TYPE_CHECKING:

@@ -14,11 +14,12 @@ import pytest
 from downpour.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
-from downpour.rpc.messages import ExperimentState, Heartbeat, Task
+from downpour.rpc.messages import Heartbeat, Task
 from downpour.scheduler import events as on
 from downpour.store import decode, encode, layout
 from downpour.values import (
     AttemptId,
+    ExperimentState,
     FailureKind,
     Forecast,
     ProcessState,

@@ -20,11 +20,11 @@ from downpour.manager import effects
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import ManagerClient
-from downpour.rpc.messages import ExperimentState, Heartbeat, Task
+from downpour.rpc.messages import Heartbeat, Task
 from downpour.runtime.journal import read_journal, segments
 from downpour.store import SharedDirectory, Work, layout, publish_work
 from downpour.store.lease import Lease
-from downpour.values import AttemptId, Progress, Snapshot
+from downpour.values import AttemptId, ExperimentState, Progress, Snapshot
 from tests.manager.conftest import CALM, SMALL, Cluster, diligent
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from downpour.errors import SpecError
-from downpour.rpc.messages import ExperimentState
 from downpour.training.numeric_class import numeric_class
+from downpour.values import ExperimentState
 from tests.manager.conftest import NUMERICS
 
 

@@ -9,6 +9,7 @@ import pytest
 from downpour.reports.result import Result, RoundResult
 from downpour.reports.study import RunResult, StudyResult, SubgridResult
 from downpour.reports.timeline import ResourceSample, Stint
+from downpour.values import ExperimentState
 
 
 class Make:
@@ -42,7 +43,7 @@ class Make:
             name="one",
             spec=spec,
             shards=2,
-            state="finished",
+            state=ExperimentState.FINISHED,
             reason=None,
             asked_wrongly=False,
             train_samples=100,

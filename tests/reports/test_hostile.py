@@ -13,7 +13,8 @@ from rich.console import Console, RenderableType
 from downpour.reports.live import experiments_table, status_view
 from downpour.reports.result import FailureResult, Result
 from downpour.reports.tables import result_table, workers_table
-from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status, WorkerStatus
+from downpour.rpc.messages import ExperimentSummary, Status, WorkerStatus
+from downpour.values import ExperimentState, WorkerState
 
 RECORDED = Path(__file__).parent / "recorded" / "gestures" / "record.jsonl"
 HOSTILE = "\x1b[2J\n\x07[red]\u202e"
@@ -23,7 +24,8 @@ SHOWN = r"\x1b[2J \x07[red]\u202e"
 
 def status_of(said: str) -> RenderableType:
     """Show what `status` and `watch` show."""
-    worker = WorkerStatus(worker=said, address=said, state=said, running=None, tasks_done=0)
+    idle = WorkerState.IDLE
+    worker = WorkerStatus(worker=said, address=said, state=idle, running=None, tasks_done=0)
     status = Status(change=1, workers=(worker,), experiment=summary(said), decisions=(said,))
     return status_view(status)
 

@@ -10,14 +10,15 @@ import pytest
 from rich.console import Console, RenderableType
 
 from downpour.reports.live import experiments_table, status_view
-from downpour.rpc.messages import (
+from downpour.rpc.messages import ExperimentSummary, Status, TaskStatus, WorkerStatus
+from downpour.values import (
+    AttemptId,
     ExperimentState,
-    ExperimentSummary,
-    Status,
-    TaskStatus,
-    WorkerStatus,
+    Forecast,
+    SystemState,
+    TaskState,
+    WorkerState,
 )
-from downpour.values import AttemptId, Forecast, SystemState
 
 RECORDED = Path(__file__).parent / "recorded"
 WHY = "it would take 48.7 s longer than all of the others"
@@ -38,7 +39,7 @@ def worker(name: str, shard: int | None = None, **fields: object) -> WorkerStatu
     made = WorkerStatus(
         worker=name,
         address="172.18.0.12:40123",
-        state="idle" if shard is None else "busy",
+        state=WorkerState.IDLE if shard is None else WorkerState.BUSY,
         running=None if shard is None else running,
         system=BUSY,
         tasks_done=7,
@@ -46,7 +47,7 @@ def worker(name: str, shard: int | None = None, **fields: object) -> WorkerStatu
     return dataclasses.replace(made, **fields)  # type: ignore[arg-type]
 
 
-def task(shard: int, state: str, who: str | None = None, done: int = 0) -> TaskStatus:
+def task(shard: int, state: TaskState, who: str | None = None, done: int = 0) -> TaskStatus:
     """Make a task of sixty steps."""
     return TaskStatus(
         shard=shard, state=state, worker=who, steps_done=done, steps_total=60, elapsed_seconds=1.25
@@ -57,7 +58,11 @@ STATUS = Status(
     change=9,
     workers=(worker("first", 1), worker("second", 2), worker("[red]third", system=None)),
     experiment=RUNNING,
-    tasks=(task(0, "published"), task(1, "running", "first", 30), task(2, "running", "second")),
+    tasks=(
+        task(0, TaskState.PUBLISHED),
+        task(1, TaskState.RUNNING, "first", 30),
+        task(2, TaskState.RUNNING, "second"),
+    ),
 )
 
 
@@ -77,9 +82,9 @@ STRAGGLING = Status(
     ),
     experiment=RUNNING,
     tasks=(
-        foreseen(task(1, "running", "4f1c9a7be210-ab12", 30), 4.5, 1.0),
-        foreseen(task(2, "running", "second", 3), 61.2, 4.9),
-        task(3, "running", "third"),
+        foreseen(task(1, TaskState.RUNNING, "4f1c9a7be210-ab12", 30), 4.5, 1.0),
+        foreseen(task(2, TaskState.RUNNING, "second", 3), 61.2, 4.9),
+        task(3, TaskState.RUNNING, "third"),
     ),
     decisions=tuple(f"{n}.5 s, epoch {n}: shard 2 from second to fourth: {WHY}" for n in range(9)),
 )

@@ -11,7 +11,7 @@ from downpour.reports.result import Result
 from downpour.reports.tables import result_table
 from downpour.rpc.messages import Status, WorkerStatus
 from downpour.runtime.facts import Fact, Prepared, Submitted, Updated, WorkerJoined
-from downpour.values import NumericClass
+from downpour.values import NumericClass, WorkerState
 
 WIDE = NumericClass(torch="2", device="cpu", instruction_set="AVX512")
 NARROW = NumericClass(torch="2", device="cpu", instruction_set="AVX2")
@@ -22,7 +22,11 @@ def now(own: NumericClass | None, *others: NumericClass | None) -> Status:
     """Return a status with a manager and workers of these classes."""
     workers = tuple(
         WorkerStatus(
-            worker=f"w{number}", address="a:1", state="idle", tasks_done=0, numeric_class=its
+            worker=f"w{number}",
+            address="a:1",
+            state=WorkerState.IDLE,
+            tasks_done=0,
+            numeric_class=its,
         )
         for number, its in enumerate(others, 1)
     )

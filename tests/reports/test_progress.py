@@ -10,15 +10,10 @@ import pytest
 from rich.console import Console
 
 from downpour.reports.progress import ProgressDisplay
-from downpour.rpc.messages import (
-    ExperimentState,
-    ExperimentSummary,
-    Status,
-    TaskStatus,
-    WorkerStatus,
-)
+from downpour.rpc.messages import ExperimentSummary, Status, TaskStatus, WorkerStatus
+from downpour.values import ExperimentState, TaskState, WorkerState
 
-WORKER = WorkerStatus(worker="w", address="127.0.0.1:1", state="idle", tasks_done=0)
+WORKER = WorkerStatus(worker="w", address="127.0.0.1:1", state=WorkerState.IDLE, tasks_done=0)
 
 
 def status(
@@ -37,12 +32,16 @@ def status(
     return Status(**{**made, **fields})  # type: ignore[arg-type]
 
 
-def task(state: str, done: int, total: int) -> TaskStatus:
+def task(state: TaskState, done: int, total: int) -> TaskStatus:
     """Make a task."""
     return TaskStatus(shard=0, state=state, steps_done=done, steps_total=total, elapsed_seconds=1.0)
 
 
-TASKS = (task("published", 8, 8), task("running", 4, 8), task("pending", 0, 0))
+TASKS = (
+    task(TaskState.PUBLISHED, 8, 8),
+    task(TaskState.RUNNING, 4, 8),
+    task(TaskState.PENDING, 0, 0),
+)
 
 
 def shown(*steps: Status, terminal: bool = True) -> str:

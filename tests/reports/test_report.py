@@ -15,6 +15,7 @@ from downpour.reports.page import Drawn, html_page
 from downpour.reports.report import write_report
 from downpour.reports.study import StudyResult
 from downpour.reports.summary import tables_of
+from downpour.values import ExperimentState
 from tests.reports.conftest import Make
 
 HARM = "<script>alert('x')</script>"
@@ -147,7 +148,8 @@ def test_what_failed_was_run_too(make: Make) -> None:
 def test_why_a_single_experiment_failed_is_told(make: Make) -> None:
     """At the top of its page."""
     run = make.run([0.5])
-    failed = replace(run, result=replace(run.result, state="failed", reason="the loss is nan"))
+    state, reason = ExperimentState.FAILED, "the loss is nan"
+    failed = replace(run, result=replace(run.result, state=state, reason=reason))
     study = make.study(make.subgrid(settings=[()], repetitions=1, runs=[failed]))
     assert "One experiment, failed: the loss is nan" in html_page(study, tables_of(study), [])
 

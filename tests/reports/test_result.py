@@ -12,6 +12,7 @@ import pytest
 
 from downpour.errors import FileCorrupt, FileMissing, MissingPackage, SpecError
 from downpour.reports import Result
+from downpour.values import ExperimentState
 
 FOLDER = Path(__file__).parent / "recorded" / "gestures"
 LINES = (FOLDER / "record.jsonl").read_text(encoding="utf-8").splitlines()
@@ -26,7 +27,9 @@ def result() -> Result:
 def test_a_result_says_in_one_line_what_it_is(result: Result) -> None:
     """State, epochs, accuracy and seconds; a reason where it has one, but never its whole spec."""
     assert repr(result) == "<Result gestures-7f3a: finished, 3 epochs, accuracy 91.25%, 7.8 s>"
-    failed = dataclasses.replace(result, state="failed", reason="x" * 10_000, rounds=())
+    failed = dataclasses.replace(
+        result, state=ExperimentState.FAILED, reason="x" * 10_000, rounds=()
+    )
     assert repr(failed).startswith("<Result gestures-7f3a: failed, 0 epochs, 7.8 s, xxx")
     assert len(repr(failed)) < 300
 

@@ -12,7 +12,6 @@ import pytest
 from downpour.errors import Refused, SpecError
 from downpour.rpc import (
     PROTOCOL,
-    ExperimentState,
     ExperimentSummary,
     Heartbeat,
     HeartbeatReply,
@@ -28,6 +27,7 @@ from downpour.rpc import (
 )
 from downpour.values import (
     AttemptId,
+    ExperimentState,
     FailureKind,
     ProcessState,
     Progress,

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from downpour.rpc import PROTOCOL, ExperimentState, ManagerInfo, Status, frames
+from downpour.rpc import PROTOCOL, ManagerInfo, Status, frames
 from downpour.rpc.generated import ttypes
 from downpour.rpc.wire import from_wire
+from downpour.values import ExperimentState
 
 
 def test_a_message_cannot_be_changed() -> None:

@@ -207,6 +207,18 @@ def test_a_misfit_inside_a_list_tells_its_place(heartbeat: messages.Heartbeat) -
         from_wire(messages.Heartbeat, struct)
 
 
+def test_a_state_that_nobody_knows_is_refused() -> None:
+    """States travel as words; one that is not in its lifecycle is not taken for a state."""
+    idle = messages.WorkerStatus(
+        worker="w", address="", state=values.WorkerState.IDLE, tasks_done=0
+    )
+    struct = to_wire(idle)
+    assert struct.state == "idle"
+    struct.state = "[red]asleep"
+    with pytest.raises(Misfit, match=r"state = '.red.asleep': one of awaited, idle, busy"):
+        from_wire(messages.WorkerStatus, struct)
+
+
 def test_a_worker_need_not_say_what_it_uses(heartbeat: messages.Heartbeat) -> None:
     """But what it says must be numbers that can be: shares are finite, counts 0 or more."""
     struct = to_wire(heartbeat)

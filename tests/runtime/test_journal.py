@@ -19,7 +19,14 @@ from downpour.scheduler import Checkpoint, Entry
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.spec import Spec
-from downpour.values import AttemptId, Evaluation, FailureKind, PublishedFile, Update
+from downpour.values import (
+    AttemptId,
+    Evaluation,
+    ExperimentState,
+    FailureKind,
+    PublishedFile,
+    Update,
+)
 
 FILE = PublishedFile(name="update-1", size_bytes=7, checksum="0" * 32)
 ATTEMPT = AttemptId(experiment="one", round=0, shard=1, attempt=2)
@@ -53,7 +60,9 @@ ONE_OF_EACH: tuple[Entry, ...] = (
         ),
     ),
     on.ModelPublished(at_seconds=4.0, experiment="one", model=FILE),
-    do.Conclude(cause=9, experiment="one", ending="finished", reason="done", model=FILE),
+    do.Conclude(
+        cause=9, experiment="one", ending=ExperimentState.FINISHED, reason="done", model=FILE
+    ),
     Checkpoint(
         experiment="one",
         rounds_done=3,

@@ -14,7 +14,7 @@ from downpour.scheduler import Entry, Replay, durable
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.spec import Spec
-from downpour.values import PublishedFile
+from downpour.values import ExperimentState, PublishedFile
 
 MODEL = PublishedFile(name="m0", size_bytes=1, checksum="0")
 SPEC = Spec(shards=1)
@@ -45,7 +45,7 @@ def states(core: Replay) -> dict[str, str]:
 
 def test_experiments_are_taken_up_in_the_order_of_submission() -> None:
     """The one that has begun goes on, whichever name sorts first; the others wait."""
-    over = do.Conclude(cause=2, experiment="z", ending="cancelled", reason="enough")
+    over = do.Conclude(cause=2, experiment="z", ending=ExperimentState.CANCELLED, reason="enough")
     stories = {
         "a": [line(1, 2, submitted("a")), line(2, 5, prepared("a"))],
         "b": [line(1, 4, submitted("b"))],

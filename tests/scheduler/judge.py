@@ -7,7 +7,7 @@ from collections import Counter
 from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.values import AttemptId, PublishedFile, Snapshot, Update
+from downpour.values import AttemptId, ExperimentState, PublishedFile, Snapshot, Update
 
 
 class Judge:
@@ -171,7 +171,7 @@ class Judge:
 
     def _conclude(self, command: do.Conclude) -> None:
         name = command.experiment
-        finished = command.ending == "finished"
+        finished = command.ending is ExperimentState.FINISHED
         assert finished == (name in self.results), "published and finished are one"
         assert command.model == self.results.get(name)
         self.concluded[name] = command
@@ -204,7 +204,7 @@ class Judge:
         for name, experiment in scheduler.experiments.items():
             ending, spec = self.concluded[name], experiment.spec
             assert experiment.life.state == ending.ending
-            if ending.ending == "finished":
+            if ending.ending is ExperimentState.FINISHED:
                 rounds = range(spec.epochs)
                 assert [self.aggregated[name, number] for number in rounds] == [1] * spec.epochs
                 measured = any(self.evaluated[name, number] for number in rounds)

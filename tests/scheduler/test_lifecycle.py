@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from typing import Any
+
 import pytest
 
 from downpour.errors import IllegalTransition
 from downpour.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, Lifecycle, Table
+from downpour.values import ExperimentState, TaskState, WorkerState
 
 TABLES = {
-    "task": (TASK, "pending"),
-    "worker": (WORKER, "awaited"),
-    "experiment": (EXPERIMENT, "waiting"),
+    "task": (TASK, TaskState.PENDING),
+    "worker": (WORKER, WorkerState.AWAITED),
+    "experiment": (EXPERIMENT, ExperimentState.WAITING),
 }
 
 
 def test_an_illegal_step_tells_the_story() -> None:
     """Who asks for a step that is not in the table learns what had happened before."""
-    life = Lifecycle("task round 0 shard 3", TASK, "pending")
+    life = Lifecycle("task round 0 shard 3", TASK, TaskState.PENDING)
     life.step("assign")
     life.step("publish")
     life.step("apply")
@@ -33,7 +37,7 @@ def test_an_illegal_step_tells_the_story() -> None:
 
 def test_an_illegal_step_changes_nothing() -> None:
     """After a refused step the life goes on where it was."""
-    life = Lifecycle("worker ann", WORKER, "idle")
+    life = Lifecycle("worker ann", WORKER, WorkerState.IDLE)
     with pytest.raises(IllegalTransition):
         life.step("release")
     assert life.state == "idle"
@@ -43,7 +47,7 @@ def test_an_illegal_step_changes_nothing() -> None:
 
 def test_a_long_story_keeps_its_end() -> None:
     """A worker that has lived through a thousand tasks remembers the last few."""
-    life = Lifecycle("worker ann", WORKER, "idle")
+    life = Lifecycle("worker ann", WORKER, WorkerState.IDLE)
     for _ in range(1000):
         life.step("assign")
         life.step("release")
@@ -55,7 +59,7 @@ def test_a_long_story_keeps_its_end() -> None:
 
 
 @pytest.mark.parametrize(("table", "first"), TABLES.values(), ids=TABLES)
-def test_every_state_can_be_reached(table: Table, first: str) -> None:
+def test_every_state_can_be_reached(table: Table[Any, Any], first: StrEnum) -> None:
     """No row of a table is dead."""
     reached = {first}
     while grown := {after for (before, _), after in table.items() if before in reached} - reached:
@@ -72,13 +76,13 @@ def test_every_state_can_be_reached(table: Table, first: str) -> None:
     ],
     ids=TABLES,
 )
-def test_a_life_ends_where_it_should(table: Table, ends: set[str]) -> None:
+def test_a_life_ends_where_it_should(table: Table[Any, Any], ends: set[str]) -> None:
     """From these states, and no others, there is no further step."""
     assert set(table.values()) - {before for before, _ in table} == ends
 
 
 @pytest.mark.parametrize(("table", "first"), TABLES.values(), ids=TABLES)
-def test_may_and_step_agree(table: Table, first: str) -> None:
+def test_may_and_step_agree(table: Table[Any, Any], first: StrEnum) -> None:
     """`may` says beforehand whether `step` would raise."""
     for name in {name for _, name in table}:
         life = Lifecycle("somebody", table, first)

@@ -23,12 +23,13 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.errors import SharedDirectoryError, StoreError
-from downpour.rpc.messages import ExperimentState, ExperimentSummary
+from downpour.rpc.messages import ExperimentSummary
 from downpour.runtime.lines import seal, whole_lines
 from downpour.runtime.record import RECORD_NAME, RecordReader
 from downpour.store import SharedDirectory
 from downpour.store.directory import names_in, read_regular
 from downpour.store.publish import publish
+from downpour.values import ExperimentState
 
 log = logging.getLogger(__name__)
 

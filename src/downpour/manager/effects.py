@@ -44,7 +44,7 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.store import find_updates
 from downpour.store.lease import Office
-from downpour.values import FailureKind
+from downpour.values import ExperimentState, FailureKind
 
 log = logging.getLogger(__name__)
 
@@ -413,5 +413,5 @@ class Effects:
         space.close()
         space.prepared = space.global_model = None
         space.index_files.clear()
-        workspace.sweep(space.store, finished=command.ending == "finished")
+        workspace.sweep(space.store, finished=command.ending is ExperimentState.FINISHED)
         self._archive.end(command.experiment)

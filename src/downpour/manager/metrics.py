@@ -22,12 +22,11 @@ from downpour.metrics import counter, gauge, summary
 from downpour.runtime.journal import segments
 from downpour.scheduler import Scheduler
 from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, Table
+from downpour.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, State, Step, Table
+from downpour.values import WorkerState
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
-
-_ENDED = {"finished", "failed", "cancelled"}
 
 
 class ManagerMetrics:
@@ -64,7 +63,7 @@ def _known(core: Scheduler, archive: Archive, tally: Tally) -> list[Metric]:
 def _standing(core: Scheduler, archive: Archive) -> Iterator[Metric]:
     workers = (worker.life.state for worker in core.workers)
     told = "Workers that are here, by state."
-    yield gauge("downpour_workers", told, _by_state(WORKER, workers, {"gone"}), "state")
+    yield gauge("downpour_workers", told, _by_state(WORKER, workers, {WorkerState.GONE}), "state")
     slowness = {worker.name: median(worker.slowness) for worker in core.workers if worker.slowness}
     told = "Seconds a sample over those of the round's median worker, the median of 16 rounds."
     yield gauge("downpour_worker_slowness_ratio", told, slowness, "worker")
@@ -72,7 +71,7 @@ def _standing(core: Scheduler, archive: Archive) -> Iterator[Metric]:
     yield gauge("downpour_workers_wanted", told, core.wanted_workers)
     before = [one for one in archive.summaries() if one.experiment not in core.experiments]
     experiments = core.experiments.values()
-    found = [*(one.state.value for one in before), *(each.life.state for each in experiments)]
+    found = [*(one.state for one in before), *(each.life.state for each in experiments)]
     states = _by_state(EXPERIMENT, found)
     yield gauge("downpour_experiments", "Experiments of this directory, by state.", states, "state")
     done = sum(one.rounds_done for one in before) + sum(one.rounds_done for one in experiments)
@@ -122,7 +121,7 @@ def _past(tally: Tally) -> Iterator[Metric]:
 
 
 def _by_state(
-    table: Table, states: Iterable[str], left_out: Iterable[str] = ()
+    table: Table[State, Step], states: Iterable[State], left_out: Iterable[State] = ()
 ) -> Mapping[str, int]:
     """Count states, naming all that there are, so that none is missing from a graph."""
     known = dict.fromkeys(state for pair in table.items() for state in (pair[0][0], pair[1]))
@@ -131,7 +130,7 @@ def _by_state(
 
 
 def _going(core: Scheduler) -> list[str]:
-    return [each.name for each in core.experiments.values() if each.life.state not in _ENDED]
+    return [each.name for each in core.experiments.values() if not each.life.state.ended]
 
 
 def _journal_bytes(folder: Path) -> int:

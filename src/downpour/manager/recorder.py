@@ -18,7 +18,7 @@ from downpour.runtime import facts
 from downpour.runtime.facts import Fact
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.values import AttemptId
+from downpour.values import AttemptId, ExperimentState
 from downpour.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -266,9 +266,9 @@ class Recorder:
         began = self._submitted_at.get(command.experiment, now)
         self._usage.end_all(command.experiment, now)
         fact: Fact
-        if command.ending == "finished" and command.model is not None:
+        if command.ending is ExperimentState.FINISHED and command.model is not None:
             fact = facts.Finished(file=command.model.name, total_seconds=now - began)
-        elif command.ending == "cancelled":
+        elif command.ending is ExperimentState.CANCELLED:
             fact = facts.Cancelled(reason=command.reason)
         else:
             fact = facts.Failed(reason=command.reason, asked_wrongly=command.asked_wrongly)

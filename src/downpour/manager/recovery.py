@@ -23,7 +23,7 @@ from downpour.node.journal import Line
 from downpour.runtime.facts import Submitted, WorkerJoined, WorkerLeft
 from downpour.runtime.journal import read_journal, segments, term_of
 from downpour.runtime.record import read_record
-from downpour.runtime.recovery import ENDED, Told, belongs_elsewhere, take_in, told
+from downpour.runtime.recovery import Told, belongs_elsewhere, take_in, told
 from downpour.scheduler import Replay
 from downpour.scheduler.experiment import Experiment
 from downpour.store import SharedDirectory, layout
@@ -33,6 +33,7 @@ from downpour.store.lease import Office, highest_term
 from downpour.store.patience import Patience
 from downpour.store.publish import TEMPORARY_PREFIX
 from downpour.store.trouble import reading
+from downpour.values import ExperimentState
 
 log = logging.getLogger(__name__)
 
@@ -69,11 +70,11 @@ def recover(shared: SharedDirectory, core: Replay, office: Office, archive: Arch
         archive.leave_out(name, reason)
     archive.places.update((name, story[0].order) for name, story in stories.items())
     for name, experiment in known.experiments.items():
-        if experiment.life.state in ENDED:
+        if experiment.life.state.ended:
             _tidy(shared, experiment)
             archive.conclude(status.summary(experiment))
             archive.end(name)
-    going = {n: one for n, one in known.experiments.items() if one.life.state not in ENDED}
+    going = {n: one for n, one in known.experiments.items() if not one.life.state.ended}
     spaces = _opened(shared, going, office, stories, archive)
     archive.begin(office.term)
     take_in(
@@ -165,7 +166,7 @@ def _remove(folder: Path, names: list[str]) -> None:
 def _tidy(shared: SharedDirectory, ended: Experiment) -> None:
     """Do what follows the end: an earlier manager may have journaled that and not more."""
     try:
-        sweep(shared.store(ended.name), finished=ended.life.state == "finished")
+        sweep(shared.store(ended.name), finished=ended.life.state is ExperimentState.FINISHED)
     except StoreError as error:
         log.warning("%s: files are left over: %s", ended.name, error)
 

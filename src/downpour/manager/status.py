@@ -8,7 +8,6 @@ from statistics import median
 
 from downpour.manager.roster import Roster
 from downpour.rpc.messages import (
-    ExperimentState,
     ExperimentSummary,
     Status,
     TaskStatus,
@@ -18,7 +17,7 @@ from downpour.scheduler import Scheduler
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Task
 from downpour.scheduler.workers import Worker
-from downpour.values import Forecast, NumericClass, Progress
+from downpour.values import ExperimentState, Forecast, NumericClass, Progress
 
 TASKS_SHOWN = 10_000
 
@@ -54,11 +53,11 @@ def _decisions(core: Scheduler, shown: Experiment) -> Iterator[str]:
 def summary(experiment: Experiment) -> ExperimentSummary:
     """Show an experiment in one line."""
     last = experiment.last_evaluation
-    failed = experiment.life.state == "failed"
+    failed = experiment.life.state is ExperimentState.FAILED
     return ExperimentSummary(
         experiment=experiment.name,
         name=experiment.spec.name,
-        state=ExperimentState(experiment.life.state),
+        state=experiment.life.state,
         rounds_done=experiment.rounds_done,
         rounds_total=experiment.spec.epochs,
         accuracy=last.accuracy if last else None,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.simulator.site import Figures, Onlooker, Step
-from downpour.values import AttemptId
+from downpour.values import AttemptId, ExperimentState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,9 @@ class Ledger(Onlooker):
                 self.done = command.round + 1
             case do.Conclude():
                 self.ended = True
-                self.failure = command.reason if command.ending != "finished" else ""
+                self.failure = (
+                    command.reason if command.ending is not ExperimentState.FINISHED else ""
+                )
             case _:
                 pass
 

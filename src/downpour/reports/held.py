@@ -6,7 +6,7 @@ from pathlib import Path
 
 from downpour.errors import StoreError
 from downpour.reports.result import Result
-from downpour.rpc.messages import ExperimentState, ExperimentSummary
+from downpour.rpc.messages import ExperimentSummary
 from downpour.runtime.record import RECORD_NAME
 
 
@@ -30,7 +30,7 @@ def _summary(result: Result) -> ExperimentSummary:
     return ExperimentSummary(
         experiment=result.experiment,
         name=result.name,
-        state=ExperimentState(result.state),
+        state=result.state,
         rounds_done=len(result.rounds),
         rounds_total=int(result.spec.get("epochs", 0)),
         accuracy=result.accuracy,

@@ -30,6 +30,7 @@ from downpour.rpc.messages import (
     WorkerStatus,
 )
 from downpour.text import one_line
+from downpour.values import TaskState
 
 _ROWS_MAX = 40
 _DECISIONS_MAX = 5
@@ -118,7 +119,7 @@ class _Workers:
     """The workers' table, without what does not fit."""
 
     def __init__(self, status: Status) -> None:
-        tasks = {task.worker: task for task in status.tasks if task.state == "running"}
+        tasks = {task.worker: task for task in status.tasks if task.state is TaskState.RUNNING}
         shown = status.workers[:_ROWS_MAX]
         self._rows = [_Row(worker, tasks.get(worker.worker)) for worker in shown]
 
@@ -149,7 +150,7 @@ class _Workers:
 
 def _doing(row: _Row) -> RenderableType:
     running = row.worker.running
-    return Text(f"shard {running.shard}" if running else one_line(row.worker.state))
+    return Text(f"shard {running.shard}" if running else row.worker.state)
 
 
 def _bar(row: _Row) -> RenderableType:

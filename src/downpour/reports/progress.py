@@ -19,7 +19,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from downpour.rpc.messages import ExperimentState, ExperimentSummary, Status, TaskStatus
+from downpour.rpc.messages import ExperimentSummary, Status, TaskStatus
+from downpour.values import ExperimentState
 
 
 class ProgressDisplay:

@@ -41,7 +41,7 @@ from downpour.runtime.facts import (
 )
 from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
 from downpour.text import one_line
-from downpour.values import BLAMELESS
+from downpour.values import BLAMELESS, ExperimentState
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 _REASON_SHOWN = 200
 _COLUMNS = 100
 _LAID_FLAT = {"class_accuracy", "stragglers"}
-
-State = Literal["preparing", "running", "finished", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +130,7 @@ class Result:
     name: str
     spec: dict[str, Any]
     shards: int
-    state: State
+    state: ExperimentState
     reason: str | None
     asked_wrongly: bool
     train_samples: int
@@ -388,16 +386,16 @@ class _Told:
         )
 
 
-def _state(told: _Told) -> State:
+def _state(told: _Told) -> ExperimentState:
     match told.end:
         case Finished():
-            return "finished"
+            return ExperimentState.FINISHED
         case Failed():
-            return "failed"
+            return ExperimentState.FAILED
         case Cancelled():
-            return "cancelled"
+            return ExperimentState.CANCELLED
         case None:
-            return "running" if told.prepared else "preparing"
+            return ExperimentState.RUNNING if told.prepared else ExperimentState.PREPARING
 
 
 def _round(

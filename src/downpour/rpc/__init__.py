@@ -11,7 +11,6 @@ from downpour.rpc.client import ManagerClient, WorkerClient
 from downpour.rpc.generated.constants import PROTOCOL
 from downpour.rpc.indices import PACKED_BYTES_MAX, PackedIndices, pack_indices, unpack_indices
 from downpour.rpc.messages import (
-    ExperimentState,
     ExperimentSummary,
     Heartbeat,
     HeartbeatReply,
@@ -37,7 +36,6 @@ __all__ = [
     "PACKED_BYTES_MAX",
     "PROTOCOL",
     "Address",
-    "ExperimentState",
     "ExperimentSummary",
     "Heartbeat",
     "HeartbeatReply",

@@ -9,13 +9,13 @@ negative and seconds are finite: `wire.py` refuses the rest.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from downpour.values import (
     AttemptId,
+    ExperimentState,
     Forecast,
     NumericClass,
     ProcessState,
@@ -23,25 +23,11 @@ from downpour.values import (
     PublishedFile,
     Snapshot,
     SystemState,
+    TaskState,
+    WorkerState,
 )
 
 IndexArray = npt.NDArray[np.int64]
-
-
-class ExperimentState(StrEnum):
-    """Where an experiment stands in its life."""
-
-    WAITING = "waiting"
-    PREPARING = "preparing"
-    RUNNING = "running"
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more will happen to the experiment."""
-        return self in (self.FINISHED, self.FAILED, self.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +144,7 @@ class TaskStatus:
     """
 
     shard: int
-    state: str
+    state: TaskState
     worker: str | None = None
     steps_done: int
     steps_total: int
@@ -169,7 +155,7 @@ class TaskStatus:
     @property
     def has_update(self) -> bool:
         """Whether its update is there, applied or not."""
-        return self.state in {"published", "applied"}
+        return self.state in {TaskState.PUBLISHED, TaskState.APPLIED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +167,7 @@ class WorkerStatus:
 
     worker: str
     address: str
-    state: str
+    state: WorkerState
     running: AttemptId | None = None
     system: SystemState | None = None
     tasks_done: int

@@ -79,7 +79,7 @@ def reader(annotation: Any, name: str = "") -> Convert:
     if isinstance(kind, type) and is_dataclass(kind):
         return _struct_reader(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return lambda number: kind[number.name]
+        return _member_reader(kind)
     if name in _RULES:
         return _checked(*_RULES[name])
     if kind is int:
@@ -101,8 +101,7 @@ def writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
     if isinstance(kind, type) and is_dataclass(kind):
         return _struct_writer(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        numbers = getattr(ttypes, kind.__name__)
-        return lambda value: numbers[kind(value).name]
+        return _member_writer(kind, thrift_type)
     if kind is int:
         return _counted(_LIMITS[thrift_type])
     if kind is float:
@@ -197,6 +196,29 @@ def _checked(accepts: Callable[[Any], bool], accepted: str) -> Convert:
         return value
 
     return check
+
+
+def _member_reader(kind: type[Enum]) -> Convert:
+    """Read a member from its number, where Thrift has an enum of that name, or from its word."""
+
+    def read(found: Any) -> Any:
+        if not isinstance(found, str):
+            return kind[found.name]
+        try:
+            return kind(found)
+        except ValueError:
+            words = ", ".join(str(member.value) for member in kind)
+            raise Misfit("", found, f"one of {words}") from None
+
+    return read
+
+
+def _member_writer(kind: type[Enum], thrift_type: int) -> Convert:
+    """Write a member as its word, where the contract has text, else as the number of its name."""
+    if thrift_type == TType.STRING:
+        return lambda value: kind(value).value
+    numbers = getattr(ttypes, kind.__name__)
+    return lambda value: numbers[kind(value).name]
 
 
 def _each(read: Convert) -> Convert:

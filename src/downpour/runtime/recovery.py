@@ -14,8 +14,7 @@ from downpour.node.journal import Line
 from downpour.scheduler import Replay, SchedulerOptions
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
-
-ENDED = frozenset({"finished", "failed", "cancelled"})
+from downpour.values import ExperimentState
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def told(stories: Mapping[str, Sequence[Line]], options: SchedulerOptions) -> To
             found[name] = tell(stories[name], options)
         except FileCorrupt as error:
             left_out[name] = str(error)
-    begun = [name for name, experiment in found.items() if experiment.life.state == "running"]
+    begun = [name for name, one in found.items() if one.life.state is ExperimentState.RUNNING]
     begun.sort(key=lambda name: stories[name][-1].order)
     for name in begun[:-1]:
         del found[name]

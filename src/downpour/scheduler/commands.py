@@ -16,12 +16,17 @@ The driver's duties, in order:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from downpour.spec import Spec
-from downpour.values import AttemptId, FailureKind, Forecast, PublishedFile, Snapshot, Update
-
-Ending = Literal["finished", "failed", "cancelled"]
+from downpour.values import (
+    AttemptId,
+    Ending,
+    FailureKind,
+    Forecast,
+    PublishedFile,
+    Snapshot,
+    Update,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

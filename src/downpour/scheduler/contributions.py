@@ -13,7 +13,7 @@ from downpour.scheduler.failures import Failure, failed_alike, wait_seconds
 from downpour.scheduler.round import Round, Task, files_of
 from downpour.scheduler.turns import Turns
 from downpour.scheduler.workers import Worker
-from downpour.values import BLAMELESS, AttemptId, FailureKind, Progress, Snapshot, Update
+from downpour.values import BLAMELESS, AttemptId, FailureKind, Progress, Snapshot, TaskState, Update
 
 
 class Contributions:
@@ -154,7 +154,7 @@ class Contributions:
 
     def _let_wait(self, current: Round, shard: int) -> None:
         task = current.tasks[shard]
-        if task.life.state == "pending":
+        if task.life.state is TaskState.PENDING:
             seconds = wait_seconds(task.failed) * self._books.options.patience
             current.wait(shard, self._books.now_seconds + seconds)
 

@@ -32,7 +32,7 @@ from downpour.stragglers import (
     Withdrawal,
 )
 from downpour.stragglers.outlook import Outlook
-from downpour.values import AttemptId, FailureKind, Forecast
+from downpour.values import AttemptId, FailureKind, Forecast, TaskState
 
 _BETWEEN_REQUESTS_SECONDS = 30.0
 _SHARDS_NAMED = 4
@@ -260,7 +260,7 @@ class Directing:
         reason = f"handed over after {event.snapshot.share:.0%}"
         kind = FailureKind.HANDED_OVER
         self._contributions.give_up(event.worker, event.attempt, kind, reason)
-        if meant_for in self._books.workers.names and found.task.life.state == "pending":
+        if meant_for in self._books.workers.names and found.task.life.state is TaskState.PENDING:
             found.round.mean_for(found.task.shard, meant_for)
 
     def learn(self, current: Round) -> None:

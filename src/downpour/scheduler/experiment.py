@@ -9,7 +9,7 @@ from downpour.scheduler.deadlines import pause
 from downpour.scheduler.lifecycle import EXPERIMENT, Lifecycle
 from downpour.scheduler.round import Round, files_of
 from downpour.spec import Spec
-from downpour.values import AttemptId, Evaluation, PublishedFile
+from downpour.values import AttemptId, Evaluation, ExperimentState, PublishedFile
 
 EVALUATIONS_AHEAD = 1
 """Rounds that may be trained while the evaluation of an earlier one is still running."""
@@ -29,7 +29,7 @@ class Experiment:
         self.name = name
         self.spec = spec
         self.submitted_at_seconds = at_seconds
-        self.life = Lifecycle(f"experiment {name}", EXPERIMENT, "waiting")
+        self.life = Lifecycle(f"experiment {name}", EXPERIMENT, ExperimentState.WAITING)
         self.dataset: str | None = None
         self.shard_samples: tuple[int, ...] = ()
         self.round: Round | None = None

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from downpour.scheduler.core import Scheduler
 from downpour.scheduler.experiment import EVALUATIONS_AHEAD, Experiment
 from downpour.scheduler.round import Round, Task
+from downpour.values import ExperimentState, TaskState, WorkerState
 
-_OPEN = {"preparing", "running"}
-_HOLDING = {"busy", "awaited"}
-_ENDED = {"finished", "failed", "cancelled"}
+_OPEN = {ExperimentState.PREPARING, ExperimentState.RUNNING}
+_HOLDING = {WorkerState.BUSY, WorkerState.AWAITED}
 
 
 def check_invariants(scheduler: Scheduler) -> None:
@@ -41,7 +41,7 @@ def _in_turn(scheduler: Scheduler) -> Iterator[str]:
         names = ", ".join(e.name for e in opened) or "none"
         yield f"the active experiment should be the only open one, but open are {names}"
     if scheduler.active is None and any(
-        e.life.state == "waiting" for e in scheduler.experiments.values()
+        e.life.state is ExperimentState.WAITING for e in scheduler.experiments.values()
     ):
         yield "an experiment waits although none is active"
 
@@ -49,7 +49,7 @@ def _in_turn(scheduler: Scheduler) -> Iterator[str]:
 def _workers(scheduler: Scheduler) -> Iterator[str]:
     idle = scheduler.workers.idle
     states = {worker.name: worker.life.state for worker in scheduler.workers}
-    if sorted(idle) != sorted(name for name, state in states.items() if state == "idle"):
+    if sorted(idle) != sorted(name for name, state in states.items() if state is WorkerState.IDLE):
         yield f"the idle list {tuple(idle)} does not agree with the workers' states {states}"
     ready = scheduler.active is not None and scheduler.active.ready
     current = scheduler.active.round if scheduler.active else None
@@ -61,7 +61,7 @@ def _workers(scheduler: Scheduler) -> Iterator[str]:
         if worker.running is None:
             continue
         task = current.find(worker.running) if current else None
-        if task is None or task.life.state != "running":
+        if task is None or task.life.state is not TaskState.RUNNING:
             yield f"{worker.name} is busy with {worker.running}, which no round waits for"
         elif task.held_by.get(worker.name) != worker.running:
             yield f"{worker.name} is busy with a task that is held by {list(task.held_by)}"
@@ -69,11 +69,11 @@ def _workers(scheduler: Scheduler) -> Iterator[str]:
 
 def _experiment(experiment: Experiment) -> Iterator[str]:
     who, state = f"experiment {experiment.name}", experiment.life.state
-    if state != "running" and (experiment.round or experiment.evaluating):
+    if state is not ExperimentState.RUNNING and (experiment.round or experiment.evaluating):
         yield f"{who} is {state}, but something of it goes on"
-    if state == "running" and not experiment.models:
+    if state is ExperimentState.RUNNING and not experiment.models:
         yield f"{who} runs without a model"
-    if state in _ENDED and not experiment.reason:
+    if state.ended and not experiment.reason:
         yield f"{who} has {state} and does not say why"
     if experiment.rounds_done > experiment.spec.epochs:
         yield f"{who} has done {experiment.rounds_done} of {experiment.spec.epochs} rounds"
@@ -87,15 +87,15 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
     yield from _outcome(experiment, who, state)
 
 
-def _outcome(experiment: Experiment, who: str, state: str) -> Iterator[str]:
+def _outcome(experiment: Experiment, who: str, state: ExperimentState) -> Iterator[str]:
     outstanding = experiment.round or experiment.evaluating
-    if state == "running" and not (outstanding or experiment.publishing):
+    if state is ExperimentState.RUNNING and not (outstanding or experiment.publishing):
         yield f"{who} stands still and waits for nothing"
-    if state == "running" and experiment.may_start_round and experiment.round is None:
+    if state is ExperimentState.RUNNING and experiment.may_start_round and experiment.round is None:
         yield f"{who} may go on and does not"
     if experiment.publishing and (outstanding or not experiment.training_is_done):
         yield f"{who} publishes a model, but something of it goes on"
-    if (experiment.result is not None) != (state == "finished"):
+    if (experiment.result is not None) != (state is ExperimentState.FINISHED):
         yield f"{who} is {state}, and its result is {experiment.result}"
 
 
@@ -104,10 +104,10 @@ def _round(experiment: Experiment, current: Round) -> Iterator[str]:
     states = [task.life.state for task in current.tasks]
     if (current.experiment, current.number) != (experiment.name, experiment.rounds_done):
         yield f"{who} is not the next of {experiment.name} after {experiment.rounds_done}"
-    if current.published != states.count("published"):
+    if current.published != states.count(TaskState.PUBLISHED):
         yield f"{who} counts {current.published} published, its tasks say {states}"
     offered = [offer.shard for offer in current.pending(len(states))]
-    pending = [shard for shard, state in enumerate(states) if state == "pending"]
+    pending = [shard for shard, state in enumerate(states) if state is TaskState.PENDING]
     if offered != [shard for shard in pending if shard not in current.waiting]:
         yield f"{who} offers the shards {offered}, its tasks say {states}"
     if not current.waiting <= set(pending):
@@ -121,11 +121,11 @@ def _round(experiment: Experiment, current: Round) -> Iterator[str]:
 def _task(scheduler: Scheduler, experiment: Experiment, task: Task) -> Iterator[str]:
     who, state = task.life.who, task.life.state
     has = {task.worker is not None, task.attempt is not None, task.update is not None}
-    if has != {state == "published"}:
+    if has != {state is TaskState.PUBLISHED}:
         yield f"{who} is {state} with {task.worker}, {task.attempt}, {task.update}"
-    if bool(task.held_by) != (state == "running"):
+    if bool(task.held_by) != (state is TaskState.RUNNING):
         yield f"{who} is {state}, held by {list(task.held_by)}"
-    if task.snapshot is not None and state == "published":
+    if task.snapshot is not None and state is TaskState.PUBLISHED:
         yield f"{who} is {state} and keeps a snapshot"
     if task.failures > experiment.spec.retries:
         yield f"{who} has failed {task.failures} times, and the experiment goes on"

@@ -22,63 +22,74 @@ A step that is not in its table raises `IllegalTransition` with the steps that l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
+from typing import Generic, Literal, TypeVar
 
 from downpour.errors import IllegalTransition
+from downpour.values import ExperimentState, TaskState, WorkerState
 
-Table = Mapping[tuple[str, str], str]
+# A step is only ever an argument, so a literal is checked as well as a member of an enum, and need
+# not be looked up: in Python 3.11 that takes 0.2 microseconds each time, of about 20 an event.
+TaskStep = Literal["assign", "lose", "publish", "give-up", "refuse", "apply", "drop"]
+WorkerStep = Literal["register", "assign", "release", "stick", "go"]
+ExperimentStep = Literal["activate", "start", "finish", "cancel", "fail"]
 
-TASK: Table = {
-    ("pending", "assign"): "running",
-    ("pending", "publish"): "published",
-    ("running", "assign"): "running",
-    ("running", "lose"): "running",
-    ("running", "publish"): "published",
-    ("running", "give-up"): "pending",
-    ("published", "refuse"): "pending",
-    ("published", "apply"): "applied",
-    ("pending", "drop"): "dropped",
-    ("running", "drop"): "dropped",
+State = TypeVar("State", bound=StrEnum)
+Step = TypeVar("Step", bound=str)
+Table = Mapping[tuple[State, Step], State]
+
+TASK: Table[TaskState, TaskStep] = {
+    (TaskState.PENDING, "assign"): TaskState.RUNNING,
+    (TaskState.PENDING, "publish"): TaskState.PUBLISHED,
+    (TaskState.RUNNING, "assign"): TaskState.RUNNING,
+    (TaskState.RUNNING, "lose"): TaskState.RUNNING,
+    (TaskState.RUNNING, "publish"): TaskState.PUBLISHED,
+    (TaskState.RUNNING, "give-up"): TaskState.PENDING,
+    (TaskState.PUBLISHED, "refuse"): TaskState.PENDING,
+    (TaskState.PUBLISHED, "apply"): TaskState.APPLIED,
+    (TaskState.PENDING, "drop"): TaskState.DROPPED,
+    (TaskState.RUNNING, "drop"): TaskState.DROPPED,
 }
 
-WORKER: Table = {
-    ("awaited", "register"): "busy",
-    ("awaited", "go"): "gone",
-    ("idle", "assign"): "busy",
-    ("busy", "release"): "idle",
-    ("idle", "stick"): "stuck",
-    ("busy", "stick"): "stuck",
-    ("stuck", "release"): "idle",
-    ("idle", "go"): "gone",
-    ("busy", "go"): "gone",
-    ("stuck", "go"): "gone",
+WORKER: Table[WorkerState, WorkerStep] = {
+    (WorkerState.AWAITED, "register"): WorkerState.BUSY,
+    (WorkerState.AWAITED, "go"): WorkerState.GONE,
+    (WorkerState.IDLE, "assign"): WorkerState.BUSY,
+    (WorkerState.BUSY, "release"): WorkerState.IDLE,
+    (WorkerState.IDLE, "stick"): WorkerState.STUCK,
+    (WorkerState.BUSY, "stick"): WorkerState.STUCK,
+    (WorkerState.STUCK, "release"): WorkerState.IDLE,
+    (WorkerState.IDLE, "go"): WorkerState.GONE,
+    (WorkerState.BUSY, "go"): WorkerState.GONE,
+    (WorkerState.STUCK, "go"): WorkerState.GONE,
 }
 
-EXPERIMENT: Table = {
-    ("waiting", "activate"): "preparing",
-    ("preparing", "start"): "running",
-    ("running", "finish"): "finished",
-    ("waiting", "cancel"): "cancelled",
-    ("preparing", "cancel"): "cancelled",
-    ("running", "cancel"): "cancelled",
-    ("preparing", "fail"): "failed",
-    ("running", "fail"): "failed",
+EXPERIMENT: Table[ExperimentState, ExperimentStep] = {
+    (ExperimentState.WAITING, "activate"): ExperimentState.PREPARING,
+    (ExperimentState.PREPARING, "start"): ExperimentState.RUNNING,
+    (ExperimentState.RUNNING, "finish"): ExperimentState.FINISHED,
+    (ExperimentState.WAITING, "cancel"): ExperimentState.CANCELLED,
+    (ExperimentState.PREPARING, "cancel"): ExperimentState.CANCELLED,
+    (ExperimentState.RUNNING, "cancel"): ExperimentState.CANCELLED,
+    (ExperimentState.PREPARING, "fail"): ExperimentState.FAILED,
+    (ExperimentState.RUNNING, "fail"): ExperimentState.FAILED,
 }
 
 _STORY_LENGTH = 32
 
 
-class Lifecycle:
+class Lifecycle(Generic[State, Step]):
     """A state that moves by a table, and remembers its last steps."""
 
     __slots__ = ("_story", "_table", "state", "who")
 
-    def __init__(self, who: str, table: Table, state: str) -> None:
+    def __init__(self, who: str, table: Table[State, Step], state: State) -> None:
         self.who = who
         self.state = state
         self._table = table
         self._story: tuple[str, ...] = (state,)
 
-    def step(self, name: str) -> None:
+    def step(self, name: Step) -> None:
         """Take a step; raises IllegalTransition where the table does not have it."""
         after = self._table.get((self.state, name))
         if after is None:
@@ -86,6 +97,6 @@ class Lifecycle:
         self._story = (*self._story[1 - _STORY_LENGTH :], f"{name} → {after}")
         self.state = after
 
-    def may(self, name: str) -> bool:
+    def may(self, name: Step) -> bool:
         """Say whether the table has this step from here."""
         return (self.state, name) in self._table

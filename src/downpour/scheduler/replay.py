@@ -21,8 +21,10 @@ from downpour.scheduler.round import Round, Task
 from downpour.values import (
     AttemptId,
     Evaluation,
+    ExperimentState,
     PublishedFile,
     Snapshot,
+    TaskState,
     Update,
 )
 
@@ -117,7 +119,7 @@ def must_last(entry: Entry) -> bool:
 class DurableTask:
     """A task of the current round: how often it was tried, who is at it, whose update it has."""
 
-    state: str
+    state: TaskState
     samples: int
     attempts: int
     failed_on: tuple[str, ...]
@@ -132,7 +134,7 @@ class DurableExperiment:
     """What of an experiment must be the same after a restart."""
 
     name: str
-    state: str
+    state: ExperimentState
     reason: str
     dataset: str | None
     shard_samples: tuple[int, ...]
@@ -192,9 +194,11 @@ class Replay(Scheduler):
         self.now_seconds = max(self.now_seconds, at_seconds)
         for each in experiments:
             self.experiments[each.name] = each
-            if each.life.state == "running":
+            if each.life.state is ExperimentState.RUNNING:
                 self.active = each
-            elif each.life.state == "preparing":  # as it was alone, it had its turn at once
+            elif (
+                each.life.state is ExperimentState.PREPARING
+            ):  # as it was alone, it had its turn at once
                 waits = Experiment(each.name, each.spec, each.submitted_at_seconds)
                 self.experiments[each.name] = waits
         self.turns.activate_next()
@@ -209,7 +213,7 @@ class Replay(Scheduler):
         experiment = self.active
         if experiment is None:
             return []
-        if experiment.life.state == "running":
+        if experiment.life.state is ExperimentState.RUNNING:
             experiment.ready = False
             for attempt, worker in experiment.round.holders() if experiment.round else ():
                 self.workers.expect(worker, attempt, self.now_seconds)
@@ -218,7 +222,7 @@ class Replay(Scheduler):
 
     def _replay_give_up(self, entry: do.GiveUp) -> None:
         current = self._round_of(entry.attempt)
-        if current.tasks[entry.attempt.shard].life.state == "published":
+        if current.tasks[entry.attempt.shard].life.state is TaskState.PUBLISHED:
             current.aggregating = False
             self.contributions.refuse(current, entry.attempt.shard, entry.reason)
         else:
@@ -232,7 +236,8 @@ class Replay(Scheduler):
         experiment = self.experiments[entry.experiment]
         if experiment.life.may("cancel"):  # one that finished did so when its model was published
             experiment.asked_wrongly = entry.asked_wrongly
-            experiment.life.step("cancel" if entry.ending == "cancelled" else "fail")
+            cancelled = entry.ending is ExperimentState.CANCELLED
+            experiment.life.step("cancel" if cancelled else "fail")
             self.turns.conclude(experiment, entry.ending, entry.reason)
 
     def _go_to(self, entry: Checkpoint) -> None:

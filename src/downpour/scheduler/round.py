@@ -16,7 +16,7 @@ from statistics import median
 from downpour.scheduler.failures import Failure
 from downpour.scheduler.lifecycle import TASK, Lifecycle
 from downpour.stragglers import PendingTask
-from downpour.values import AttemptId, FailureKind, PublishedFile, Snapshot, Update
+from downpour.values import AttemptId, FailureKind, PublishedFile, Snapshot, TaskState, Update
 
 
 class Task:
@@ -32,7 +32,7 @@ class Task:
 
     def __init__(self, round_number: int, shard: int, samples: int) -> None:
         self.shard = shard
-        self.life = Lifecycle(f"task round {round_number} shard {shard}", TASK, "pending")
+        self.life = Lifecycle(f"task round {round_number} shard {shard}", TASK, TaskState.PENDING)
         self.offer = PendingTask(shard=shard, samples=samples)
         self.assigned_at_seconds: list[float] = []
         self.failed: list[Failure] = []
@@ -143,7 +143,7 @@ class Round:
     def assign(self, shard: int, worker: str, at_seconds: float) -> AttemptId:
         """Give a task to a worker, perhaps beside others; returns the new attempt."""
         task = self.tasks[shard]
-        if task.life.state == "pending":
+        if task.life.state is TaskState.PENDING:
             self._no_longer_pending(shard)
         task.life.step("assign")
         attempt = AttemptId(
@@ -160,7 +160,7 @@ class Round:
     def publish(self, attempt: AttemptId, worker: str, update: Update, at_seconds: float) -> None:
         """Take the update of a task that has none yet; nobody holds it any more."""
         task = self.tasks[attempt.shard]
-        was_pending = task.life.state == "pending"
+        was_pending = task.life.state is TaskState.PENDING
         task.life.step("publish")
         if was_pending:
             self._no_longer_pending(task.shard)
@@ -202,7 +202,7 @@ class Round:
     def drop(self, shards: Sequence[int]) -> None:
         """Let the round be over without these shards; nobody holds them any more."""
         for task in (self.tasks[shard] for shard in shards):
-            if task.life.state == "pending":
+            if task.life.state is TaskState.PENDING:
                 self._no_longer_pending(task.shard)
             task.life.step("drop")
             task.held_by.clear()

@@ -10,7 +10,7 @@ from downpour.scheduler.directing import Directing
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Round, files_of
 from downpour.scheduler.turns import Turns
-from downpour.values import FailureKind, PublishedFile
+from downpour.values import ExperimentState, FailureKind, PublishedFile
 
 
 class Rounds:
@@ -27,7 +27,9 @@ class Rounds:
     def prepared(self, event: on.Prepared) -> None:
         """Begin the first round, or go on where an earlier manager ended."""
         experiment = self._books.active_as(event.experiment)
-        if experiment is None or (experiment.life.state != "preparing" and experiment.ready):
+        if experiment is None or (
+            experiment.life.state is not ExperimentState.PREPARING and experiment.ready
+        ):
             return
         made, asked = len(event.shard_samples), experiment.spec.shards
         if made != asked:
@@ -102,7 +104,7 @@ class Rounds:
             return
         current.aggregating = False
         for shard, reason in event.reasons:
-            if experiment.life.state == "running":
+            if experiment.life.state is ExperimentState.RUNNING:
                 self._refuse(Found(experiment, current, current.tasks[shard]), reason)
 
     def _refuse(self, found: Found, reason: str) -> None:

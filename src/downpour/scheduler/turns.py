@@ -6,6 +6,7 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.books import Books
 from downpour.scheduler.experiment import Experiment
+from downpour.values import Ending, ExperimentState
 
 
 class Turns:
@@ -27,7 +28,8 @@ class Turns:
         """Let the first that waits have its turn, where nobody has it."""
         if self._books.active is not None:
             return
-        waiting = (e for e in self._books.experiments.values() if e.life.state == "waiting")
+        experiments = self._books.experiments.values()
+        waiting = (e for e in experiments if e.life.state is ExperimentState.WAITING)
         self._books.active = next(waiting, None)
         if self._books.active is not None:
             self._books.active.life.step("activate")
@@ -56,13 +58,13 @@ class Turns:
         experiment = self._books.experiments.get(event.experiment)
         if experiment is not None and experiment.life.may("cancel"):
             experiment.life.step("cancel")
-            self.conclude(experiment, "cancelled", event.reason)
+            self.conclude(experiment, ExperimentState.CANCELLED, event.reason)
 
     def fail(self, experiment: Experiment, reason: str, *, asked_wrongly: bool = False) -> None:
         """End an experiment that cannot go on."""
         experiment.life.step("fail")
         experiment.asked_wrongly = asked_wrongly
-        self.conclude(experiment, "failed", reason)
+        self.conclude(experiment, ExperimentState.FAILED, reason)
 
     def publish_if_done(self, experiment: Experiment) -> None:
         """Ask for the result if what has just come in was the last thing outstanding."""
@@ -82,9 +84,9 @@ class Turns:
         if experiment is not None and experiment.publishing:
             experiment.result = event.model
             experiment.life.step("finish")
-            self.conclude(experiment, "finished", "every round is done")
+            self.conclude(experiment, ExperimentState.FINISHED, "every round is done")
 
-    def conclude(self, experiment: Experiment, ending: do.Ending, reason: str) -> None:
+    def conclude(self, experiment: Experiment, ending: Ending, reason: str) -> None:
         """Close an experiment, and let the next one have its turn."""
         experiment.reason = reason
         if self._books.active is experiment:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from downpour.scheduler.deadlines import silence
 from downpour.scheduler.lifecycle import WORKER, Lifecycle
-from downpour.values import AttemptId, Forecast, Progress, Snapshot, SystemState
+from downpour.values import AttemptId, Forecast, Progress, Snapshot, SystemState, WorkerState
 
 _TO_BEGIN_SECONDS = 10.0
 _ROUNDS_REMEMBERED = 16
@@ -43,7 +43,7 @@ class Worker:
     gets nothing, because it cannot train the active experiment.
     """
 
-    def __init__(self, name: str, at_seconds: float, state: str = "idle") -> None:
+    def __init__(self, name: str, at_seconds: float, state: WorkerState = WorkerState.IDLE) -> None:
         self.name = name
         self.life = Lifecycle(f"worker {name}", WORKER, state)
         self.seen_at_seconds = at_seconds
@@ -73,7 +73,7 @@ class Worker:
     @property
     def is_awaited(self) -> bool:
         """Whether it is known from the journal alone, and cannot be called."""
-        return self.life.state == "awaited"
+        return self.life.state is WorkerState.AWAITED
 
     @property
     def mention_limit_seconds(self) -> float:
@@ -185,7 +185,7 @@ class Workers:
 
     def expect(self, name: str, attempt: AttemptId, at_seconds: float) -> None:
         """Add a worker that an earlier manager has given an attempt; it has yet to register."""
-        self._all[name] = Worker(name, at_seconds, "awaited")
+        self._all[name] = Worker(name, at_seconds, WorkerState.AWAITED)
         self._all[name].running = attempt
 
     def welcome(self, name: str, at_seconds: float, *, empty_handed: bool) -> None:
@@ -290,7 +290,7 @@ class Workers:
     def unstick(self, name: str) -> None:
         """Let a worker that was stuck have work again."""
         worker = self._all.get(name)
-        if worker is not None and worker.life.state == "stuck" and not worker.barred:
+        if worker is not None and worker.life.state is WorkerState.STUCK and not worker.barred:
             worker.life.step("release")
             worker.lingering = None
             self._idle[name] = None

@@ -8,7 +8,7 @@ from typing import cast
 
 from downpour.node.worker import WorkerNode
 from downpour.predictor import Predictor
-from downpour.runtime.recovery import ENDED, replay
+from downpour.runtime.recovery import replay
 from downpour.scheduler import Replay
 from downpour.simulator.client import Client
 from downpour.simulator.clock import Clock
@@ -157,7 +157,7 @@ class Cluster:
         core = Replay()
         replay(core, self.disk.stories())
         experiment = core.experiments.get(name) if name in self.client.acknowledged else None
-        if experiment is not None and experiment.life.state not in ENDED:
+        if experiment is not None and not experiment.life.state.ended:
             self.disk.damage(name, what)
 
     def _spare_manager(self, manager: Manager) -> None:

@@ -19,7 +19,7 @@ from downpour.simulator.site import Onlooker, Step, Stories
 from downpour.spec import Spec
 from downpour.store import layout
 from downpour.stragglers import POLICIES
-from downpour.values import PublishedFile
+from downpour.values import ExperimentState, PublishedFile
 
 
 @dataclass(slots=True)
@@ -192,7 +192,7 @@ class Counting(Onlooker):
 def check_the_end(disk: Disk, core: Replay, counting: Counting, may_fail: Collection[str]) -> None:
     """Raise AssertionError where an experiment has not ended as it would without faults."""
     for name, experiment in core.experiments.items():
-        if experiment.life.state == "finished":
+        if experiment.life.state is ExperimentState.FINISHED:
             _check_result(disk, experiment, counting)
         elif name not in may_fail:
             raise AssertionError(f"{name} is {experiment.life.state}: {experiment.reason}")

@@ -22,12 +22,10 @@ from downpour.simulator.messages import Task
 from downpour.simulator.network import UNREACHABLE
 from downpour.simulator.site import Site
 from downpour.store import layout
-from downpour.values import AttemptId, Evaluation, PublishedFile, Update
+from downpour.values import AttemptId, Evaluation, ExperimentState, PublishedFile, Update
 
 if TYPE_CHECKING:
     from downpour.simulator.manager import Manager
-
-ENDED = frozenset({"finished", "failed", "cancelled"})
 
 Done = Callable[[], None]
 Job = Callable[[Done], None]
@@ -74,8 +72,8 @@ class Effects:
         """Remove what nobody knows of and nobody will name, and what has ended needs no more."""
         for name, experiment in core.experiments.items():
             state = experiment.life.state
-            if state in ENDED:
-                self._sweep(name, finished=state == "finished")
+            if state.ended:
+                self._sweep(name, finished=state is ExperimentState.FINISHED)
                 continue
             store = self._site.disk.store(name)
             for found in set(store.list()) - {file.name for file in experiment.files()}:
@@ -335,7 +333,7 @@ class Effects:
         done()
 
     def _conclude(self, command: do.Conclude, done: Done) -> None:
-        self._sweep(command.experiment, finished=command.ending == "finished")
+        self._sweep(command.experiment, finished=command.ending is ExperimentState.FINISHED)
         done()
 
     def _sweep(self, experiment: str, *, finished: bool) -> None:

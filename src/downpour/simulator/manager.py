@@ -18,7 +18,7 @@ from downpour.scheduler import Entry, Replay, Scheduler, SchedulerOptions
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.simulator.clock import Process
-from downpour.simulator.effects import ENDED, Effects
+from downpour.simulator.effects import Effects
 from downpour.simulator.keeper import Keeper
 from downpour.simulator.messages import Registered
 from downpour.simulator.network import STOPPING, Answer, Refusal
@@ -131,7 +131,7 @@ class Manager(Process):
             self.journal_class,
         )
         for experiment, story in stories.items():
-            ended = self.core.experiments[experiment].life.state in ENDED
+            ended = self.core.experiments[experiment].life.state.ended
             self.keeper.take_up(experiment, story, ended=ended)
         try:
             self.begin_journals()

@@ -15,7 +15,6 @@ from downpour.simulator.checks import Blame, Books, Calls, Folding, Office, Prom
 from downpour.simulator.cluster import Cluster, ManagerClass
 from downpour.simulator.counting import Counting, check_the_end
 from downpour.simulator.disk import Disk
-from downpour.simulator.effects import ENDED
 from downpour.simulator.guessing import Guessing
 from downpour.simulator.manager import Manager
 from downpour.simulator.plan import Plan
@@ -174,7 +173,7 @@ class _Ending(Onlooker):
 
     def recovered(self, core: Replay, stories: Stories) -> None:
         del stories
-        ended = {name for name, one in core.experiments.items() if one.life.state in ENDED}
+        ended = {name for name, one in core.experiments.items() if one.life.state.ended}
         self.ended = ended | (self._disk.harmed - set(core.experiments))  # or left out, by name
 
     def acting(self, step: Step) -> None:

@@ -22,7 +22,7 @@ from downpour.studies.sampler import Sampler, judged
 from downpour.studies.search import Search
 from downpour.studies.study import EndedRun, Run
 from downpour.studies.summary import RunSummary
-from downpour.values import FailureKind
+from downpour.values import ExperimentState, FailureKind
 
 _STATES: dict[str, SearchRunState] = {
     "finished": "finished",
@@ -147,7 +147,7 @@ class _Judge:
         counted = summary.epoch_accuracy[: self.ended_at]
         return replace(
             summary,
-            state="cancelled",
+            state=ExperimentState.CANCELLED,
             reason=f"pruned after epoch {self.ended_at} of {self.epochs}",
             asked_wrongly=False,
             epoch_accuracy=counted,

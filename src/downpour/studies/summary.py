@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from downpour.errors import FileCorrupt
 from downpour.reports import Result
-from downpour.reports.result import State
+from downpour.values import ExperimentState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class RunSummary:
     """
 
     experiment: str
-    state: State
+    state: ExperimentState
     reason: str | None
     asked_wrongly: bool = False
     failure: str | None = None
