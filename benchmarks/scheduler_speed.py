@@ -19,7 +19,7 @@ from common import Row, command_line, show
 from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.values import FailureKind, PublishedFile, SystemState, Update
 
 WORKERS = (10, 1_000, 10_000)
@@ -68,7 +68,9 @@ def beginning(workers: int, shards: int) -> Iterator[on.Event]:
     """Yield what happens before anything is commanded."""
     for index in range(workers):
         yield on.WorkerJoined(at_seconds=0.0, worker=f"w{index}")
-    spec = Spec.make({"shards": shards, "epochs": 1_000_000, "evaluate_every": 0, "retries": 1000})
+    spec = ResolvedSpec.make(
+        {"shards": shards, "epochs": 1_000_000, "evaluate_every": 0, "retries": 1000}
+    )
     yield on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec)
 
 
@@ -76,7 +78,7 @@ def answers(command: do.Command, number: int) -> Iterator[on.Event]:
     """Yield what happens because of a command."""
     match command:
         case do.Prepare():
-            samples = (1,) * (command.spec.shards or 0)
+            samples = (1,) * command.spec.shards
             yield on.Prepared(
                 at_seconds=0.0,
                 experiment="one",

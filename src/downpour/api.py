@@ -25,14 +25,14 @@ from downpour.manager.options import (
 from downpour.paths import path_of
 from downpour.reports import Result
 from downpour.reports.event_files import Follower
+from downpour.resolve import resolve
 from downpour.rpc import ManagerClient, Trust, parse_address
 from downpour.rpc.messages import ExperimentSummary, RecordPage, Status
 from downpour.runtime.awaiting import CONNECT_SECONDS, awaiting, checked_seconds
 from downpour.runtime.managers import Managers
 from downpour.runtime.spec_file import read_spec
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec, Spec
 from downpour.store import SharedDirectory
-from downpour.stragglers import POLICIES, check_policy
 from downpour.values import ExperimentState
 
 OnStatus = Callable[[Status], None]
@@ -78,7 +78,32 @@ def run(
         ExperimentFailed: training ended without a model, and why.
         LaunchError: a process could not be started.
     """
-    resolved, workers = resolve(spec_of(spec), workers)
+    asked = spec_of(spec)
+    workers = workers_for(asked, workers)
+    return run_resolved(
+        resolve(asked, workers),
+        workers,
+        shared=shared,
+        data_dir=data_dir,
+        patience=patience,
+        on_status=on_status,
+        progress=progress,
+        tensorboard=tensorboard,
+    )
+
+
+def run_resolved(
+    resolved: ResolvedSpec,
+    workers: int,
+    *,
+    shared: str | os.PathLike[str] | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    patience: float = 1.0,
+    on_status: OnStatus | None = None,
+    progress: bool | None = None,
+    tensorboard: str | os.PathLike[str] | None = None,
+) -> Result:
+    """Do what `run` does, for a caller that has shown the resolved spec to its user before."""
     data_dir = data_dir or os.environ.get("DOWNPOUR_DATA")
     source_dir = path_of("data_dir", data_dir) if data_dir else None
     if on_status is not None and not callable(on_status):
@@ -185,21 +210,17 @@ def embed(
         yield cluster, client
 
 
-def resolve(spec: Spec, workers: int | None = None) -> tuple[Spec, int]:
-    """Work out what `run` will run: the spec with its number of shards, and how many workers.
-
-    Where the spec names no shards, every worker has one, but for those that stand by.
+def workers_for(spec: Spec, workers: int | None = None) -> int:
+    """Return how many workers `run` starts: those asked for, else as many as seem sensible.
 
     Raises:
-        SpecError: there is no such number of workers, or the policy cannot do with it.
+        SpecError: there is no such number of workers.
     """
     if workers is None:
-        workers = _sensible_workers(spec)
+        return _sensible_workers(spec)
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
         raise SpecError("workers", workers, "must be a whole number, at least 1")
-    check_policy(spec, POLICIES[spec.policy], workers)
-    shards = spec.shards or workers - spec.standbys
-    return spec.replace(shards=shards), workers
+    return workers
 
 
 class Client:

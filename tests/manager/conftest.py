@@ -18,7 +18,7 @@ from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import PROTOCOL, ManagerClient, parse_address, serve_worker
 from downpour.rpc.messages import IndicesFile, Registration, Status, Task, WorkerInfo
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec, Spec
 from downpour.store import SharedDirectory, attempt_name, decode, encode
 from downpour.training.batches import work_of
 from downpour.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
@@ -29,7 +29,7 @@ Train = Callable[["FakeWorker", Task], None]
 
 NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
 CALM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.1, io_wait=0.0)
-SMALL = Spec(name="small", shards=2, epochs=2, batch_size=32)
+SMALL = ResolvedSpec(name="small", shards=2, epochs=2, batch_size=32)
 
 
 @dataclass
@@ -101,7 +101,7 @@ class FakeWorker:
     def update(self, task: Task, file: PublishedFile, loss: float = 1.0) -> Update:
         """Say of a file what is true of a task's update."""
         store = self.shared.store(task.id.experiment)
-        spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
+        spec = ResolvedSpec.from_toml(bytes(store.read(task.spec)).decode())
         steps, samples = work_of(spec, _count(task))
         return Update(
             file=file,
@@ -154,7 +154,7 @@ class Cluster:
 
     def submit(self, spec: Spec = SMALL, **changes: Any) -> str:
         """Submit a spec."""
-        return self.client.submit(spec.replace(**changes).to_toml())
+        return self.client.submit(Spec.make({**spec.model_dump(), **changes}).to_toml())
 
     def status_when(self, holds: Callable[[Status], bool], experiment: str = "") -> Status:
         """Wait for the status to satisfy a condition."""

@@ -19,11 +19,11 @@ from downpour.manager.driver import Driver
 from downpour.scheduler import Scheduler
 from downpour.scheduler import events as on
 from downpour.scheduler.commands import Command
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from tests.manager.drivers import DEFECTS
 
 PATIENCE_SECONDS = 30
-SPEC = Spec(shards=2)
+SPEC = ResolvedSpec(shards=2)
 EXPERIMENTS = 40
 
 

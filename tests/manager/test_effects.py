@@ -25,12 +25,12 @@ from downpour.runtime.record import RecordWriter
 from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.store import DirectoryStore, SharedDirectory, lease
 from downpour.values import AttemptId, ExperimentState, NumericClass, PublishedFile
 
 PATIENCE_SECONDS = 10
-SPEC = Spec(shards=2, epochs=1)
+SPEC = ResolvedSpec(shards=2, epochs=1)
 FILE = PublishedFile(name="model-000000-abc.safetensors", size_bytes=1, checksum="0" * 32)
 REGISTRATION = Registration(
     name="anna",

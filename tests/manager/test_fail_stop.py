@@ -26,7 +26,7 @@ from downpour.rpc import ManagerClient
 from downpour.scheduler import Replay, Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.store import SharedDirectory
 from downpour.store.lease import Lease
 from tests.manager.conftest import SMALL, Cluster, diligent
@@ -34,7 +34,7 @@ from tests.manager.test_driver import JOINED, Sink
 from tests.manager.test_recovery import final_model, gone, manager_of
 
 PATIENCE_SECONDS = 30
-SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=Spec(shards=2))
+SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=ResolvedSpec(shards=2))
 ERRORS: tuple[BaseException, ...] = (
     OSError(errno.ESTALE, os.strerror(errno.ESTALE)),
     KeyError("x"),
@@ -44,7 +44,6 @@ ERRORS: tuple[BaseException, ...] = (
 )
 PLACES: dict[str, tuple[type, str]] = {
     "foresight": (Sink, "foresee"),
-    "the check": (Scheduler, "check"),
     "the core": (Scheduler, "handle"),
     "gathering": (Sink, "keep"),
     "keeping": (Sink, "commit"),
@@ -69,8 +68,6 @@ def test_whatever_is_raised_wherever_ends_the_driver_and_it_says_so(
     monkeypatch: pytest.MonkeyPatch, place: str, error: BaseException
 ) -> None:
     """Who waits is told that the manager is stopping; nothing is done or taken in any more."""
-    if place == "the check" and isinstance(error, SpecError):
-        pytest.skip("that is how an event is refused")
     deaths: SimpleQueue[DownpourError] = SimpleQueue()
     sink = Sink()
     driver = Driver(Scheduler(), sink, on_death=deaths.put)
@@ -132,20 +129,6 @@ def test_a_question_that_fails_harms_nothing() -> None:
     driver.stop()
 
 
-def test_an_event_that_is_wrong_is_refused_before_anything_has_changed() -> None:
-    """Neither the core nor the sink has seen it, and the driver goes on."""
-    core, sink = Scheduler(), Sink()
-    driver = Driver(core, sink)
-    driver.start()
-    wrong = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=Spec())
-    with pytest.raises(SpecError, match="shards"):
-        driver.post(wrong).result(PATIENCE_SECONDS)
-    assert driver.ask(lambda core: (core.events_handled, list(core.experiments))) == (0, [])
-    assert sink.seen.empty()
-    assert driver.post(JOINED).result(PATIENCE_SECONDS) == []
-    driver.stop()
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The model that comes of the small spec when nothing happens."""
@@ -174,7 +157,6 @@ def at_the_end_of_round_0(method: Callable[..., Any]) -> Callable[..., Any]:
     ("owner", "name"),
     [
         (Effects, "foresee"),
-        (Replay, "check"),
         (Replay, "handle"),
         (Effects, "keep"),
         pytest.param(Effects, "carry_out", marks=pytest.mark.slow),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.manager.conftest import FakeWorker
 
 PATIENCE_SECONDS = 30.0
-TASKS = (SMALL.shards or 0) * SMALL.epochs
+TASKS = SMALL.shards * SMALL.epochs
 
 
 def manager_of(folder: Path) -> Cluster:

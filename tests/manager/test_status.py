@@ -12,7 +12,7 @@ from downpour.rpc.messages import Status
 from downpour.scheduler import Scheduler
 from downpour.scheduler import events as on
 from downpour.scheduler.books import Decision
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.values import AttemptId, Forecast, PublishedFile
 
 SECOND = Forecast(q10=0.5, q50=1.0, q90=2.0, q98=3.0)
@@ -24,7 +24,7 @@ def core() -> Scheduler:
     core = Scheduler()
     for name in ("ann", "bob", "cid"):
         core.handle(on.WorkerJoined(at_seconds=1.0, worker=name))
-    spec = Spec.make({"shards": 3, "epochs": 2})
+    spec = ResolvedSpec.make({"shards": 3, "epochs": 2})
     core.handle(on.ExperimentSubmitted(at_seconds=2.0, experiment="one", spec=spec))
     model = PublishedFile(name="m0", size_bytes=8, checksum="0" * 32)
     core.handle(

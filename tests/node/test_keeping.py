@@ -11,7 +11,7 @@ from downpour.node.journal import JournalWriter, Line, Segment, in_order
 from downpour.node.keeping import Keeping
 from downpour.scheduler import Replay
 from downpour.scheduler import events as on
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 
 
 class Memory:
@@ -65,7 +65,7 @@ class House:
         return len(self.keeping.keep(self.core, event, self.core.handle(event)))
 
 
-SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=Spec(shards=2))
+SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=ResolvedSpec(shards=2))
 ENDED = on.ExperimentCancelled(at_seconds=1.0, experiment="one", reason="enough")
 
 
@@ -107,7 +107,7 @@ def test_after_its_end_nothing_more_is_kept_of_an_experiment() -> None:
 def test_an_experiment_without_a_journal_keeps_nothing() -> None:
     """That of a run of its own."""
     house = House()
-    other = on.ExperimentSubmitted(at_seconds=0.0, experiment="two", spec=Spec(shards=2))
+    other = on.ExperimentSubmitted(at_seconds=0.0, experiment="two", spec=ResolvedSpec(shards=2))
     assert house.keep(other) == 0
 
 

@@ -11,7 +11,7 @@ from downpour.predictor.base import Features, Request
 from downpour.runtime.forecasting import Forecaster
 from downpour.scheduler import Scheduler
 from downpour.scheduler import events as on
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.stragglers import POLICIES, Policy
 from downpour.values import (
     AttemptId,
@@ -64,7 +64,7 @@ class Story:
         self.core = Scheduler()
         self.happen(on.WorkerJoined(at_seconds=0.0, worker="ada"))
         self.happen(on.WorkerJoined(at_seconds=0.0, worker="bob"))
-        spec = Spec(shards=2, epochs=2, policy="wait")
+        spec = ResolvedSpec(shards=2, epochs=2, policy="wait")
         self.happen(on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=spec))
         samples = (AT_SAMPLES, AT_SAMPLES)
         self.happen(

@@ -18,7 +18,7 @@ from downpour.runtime.journal import Journal, read_journal, segments
 from downpour.scheduler import Checkpoint, Entry
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.values import (
     AttemptId,
     Evaluation,
@@ -41,7 +41,9 @@ UPDATE = Update(
     optimizer_state=FILE,
 )
 ONE_OF_EACH: tuple[Entry, ...] = (
-    on.ExperimentSubmitted(at_seconds=0.5, experiment="one", spec=Spec(shards=2, split="class")),
+    on.ExperimentSubmitted(
+        at_seconds=0.5, experiment="one", spec=ResolvedSpec(shards=2, split="class")
+    ),
     on.Prepared(at_seconds=1.0, experiment="one", dataset="d", shard_samples=(3, 4), model=FILE),
     do.Assign(
         cause=1, worker="ann", attempt=ATTEMPT, model=FILE, optimizer_state=None, reason="idle – so"

@@ -13,11 +13,11 @@ from downpour.runtime.recovery import belongs_elsewhere, next_order, replay
 from downpour.scheduler import Entry, Replay, durable
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.values import ExperimentState, PublishedFile
 
 MODEL = PublishedFile(name="m0", size_bytes=1, checksum="0")
-SPEC = Spec(shards=1)
+SPEC = ResolvedSpec(shards=1)
 ROUND: dict[str, Any] = {"cause": 1, "experiment": "bad", "round": 7, "reason": "slow"}
 
 

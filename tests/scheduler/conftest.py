@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.values import (
     AttemptId,
     Evaluation,
@@ -21,9 +21,9 @@ from downpour.values import (
 class Make:
     """Makes the values that events carry; only what a test names differs from one to the next."""
 
-    def spec(self, **fields: Any) -> Spec:
+    def spec(self, **fields: Any) -> ResolvedSpec:
         """Make a resolved spec: three shards and two rounds unless said otherwise."""
-        return Spec.make({"shards": 3, "epochs": 2, "policy": "wait", **fields})
+        return ResolvedSpec.make({"shards": 3, "epochs": 2, "policy": "wait", **fields})
 
     def file(self, name: str) -> PublishedFile:
         """Make a file of that name."""

@@ -78,7 +78,7 @@ class Judge:
             case do.Drop():
                 assert any(
                     (command.experiment, command.round, shard) in self.contributions
-                    for shard in range(self.specs[command.experiment].spec.shards or 0)
+                    for shard in range(self.specs[command.experiment].spec.shards)
                 ), "something counts in every round"
                 self.dropped |= {(command.experiment, command.round, s) for s in command.shards}
             case do.Prepare() | do.Cancel() | do.HandOver() | do.Resize() | do.RequestWorker():
@@ -152,7 +152,7 @@ class Judge:
 
     def _aggregate(self, command: do.Aggregate) -> None:
         name, number = command.experiment, command.round
-        shards = range(self.specs[name].spec.shards or 0)
+        shards = range(self.specs[name].spec.shards)
         there = [shard for shard in shards if (name, number, shard) not in self.dropped]
         wanted = tuple(self.contributions[name, number, shard] for shard in there)
         assert list(command.shards) == there

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from downpour.errors import SpecError
 from downpour.scheduler import Scheduler, SchedulerOptions
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
@@ -32,15 +29,6 @@ def begin(make: Make, options: SchedulerOptions | None = None) -> tuple[Schedule
     )
     assert isinstance(commands[0], do.Assign)
     return scheduler, commands[0]
-
-
-def test_an_unresolved_spec_is_refused(make: Make) -> None:
-    """Without a number of shards there is nothing to cut; the core is asked beforehand."""
-    scheduler = Scheduler()
-    spec = make.spec(shards=None)
-    with pytest.raises(SpecError, match="shards"):
-        scheduler.check(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
-    assert scheduler.experiments == {}
 
 
 def test_shards_that_nobody_asked_for_end_the_experiment(make: Make) -> None:

@@ -325,7 +325,7 @@ class Surroundings(RuleBasedStateMachine):
     def _done(self, effect: Effect) -> None:
         name = effect.experiment
         if isinstance(effect, do.Prepare):
-            samples = (10,) * (effect.spec.shards or 0)
+            samples = (10,) * effect.spec.shards
             first = effect.model or self.make.file("m0")
             self._happen(
                 on.Prepared, experiment=name, dataset="d", shard_samples=samples, model=first

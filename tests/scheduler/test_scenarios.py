@@ -108,7 +108,7 @@ class Reader:
         return event
 
     def _prepared(self, at: float, experiment: str) -> on.Event:
-        shards = self._specs[experiment].spec.shards or 0
+        shards = self._specs[experiment].spec.shards
         return on.Prepared(
             at_seconds=at,
             experiment=experiment,

@@ -17,7 +17,7 @@ from downpour.simulator.plan import plan_of
 from downpour.simulator.search import outcomes, shrunken
 from downpour.simulator.site import Figures
 from downpour.simulator.world import simulate
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.stragglers import POLICIES
 from tests.node import defects as worker_defects
 from tests.simulator import defects
@@ -133,7 +133,7 @@ def test_a_dead_worker_is_missed_when_its_connections_end() -> None:
     died = Fault(number=1, at_seconds=3.0, kind=FaultKind.WORKER_DIES, target="worker-1")
     plan = replace(
         plan_of(1),
-        specs=(("e", Spec(shards=4, epochs=1, retries=3)),),
+        specs=(("e", ResolvedSpec(shards=4, epochs=1, retries=3)),),
         workers=("worker-1",),
         figures=Figures(task_seconds=30.0, spread=0.0, worker_spread=0.0),
         faults=(replace(died, seconds=9.0),),

@@ -21,7 +21,7 @@ from downpour.simulator.disk import (
     Trouble,
 )
 from downpour.simulator.network import OVERDUE, UNREACHABLE, Answer, Network, Refusal
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.values import PublishedFile
 
 
@@ -207,7 +207,7 @@ def test_what_the_directory_refuses_is_the_directorys(
 
 def lines(count: int) -> list[Line]:
     """Make journal lines."""
-    entry = on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=Spec(shards=1))
+    entry = on.ExperimentSubmitted(at_seconds=0.0, experiment="e", spec=ResolvedSpec(shards=1))
     return [
         Line(number=n, order=n, at_seconds=0.0, record_lines=0, entry=entry)
         for n in range(1, count + 1)

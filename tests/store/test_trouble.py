@@ -14,7 +14,7 @@ from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, Stor
 from downpour.runtime.journal import Journal, read_journal, segments
 from downpour.runtime.record import RecordWriter
 from downpour.scheduler import events as on
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.store import DirectoryStore, SharedDirectory
 from downpour.store.lease import Lease, current_office, highest_term
 from downpour.store.trouble import reading, writing
@@ -36,7 +36,7 @@ OF_THE_DIRECTORY = (
 )
 OF_ONE_FILE = (errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EFBIG, errno.ENXIO)
 OF_THIS_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=Spec(shards=2))
+SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=ResolvedSpec(shards=2))
 
 
 @pytest.mark.parametrize("number", OF_THE_DIRECTORY)

@@ -203,7 +203,7 @@ def _submitted(run: Run) -> Submitted:
         name=run.spec.name,
         spec=run.spec.model_dump(mode="json"),
         version="0",
-        shards=run.spec.shards or 0,
+        shards=run.spec.shards,
     )
 
 

@@ -12,7 +12,7 @@ from downpour.api import Asked, Client
 from downpour.errors import ExperimentFailed, SpecError
 from downpour.reports import Result
 from downpour.rpc.messages import Status
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec, Spec
 from downpour.studies import (
     Embedded,
     Grid,
@@ -48,7 +48,7 @@ pruner = { name = "halving", factor = 2 }
 learning_rate = { low = 0.0001, high = 0.3, log = true }
 split = ["random", "class"]
 """
-RUN = Run(Spec(name="small", epochs=4, shards=2), 2, number=1)
+RUN = Run(ResolvedSpec(name="small", epochs=4, shards=2), 2, number=1)
 
 
 class FakeClient(Client):

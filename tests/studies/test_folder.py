@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.studies import (
     Grid,
     Search,
@@ -70,7 +70,7 @@ def test_a_run_is_kept_with_what_made_it(grid: StudyFolder[Grid]) -> None:
     """Its spec, its record as it was, and a summary."""
     name, run = next(iter(grid.study.runs.items()))
     place = grid.record(name).parent
-    assert Spec.from_toml((place / "spec.toml").read_text()) == run.spec
+    assert ResolvedSpec.from_toml((place / "spec.toml").read_text()) == run.spec
     assert (place / "record.jsonl").read_bytes() == record_of(run)
     summary = {ended.run.name: ended.summary for ended in grid.ended()}[name]
     assert (summary.state, summary.workers, summary.seed) == ("finished", 1, 0)
@@ -194,7 +194,7 @@ def undo(run: Path) -> None:
 
 def swap(run: Path) -> None:
     """Put another experiment's spec in."""
-    (run / "spec.toml").write_text(Spec(epochs=9).to_toml())
+    (run / "spec.toml").write_text(ResolvedSpec(epochs=9, shards=1).to_toml())
 
 
 def spoil(run: Path) -> None:

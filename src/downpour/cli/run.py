@@ -52,17 +52,19 @@ def run(
     check_format(as_json=as_json, as_csv=as_csv)
     from downpour import api
     from downpour.reports.progress import ProgressDisplay
+    from downpour.resolve import resolve
 
-    spec, workers = api.resolve(spec, workers)
+    workers = api.workers_for(spec, workers)
+    resolved = resolve(spec, workers)
     for_people = not (as_json or as_csv)
     with ProgressDisplay(err()) as display:
-        result = api.run(
-            spec,
-            workers=workers,
+        result = api.run_resolved(
+            resolved,
+            workers,
             shared=shared,
             data_dir=data_dir,
             patience=patience,
-            on_status=with_spec_shown(spec, display.show) if for_people else display.show,
+            on_status=with_spec_shown(resolved, display.show) if for_people else display.show,
             progress=False,
             tensorboard=tensorboard,
         )

@@ -6,10 +6,10 @@ Hence no locks in the core. `post` returns a future that is done when what the e
 who acknowledges an update waits for it. `ask` reads the core's state in the same thread. After
 `stop` both are refused, so that nobody waits for a thread that has ended.
 
-It is fail-stop. An event that is wrong is refused before anything has changed. Any other exception
-leaves a core of which nobody knows what it took in, so it ends the manager: nothing more is
-acknowledged or done, and whoever manages next has what was. Only a question may fail, for it
-changes nothing: its error is its asker's.
+It is fail-stop. What is wrong is refused before it becomes an event, for no event can be made of
+it. So any exception leaves a core of which nothing is known, and ends the manager: nothing more is
+acknowledged or done, and the next manager has what was. Only a question may fail, for it changes
+nothing: its error is its asker's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from downpour.errors import (
     FailStop,
     Refused,
     SharedDirectoryError,
-    SpecError,
     StoreError,
 )
 from downpour.scheduler import Scheduler
@@ -163,8 +162,8 @@ class Driver:
     def post(self, event: Event) -> Future[list[Command]]:
         """Hand an event to the core; the future is done when it has been taken in.
 
-        The future raises SpecError or Refused where the event is wrong, and Refused, as busy,
-        where the driver has stopped: what became of the event is then unknown.
+        The future raises Refused, as busy, where the driver has stopped: what became of the event
+        is then unknown.
         """
         posted = _Posted(event, Future())
         self._put(posted)
@@ -277,11 +276,6 @@ class Driver:
         """Return what is to be answered, once it is kept; None where it was refused already."""
         if isinstance(item, _Asked):
             return self._answer(item)
-        try:
-            self._scheduler.check(item.event)
-        except (SpecError, Refused) as refusal:
-            item.done.set_exception(refusal)
-            return None
         commands = self._scheduler.handle(item.event)
         self._sink.keep(self._scheduler, item.event, commands)
         return (commands,)

@@ -135,7 +135,7 @@ class Recorder:
             name=event.spec.name,
             spec=event.spec.model_dump(),
             version=VERSION,
-            shards=event.spec.shards or 0,
+            shards=event.spec.shards,
         )
         self._write(event.experiment, now, fact)
         for worker in self._roster.names():

@@ -32,6 +32,7 @@ from downpour.manager.lookout import Lookout
 from downpour.manager.options import ManagerOptions
 from downpour.manager.roster import Roster, attendance
 from downpour.manager.workspace import open_workspace
+from downpour.resolve import resolve
 from downpour.rpc import PROTOCOL, Address, Trust, WorkerClient
 from downpour.rpc.messages import (
     ExperimentSummary,
@@ -45,11 +46,10 @@ from downpour.rpc.messages import (
 )
 from downpour.runtime.record import RecordReader
 from downpour.scheduler import events as on
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec, Spec
 from downpour.store import SharedDirectory, layout
 from downpour.store.lease import Office
 from downpour.store.presence import Presence
-from downpour.stragglers import POLICIES, check_policy
 from downpour.values import AttemptId, FailureKind, NumericClass, Snapshot, Update
 from downpour.version import VERSION
 
@@ -221,11 +221,11 @@ class ManagerService:
         asked = Spec.from_toml(spec)
         try:
             path = self._shared.experiment_path(experiment) / layout.SPEC_NAME
-            known = Spec.from_toml(path.read_text(encoding="utf-8"))
+            known = ResolvedSpec.from_toml(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, SpecError):
             return  # nobody can say
-        resolved = asked.replace(shards=asked.shards or known.shards, code=asked.code or known.code)
-        if resolved != known:
+        same = {"shards": asked.shards or known.shards, "code": asked.code or known.code}
+        if ResolvedSpec.make({**asked.model_dump(), **same}) != known:
             raise SpecError("request", request, f"was {experiment}'s, whose spec is another one")
 
     def _accept(self, spec: str, request: str) -> str:
@@ -236,7 +236,7 @@ class ManagerService:
         datasets.check_source(asked, data_dir)
         check_model(asked)
         self._check_device(asked)
-        resolved = self._resolved(asked)
+        resolved = resolve(asked, self._driver.ask(lambda core: len(core.workers)))
         resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))
         experiment = _new_name(resolved.name, request)
         self._effects.open(open_workspace(self._shared, experiment, resolved, self._office))
@@ -252,16 +252,6 @@ class ManagerService:
         if asked.device == "cuda" and devices and asked.device not in devices:
             accepted = "no worker here has one; start one with --device cuda, or name cpu"
             raise SpecError("device", asked.device, accepted)
-
-    def _resolved(self, asked: Spec) -> Spec:
-        """Fix the number of shards: one for each worker that is here, but for the standbys."""
-        live = self._driver.ask(lambda core: len(core.workers))
-        check_policy(asked, POLICIES[asked.policy], live or asked.standbys + 1)
-        if asked.shards is not None:
-            return asked
-        if live == 0:
-            raise SpecError("shards", None, "no worker is there to count; name a number of shards")
-        return asked.replace(shards=live - asked.standbys)
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
         """Say what goes on, waiting for a change where the caller has seen all there is."""

@@ -35,7 +35,7 @@ from downpour.runtime.journal import Journal
 from downpour.runtime.record import RecordWriter
 from downpour.scheduler.commands import Aggregate
 from downpour.scheduler.experiment import Experiment
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec, Spec
 from downpour.splitters import split
 from downpour.store import DirectoryStore, SharedDirectory, decode, encode, layout
 from downpour.store.directory import names_in
@@ -76,7 +76,7 @@ class Workspace:
     """
 
     experiment: str
-    spec: Spec
+    spec: ResolvedSpec
     shared: SharedDirectory
     store: DirectoryStore
     record: RecordWriter
@@ -107,7 +107,7 @@ class Workspace:
 
 
 def open_workspace(
-    shared: SharedDirectory, experiment: str, spec: Spec, office: Office | None = None
+    shared: SharedDirectory, experiment: str, spec: ResolvedSpec, office: Office | None = None
 ) -> Workspace:
     """Make an experiment's folder, with its resolved spec and an empty record.
 
@@ -189,7 +189,7 @@ def _restored_spec(store: DirectoryStore, experiment: Experiment) -> PublishedFi
 
 def _parsed(toml: bytes) -> Spec | None:
     try:
-        return Spec.from_toml(toml.decode())
+        return ResolvedSpec.from_toml(toml.decode())
     except (SpecError, UnicodeDecodeError):
         return None
 
@@ -221,7 +221,7 @@ def prepare(
     dataset = patience.insist(partial(datasets.open_prepared, folder, key))
     facts = dataset.facts
     decoded = time.perf_counter()
-    shards = split(spec.split, dataset.labels, facts.train_samples, _shards(spec), spec.seed)
+    shards = split(spec.split, dataset.labels, facts.train_samples, spec.shards, spec.seed)
     cut = time.perf_counter()
     for shard, indices in enumerate(shards):
         batch_order(spec, indices, dataset.labels, 0, shard)
@@ -331,9 +331,3 @@ def _global_model(spec: Spec, dataset: PreparedDataset) -> GlobalModel:
     from downpour.manager.global_model import GlobalModel
 
     return GlobalModel(spec, dataset)
-
-
-def _shards(spec: Spec) -> int:
-    if spec.shards is None:
-        raise SpecError("shards", None, "a resolved spec names a number")
-    return spec.shards

@@ -22,7 +22,7 @@ from downpour.simulator.cluster import Cluster
 from downpour.simulator.disk import DiskFigures
 from downpour.simulator.plan import RETRIES_ENOUGH, Plan
 from downpour.simulator.site import Figures
-from downpour.spec import Option, Spec
+from downpour.spec import Option, ResolvedSpec
 from downpour.stragglers import POLICIES
 from downpour.values import Evaluation
 
@@ -258,7 +258,7 @@ def _plan(
         shard_samples=conditions.samples,
         disk=_NO_DISK,
     )
-    spec = Spec.make(
+    spec = ResolvedSpec.make(
         {
             "policy": contender.name,
             "policy_options": dict(contender.options),

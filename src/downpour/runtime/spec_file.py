@@ -1,4 +1,4 @@
-"""A file that says what to run: the one place that reads it, so that `spec.py` stays pure.
+"""A file that says what to run: the one place that reads it, so that `spec/` stays pure.
 
 It never decides what a spec may say; it only turns a file that cannot be read into the same kind
 of one-line refusal as a field that does not fit.

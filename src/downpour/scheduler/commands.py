@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.values import (
     AttemptId,
     Ending,
@@ -39,7 +39,7 @@ class Prepare:
 
     cause: int
     experiment: str
-    spec: Spec
+    spec: ResolvedSpec
     dataset: str | None = None
     model: PublishedFile | None = None
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from downpour.errors import SpecError
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.attendance import Attendance
@@ -35,17 +34,8 @@ class Scheduler(Books):
         self.rounds = Rounds(self, self.turns, self.contributions, self.directing)
         self.attendance = Attendance(self, self.contributions)
 
-    def check(self, event: on.Event) -> None:
-        """Refuse an event that is wrong, before it changes anything.
-
-        Raises:
-            SpecError: an experiment without a number of shards.
-        """
-        if isinstance(event, on.ExperimentSubmitted) and event.spec.shards is None:
-            raise SpecError("shards", None, "a resolved spec names a number")
-
     def handle(self, event: on.Event) -> list[do.Command]:
-        """Take in one event that was checked; returns what must be done because of it, in order."""
+        """Take in one event; returns what must be done because of it, in order."""
         self.events_handled += 1
         self.now_seconds = max(self.now_seconds, event.at_seconds)
         self.commands = []

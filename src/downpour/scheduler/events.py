@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.values import (
     AttemptId,
     Evaluation,
@@ -25,11 +25,11 @@ from downpour.values import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSubmitted:
-    """Somebody wants this spec run; it is resolved, so `shards` is a number."""
+    """A client wants this spec run."""
 
     at_seconds: float
     experiment: str
-    spec: Spec
+    spec: ResolvedSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

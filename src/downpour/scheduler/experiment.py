@@ -8,7 +8,7 @@ from __future__ import annotations
 from downpour.scheduler.deadlines import pause
 from downpour.scheduler.lifecycle import EXPERIMENT, Lifecycle
 from downpour.scheduler.round import Round, files_of
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.values import AttemptId, Evaluation, ExperimentState, PublishedFile
 
 EVALUATIONS_AHEAD = 1
@@ -25,7 +25,7 @@ class Experiment:
     an attempt may make no step, `overhead_seconds` what one took beside training in the last round.
     """
 
-    def __init__(self, name: str, spec: Spec, at_seconds: float = 0.0) -> None:
+    def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
         self.name = name
         self.spec = spec
         self.submitted_at_seconds = at_seconds

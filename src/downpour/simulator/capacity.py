@@ -13,7 +13,7 @@ from downpour.simulator.checks import Books
 from downpour.simulator.cluster import Cluster
 from downpour.simulator.plan import Plan
 from downpour.simulator.site import Figures, Onlooker, Step
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 
 _STEPS_BETWEEN_LOOKS = 10_000
 
@@ -66,7 +66,7 @@ def forecast(load: Load, show: Callable[[int], None] = lambda _: None) -> Foreca
     """Let a cluster work until its rounds are done; `show` is told how many are, now and then."""
     # Deadlines would cost one step more for each call, and none is missed without faults.
     figures = replace(load.figures, deadline_seconds=None)
-    spec = Spec(
+    spec = ResolvedSpec(
         shards=load.shards, epochs=load.rounds, retries=1000, evaluate_every=1, policy="wait"
     )
     plan = Plan(

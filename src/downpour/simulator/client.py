@@ -7,7 +7,7 @@ from typing import Any
 from downpour.simulator.clock import Process
 from downpour.simulator.network import Answer
 from downpour.simulator.site import Site
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 
 _AGAIN_SECONDS = 1.0
 
@@ -21,7 +21,7 @@ class Client(Process):
         self._managers = managers
         self.acknowledged: set[str] = set()
 
-    def submit(self, experiment: str, spec: Spec) -> None:
+    def submit(self, experiment: str, spec: ResolvedSpec) -> None:
         """Submit an experiment, until it is taken in."""
 
         def taken(_: Any) -> None:

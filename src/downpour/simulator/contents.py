@@ -14,19 +14,19 @@ from itertools import accumulate
 
 import xxhash
 
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.values import PublishedFile, Update
 
 Portion = tuple[int, int]
 """The first and the last sample of a shard, exclusively, where its round was cut anew."""
 
 
-def dataset(spec: Spec) -> str:
+def dataset(spec: ResolvedSpec) -> str:
     """Return the name of what a spec's dataset is prepared as."""
     return f"{spec.dataset}-{_digest('dataset', spec.dataset).hex()[:16]}"
 
 
-def first_model(spec: Spec) -> bytes:
+def first_model(spec: ResolvedSpec) -> bytes:
     """Return what the first model version holds."""
     return _digest("model", str(spec.seed))
 
@@ -120,7 +120,9 @@ class Version:
         states: by shard, where states are kept.
     """
 
-    def __init__(self, spec: Spec, number: int, model: bytes, states: Mapping[int, bytes]) -> None:
+    def __init__(
+        self, spec: ResolvedSpec, number: int, model: bytes, states: Mapping[int, bytes]
+    ) -> None:
         self.number = number
         self.model = model
         self._spec = spec
@@ -139,7 +141,7 @@ class Version:
         return self._next[cut]
 
     def _folded(self, cut: Cut) -> Version:
-        shards = [n for n in range(self._spec.shards or 0) if n not in cut.dropped]
+        shards = [n for n in range(self._spec.shards) if n not in cut.dropped]
         updates = {shard: self.update(shard, cut) for shard in shards}
         keeps = self._spec.optimizer_state == "keep"
         states = {shard: state_after(made) for shard, made in updates.items()} if keeps else {}
@@ -147,7 +149,7 @@ class Version:
         return Version(self._spec, self.number + 1, model, {**self._states, **states})
 
 
-def first_version(spec: Spec) -> Version:
+def first_version(spec: ResolvedSpec) -> Version:
     """Return the version that an experiment begins with."""
     return Version(spec, 0, first_model(spec), {})
 

@@ -16,7 +16,7 @@ from downpour.simulator.checks import expect
 from downpour.simulator.contents import WHOLE, Cut, Version, first_version
 from downpour.simulator.disk import Disk
 from downpour.simulator.site import Onlooker, Step, Stories
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.store import layout
 from downpour.stragglers import POLICIES
 from downpour.values import ExperimentState, PublishedFile
@@ -48,7 +48,7 @@ class Counting(Onlooker):
     else follows from that.
     """
 
-    def __init__(self, disk: Disk, specs: Mapping[str, Spec]) -> None:
+    def __init__(self, disk: Disk, specs: Mapping[str, ResolvedSpec]) -> None:
         self._disk = disk
         self._specs = specs
         self._tallies: dict[Replay, dict[str, _Tally]] = {}
@@ -130,7 +130,7 @@ class Counting(Onlooker):
         spec, dropped = self._specs[entry.experiment], tally.cut.dropped.union(entry.shards)
         expect(not POLICIES[spec.policy].preserves_bytes, f"{spec.policy} does without shards")
         expect(entry.round == tally.version.number, f"{entry} is of another round")
-        expect(len(dropped) < (spec.shards or 0), f"round {entry.round} does without all shards")
+        expect(len(dropped) < spec.shards, f"round {entry.round} does without all shards")
         there = dropped & set(tally.updates)
         expect(not there, f"shards {sorted(there)} of round {entry.round} count, and are dropped")
         tally.cut = replace(tally.cut, dropped=dropped)
@@ -178,7 +178,7 @@ class Counting(Onlooker):
     def _in_order(self, core: Replay, command: do.Aggregate) -> None:
         name, number = command.experiment, command.round
         tally = self._tally(core, name)
-        shards = range(self._specs[name].shards or 0)
+        shards = range(self._specs[name].shards)
         counted = [(n, tally.updates.get(n)) for n in shards if n not in tally.cut.dropped]
         files = [update.file.name for update in command.updates]
         folded = [*zip(command.shards, files, strict=True)]

@@ -208,7 +208,7 @@ class Effects:
             self._keeping.add(name)
 
         def ready(model: PublishedFile) -> None:
-            samples = (self._site.figures.shard_samples,) * (spec.shards or 0)
+            samples = (self._site.figures.shard_samples,) * spec.shards
             made = contents.dataset(spec)
             begun = {"dataset": made, "shard_samples": samples, "model": model}
             self._post(on.Prepared, experiment=name, **begun)

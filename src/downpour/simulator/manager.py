@@ -23,7 +23,7 @@ from downpour.simulator.keeper import Keeper
 from downpour.simulator.messages import Registered
 from downpour.simulator.network import STOPPING, Answer, Refusal
 from downpour.simulator.site import Site, Step, Stories
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.values import AttemptId, FailureKind, Progress, Snapshot, SystemState, Update
 
 DeathPoint = Literal["", "before it keeps", "while it keeps", "before it acts", "while it acts"]
@@ -391,7 +391,7 @@ class Manager(Process):
         event = on.WorkerLeft(at_seconds=self.now_seconds, worker=worker, reason="told to stop")
         self.post(event, answer)
 
-    def submit(self, answer: Answer, experiment: str, spec: Spec) -> None:
+    def submit(self, answer: Answer, experiment: str, spec: ResolvedSpec) -> None:
         """Take an experiment in; a repeated request waits for the first one, and adds nothing."""
         now = self.now_seconds
         if experiment in self._submitted or experiment in self.core.experiments:

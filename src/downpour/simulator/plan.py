@@ -10,7 +10,7 @@ from downpour.simulator.disk import DAMAGES, ERRORS, OPERATIONS, DiskFigures
 from downpour.simulator.faults import Fault, FaultKind
 from downpour.simulator.manager import DEATH_POINTS
 from downpour.simulator.site import Figures
-from downpour.spec import Option, Spec
+from downpour.spec import Option, ResolvedSpec
 from downpour.stragglers import POLICIES
 
 RETRIES_ENOUGH = 1000
@@ -79,7 +79,7 @@ class Plan:
     """
 
     seed: int
-    specs: tuple[tuple[str, Spec], ...]
+    specs: tuple[tuple[str, ResolvedSpec], ...]
     managers: tuple[str, ...]
     workers: tuple[str, ...]
     figures: Figures
@@ -112,7 +112,7 @@ class Plan:
     @property
     def tasks(self) -> int:
         """How many tasks there are in all."""
-        return sum((spec.shards or 0) * spec.epochs for _, spec in self.specs)
+        return sum(spec.shards * spec.epochs for _, spec in self.specs)
 
 
 def plan_of(seed: int) -> Plan:
@@ -128,7 +128,7 @@ def plan_of(seed: int) -> Plan:
         for n in range(experiments)
     )
     task_seconds = random.uniform(0.5, 4.0)
-    tasks = sum((spec.shards or 0) * spec.epochs for _, spec in specs)
+    tasks = sum(spec.shards * spec.epochs for _, spec in specs)
     # Twice what it takes where nothing goes wrong: the last faults strike what the first delayed.
     until = _BEGINNING_SECONDS + 2 * tasks * task_seconds / len(workers)
     among = [kind for kind in _KINDS if kind in _DEATHS_OF_MANAGERS] if managers_alone else _KINDS
@@ -165,9 +165,10 @@ def _when(fault: Fault) -> float:
     return fault.at_seconds
 
 
-def _spec(random: Random, *, large: bool, few_retries: bool) -> Spec:
+def _spec(random: Random, *, large: bool, few_retries: bool) -> ResolvedSpec:
     few = random.randint(0, _FEW_RETRIES)
-    spec = Spec(
+    # Not by `resolve`: what that refuses, such as idle standbys, must lose nothing either.
+    spec = ResolvedSpec(
         seed=random.randint(0, 999),
         shards=random.randint(1, _SHARDS_MAX if large else 5),
         epochs=random.randint(1, 3),

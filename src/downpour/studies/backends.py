@@ -150,7 +150,7 @@ def accuracies_in(lines: Iterable[str]) -> Iterator[tuple[int, float]]:
 
 
 def _workers(run: Run) -> int:
-    return api.resolve(run.spec, run.workers)[1]
+    return api.workers_for(run.spec, run.workers)
 
 
 def _once_each_dataset(specs: Iterable[Spec]) -> Iterable[Spec]:

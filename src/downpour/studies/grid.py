@@ -19,6 +19,7 @@ from typing import ClassVar
 import tomli_w
 
 from downpour.errors import SpecError
+from downpour.resolve import resolve
 from downpour.spec import Spec
 from downpour.studies.fields import (
     OPTIONS,
@@ -75,7 +76,7 @@ class Subgrid:
         workers = fields.pop("workers", None)
         if workers is None and fields.get("shards") is None:
             raise SpecError("workers", workers, "must be given, or shards")
-        spec = Spec.make({"shards": workers, **fields})
+        spec = resolve(Spec.make({"shards": workers, **fields}), workers)
         if repetition > 1:
             spec = spec.replace(seed=spec.seed + repetition - 1)
         return Run(spec, workers)

@@ -16,7 +16,7 @@ import xxhash
 from downpour.errors import FileCorrupt, FileMissing, SpecError, StoreError
 from downpour.reports.study import RunResult, read_run
 from downpour.runtime.record import RECORD_NAME
-from downpour.spec import Spec
+from downpour.spec import ResolvedSpec
 from downpour.store import SPEC_NAME
 from downpour.store.publish import sync_directory
 from downpour.store.trouble import explain
@@ -37,7 +37,7 @@ def refusal(path: Path, reason: str) -> SpecError:
     return SpecError("folder", str(path), reason)
 
 
-def write_run(place: Path, spec: Spec, record: bytes, summary: RunSummary) -> None:
+def write_run(place: Path, spec: ResolvedSpec, record: bytes, summary: RunSummary) -> None:
     """Write the files of a run; an earlier attempt at the same place is replaced.
 
     Raises:
@@ -96,14 +96,14 @@ def read_summary(place: Path) -> RunSummary:
     return summary
 
 
-def read_spec(place: Path) -> Spec:
+def read_spec(place: Path) -> ResolvedSpec:
     """Read the spec of a run.
 
     Raises:
         SpecError: it cannot be read.
     """
     try:
-        return Spec.from_toml((place / SPEC_NAME).read_text("utf-8"))
+        return ResolvedSpec.from_toml((place / SPEC_NAME).read_text("utf-8"))
     except (OSError, ValueError, SpecError) as error:
         raise _unreadable(place, SPEC_NAME, error) from None
 

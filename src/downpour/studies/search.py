@@ -17,6 +17,7 @@ import tomli_w
 
 from downpour.errors import SpecError
 from downpour.reports.search_result import SearchField
+from downpour.resolve import resolve
 from downpour.runtime.spec_file import refuse_grid
 from downpour.spec import Spec
 from downpour.studies.axis import Axis, Choices, axis_of
@@ -99,7 +100,8 @@ class Search(Study):
             fields[field] = {**fields.get(field, {}), option: value} if dot else value
         if self.workers is None and fields.get("shards") is None:
             raise SpecError("workers", self.workers, "must be given, or shards")
-        return Run(Spec.make({"shards": self.workers, **fields}), self.workers, number)
+        spec = resolve(Spec.make({"shards": self.workers, **fields}), self.workers)
+        return Run(spec, self.workers, number)
 
     def values_of(self, spec: Spec) -> dict[str, Value]:
         """Return what a spec has in the fields that are searched; where it lacks one, None."""

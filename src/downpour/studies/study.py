@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol, Self
 
 from downpour.runtime.spec_file import read_toml
-from downpour.spec import Spec, toml_fields
+from downpour.spec import ResolvedSpec, toml_fields
 from downpour.studies.fields import Value
 from downpour.studies.summary import RunSummary
 
@@ -29,7 +29,7 @@ class Run:
     grid a run is known by what it trains, and has none.
     """
 
-    spec: Spec
+    spec: ResolvedSpec
     workers: int | None
     number: int | None = None
 

@@ -4,16 +4,15 @@ A spec is the whole input of an experiment: in synchronous mode the bytes of eve
 follow from the resolved spec alone (within one numeric class). Hence nothing that changes a result
 may live anywhere else, and nothing here may depend on the machine or touch a file
 (`runtime/spec_file.py` does that). This module knows the names of the families (splitters,
-aggregators, ...) but not their code. Whoever asks for what cannot be gets one line, composed from
-the field's own limits, that says what could.
+aggregators, ...) but not their code. A field that does not fit is refused in one line
+(`refusals.py`).
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
@@ -29,32 +28,13 @@ from pydantic import (
 )
 
 from downpour.errors import SpecError
+from downpour.spec.refusals import ACCEPTED, Misfit, as_spec_error, refusal
 
 Option = bool | int | float | str | list[int] | list[float] | list[str]
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 _WITH_PATH = {"npz", "folder"}
-
-# What a field accepts, where its type and limits cannot say it.
-_ACCEPTED = {
-    "name": "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
-    "split": "random, class, equal or dirichlet(ALPHA)",
-    "betas": "two numbers, each at least 0 and below 1",
-}
-_NOUNS = {
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "string": "text",
-    "object": "a table",
-}
-_LIMITS = {
-    "minimum": "of at least",
-    "exclusiveMinimum": "above",
-    "maximum": "at most",
-    "exclusiveMaximum": "below",
-}
 
 
 class Spec(BaseModel):
@@ -231,20 +211,20 @@ class Spec(BaseModel):
         try:
             parse_split(value)
         except SpecError as error:
-            raise _Misfit(error) from None
+            raise Misfit(error) from None
         return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if any(not 0 <= beta < 1 for beta in self.betas):
-            raise _refusal("betas", list(self.betas), f"must be {_ACCEPTED['betas']}")
+            raise refusal("betas", list(self.betas), f"must be {ACCEPTED['betas']}")
         if self.nesterov and (self.momentum == 0 or self.optimizer != "sgd"):
             sgd = f"is of sgd, not of {self.optimizer}"
             accepted = "needs a momentum above 0" if self.optimizer == "sgd" else sgd
-            raise _refusal("nesterov", value=True, accepted=accepted)
+            raise refusal("nesterov", value=True, accepted=accepted)
         if (self.data_path is not None) != (self.dataset in _WITH_PATH) or self.data_path == "":
             needs = "needs one" if self.dataset in _WITH_PATH else "has none; npz and folder do"
-            raise _refusal("data_path", self.data_path, f"dataset '{self.dataset}' {needs}")
+            raise refusal("data_path", self.data_path, f"dataset '{self.dataset}' {needs}")
         return self
 
     @model_validator(mode="wrap")  # the last, so that it is around all others
@@ -254,7 +234,7 @@ class Spec(BaseModel):
             return validate(fields)
         except ValidationError as error:
             given = fields if isinstance(fields, Mapping) else {}
-            raise _as_spec_error(error.errors(), given) from None
+            raise as_spec_error(Spec, error.errors(), given) from None
 
     @property
     def model_is_factory(self) -> bool:
@@ -278,7 +258,7 @@ class Spec(BaseModel):
         return parse_split(self.split)[1]
 
     @classmethod
-    def make(cls, fields: Mapping[str, Any]) -> Spec:
+    def make(cls, fields: Mapping[str, Any]) -> Self:
         """Validate fields into a spec.
 
         Raises:
@@ -287,11 +267,11 @@ class Spec(BaseModel):
         return cls.model_validate({str(key): value for key, value in fields.items()})
 
     @classmethod
-    def from_toml(cls, text: str) -> Spec:
+    def from_toml(cls, text: str) -> Self:
         """Read a spec from TOML text."""
         return cls.make(toml_fields(text))
 
-    def replace(self, **changes: Any) -> Spec:
+    def replace(self, **changes: Any) -> Self:
         """Return a spec with some fields changed, validated again."""
         return type(self).make({**self.model_dump(), **changes})
 
@@ -302,6 +282,15 @@ class Spec(BaseModel):
         scalars = {key: value for key, value in fields.items() if not isinstance(value, dict)}
         tables = {key: value for key, value in fields.items() if isinstance(value, dict) and value}
         return tomli_w.dumps({**scalars, **tables})
+
+
+class ResolvedSpec(Spec):
+    """A spec that says how many shards there are, as all that is submitted does.
+
+    `downpour.resolve` makes it of what was asked for, and of the workers that there are.
+    """
+
+    shards: int = Field(ge=1, le=100_000, description="Parts the training set is cut into")
 
 
 def toml_fields(text: str, file: str = "") -> dict[str, Any]:
@@ -327,7 +316,7 @@ def parse_split(text: str) -> tuple[str, float | None]:
         return text, None
     number = re.fullmatch(r"dirichlet\(([0-9.eE+-]+)\)", text)
     if number is None:
-        raise SpecError("split", text, f"must be {_ACCEPTED['split']}")
+        raise SpecError("split", text, f"must be {ACCEPTED['split']}")
     try:
         alpha = float(number[1])
     except ValueError:
@@ -335,79 +324,3 @@ def parse_split(text: str) -> tuple[str, float | None]:
     if not 0 < alpha < 1e9:
         raise SpecError("split", text, "must be dirichlet(ALPHA), ALPHA above 0 and below 1e9")
     return "dirichlet", alpha
-
-
-class _Misfit(ValueError):
-    """Carries a SpecError through pydantic, which lets only ValueError pass."""
-
-    def __init__(self, error: SpecError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-def _refusal(field: str, value: object, accepted: str) -> _Misfit:
-    return _Misfit(SpecError(field, value, accepted))
-
-
-def _as_spec_error(details: Sequence[Any], fields: Mapping[str, Any]) -> SpecError:
-    """Tell of the first misfit in full, and of the others by name."""
-    misfits: dict[str, Any] = {}
-    for detail in details:  # a union reports once for each of its members
-        misfits.setdefault(_field_of(detail), detail)
-    (field, detail), *others = misfits.items()
-    cause = detail.get("ctx", {}).get("error")
-    if isinstance(cause, _Misfit):
-        field, value, accepted = cause.error.args
-    elif detail["type"] == "extra_forbidden":
-        value, accepted = detail["input"], f"no such field; {_nearest(field)}"
-    else:
-        # As it was asked for, not as a validator left it.
-        value = fields.get(field, detail["input"])
-        accepted = f"must be {_accepted(field)}"
-    if others:
-        names = ", ".join(name for name, _ in others[:3]) + (", …" if len(others) > 3 else "")
-        accepted += f" (and {len(others)} more: {names})"
-    return SpecError(field, value, accepted)
-
-
-def _field_of(detail: Mapping[str, Any]) -> str:
-    """Name the field of a misfit; within a table of options, its key as well."""
-    top, *inner = detail["loc"] or ("spec",)
-    return f"{top}.{inner[0]}" if inner and str(top).endswith("_options") else str(top)
-
-
-def _nearest(unknown: str) -> str:
-    known = list(Spec.model_fields)
-    initials = {"".join(word[0] for word in name.split("_")): name for name in known}
-    close = difflib.get_close_matches(unknown, known, n=1)
-    if close or (len(unknown) > 1 and unknown in initials):
-        return f"did you mean {close[0] if close else initials[unknown]}?"
-    return f"the nearest are {_listed(difflib.get_close_matches(unknown, known, cutoff=0), 'and')}"
-
-
-def _accepted(field: str) -> str:
-    """Say what a field accepts, from its type and limits; "optimizer" → "sgd, adam or adamw"."""
-    if "." in field:
-        return "a number, text, true, false, or a list of numbers or of texts"
-    if field in _ACCEPTED:
-        return _ACCEPTED[field]
-    schema = Spec.model_json_schema()["properties"][field]
-    kinds = [kind for kind in schema.get("anyOf", [schema]) if kind["type"] != "null"]
-    return _accepted_by(kinds[0])
-
-
-def _accepted_by(schema: Mapping[str, Any]) -> str:
-    """Put one type of a field's JSON schema into words."""
-    if "const" in schema:
-        return str(schema["const"])
-    if "enum" in schema:
-        return _listed(schema["enum"], "or")
-    if "minLength" in schema:
-        return str(schema["description"])
-    noun = _NOUNS[schema["type"]]
-    said = [f"{words} {schema[limit]}" for limit, words in _LIMITS.items() if limit in schema]
-    return " ".join([noun, " and ".join(said)]).rstrip()
-
-
-def _listed(names: Sequence[str], last: str) -> str:
-    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else names[0]

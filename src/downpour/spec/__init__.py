@@ -1,0 +1,7 @@
+"""What to run: a `Spec`, and a `ResolvedSpec` once it is known how many shards there are."""
+
+from __future__ import annotations
+
+from downpour.spec.spec import Option, ResolvedSpec, Spec, parse_split, toml_fields
+
+__all__ = ["Option", "ResolvedSpec", "Spec", "parse_split", "toml_fields"]

@@ -1,0 +1,116 @@
+"""What is said of a field that does not fit: one line, composed from the field's own limits."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from downpour.errors import SpecError
+
+# What a field accepts, where its type and limits cannot say it.
+ACCEPTED = {
+    "name": "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
+    "split": "random, class, equal or dirichlet(ALPHA)",
+    "betas": "two numbers, each at least 0 and below 1",
+}
+_NOUNS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "text",
+    "object": "a table",
+}
+_LIMITS = {
+    "minimum": "of at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}
+
+
+class Misfit(ValueError):
+    """Carries a SpecError through pydantic, which lets only ValueError pass."""
+
+    def __init__(self, error: SpecError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def refusal(field: str, value: object, accepted: str) -> Misfit:
+    """Refuse a value in a validator."""
+    return Misfit(SpecError(field, value, accepted))
+
+
+def as_spec_error(
+    spec: type[BaseModel], details: Sequence[Any], fields: Mapping[str, Any]
+) -> SpecError:
+    """Tell of the first misfit in full, and of the others by name.
+
+    Args:
+        spec: the model whose fields these are.
+        details: what pydantic says is wrong.
+        fields: what was given.
+    """
+    misfits: dict[str, Any] = {}
+    for detail in details:  # a union reports once for each of its members
+        misfits.setdefault(_field_of(detail), detail)
+    (field, detail), *others = misfits.items()
+    cause = detail.get("ctx", {}).get("error")
+    if isinstance(cause, Misfit):
+        field, value, accepted = cause.error.args
+    elif detail["type"] == "extra_forbidden":
+        value, accepted = detail["input"], f"no such field; {_nearest(spec, field)}"
+    else:
+        # As it was asked for, not as a validator left it.
+        value = fields.get(field, None if detail["type"] == "missing" else detail["input"])
+        accepted = f"must be {_accepted(spec, field)}"
+    if others:
+        names = ", ".join(name for name, _ in others[:3]) + (", …" if len(others) > 3 else "")
+        accepted += f" (and {len(others)} more: {names})"
+    return SpecError(field, value, accepted)
+
+
+def _field_of(detail: Mapping[str, Any]) -> str:
+    """Name the field of a misfit; within a table of options, its key as well."""
+    top, *inner = detail["loc"] or ("spec",)
+    return f"{top}.{inner[0]}" if inner and str(top).endswith("_options") else str(top)
+
+
+def _nearest(spec: type[BaseModel], unknown: str) -> str:
+    known = list(spec.model_fields)
+    initials = {"".join(word[0] for word in name.split("_")): name for name in known}
+    close = difflib.get_close_matches(unknown, known, n=1)
+    if close or (len(unknown) > 1 and unknown in initials):
+        return f"did you mean {close[0] if close else initials[unknown]}?"
+    return f"the nearest are {_listed(difflib.get_close_matches(unknown, known, cutoff=0), 'and')}"
+
+
+def _accepted(spec: type[BaseModel], field: str) -> str:
+    """Say what a field accepts, from its type and limits; "optimizer" → "sgd, adam or adamw"."""
+    if "." in field:
+        return "a number, text, true, false, or a list of numbers or of texts"
+    if field in ACCEPTED:
+        return ACCEPTED[field]
+    schema = spec.model_json_schema()["properties"][field]
+    kinds = [kind for kind in schema.get("anyOf", [schema]) if kind["type"] != "null"]
+    return _accepted_by(kinds[0])
+
+
+def _accepted_by(schema: Mapping[str, Any]) -> str:
+    """Put one type of a field's JSON schema into words."""
+    if "const" in schema:
+        return str(schema["const"])
+    if "enum" in schema:
+        return _listed(schema["enum"], "or")
+    if "minLength" in schema:
+        return str(schema["description"])
+    noun = _NOUNS[schema["type"]]
+    said = [f"{words} {schema[limit]}" for limit, words in _LIMITS.items() if limit in schema]
+    return " ".join([noun, " and ".join(said)]).rstrip()
+
+
+def _listed(names: Sequence[str], last: str) -> str:
+    return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else names[0]

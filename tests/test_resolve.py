@@ -1,0 +1,60 @@
+"""A spec and the workers that there are become what will run, or a line that says why not."""
+
+from __future__ import annotations
+
+import pytest
+
+from downpour.errors import SpecError
+from downpour.resolve import resolve
+from downpour.spec import ResolvedSpec, Spec
+
+
+@pytest.mark.parametrize(
+    ("asked", "workers", "shards"),
+    [
+        (Spec(), 4, 4),
+        (Spec(standbys=1), 4, 3),
+        (Spec(shards=9), 4, 9),
+        (Spec(shards=9), None, 9),
+        (Spec(shards=9, standbys=3), None, 9),
+    ],
+)
+def test_every_worker_but_the_standbys_has_a_shard(
+    asked: Spec, workers: int | None, shards: int
+) -> None:
+    """Unless the spec names a number; nothing else of it changes."""
+    resolved = resolve(asked, workers)
+    assert resolved == ResolvedSpec.make({**asked.model_dump(), "shards": shards})
+
+
+def test_what_is_resolved_stays_as_it_is() -> None:
+    """Whoever resolves it again, with other workers, gets the same."""
+    resolved = resolve(Spec(), 4)
+    assert resolve(resolved, 7) == resolved
+
+
+def test_without_workers_there_is_nothing_to_count() -> None:
+    """Then the spec has to name a number."""
+    with pytest.raises(SpecError, match="no worker is there to count; name a number of shards"):
+        resolve(Spec(), None)
+
+
+def test_a_policy_has_its_say() -> None:
+    """As many standbys as workers would leave nobody to train."""
+    with pytest.raises(SpecError, match="standbys = 4: must be fewer than the workers"):
+        resolve(Spec(standbys=4), 4)
+
+
+def test_an_unresolved_spec_cannot_take_the_place_of_a_resolved_one() -> None:
+    """Without a number of shards there is nothing to cut, so no such value can be made."""
+    with pytest.raises(SpecError, match="shards"):
+        ResolvedSpec.make(Spec().model_dump())
+    with pytest.raises(SpecError, match="shards"):
+        ResolvedSpec(shards=2).replace(shards=None)
+
+
+def test_both_are_written_alike() -> None:
+    """The same fields in the same order, so that files and journals do not tell them apart."""
+    asked = Spec(shards=3, split="class", data_path=None)
+    assert resolve(asked, 2).to_toml() == asked.to_toml()
+    assert [*ResolvedSpec.model_fields] == [*Spec.model_fields]
