@@ -127,7 +127,7 @@ def drive(workers: int, shards: int) -> Timed:
             waiting.extend(answers(command, assigned))
         if timed.events % TICK_EVERY == 0:
             timed.handle(on.Tick(at_seconds=0.0))
-        one = timed.scheduler.experiments.get("one")
+        one = timed.scheduler.state.experiments.get("one")
         if timed.events >= EVENTS and one is not None and one.rounds_done >= 2:
             break
     return timed

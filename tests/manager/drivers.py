@@ -44,7 +44,7 @@ class ForgetsToKeep(Driver):
     """Leaves out what some of the events have led to."""
 
     def _handle(self, item: _Item) -> tuple[Any] | None:
-        if isinstance(item, _Posted) and self._scheduler.events_handled % 7 == 0:
+        if isinstance(item, _Posted) and self._scheduler.state.events_handled % 7 == 0:
             return (self._scheduler.handle(item.event),)
         return super()._handle(item)
 

@@ -63,7 +63,7 @@ def test_after_the_end_events_and_questions_are_refused_instead_of_waiting() -> 
     with pytest.raises(Refused, match="stopping"):
         driver.post(JOINED).result(PATIENCE_SECONDS)
     with pytest.raises(Refused, match="stopping"):
-        driver.ask(lambda core: len(core.workers))
+        driver.ask(lambda core: len(core.state.workers))
 
 
 def test_what_is_foreseen_of_an_event_comes_before_it() -> None:

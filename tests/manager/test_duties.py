@@ -54,7 +54,7 @@ class Storage:
         """Gather, until a defect shows."""
         if self._broken:
             self.complain("it goes on after a defect")
-        if core.events_handled == self._broken_at:
+        if core.state.events_handled == self._broken_at:
             self._broken = True
             raise KeyError("a defect")
         self.gathered.append((event, list(commands)))

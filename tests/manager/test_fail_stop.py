@@ -23,7 +23,7 @@ from downpour.manager.effects import Effects
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import ManagerClient
-from downpour.scheduler import Replay, Scheduler
+from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec
@@ -157,7 +157,7 @@ def at_the_end_of_round_0(method: Callable[..., Any]) -> Callable[..., Any]:
     ("owner", "name"),
     [
         (Effects, "foresee"),
-        (Replay, "handle"),
+        (Scheduler, "handle"),
         (Effects, "keep"),
         pytest.param(Effects, "carry_out", marks=pytest.mark.slow),
     ],

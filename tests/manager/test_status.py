@@ -11,7 +11,7 @@ from downpour.manager.status import status
 from downpour.rpc.messages import Status
 from downpour.scheduler import Scheduler
 from downpour.scheduler import events as on
-from downpour.scheduler.books import Decision
+from downpour.scheduler.state import Decision
 from downpour.spec import ResolvedSpec
 from downpour.values import AttemptId, Forecast, PublishedFile
 
@@ -47,8 +47,8 @@ def foresee(core: Scheduler, *forecasts: Forecast) -> Status:
 
 def test_decisions_say_when_they_were_made(core: Scheduler) -> None:
     """In seconds after the submission; those of other experiments are not shown."""
-    core.decisions.append(Decision(4.5, "one", "epoch 1: shard 0 to bob, too: he is idle"))
-    core.decisions.append(Decision(5.0, "other", "epoch 9: something else"))
+    core.state.decisions.append(Decision(4.5, "one", "epoch 1: shard 0 to bob, too: he is idle"))
+    core.state.decisions.append(Decision(5.0, "other", "epoch 9: something else"))
     told = status(core, Roster(), "", 1).decisions
     assert told == ("2.5 s, epoch 1: shard 0 to bob, too: he is idle",)
 
@@ -69,7 +69,7 @@ def test_what_is_no_number_of_seconds_is_not_sent(core: Scheduler) -> None:
 
 def test_a_workers_slowness_is_that_of_its_last_rounds(core: Scheduler) -> None:
     """The middle one of them; None where it took part in none."""
-    bob = core.workers.get("bob")
+    bob = core.state.workers.get("bob")
     assert bob is not None
     bob.slowness.extend([1.0, 3.0, 9.0])
     shown = {worker.worker: worker.slowness for worker in status(core, Roster(), "", 1).workers}

@@ -9,7 +9,7 @@ import pytest
 from downpour.errors import SharedDirectoryError
 from downpour.node.journal import JournalWriter, Line, Segment, in_order
 from downpour.node.keeping import Keeping
-from downpour.scheduler import Replay
+from downpour.scheduler import Scheduler
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec
 
@@ -56,7 +56,7 @@ class House:
 
     def __init__(self) -> None:
         self.memory = Memory()
-        self.core = Replay()
+        self.core = Scheduler()
         journal = JournalWriter(self.memory, 1)
         self.keeping = Keeping(lambda name: journal if name == "one" else None)
 

@@ -62,7 +62,6 @@ class ByHand:
 
 
 def as_policy(
-    monkeypatch: pytest.MonkeyPatch,
     policy: Policy,
     conditions: Conditions,
     standbys: int = 1,
@@ -70,9 +69,8 @@ def as_policy(
     snapshots: bool = False,
 ) -> Trial:
     """Let a made-up policy do a job, by the name of one that exists."""
-    monkeypatch.setitem(POLICIES, "wait", policy)
     contender = Contender(name="wait", standbys=standbys, snapshots=snapshots)
-    return run_trial(contender, conditions, Settings())
+    return run_trial(contender, conditions, Settings(), policies={"wait": policy})
 
 
 def hand_over(view: RoundView) -> list[Action]:
@@ -137,21 +135,21 @@ def test_waiting_takes_exactly_what_the_slowest_task_of_each_round_took(job: int
 @pytest.mark.parametrize("decide", [copy_late, begin_again])
 @pytest.mark.parametrize("conditions", [OneStraggler(from_share=0.5, rounds=6), None])
 def test_no_policy_of_whole_shards_does_better_than_the_oracle(
-    monkeypatch: pytest.MonkeyPatch, decide: object, conditions: Conditions | None
+    decide: object, conditions: Conditions | None
 ) -> None:
     """It knows everything, and gives each shard to whoever is done with it first."""
     policy = Policy(decide=decide, watches=True)  # type: ignore[arg-type]
-    trial = as_policy(monkeypatch, policy, conditions or trace(18, rounds=6))
+    trial = as_policy(policy, conditions or trace(18, rounds=6))
     for one, found in zip(trial.rounds, trial.references, strict=True):
         assert one.seconds >= found.whole_shards - 1e-6
         assert found.divided <= found.whole_shards <= found.best_hosts <= found.wait
     assert trial.extra_work > 0.0
 
 
-def test_handing_over_costs_what_a_move_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handing_over_costs_what_a_move_costs() -> None:
     """A slow host's shard goes to the standby where it stands; nothing is trained twice."""
     conditions = ByHand(10.0, 10.0, 40.0, 10.0, standbys=1, rounds=1)
-    trial = as_policy(monkeypatch, Policy(decide=hand_over, watches=True), conditions)
+    trial = as_policy(Policy(decide=hand_over, watches=True), conditions)
     (one,) = trial.rounds
     assert one.moves == 1
     # Seen between the fifth and the seventh second, and gone on with from there, at a tenth a
@@ -162,29 +160,27 @@ def test_handing_over_costs_what_a_move_costs(monkeypatch: pytest.MonkeyPatch) -
     assert 0.8 < trial.mitigation < 0.9
 
 
-def test_copies_and_what_is_dropped_are_extra_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_and_what_is_dropped_are_extra_work() -> None:
     """A copy that wins leaves the other's time; a closed round what was not counted."""
     conditions = ByHand(10.0, 10.0, 40.0, 10.0, standbys=1, rounds=1)
-    trial = as_policy(monkeypatch, Policy(decide=copy_late, watches=True), conditions)
+    trial = as_policy(Policy(decide=copy_late, watches=True), conditions)
     (one,) = trial.rounds
     assert 22.0 <= one.seconds <= 23.5
     assert one.busy_seconds - one.useful_seconds == pytest.approx(one.seconds, abs=0.2)
     assert one.lost == 0.0
     assert one.snapshots == 0
-    trial = as_policy(monkeypatch, Policy(decide=close_early, watches=True), conditions, 0)
+    trial = as_policy(Policy(decide=close_early, watches=True), conditions, 0)
     (one,) = trial.rounds
     assert (one.seconds, one.lost) == pytest.approx((10.0, 1 / 3))
     assert one.busy_seconds - one.useful_seconds == pytest.approx(10.0, abs=0.2)
 
 
-def test_whoever_goes_on_from_a_snapshot_saves_what_it_holds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_whoever_goes_on_from_a_snapshot_saves_what_it_holds() -> None:
     """The copy begins after a quarter; what its first owner did until then was not in vain."""
     conditions = ByHand(10.0, 10.0, 40.0, 10.0, standbys=1, rounds=1)
     policy = Policy(decide=copy_late, watches=True)
-    (afresh,) = as_policy(monkeypatch, policy, conditions).rounds
-    (one,) = as_policy(monkeypatch, policy, conditions, snapshots=True).rounds
+    (afresh,) = as_policy(policy, conditions).rounds
+    (one,) = as_policy(policy, conditions, snapshots=True).rounds
     assert afresh.seconds - 2.8 < one.seconds < afresh.seconds - 2.2
     assert one.snapshots > 0
     assert one.busy_seconds - one.useful_seconds < afresh.seconds - 10.0
@@ -235,7 +231,7 @@ def test_whoever_can_be_compared_is_listed_once() -> None:
         assert len(trial.rounds) == 2
 
 
-def test_forecasts_reach_a_policy_that_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forecasts_reach_a_policy_that_watches() -> None:
     """They come of what the simulated workers' heartbeats tell, with a predictor for each run."""
     seen: list[tuple[int, bool, bool]] = []
 
@@ -244,21 +240,18 @@ def test_forecasts_reach_a_policy_that_watches(monkeypatch: pytest.MonkeyPatch) 
         seen.append((view.round, bool(view.paces), foreseen))
         return [*pair(view)]
 
-    monkeypatch.setitem(POLICIES, "wait", Policy(decide=look, watches=True))
+    policies = {"wait": Policy(decide=look, watches=True)}
     trained = Trained(lstm={}, ridge={}, traces="")
     assert "ewma" in MODELS
-    run_trial(
-        WAIT, OneStraggler(from_share=0.0, rounds=2), Settings(), lambda: make("ewma", trained)
-    )
+    job = OneStraggler(from_share=0.0, rounds=2)
+    run_trial(WAIT, job, Settings(), lambda: make("ewma", trained), policies=policies)
     later = [told for told in seen if told[0] == 1]
     assert all(paces for _, paces, _ in later)
     assert any(foreseen for _, _, foreseen in later)
 
 
-def test_a_policy_that_leaves_everything_undone_is_found_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_policy_that_leaves_everything_undone_is_found_out() -> None:
     """Rather than waited for."""
     policy = Policy(decide=lambda _: [], watches=True)
     with pytest.raises(AssertionError, match="comes to no end"):
-        as_policy(monkeypatch, policy, ByHand(1.0, 1.0, rounds=1), standbys=0)
+        as_policy(policy, ByHand(1.0, 1.0, rounds=1), standbys=0)

@@ -56,12 +56,12 @@ class Oracle:
 class Story:
     """A scheduler with two workers, followed by a forecaster."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, watches: bool = True) -> None:
+    def __init__(self, *, watches: bool = True) -> None:
         plain = POLICIES["wait"]
-        monkeypatch.setitem(POLICIES, "wait", Policy(decide=plain.decide, watches=watches))
+        policy = Policy(decide=plain.decide, watches=watches)
         self.oracle = Oracle()
         self.forecaster = Forecaster(self.oracle)
-        self.core = Scheduler()
+        self.core = Scheduler(policies={**POLICIES, "wait": policy})
         self.happen(on.WorkerJoined(at_seconds=0.0, worker="ada"))
         self.happen(on.WorkerJoined(at_seconds=0.0, worker="bob"))
         spec = ResolvedSpec(shards=2, epochs=2, policy="wait")
@@ -106,9 +106,9 @@ def attempt(worker: str) -> AttemptId:
 
 
 @pytest.fixture
-def story(monkeypatch: pytest.MonkeyPatch) -> Story:
+def story() -> Story:
     """Return one whose policy watches."""
-    return Story(monkeypatch)
+    return Story()
 
 
 def test_paces_are_seconds_a_sample_and_remainders_run_from_the_last_report(story: Story) -> None:
@@ -120,7 +120,7 @@ def test_paces_are_seconds_a_sample_and_remainders_run_from_the_last_report(stor
     assert dict(found.remaining)[attempt("ada")] == Forecast(q10=3.0, q50=8.0, q90=18.0, q98=28.0)
     assert dict(found.remaining)[attempt("bob")].q50 == 10.0
     story.core.handle(found)
-    ada = story.core.workers.get("ada")
+    ada = story.core.state.workers.get("ada")
     assert ada is not None
     assert ada.remaining == dict(found.remaining)[attempt("ada")]
 
@@ -177,9 +177,9 @@ def test_it_forecasts_once_a_second_and_when_a_round_is_over(story: Story) -> No
     assert story.forecaster.forecasts(20.3) is not None
 
 
-def test_nobody_who_wants_to_know_nothing_is_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_who_wants_to_know_nothing_is_forecast() -> None:
     """`wait` does not look."""
-    story = Story(monkeypatch, watches=False)
+    story = Story(watches=False)
     story.beat(11.0)
     assert story.forecaster.forecasts(12.0) is None
 

@@ -10,7 +10,7 @@ import pytest
 
 from downpour.node.journal import Line
 from downpour.runtime.recovery import belongs_elsewhere, next_order, replay
-from downpour.scheduler import Entry, Replay, durable
+from downpour.scheduler import Entry, Scheduler, durable
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec
@@ -38,9 +38,9 @@ def prepared(name: str) -> on.Prepared:
     )
 
 
-def states(core: Replay) -> dict[str, str]:
+def states(core: Scheduler) -> dict[str, str]:
     """Return what each experiment has come to, in order."""
-    return {name: one.life.state for name, one in core.experiments.items()}
+    return {name: one.life.state for name, one in core.state.experiments.items()}
 
 
 def test_experiments_are_taken_up_in_the_order_of_submission() -> None:
@@ -51,22 +51,22 @@ def test_experiments_are_taken_up_in_the_order_of_submission() -> None:
         "b": [line(1, 4, submitted("b"))],
         "z": [line(1, 1, submitted("z")), line(2, 3, over)],
     }
-    core = Replay()
+    core = Scheduler()
     assert replay(core, stories) == {}
     assert list(states(core).items()) == [
         ("z", "cancelled"),
         ("a", "running"),
         ("b", "waiting"),
     ]
-    assert core.active is core.experiments["a"]
-    assert core.now_seconds == 5
+    assert core.state.active is core.state.experiments["a"]
+    assert core.state.now_seconds == 5
     assert next_order(stories) == 6
     assert next_order({}) == 1
 
 
 def test_where_none_has_begun_the_first_has_its_turn() -> None:
     """By submission, not by name."""
-    core = Replay()
+    core = Scheduler()
     replay(core, {"a": [line(1, 2, submitted("a"))], "b": [line(1, 1, submitted("b"))]})
     assert list(states(core).items()) == [("b", "preparing"), ("a", "waiting")]
 
@@ -85,12 +85,12 @@ def test_where_none_has_begun_the_first_has_its_turn() -> None:
 def test_a_story_that_cannot_be_told_touches_no_other(story: list[Line], reason: str) -> None:
     """It is left out, by name, and the core is as if it had never been."""
     good = [line(1, 2, submitted("good")), line(2, 4, prepared("good"))]
-    core, alone = Replay(), Replay()
+    core, alone = Scheduler(), Scheduler()
     left_out = replay(core, {"bad": story, "good": good})
     assert list(left_out) == ["bad"]
     assert re.search(reason, left_out["bad"])
     assert replay(alone, {"good": good}) == {}
-    assert durable(core) == durable(alone)
+    assert durable(core.state) == durable(alone.state)
 
 
 def test_of_two_that_have_begun_the_one_goes_on_that_went_on_last() -> None:
@@ -99,7 +99,7 @@ def test_of_two_that_have_begun_the_one_goes_on_that_went_on_last() -> None:
         "mended": [line(1, 1, submitted("mended")), line(2, 2, prepared("mended"))],
         "later": [line(1, 3, submitted("later")), line(2, 4, prepared("later"))],
     }
-    core = Replay()
+    core = Scheduler()
     left_out = replay(core, stories)
     assert states(core) == {"later": "running"}
     assert left_out == {

@@ -1,4 +1,4 @@
-"""A judge of the scheduler, who knows events and commands and not the core's books."""
+"""A judge of the scheduler, who knows events and commands and not the core's state."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Judge:
         """Take in what came out of an event; raises AssertionError where that was wrong."""
         self._see_event(event)
         for command in commands:
-            assert command.cause == scheduler.events_handled
+            assert command.cause == scheduler.state.events_handled
             self._in_time(command)
             self._see_command(scheduler, event, command)
-        registered = {worker.name for worker in scheduler.workers if not worker.is_awaited}
+        registered = {worker.name for worker in scheduler.state.workers if not worker.is_awaited}
         assert self.here == registered, "who is gone is dismissed, once"
-        assert set(scheduler.workers.names) - registered <= self.awaited
+        assert set(scheduler.state.workers.names) - registered <= self.awaited
         if isinstance(event, on.WorkerLeft | on.WorkerLost):
             assert event.worker not in self.here, "who says goodbye is gone"
 
@@ -177,7 +177,7 @@ class Judge:
         self.concluded[name] = command
 
     def _discard(self, scheduler: Scheduler, command: do.Discard) -> None:
-        experiment = scheduler.experiments[command.experiment]
+        experiment = scheduler.state.experiments[command.experiment]
         current = experiment.round
         updates = current.updates() if current else ()
         needed = {file.name for file in experiment.models}
@@ -193,7 +193,7 @@ class Judge:
 
     def see_a_restart(self, scheduler: Scheduler) -> None:
         """Forget what a manager that died had asked for; what it had kept must stand."""
-        self.here, self.awaited = set(), set(scheduler.workers.names)
+        self.here, self.awaited = set(), set(scheduler.state.workers.names)
         self.measuring.clear()
         self.asked_for = {name: self.asked_for[name] for name in self.results}
 
@@ -201,7 +201,7 @@ class Judge:
         """Say whether all is as it should be when nothing is left to do."""
         assert set(self.concluded) == set(self.specs), "every experiment ends"
         assert self.reported <= self.discarded, "every update's file is removed in the end"
-        for name, experiment in scheduler.experiments.items():
+        for name, experiment in scheduler.state.experiments.items():
             ending, spec = self.concluded[name], experiment.spec
             assert experiment.life.state == ending.ending
             if ending.ending is ExperimentState.FINISHED:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.scheduler import Replay, entries
+from downpour.scheduler import Scheduler, entries
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
@@ -24,8 +24,8 @@ class Restarted:
 
     def __init__(self, make: Make) -> None:
         self.make = make
-        first = Replay()
-        self.core = Replay()
+        first = Scheduler()
+        self.core = Scheduler()
         spec = make.spec(shards=7, epochs=1, retries=0, evaluate_every=0)
         model = make.file("m0")
         events: list[on.Event] = [
@@ -45,7 +45,7 @@ class Restarted:
         commands: list[do.Command] = []
         for event in events:
             commands += self.core.handle(event)
-            check_invariants(self.core)
+            check_invariants(self.core.state)
         return commands
 
     def prepared(self) -> list[do.Command]:
@@ -86,7 +86,7 @@ def test_a_worker_that_has_not_registered_is_asked_for_nothing(restarted: Restar
         at_seconds=1.0, worker="w0", attempt=restarted.attempt("w0"), update=update
     )
     assert not any(isinstance(c, do.Assign) for c in restarted.happen(found))
-    assert not restarted.core.workers.any_idle
+    assert not restarted.core.state.workers.any_idle
 
 
 def test_a_heartbeat_alone_is_no_registration(restarted: Restarted) -> None:
@@ -146,7 +146,7 @@ def test_who_is_silent_after_a_restart_loses_what_it_held_and_that_costs_no_retr
     assert {c.failure for c in given_up} <= BLAMELESS
     [asked] = restarted.happen(on.WorkerJoined(at_seconds=12.0, worker="new"))
     assert isinstance(asked, do.Assign)
-    assert restarted.core.experiments["e"].life.state == "running"
+    assert restarted.core.state.experiments["e"].life.state == "running"
 
 
 def test_a_worker_whose_registration_is_refused_does_not_hold_its_shard_for_ever(
@@ -185,5 +185,5 @@ def test_who_comes_and_goes_is_told_to_whoever_watches(restarted: Restarted) -> 
         if isinstance(command, do.Dismiss)
     ]
     assert gone.lost
-    said = [decision.said for decision in restarted.core.decisions]
+    said = [decision.said for decision in restarted.core.state.decisions]
     assert said[-2:] == ["new joined", "new is lost: called in vain"]

@@ -46,7 +46,7 @@ def test_shards_that_nobody_asked_for_end_the_experiment(make: Make) -> None:
         )
     )
     assert [type(command) for command in commands] == [do.Conclude]
-    assert scheduler.experiments["one"].reason.endswith("cut into 1 shards instead of 2")
+    assert scheduler.state.experiments["one"].reason.endswith("cut into 1 shards instead of 2")
 
 
 def test_a_heartbeat_tells_how_far_an_attempt_is(make: Make) -> None:
@@ -58,7 +58,7 @@ def test_a_heartbeat_tells_how_far_an_attempt_is(make: Make) -> None:
             at_seconds=3.0, worker="ann", running=(progress,), system=make.system()
         )
     )
-    ann = scheduler.workers.get("ann")
+    ann = scheduler.state.workers.get("ann")
     assert ann is not None
     assert (ann.progress, ann.system, ann.seen_at_seconds) == (progress, make.system(), 3.0)
     scheduler.handle(
@@ -89,7 +89,7 @@ def test_time_does_not_run_backwards(make: Make) -> None:
     )
     accepted = commands[0]
     assert isinstance(accepted, do.Accept)
-    assert (accepted.completion_seconds, scheduler.now_seconds) == (0.0, 2.0)
+    assert (accepted.completion_seconds, scheduler.state.now_seconds) == (0.0, 2.0)
 
 
 def test_patience_is_an_option(make: Make) -> None:
@@ -98,7 +98,7 @@ def test_patience_is_an_option(make: Make) -> None:
     assert scheduler.handle(on.Tick(at_seconds=100.0)) == []
     commands = scheduler.handle(on.Tick(at_seconds=101.0))
     assert [type(command) for command in commands] == [do.Dismiss, do.GiveUp, do.Conclude]
-    assert scheduler.experiments["one"].reason == (
+    assert scheduler.state.experiments["one"].reason == (
         "shard 0 of round 1 failed once (on ann), last: no heartbeat for 101 s"
     )
 
@@ -106,4 +106,4 @@ def test_patience_is_an_option(make: Make) -> None:
 def test_each_command_names_its_cause(make: Make) -> None:
     """Events are counted from 1; whatever follows from one carries its number."""
     scheduler, assigned = begin(make)
-    assert assigned.cause == scheduler.events_handled == 3
+    assert assigned.cause == scheduler.state.events_handled == 3

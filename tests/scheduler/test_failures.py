@@ -44,7 +44,7 @@ class Stage:
                 self.assigned.append(command)
             elif isinstance(command, do.Conclude):
                 self.ended.append(command)
-        check_invariants(self.core)
+        check_invariants(self.core.state)
 
     def fail(self, failure: FailureKind, reason: str, at_seconds: float = 0.0) -> None:
         """Let the last attempt fail."""
@@ -146,5 +146,5 @@ def test_a_late_update_of_a_shard_that_waits_counts(make: Make) -> None:
     stage.fail(FailureKind.STORE, "Input/output error")
     update = make.update("u")
     stage.happen(on.UpdatePublished(at_seconds=0.1, worker="w1", attempt=first, update=update))
-    assert stage.core.experiments["e"].round is not None
-    assert stage.core.experiments["e"].round.complete
+    assert stage.core.state.experiments["e"].round is not None
+    assert stage.core.state.experiments["e"].round.complete

@@ -2,7 +2,7 @@
 
 Hypothesis plays the surroundings: workers that come, go, fall silent, answer late, twice or with
 nonsense, and effects that fail. A judge who knows the events and the commands, and not the core's
-books, says whether what came out was right.
+state, says whether what came out was right.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from downpour.scheduler import Checkpoint, Replay, checkpoint, durable, entries, experiment_of
+from downpour.scheduler import Checkpoint, Scheduler, checkpoint, durable, entries, experiment_of
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.scheduler.core import Scheduler
 from downpour.scheduler.invariants import check_invariants
 from downpour.values import AttemptId, FailureKind
 from tests.scheduler.judge import Judge
@@ -47,8 +46,8 @@ class Surroundings(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Replay()
-        self.replica = Replay()
+        self.scheduler = Scheduler()
+        self.replica = Scheduler()
         self.judge = Judge()
         self.restarts = 0
         self.now_seconds = 0.0
@@ -125,9 +124,9 @@ class Surroundings(RuleBasedStateMachine):
         if seldom > 0:
             return
         self.restarts += 1
-        before = durable(self.scheduler)
+        before = durable(self.scheduler.state)
         self.scheduler, self.effects = self._each_by_itself(), []
-        assert durable(self.scheduler) == before
+        assert durable(self.scheduler.state) == before
         commands = self.scheduler.resume()
         self.judge.see_a_restart(self.scheduler)
         self.effects += [c for c in commands if isinstance(c, Effect)]
@@ -137,10 +136,10 @@ class Surroundings(RuleBasedStateMachine):
     @rule(worker=st.sampled_from(WORKERS))
     def return_busy(self, worker: str) -> None:
         """A worker registers anew and says what it is doing still."""
-        known = self.scheduler.workers.get(worker)
+        known = self.scheduler.state.workers.get(worker)
         running = known.running if known else None
         self._happen(on.WorkerJoined, worker=worker, running=running)
-        known = self.scheduler.workers.get(worker)
+        known = self.scheduler.state.workers.get(worker)
         assert known is not None
         assert known.running == running or running is None, "it goes on with that"
 
@@ -176,10 +175,10 @@ class Surroundings(RuleBasedStateMachine):
     def return_astray(self, data: st.DataObject, worker: str) -> None:
         """A worker registers that is at something which is not, or no longer, its own."""
         attempt = data.draw(st.sampled_from(list(self.judge.assigned)[-6:]))
-        former = self.scheduler.workers.get(worker)
+        former = self.scheduler.state.workers.get(worker)
         held = former.running if former is not None and former.is_awaited else None
         self._happen(on.WorkerJoined, worker=worker, running=attempt)
-        known = self.scheduler.workers.get(worker)
+        known = self.scheduler.state.workers.get(worker)
         assert known is not None
         assert known.running in {held, attempt}, "it gets nothing else before that has ended"
 
@@ -191,11 +190,11 @@ class Surroundings(RuleBasedStateMachine):
 
     # What happens to attempts
 
-    @precondition(lambda self: any(w.running for w in self.scheduler.workers))
+    @precondition(lambda self: any(w.running for w in self.scheduler.state.workers))
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
         """A worker publishes what it was asked for."""
-        busy = [(w.name, w.running) for w in self.scheduler.workers if w.running is not None]
+        busy = [(w.name, w.running) for w in self.scheduler.state.workers if w.running is not None]
         self._publish(*data.draw(st.sampled_from(busy)))
 
     @precondition(lambda self: self.judge.assigned)
@@ -264,14 +263,14 @@ class Surroundings(RuleBasedStateMachine):
     # What must hold
 
     @invariant()
-    def the_books_agree(self) -> None:
+    def the_states_agree(self) -> None:
         """After each event everything is as the invariants say."""
-        check_invariants(self.scheduler)
+        check_invariants(self.scheduler.state)
 
     @invariant()
     def what_was_kept_is_enough(self) -> None:
-        """Who takes in only what must survive comes to the same books."""
-        assert durable(self.replica) == durable(self.scheduler)
+        """Who takes in only what must survive comes to the same state."""
+        assert durable(self.replica.state) == durable(self.scheduler.state)
 
     def teardown(self) -> None:
         """Once the faults stop, every experiment ends; and the same events end it the same way."""
@@ -286,7 +285,7 @@ class Surroundings(RuleBasedStateMachine):
 
     def _step_on(self) -> bool:
         """Let one thing happen that should; says whether there was one."""
-        busy = [(w.name, w.running) for w in self.scheduler.workers if w.running is not None]
+        busy = [(w.name, w.running) for w in self.scheduler.state.workers if w.running is not None]
         if self.effects:
             self._done(self.effects.pop(0))
         elif busy and busy[0][1] is not None:
@@ -297,16 +296,16 @@ class Surroundings(RuleBasedStateMachine):
             self._happen(on.Tick)
         else:
             return False
-        check_invariants(self.scheduler)
+        check_invariants(self.scheduler.state)
         return True
 
     def _any_waits(self) -> bool:
         """Whether a shard waits for the shared directory to work again."""
-        current = self.scheduler.active.round if self.scheduler.active else None
+        current = self.scheduler.state.active.round if self.scheduler.state.active else None
         return current is not None and bool(current.waiting)
 
     def _beat(self, worker: str, *, mentions: bool, step: int, saved: int | None) -> None:
-        known = self.scheduler.workers.get(worker)
+        known = self.scheduler.state.workers.get(worker)
         held = known.running if known and mentions else None
         # A file has one name: of this worker's life, this attempt and this step.
         name = f"{held}-{worker}-{len(self.history)}-s{saved}" if saved and held else None
@@ -339,15 +338,15 @@ class Surroundings(RuleBasedStateMachine):
             measure = self.make.evaluation(accuracy=effect.round)
             self._happen(on.Evaluated, experiment=name, round=effect.round, evaluation=measure)
 
-    def _each_by_itself(self) -> Replay:
+    def _each_by_itself(self) -> Scheduler:
         """Return a core that has taken in what was kept, each experiment's story alone."""
-        alone = {name: Replay() for name in self.scheduler.experiments}
+        alone = {name: Scheduler() for name in self.scheduler.state.experiments}
         for at_seconds, entry in self.kept:
             if experiment_of(entry) in alone:  # not of one that never was
                 alone[experiment_of(entry)].replay(at_seconds, entry)
-        together = Replay()
-        found = [core.experiments[name] for name, core in alone.items()]
-        together.take_in(found, max(core.now_seconds for core in alone.values()))
+        together = Scheduler()
+        found = [core.state.experiments[name] for name, core in alone.items()]
+        together.take_in(found, max(core.state.now_seconds for core in alone.values()))
         return together
 
     def _begin_anew(self, anew: Checkpoint) -> None:
@@ -359,7 +358,7 @@ class Surroundings(RuleBasedStateMachine):
             if isinstance(entry, heads) or experiment_of(entry) != anew.experiment
         ]
         self.kept.append((self.now_seconds, anew))
-        self.replica = Replay()
+        self.replica = Scheduler()
         for at_seconds, entry in self.kept:
             self.replica.replay(at_seconds, entry)
 
@@ -367,7 +366,7 @@ class Surroundings(RuleBasedStateMachine):
         event = kind(at_seconds=self.now_seconds, **facts)
         commands = self.scheduler.handle(event)
         self.history.append((event, list(commands)))
-        anew = checkpoint(self.scheduler, event, commands)
+        anew = checkpoint(self.scheduler.state, event, commands)
         for entry in entries(event, commands):
             if entry is event and anew is not None and len(self.history) % 2:
                 self._begin_anew(anew)

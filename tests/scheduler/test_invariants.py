@@ -1,4 +1,4 @@
-"""The invariants notice books that do not agree; each test falsifies one and is told so."""
+"""The invariants notice a state that contradicts itself; each test falsifies one and is told so."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ def scheduler(make: Make) -> Scheduler:
             model=make.file("m0"),
         )
     )
-    check_invariants(scheduler)
+    check_invariants(scheduler.state)
     return scheduler
 
 
 def one(scheduler: Scheduler) -> tuple[Experiment, Round]:
     """Return the active experiment and its round."""
-    assert scheduler.active is not None
-    assert scheduler.active.round is not None
-    return scheduler.active, scheduler.active.round
+    assert scheduler.state.active is not None
+    assert scheduler.state.active.round is not None
+    return scheduler.state.active, scheduler.state.active.round
 
 
 def two_on_one_task(scheduler: Scheduler) -> None:
     """Make bob believe that he has ann's task."""
-    ann, bob = scheduler.workers
+    ann, bob = scheduler.state.workers
     bob.running = ann.running
 
 
 def nobody_active(scheduler: Scheduler) -> None:
     """Forget which experiment is active."""
-    scheduler.active = None
+    scheduler.state.active = None
 
 
 def wrong_count(scheduler: Scheduler) -> None:
@@ -70,7 +70,7 @@ def lost_shard(scheduler: Scheduler) -> None:
 
 def idle_and_busy(scheduler: Scheduler) -> None:
     """List a busy worker among the idle."""
-    scheduler.workers._idle["ann"] = None
+    scheduler.state.workers._idle["ann"] = None
 
 
 def early_aggregation(scheduler: Scheduler) -> None:
@@ -80,7 +80,7 @@ def early_aggregation(scheduler: Scheduler) -> None:
 
 def forgotten_worker(scheduler: Scheduler) -> None:
     """Let a worker vanish from under its task."""
-    scheduler.workers.remove("bob")
+    scheduler.state.workers.remove("bob")
 
 
 def too_many_failures(scheduler: Scheduler) -> None:
@@ -91,8 +91,8 @@ def too_many_failures(scheduler: Scheduler) -> None:
 def standstill(scheduler: Scheduler) -> None:
     """Let an experiment run without a round."""
     experiment, _ = one(scheduler)
-    for worker in list(scheduler.workers):
-        scheduler.workers.remove(worker.name)
+    for worker in list(scheduler.state.workers):
+        scheduler.state.workers.remove(worker.name)
     experiment.round = None
 
 
@@ -143,4 +143,4 @@ def test_what_is_wrong_is_named(
     """A falsified book is found, and the sentence says which."""
     falsify(scheduler)
     with pytest.raises(AssertionError, match=sentence):
-        check_invariants(scheduler)
+        check_invariants(scheduler.state)

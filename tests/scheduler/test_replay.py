@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.scheduler import Replay, durable, entries
+from downpour.scheduler import Scheduler, durable, entries
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 
@@ -19,7 +19,7 @@ class Kept:
     """A core and what must be kept of it."""
 
     def __init__(self) -> None:
-        self.core = Replay()
+        self.core = Scheduler()
         self.entries: list[Entry] = []
 
     def happen(self, *events: on.Event) -> None:
@@ -27,9 +27,9 @@ class Kept:
         for event in events:
             self.entries += entries(event, self.core.handle(event))
 
-    def replayed(self, count: int) -> Replay:
+    def replayed(self, count: int) -> Scheduler:
         """Return a core that has taken in only so many of the entries."""
-        core = Replay()
+        core = Scheduler()
         for entry in self.entries[:count]:
             core.replay(0.0, entry)
         return core
@@ -54,9 +54,9 @@ def test_a_shard_that_failed_too_often_has_failed_without_the_conclusion(kept: K
     """With the same reason, and the next experiment has its turn."""
     kept.happen(on.WorkerLost(at_seconds=1.0, worker="ann", reason="silent"))
     assert [type(entry) for entry in kept.entries[-2:]] == [do.GiveUp, do.Conclude]
-    assert durable(kept.core)[0].state == "failed"
-    assert durable(kept.replayed(-1)) == durable(kept.core)
-    assert durable(kept.replayed(len(kept.entries))) == durable(kept.core)
+    assert durable(kept.core.state)[0].state == "failed"
+    assert durable(kept.replayed(-1).state) == durable(kept.core.state)
+    assert durable(kept.replayed(len(kept.entries)).state) == durable(kept.core.state)
 
 
 def test_an_experiment_whose_result_is_there_is_finished_without_the_conclusion(
@@ -70,7 +70,7 @@ def test_an_experiment_whose_result_is_there_is_finished_without_the_conclusion(
         on.ModelPublished(at_seconds=3.0, experiment="e", model=make.file("model")),
     )
     assert [type(entry) for entry in kept.entries[-2:]] == [on.ModelPublished, do.Conclude]
-    assert durable(kept.replayed(-1)) == durable(kept.core)
+    assert durable(kept.replayed(-1).state) == durable(kept.core.state)
 
 
 def test_what_an_experiment_began_with_is_asked_for_again(kept: Kept, make: Make) -> None:
@@ -88,5 +88,5 @@ def test_what_an_experiment_began_with_is_asked_for_again(kept: Kept, make: Make
         model=make.file("m0"),
     )
     core.handle(other)
-    assert core.experiments["e"].life.state == "failed"
-    assert "not the one that this experiment began with" in core.experiments["e"].reason
+    assert core.state.experiments["e"].life.state == "failed"
+    assert "not the one that this experiment began with" in core.state.experiments["e"].reason

@@ -1,4 +1,4 @@
-"""The books of a round."""
+"""The state of a round."""
 
 from __future__ import annotations
 

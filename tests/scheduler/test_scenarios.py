@@ -228,7 +228,7 @@ def replay(story: str, make: Make) -> Iterator[str]:
         if line and not line.startswith("#"):
             for command in scheduler.handle(reader.read(line)):
                 yield f"    {tell(command)}"
-            check_invariants(scheduler)
+            check_invariants(scheduler.state)
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""The books of the living workers."""
+"""The state of the living workers."""
 
 from __future__ import annotations
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
 
 from downpour.errors import SharedDirectoryError
 from downpour.node.journal import in_order
-from downpour.scheduler import Entry, Replay, SchedulerOptions
+from downpour.scheduler import Entry, Scheduler, SchedulerOptions, dispatch, liveness
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.scheduler.attendance import Attendance
-from downpour.scheduler.directing import Directing
-from downpour.scheduler.rounds import Rounds
-from downpour.scheduler.workers import Worker
+from downpour.scheduler.commands import Command
+from downpour.scheduler.state import SchedulerState
 from downpour.simulator.effects import Done, Effects
 from downpour.simulator.manager import Manager
 from downpour.simulator.site import Site, Stories
-from downpour.values import AttemptId, FailureKind
+from downpour.stragglers import POLICIES, Policy
+from downpour.values import FailureKind
 
 
 class ActsBeforeItKeeps(Manager):
@@ -59,16 +61,60 @@ class NeverResigns(Manager):
         return True
 
 
-class _TakesASecondUpdate(Replay):
+class _Asking(SchedulerState):
+    """A state that asks for something else than it was told to."""
+
+    def do(self, command: Command) -> None:
+        """Ask for what `instead` makes of it, if for anything."""
+        other = self.instead(command)
+        if other is not None:
+            super().do(other)
+
+    def instead(self, command: Command) -> Command | None:
+        """Return what is asked for."""
+        return command
+
+
+class _AsksOtherwise(Scheduler):
+    """Its state is of a kind of its own."""
+
+    kind: type[SchedulerState] = SchedulerState
+
+    def __init__(
+        self,
+        options: SchedulerOptions | None = None,
+        *,
+        policies: Mapping[str, Policy] = POLICIES,
+    ) -> None:
+        super().__init__(options, policies=policies)
+        self.state = self.kind(options, policies)
+
+
+class _DoesOtherwise(Scheduler):
+    """One function is replaced in it; other schedulers of the same world keep theirs."""
+
+    module: ModuleType
+    name: str
+
+    def instead(self, *args: Any, **options: Any) -> Any:
+        """Do this."""
+
+    def handle(self, event: on.Event) -> list[do.Command]:
+        """Handle an event with that function."""
+        with patch.object(self.module, self.name, self.instead):
+            return super().handle(event)
+
+
+class _TakesASecondUpdate(Scheduler):
     def handle(self, event: on.Event) -> list[do.Command]:
         before = None
         if isinstance(event, on.UpdatePublished):
-            found = self.find(event.attempt)
+            found = self.state.find(event.attempt)
             before = found.task.update if found else None
         commands = super().handle(event)
         if isinstance(event, on.UpdatePublished) and before is not None:
             accept = do.Accept(
-                cause=self.cause,
+                cause=self.state.cause,
                 worker=event.worker,
                 attempt=event.attempt,
                 update=event.update,
@@ -78,67 +124,72 @@ class _TakesASecondUpdate(Replay):
         return commands
 
 
-class _FoldsInAnotherOrder(Replay):
-    def do(self, command: do.Command) -> None:
+class _Reversing(_Asking):
+    def instead(self, command: Command) -> Command:
         if isinstance(command, do.Aggregate):
-            command = replace(command, updates=tuple(reversed(command.updates)))
-        super().do(command)
+            return replace(command, updates=tuple(reversed(command.updates)))
+        return command
 
 
-class _TrainsFromAnOldModel(Replay):
-    def do(self, command: do.Command) -> None:
+class _FoldsInAnotherOrder(_AsksOtherwise):
+    kind = _Reversing
+
+
+class _Outdated(_Asking):
+    def instead(self, command: Command) -> Command:
         if isinstance(command, do.Assign):
             models = self.experiments[command.attempt.experiment].models
-            command = replace(command, model=models[0])
-        super().do(command)
+            return replace(command, model=models[0])
+        return command
 
 
-class _NeverPublishes(Replay):
-    def do(self, command: do.Command) -> None:
-        if not isinstance(command, do.Publish):
-            super().do(command)
+class _TrainsFromAnOldModel(_AsksOtherwise):
+    kind = _Outdated
 
 
-class _Forgetful(Attendance):
-    def gone(self, name: str, failure: FailureKind, reason: str, *, lost: bool) -> None:
+class _Unpublished(_Asking):
+    def instead(self, command: Command) -> Command | None:
+        return None if isinstance(command, do.Publish) else command
+
+
+class _NeverPublishes(_AsksOtherwise):
+    kind = _Unpublished
+
+
+class _ForgetsTheBusy(_DoesOtherwise):
+    module, name = liveness, "gone"
+
+    def instead(
+        self, state: SchedulerState, name: str, failure: FailureKind, reason: str, *, lost: bool
+    ) -> None:
         del failure, lost
-        if self._books.workers.remove(name) is not None:
-            self._books.do(do.Dismiss(cause=self._books.cause, worker=name, reason=reason))
+        if state.workers.remove(name) is not None:
+            state.do(do.Dismiss(cause=state.cause, worker=name, reason=reason))
 
 
-class _ForgetsTheBusy(Replay):
-    def __init__(self, options: SchedulerOptions | None = None) -> None:
-        super().__init__(options)
-        self.attendance = _Forgetful(self, self.contributions)
-
-
-class _CountsTheAbsentIn(Replay):
+class _CountsTheAbsentIn(Scheduler):
     def resume(self) -> list[do.Command]:
         commands = super().resume()
-        for worker in [one for one in self.workers if one.is_awaited]:
-            self.workers.remove(worker.name)
-            self.workers.join(worker.name, self.now_seconds)
+        for worker in [one for one in self.state.workers if one.is_awaited]:
+            self.state.workers.remove(worker.name)
+            self.state.workers.join(worker.name, self.state.now_seconds)
             if worker.running is not None:
-                self.workers.assign(worker.name, worker.running, self.now_seconds)
+                self.state.workers.assign(worker.name, worker.running, self.state.now_seconds)
         return commands
 
 
-class _Suspicious(Attendance):
-    def _goes_on(self, known: Worker, running: AttemptId | None) -> bool:
-        del known, running
+class _BlamesWhoComesBack(_DoesOtherwise):
+    module, name = liveness, "_goes_on"
+
+    def instead(self, *args: Any, **options: Any) -> bool:
+        del args, options
         return False
-
-
-class _BlamesWhoComesBack(Replay):
-    def __init__(self, options: SchedulerOptions | None = None) -> None:
-        super().__init__(options)
-        self.attendance = _Suspicious(self, self.contributions)
 
 
 class CountsTheAbsentIn(Manager):
     """Takes whom only the journal knows for registered, as one that was at work could be called."""
 
-    def make_core(self) -> Replay:
+    def make_core(self) -> Scheduler:
         """Make the core that does so."""
         return _CountsTheAbsentIn()
 
@@ -146,7 +197,7 @@ class CountsTheAbsentIn(Manager):
 class BlamesWhoComesBack(Manager):
     """Counts it as a shard's failure that its worker has registered anew."""
 
-    def make_core(self) -> Replay:
+    def make_core(self) -> Scheduler:
         """Make the core that does so."""
         return _BlamesWhoComesBack()
 
@@ -154,7 +205,7 @@ class BlamesWhoComesBack(Manager):
 class TakesASecondUpdate(Manager):
     """Counts an update of a shard that has one."""
 
-    def make_core(self) -> Replay:
+    def make_core(self) -> Scheduler:
         """Make the core that does so."""
         return _TakesASecondUpdate()
 
@@ -162,7 +213,7 @@ class TakesASecondUpdate(Manager):
 class FoldsInAnotherOrder(Manager):
     """Hands out updates against the order of shards."""
 
-    def make_core(self) -> Replay:
+    def make_core(self) -> Scheduler:
         """Make the core that does so."""
         return _FoldsInAnotherOrder()
 
@@ -170,7 +221,7 @@ class FoldsInAnotherOrder(Manager):
 class TrainsFromAnOldModel(Manager):
     """Has shards trained from a model that is not the newest."""
 
-    def make_core(self) -> Replay:
+    def make_core(self) -> Scheduler:
         """Make the core that does so."""
         return _TrainsFromAnOldModel()
 
@@ -178,7 +229,7 @@ class TrainsFromAnOldModel(Manager):
 class NeverPublishes(Manager):
     """Never asks for the result."""
 
-    def make_core(self) -> Replay:
+    def make_core(self) -> Scheduler:
         """Make the core that does so."""
         return _NeverPublishes()
 
@@ -230,7 +281,7 @@ class BlamesWorkers(Manager):
 
 class _FailsWithTheDirectory(Effects):
     def _give_out(self, done: Done) -> None:
-        for name in self._manager.core.experiments:
+        for name in self._manager.core.state.experiments:
             self._post(on.EffectFailed, experiment=name, reason="the directory refuses")
         done()
 
@@ -279,38 +330,40 @@ class EndsWithOneJournal(Manager):
         return stories
 
 
-class _FoldsWhatIsDropped(Replay):
-    def do(self, command: do.Command) -> None:
+class _HalfDropped(_Asking):
+    def instead(self, command: Command) -> Command:
         if isinstance(command, do.Drop):
-            command = replace(command, shards=command.shards[1:])
-        super().do(command)
+            return replace(command, shards=command.shards[1:])
+        return command
+
+
+class _FoldsWhatIsDropped(_AsksOtherwise):
+    kind = _HalfDropped
 
 
 class FoldsWhatIsDropped(Manager):
     """Keeps too little of what it has decided to do without."""
 
-    def make_core(self) -> Replay:
+    def make_core(self) -> Scheduler:
         """Make the core that does so."""
         return _FoldsWhatIsDropped()
 
 
-class _DecidesAgain(Directing):
-    def decide(self, event: on.Event | None = None) -> None:
-        self.at_rest = False
-        super().decide(event)
+_decide = dispatch.decide
 
 
-class _DecidesWhileItReads(Replay):
-    def __init__(self, options: SchedulerOptions | None = None) -> None:
-        super().__init__(options)
-        self.directing = _DecidesAgain(self, self.contributions)
-        self.rounds = Rounds(self, self.turns, self.contributions, self.directing)
+class _DecidesWhileItReads(_DoesOtherwise):
+    module, name = dispatch, "decide"
+
+    def instead(self, state: SchedulerState, event: on.Event | None = None) -> None:
+        state.at_rest = False
+        _decide(state, event)
 
 
 class DecidesWhileItReads(Manager):
     """Asks its policy about what it reads in a journal, where the answer comes next."""
 
-    def make_core(self) -> Replay:
+    def make_core(self) -> Scheduler:
         """Make the core that does so."""
         return _DecidesWhileItReads()
 
@@ -318,6 +371,6 @@ class DecidesWhileItReads(Manager):
 class ForgetsTheBusy(Manager):
     """Does not give up what a worker was at that is gone."""
 
-    def make_core(self) -> Replay:
+    def make_core(self) -> Scheduler:
         """Make the core that does so."""
         return _ForgetsTheBusy()

@@ -45,7 +45,7 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: int) -> Non
     ("manager_class", "sentence"),
     [
         (defects.ActsBeforeItKeeps, "is running"),
-        (defects.ForgetsAssignments, "gives other books"),
+        (defects.ForgetsAssignments, "gives another state"),
         pytest.param(defects.BuildsOnSand, "is forgotten", marks=pytest.mark.slow),
         (defects.NeverResigns, "in the time of a later one"),
         (defects.TakesASecondUpdate, "is one too many"),

@@ -31,7 +31,7 @@ def check_update(attempt: AttemptId, update: Update) -> None:
 
 def check_work(core: Scheduler, attempt: AttemptId, update: Update) -> None:
     """Raise Refused where an update is not of what was asked for; to be called beside the core."""
-    found = core.find(attempt)
+    found = core.state.find(attempt)
     if found is None:
         return  # it comes too late, and changes nothing
     steps, samples = work_of(found.experiment.spec, found.task.offer.samples)

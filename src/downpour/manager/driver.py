@@ -117,7 +117,7 @@ class Driver:
         self._clock = clock
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._taken: list[_Item] = []
-        self._began_at = clock() - scheduler.now_seconds
+        self._began_at = clock() - scheduler.state.now_seconds
         self._changed = Condition()
         self._change = 1
         self._beaten = False
@@ -140,7 +140,7 @@ class Driver:
 
         What was to be done when an earlier manager ended is begun `first`.
         """
-        self._began_at = self._clock() - self._scheduler.now_seconds
+        self._began_at = self._clock() - self._scheduler.state.now_seconds
         self._first = list(first)
         self._thread.start()
 

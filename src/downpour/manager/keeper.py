@@ -54,7 +54,7 @@ class Keeper:
                 self._archive.places[entry.experiment] = kept.order
             if isinstance(entry, do.Conclude):
                 self._spaces[entry.experiment].concluded = True
-                self._archive.conclude(status.summary(core.experiments[entry.experiment]))
+                self._archive.conclude(status.summary(core.state.experiments[entry.experiment]))
 
     def commit(self) -> None:
         """Write it all; returns when what changes results is durable.

@@ -57,27 +57,29 @@ class ManagerMetrics:
 
 
 def _known(core: Scheduler, archive: Archive, tally: Tally) -> list[Metric]:
-    return [*_standing(core, archive), *_active(core.active), *_past(tally)]
+    return [*_standing(core, archive), *_active(core.state.active), *_past(tally)]
 
 
 def _standing(core: Scheduler, archive: Archive) -> Iterator[Metric]:
-    workers = (worker.life.state for worker in core.workers)
+    workers = (worker.life.state for worker in core.state.workers)
     told = "Workers that are here, by state."
     yield gauge("downpour_workers", told, _by_state(WORKER, workers, {WorkerState.GONE}), "state")
-    slowness = {worker.name: median(worker.slowness) for worker in core.workers if worker.slowness}
+    slowness = {
+        worker.name: median(worker.slowness) for worker in core.state.workers if worker.slowness
+    }
     told = "Seconds a sample over those of the round's median worker, the median of 16 rounds."
     yield gauge("downpour_worker_slowness_ratio", told, slowness, "worker")
     told = "Workers that a policy has asked for so far."
-    yield gauge("downpour_workers_wanted", told, core.wanted_workers)
-    before = [one for one in archive.summaries() if one.experiment not in core.experiments]
-    experiments = core.experiments.values()
+    yield gauge("downpour_workers_wanted", told, core.state.wanted_workers)
+    before = [one for one in archive.summaries() if one.experiment not in core.state.experiments]
+    experiments = core.state.experiments.values()
     found = [*(one.state for one in before), *(each.life.state for each in experiments)]
     states = _by_state(EXPERIMENT, found)
     yield gauge("downpour_experiments", "Experiments of this directory, by state.", states, "state")
     done = sum(one.rounds_done for one in before) + sum(one.rounds_done for one in experiments)
     told = "Rounds that became a model, of all experiments, also under earlier managers."
     yield counter("downpour_rounds_total", told, done)
-    current = core.active.round if core.active else None
+    current = core.state.active.round if core.state.active else None
     tasks = _by_state(TASK, (task.life.state for task in current.tasks) if current else ())
     yield gauge("downpour_tasks", "Tasks of the current round, by state.", tasks, "state")
 
@@ -130,7 +132,7 @@ def _by_state(
 
 
 def _going(core: Scheduler) -> list[str]:
-    return [each.name for each in core.experiments.values() if not each.life.state.ended]
+    return [each.name for each in core.state.experiments.values() if not each.life.state.ended]
 
 
 def _journal_bytes(folder: Path) -> int:

@@ -29,7 +29,7 @@ from downpour.metrics import MetricsEndpoint
 from downpour.predictor import pretrained
 from downpour.rpc import Address, Trust, serve_manager
 from downpour.runtime.forecasting import Forecaster
-from downpour.scheduler import Replay, SchedulerOptions
+from downpour.scheduler import Scheduler, SchedulerOptions
 from downpour.store import SharedDirectory
 from downpour.store.lease import Lease, Office
 
@@ -69,7 +69,7 @@ class Manager:
         self._lease = Lease(shared)
         if not options.embedded:
             self._lease.acquire(wait=options.successor, while_waiting=_say_who_serves)
-        core = Replay(SchedulerOptions(patience=options.patience))
+        core = Scheduler(SchedulerOptions(patience=options.patience))
         data_dir = Path(options.data_dir) if options.data_dir else None
         self._roster = Roster()
         self._archive = Archive(shared)
@@ -119,7 +119,7 @@ class Manager:
         source = ManagerMetrics(self._driver, self._effects, self._archive)
         return MetricsEndpoint(source, self.address.host, options.metrics_port, trust)
 
-    def _begin(self, shared: SharedDirectory, core: Replay) -> None:
+    def _begin(self, shared: SharedDirectory, core: Scheduler) -> None:
         """Take office, go on with what was left, and answer.
 
         In this order: who was in office until now, and does not know that he is not, adds nothing

@@ -24,7 +24,7 @@ from downpour.runtime.facts import Submitted, WorkerJoined, WorkerLeft
 from downpour.runtime.journal import read_journal, segments, term_of
 from downpour.runtime.record import read_record
 from downpour.runtime.recovery import Told, belongs_elsewhere, take_in, told
-from downpour.scheduler import Replay
+from downpour.scheduler import Scheduler
 from downpour.scheduler.experiment import Experiment
 from downpour.store import SharedDirectory, layout
 from downpour.store.directory import names_in
@@ -48,13 +48,13 @@ class Legacy:
     time of each one's submission.
     """
 
-    core: Replay
+    core: Scheduler
     spaces: tuple[Workspace, ...] = ()
     next_order: int = 1
     submitted_at: tuple[tuple[str, float], ...] = ()
 
 
-def recover(shared: SharedDirectory, core: Replay, office: Office, archive: Archive) -> Legacy:
+def recover(shared: SharedDirectory, core: Scheduler, office: Office, archive: Archive) -> Legacy:
     """Take up what was left, with an empty core and an empty archive; the office is one's own.
 
     Raises:
@@ -65,7 +65,7 @@ def recover(shared: SharedDirectory, core: Replay, office: Office, archive: Arch
     patience = replace(shared.patience, away_seconds=None)
     unread = [shared.experiments / name for name in folders if name not in archive]
     stories = _stories(unread, office.cluster, archive, patience)
-    known = told(stories, core.options)
+    known = told(stories, core.state.options)
     for name, reason in known.left_out.items():
         archive.leave_out(name, reason)
     archive.places.update((name, story[0].order) for name, story in stories.items())

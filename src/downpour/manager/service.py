@@ -236,7 +236,7 @@ class ManagerService:
         datasets.check_source(asked, data_dir)
         check_model(asked)
         self._check_device(asked)
-        resolved = resolve(asked, self._driver.ask(lambda core: len(core.workers)))
+        resolved = resolve(asked, self._driver.ask(lambda core: len(core.state.workers)))
         resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))
         experiment = _new_name(resolved.name, request)
         self._effects.open(open_workspace(self._shared, experiment, resolved, self._office))
@@ -270,7 +270,9 @@ class ManagerService:
     def list_experiments(self) -> tuple[ExperimentSummary, ...]:
         """Name every experiment of this directory, oldest first."""
         known = {one.experiment: one for one in self._archive.summaries()}
-        found = self._driver.ask(lambda core: [*map(views.summary, core.experiments.values())])
+        found = self._driver.ask(
+            lambda core: [*map(views.summary, core.state.experiments.values())]
+        )
         known |= {one.experiment: self._held_up(one) for one in found}
         places = self._archive.places
         return tuple(sorted(known.values(), key=lambda one: places.get(one.experiment, math.inf)))
@@ -285,7 +287,7 @@ class ManagerService:
 
     def cancel_all(self, reason: str) -> None:
         """Stop every experiment."""
-        for experiment in self._driver.ask(lambda core: list(core.experiments)):
+        for experiment in self._driver.ask(lambda core: list(core.state.experiments)):
             self._driver.post(
                 on.ExperimentCancelled(at_seconds=self._now, experiment=experiment, reason=reason)
             ).result()
@@ -358,7 +360,7 @@ class ManagerService:
     def _summary(self, experiment: str) -> ExperimentSummary:
         archived = self._archive.summary(experiment)
         return archived or self._driver.ask(
-            lambda core: views.summary(core.experiments[experiment])
+            lambda core: views.summary(core.state.experiments[experiment])
         )
 
 

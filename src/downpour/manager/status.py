@@ -30,22 +30,22 @@ def status(
     numeric_class: NumericClass | None = None,
 ) -> Status:
     """Show the workers, and the experiment asked for (or the active one) with its round's tasks."""
-    shown = core.experiments.get(experiment) if experiment else core.active
+    shown = core.state.experiments.get(experiment) if experiment else core.state.active
     tasks = shown.round.tasks[:TASKS_SHOWN] if shown and shown.round else []
     usual = _usual_pace(core, tasks)
     return Status(
         change=change,
-        workers=tuple(_worker(worker, roster) for worker in core.workers),
+        workers=tuple(_worker(worker, roster) for worker in core.state.workers),
         experiment=summary(shown) if shown else None,
         tasks=tuple(_task(core, task, usual) for task in tasks),
-        wanted_workers=core.wanted_workers,
+        wanted_workers=core.state.wanted_workers,
         decisions=tuple(_decisions(core, shown)) if shown else (),
         numeric_class=numeric_class,
     )
 
 
 def _decisions(core: Scheduler, shown: Experiment) -> Iterator[str]:
-    for decision in core.decisions:
+    for decision in core.state.decisions:
         if decision.experiment == shown.name:
             yield f"{decision.at_seconds - shown.submitted_at_seconds:.1f} s, {decision.said}"
 
@@ -85,7 +85,7 @@ def _task(core: Scheduler, task: Task, usual_pace: float) -> TaskStatus:
     done = task.update.steps if task.update else 0
     holder = next((w for w, a in task.held_by.items() if progress and a == progress.attempt), None)
     name = holder or task.worker or next(iter(task.held_by), None)
-    worker = core.workers.get(name) if name in task.held_by else None
+    worker = core.state.workers.get(name) if name in task.held_by else None
     pace = _predicted_pace(task, worker) if worker else None
     return TaskStatus(
         shard=task.shard,
@@ -93,7 +93,7 @@ def _task(core: Scheduler, task: Task, usual_pace: float) -> TaskStatus:
         worker=name,
         steps_done=progress.steps_done if progress else done,
         steps_total=progress.steps_total if progress else done,
-        elapsed_seconds=core.now_seconds - worker.assigned_at_seconds if worker else 0.0,
+        elapsed_seconds=core.state.now_seconds - worker.assigned_at_seconds if worker else 0.0,
         predicted=_sendable(worker.predicted) if worker else None,
         slowness=pace / usual_pace if pace and usual_pace else None,
     )
@@ -106,7 +106,7 @@ def _usual_pace(core: Scheduler, tasks: Sequence[Task]) -> float:
         for task in tasks
         if task.attempt and task.offer.samples and not task.began_at[task.attempt.attempt]
     ]
-    holders = ((task, core.workers.get(name)) for task in tasks for name in task.held_by)
+    holders = ((task, core.state.workers.get(name)) for task in tasks for name in task.held_by)
     predicted = (_predicted_pace(task, worker) for task, worker in holders if worker)
     paces += [pace for pace in predicted if pace]
     return median(paces) if paces else 0.0
@@ -128,6 +128,6 @@ def _sendable(forecast: Forecast | None) -> Forecast | None:
 
 def _furthest(core: Scheduler, task: Task) -> Progress | None:
     """Return the progress of the attempt that has come furthest."""
-    workers = (core.workers.get(name) for name in task.held_by)
+    workers = (core.state.workers.get(name) for name in task.held_by)
     reports = [worker.progress for worker in workers if worker and worker.progress]
     return max(reports, key=lambda progress: progress.share, default=None)

@@ -62,13 +62,13 @@ class Keeping:
         `record_lines` says how long an experiment's record is by now.
         """
         kept: list[Kept] = []
-        anew = checkpoint(core, event, commands)
+        anew = checkpoint(core.state, event, commands)
         for entry in entries(event, commands):
             experiment = experiment_of(entry)
             journal = self._journal_of(experiment)
             if journal is None or experiment in self._concluded:
                 continue
-            place = next(self._order), core.now_seconds, record_lines(experiment)
+            place = next(self._order), core.state.now_seconds, record_lines(experiment)
             if entry is event and anew is not None and self._is_due(anew.rounds_done):
                 journal.begin_anew(*place, anew)
                 kept.append(Kept(place[0], anew))

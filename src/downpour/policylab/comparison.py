@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from downpour.policylab.coding import CODES
@@ -23,7 +23,7 @@ from downpour.simulator.disk import DiskFigures
 from downpour.simulator.plan import RETRIES_ENOUGH, Plan
 from downpour.simulator.site import Figures
 from downpour.spec import Option, ResolvedSpec
-from downpour.stragglers import POLICIES
+from downpour.stragglers import POLICIES, Policy
 from downpour.values import Evaluation
 
 ORACLES: dict[str, Callable[[Reference], float]] = {
@@ -174,6 +174,7 @@ def run_trial(
     settings: Settings,
     predictor: Callable[[], Predictor] | None = None,
     show: Show = lambda _: None,
+    policies: Mapping[str, Policy] = POLICIES,
 ) -> Trial:
     """Let one contender do one job.
 
@@ -183,6 +184,7 @@ def run_trial(
         settings: what moving costs, and so on.
         predictor: makes a fresh one; absent: nothing is forecast.
         show: is told how many rounds are done, now and then.
+        policies: those that a contender may be.
 
     Raises:
         AssertionError: the policy lets everybody wait for ever, or the experiment fails.
@@ -195,7 +197,9 @@ def run_trial(
     elif contender.name in CODES:
         rounds = tuple(CODES[contender.name](conditions, number) for number in numbers)
     else:
-        rounds = _simulated(contender, conditions, settings, predictor, show)
+        names = tuple(f"host-{n}" for n in range(conditions.hosts + contender.standbys))
+        plan = replace(_plan(contender, conditions, settings, names), policies=policies)
+        rounds = _simulated(plan, contender, conditions, predictor, show)
     show(conditions.rounds)
     return Trial(
         contender, conditions.name, conditions.scenario, conditions.hosts, rounds, references
@@ -203,21 +207,19 @@ def run_trial(
 
 
 def _simulated(
+    plan: Plan,
     contender: Contender,
     conditions: Conditions,
-    settings: Settings,
     predictor: Callable[[], Predictor] | None,
     show: Show,
 ) -> tuple[RoundFigures, ...]:
-    names = tuple(f"host-{n}" for n in range(conditions.hosts + contender.standbys))
-    plan = _plan(contender, conditions, settings, names)
     ledger = Ledger(plan.figures, conditions.hosts)
-    watches = POLICIES[contender.name].watches
+    watches = plan.policies[contender.name].watches
     cluster = Cluster(
         plan,
         lambda _: ledger,
         lambda _: None,
-        machines=GivenMachines(conditions, names),
+        machines=GivenMachines(conditions, plan.workers),
         predictor=predictor if watches else None,
     )
     cluster.begin()

@@ -73,7 +73,7 @@ class Ledger(Onlooker):
     def acting(self, step: Step) -> None:
         """Enter an event and what was decided."""
         event = step.event
-        self._now = step.core.now_seconds
+        self._now = step.core.state.now_seconds
         if isinstance(event, on.UpdatePublished):
             self._rounds[event.attempt.round].updates += 1
             self._end(event.attempt)

@@ -15,7 +15,6 @@ from downpour.predictor import Predictor, Quantiles
 from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.stragglers import POLICIES
 from downpour.values import AttemptId, Forecast, Progress, SystemState
 
 _log = logging.getLogger(__name__)
@@ -113,15 +112,15 @@ class Forecaster:
                     pass
 
     def _assign(self, core: Scheduler, command: do.Assign) -> None:
-        experiment = core.experiments[command.attempt.experiment]
-        self._wanted = self._always or POLICIES[experiment.spec.policy].watches
+        experiment = core.state.experiments[command.attempt.experiment]
+        self._wanted = self._always or core.state.policies[experiment.spec.policy].watches
         if experiment.round is None:
             return
         task = experiment.round.tasks[command.attempt.shard]
         began_at = task.began_at[command.attempt.attempt]
         size = task.offer.samples
         self._usual_samples = sum(experiment.shard_samples) / len(experiment.shard_samples)
-        self.assigned(command.worker, command.attempt, size, began_at, core.now_seconds)
+        self.assigned(command.worker, command.attempt, size, began_at, core.state.now_seconds)
 
     def heard(
         self, worker: str, running: Sequence[Progress], system: SystemState, at_seconds: float

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from downpour.errors import FileCorrupt
 from downpour.node.journal import Line
-from downpour.scheduler import Replay, SchedulerOptions
+from downpour.scheduler import Scheduler, SchedulerOptions
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
 from downpour.values import ExperimentState
@@ -54,25 +54,25 @@ def tell(story: Sequence[Line], options: SchedulerOptions) -> Experiment:
     """
     if not story or not isinstance(story[0].entry, on.ExperimentSubmitted):
         raise FileCorrupt("journal", "does not begin with a submission")
-    core = Replay(options)
+    core = Scheduler(options)
     try:
         for line in story:
             core.replay(line.at_seconds, line.entry)
-        [experiment] = core.experiments.values()
+        [experiment] = core.state.experiments.values()
     except Exception as error:
         reason = f"tells what cannot be ({type(error).__name__}: {error})"
         raise FileCorrupt("journal", reason) from error
     return experiment
 
 
-def replay(core: Replay, stories: Mapping[str, Sequence[Line]]) -> dict[str, str]:
+def replay(core: Scheduler, stories: Mapping[str, Sequence[Line]]) -> dict[str, str]:
     """Take up what the journals come to; returns the experiments that cannot be, and why."""
-    known = told(stories, core.options)
+    known = told(stories, core.state.options)
     take_in(core, known, stories)
     return known.left_out
 
 
-def take_in(core: Replay, known: Told, stories: Mapping[str, Sequence[Line]]) -> None:
+def take_in(core: Scheduler, known: Told, stories: Mapping[str, Sequence[Line]]) -> None:
     """Let an empty core have the experiments; its time goes on where the latest of them stood."""
     at_seconds = max((stories[name][-1].at_seconds for name in known.experiments), default=0.0)
     core.take_in(known.experiments.values(), at_seconds)

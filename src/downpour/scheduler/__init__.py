@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from downpour.scheduler.books import SchedulerOptions
 from downpour.scheduler.core import Scheduler
 from downpour.scheduler.replay import (
     Checkpoint,
     DurableExperiment,
     Entry,
-    Replay,
     checkpoint,
     durable,
     entries,
     experiment_of,
     must_last,
 )
+from downpour.scheduler.state import SchedulerOptions, SchedulerState
 
 __all__ = [
     "Checkpoint",
     "DurableExperiment",
     "Entry",
-    "Replay",
     "Scheduler",
     "SchedulerOptions",
+    "SchedulerState",
     "checkpoint",
     "durable",
     "entries",

@@ -3,92 +3,134 @@
 It decides who trains what, what counts, and when a round is over. It knows no clock, file, socket
 or tensor: time comes with the events, effects leave as commands (`commands.py` says in which order
 a driver owes them). The same events always give the same commands, so the manager and a simulator
-drive the same core, and a recorded run can be replayed. Here is only who hears of what; `turns`,
-`contributions`, `directing`, `rounds` and `attendance` act on the same `books`.
+drive the same core, and a recorded run can be replayed. Here is only who hears of what: `queue`,
+`rounds`, `dispatch`, `updates` and `liveness` are functions on one `SchedulerState`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
 from downpour.scheduler import commands as do
+from downpour.scheduler import dispatch, liveness, queue, rounds, updates
 from downpour.scheduler import events as on
-from downpour.scheduler.attendance import Attendance
-from downpour.scheduler.books import Books, SchedulerOptions
-from downpour.scheduler.contributions import Contributions
-from downpour.scheduler.directing import Directing
-from downpour.scheduler.rounds import Rounds
-from downpour.scheduler.turns import Turns
-from downpour.values import AttemptId, FailureKind, Progress
+from downpour.scheduler.experiment import Experiment
+from downpour.scheduler.replay import Entry, EntryEvent, apply, take_up
+from downpour.scheduler.state import SchedulerOptions, SchedulerState
+from downpour.stragglers import POLICIES, Policy
+from downpour.values import AttemptId, ExperimentState, FailureKind, Progress
 
 
-class Scheduler(Books):
-    """The books, and the door through which whatever happens comes in."""
+class Scheduler:
+    """The one way to change a state: by events, or by what another scheduler has left behind."""
 
-    def __init__(self, options: SchedulerOptions | None = None) -> None:
-        super().__init__(options)
-        self.turns = Turns(self)
-        self.contributions = Contributions(self, self.turns)
-        self.directing = Directing(self, self.contributions)
-        self.rounds = Rounds(self, self.turns, self.contributions, self.directing)
-        self.attendance = Attendance(self, self.contributions)
+    def __init__(
+        self,
+        options: SchedulerOptions | None = None,
+        *,
+        policies: Mapping[str, Policy] = POLICIES,
+    ) -> None:
+        self.state = SchedulerState(options, policies)
 
     def handle(self, event: on.Event) -> list[do.Command]:
         """Take in one event; returns what must be done because of it, in order."""
-        self.events_handled += 1
-        self.now_seconds = max(self.now_seconds, event.at_seconds)
-        self.commands = []
-        self._dispatch(event)
-        self.directing.decide(event)
-        return self.commands
+        state = self.state
+        state.events_handled += 1
+        state.now_seconds = max(state.now_seconds, event.at_seconds)
+        state.commands = []
+        _take_in(state, event)
+        dispatch.decide(state, event)
+        return state.commands
+
+    def replay(self, at_seconds: float, entry: Entry) -> None:
+        """Take in what was kept; entries come in the order in which they were made.
+
+        The state comes to be the one that was (`durable` shows it), except for the workers, which
+        must register again.
+        """
+        self.state.now_seconds = max(self.state.now_seconds, at_seconds)
+        if isinstance(entry, EntryEvent):
+            self.state.at_rest = True  # because what was decided then comes next, as an entry
+            self.handle(entry)
+            self.state.at_rest = False
+        else:
+            apply(self.state, at_seconds, entry)
+
+    def take_in(self, experiments: Iterable[Experiment], at_seconds: float) -> None:
+        """Take in, while empty, experiments that were replayed each by itself, in their order.
+
+        At most one of them has begun and not ended: it is active, else the first that waits.
+        """
+        self.state.now_seconds = max(self.state.now_seconds, at_seconds)
+        take_up(self.state, experiments)
+        queue.activate_next(self.state)
+
+    def resume(self) -> list[do.Command]:
+        """Take up the active experiment: ask for its dataset, and expect its workers back.
+
+        A worker that was busy keeps what it held, and is asked for nothing before it has registered
+        with this manager. Where it does not in time, others get what it held.
+        """
+        state = self.state
+        state.commands = []
+        experiment = state.active
+        if experiment is None:
+            return []
+        if experiment.life.state is ExperimentState.RUNNING:
+            experiment.ready = False
+            for attempt, worker in experiment.round.holders() if experiment.round else ():
+                state.workers.expect(worker, attempt, state.now_seconds)
+        queue.prepare(state, experiment)
+        return state.commands
 
     def has_registered(self, worker: str) -> bool:
         """Whether a worker has registered with this manager, and is here."""
-        known = self.workers.get(worker)
+        known = self.state.workers.get(worker)
         return known is not None and not known.is_awaited
 
     def unwanted(self, worker: str, running: Sequence[Progress]) -> list[AttemptId]:
         """Say which of the attempts that a worker reports it should not be running."""
-        known = self.workers.get(worker)
+        known = self.state.workers.get(worker)
         wanted = {known.running, known.lingering} if known else set()
         return [progress.attempt for progress in running if progress.attempt not in wanted]
 
-    def _dispatch(self, event: on.Event) -> None:  # noqa: C901, PLR0912 - one arm an event
-        match event:
-            case on.ExperimentSubmitted():
-                self.turns.submitted(event)
-            case on.ExperimentCancelled():
-                self.turns.cancelled(event)
-            case on.Prepared():
-                self.rounds.prepared(event)
-            case on.EffectFailed():
-                self.turns.effect_failed(event)
-            case on.WorkerJoined():
-                self.attendance.joined(event.worker, event.running)
-            case on.WorkerLeft():
-                self.attendance.gone(event.worker, FailureKind.CANCELLED, event.reason, lost=False)
-            case on.WorkerLost():
-                self.attendance.gone(event.worker, FailureKind.LOST, event.reason, lost=True)
-            case on.HeartbeatReceived():
-                self.attendance.heartbeat(event)
-            case on.UpdatePublished():
-                self.contributions.published(event)
-            case on.HandedOver():
-                self.directing.handed_over(event)
-            case on.Forecasts():
-                self.attendance.foreseen(event)
-            case on.AttemptFailed():
-                self.contributions.attempt_failed(event)
-            case on.Aggregated():
-                self.rounds.aggregated(event)
-            case on.UpdatesRefused():
-                self.rounds.refused(event)
-            case on.Evaluated():
-                self.rounds.evaluated(event)
-            case on.ModelPublished():
-                self.turns.model_published(event)
-            case on.Tick():
-                self.attendance.tick()
-            case _:
-                assert_never(event)
+
+def _take_in(state: SchedulerState, event: on.Event) -> None:  # noqa: C901, PLR0912 - one arm an event
+    match event:
+        case on.ExperimentSubmitted():
+            queue.submitted(state, event)
+        case on.ExperimentCancelled():
+            queue.cancelled(state, event)
+        case on.Prepared():
+            rounds.prepared(state, event)
+        case on.EffectFailed():
+            queue.effect_failed(state, event)
+        case on.WorkerJoined():
+            liveness.joined(state, event.worker, event.running)
+        case on.WorkerLeft():
+            liveness.gone(state, event.worker, FailureKind.CANCELLED, event.reason, lost=False)
+        case on.WorkerLost():
+            liveness.gone(state, event.worker, FailureKind.LOST, event.reason, lost=True)
+        case on.HeartbeatReceived():
+            liveness.heartbeat(state, event)
+        case on.UpdatePublished():
+            updates.published(state, event)
+        case on.HandedOver():
+            dispatch.handed_over(state, event)
+        case on.Forecasts():
+            liveness.foreseen(state, event)
+        case on.AttemptFailed():
+            updates.attempt_failed(state, event)
+        case on.Aggregated():
+            rounds.aggregated(state, event)
+        case on.UpdatesRefused():
+            rounds.refused(state, event)
+        case on.Evaluated():
+            rounds.evaluated(state, event)
+        case on.ModelPublished():
+            queue.model_published(state, event)
+        case on.Tick():
+            liveness.tick(state)
+        case _:
+            assert_never(event)

@@ -5,9 +5,9 @@ It knows which files are needed and which are spent. It never touches one, and h
 
 from __future__ import annotations
 
-from downpour.scheduler.deadlines import pause
 from downpour.scheduler.lifecycle import EXPERIMENT, Lifecycle
 from downpour.scheduler.round import Round, files_of
+from downpour.scheduler.timeouts import progress_timeout
 from downpour.spec import ResolvedSpec
 from downpour.values import AttemptId, Evaluation, ExperimentState, PublishedFile
 
@@ -21,8 +21,9 @@ class Experiment:
     `dataset` names what was prepared. `models` are the versions not yet discarded, oldest first;
     `optimizer_states` holds what each shard continues from, `evaluating` the versions being
     measured, by round. While it is `publishing`, nothing but the result is outstanding. It is not
-    `ready` while a manager that was restarted fetches what it needs to go on. `pause` is how long
-    an attempt may make no step, `overhead_seconds` what one took beside training in the last round.
+    `ready` while a manager that was restarted fetches what it needs to go on. `progress_timeout` is
+    how long an attempt may make no step, `overhead_seconds` what one took beside training in the
+    last round.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -44,7 +45,7 @@ class Experiment:
         self.result: PublishedFile | None = None
         self.reason = ""
         self.asked_wrongly = False
-        self.pause = pause()
+        self.progress_timeout = progress_timeout()
         self.overhead_seconds = 0.0
 
     @property

@@ -9,53 +9,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from downpour.scheduler.core import Scheduler
 from downpour.scheduler.experiment import EVALUATIONS_AHEAD, Experiment
 from downpour.scheduler.round import Round, Task
+from downpour.scheduler.state import SchedulerState
 from downpour.values import ExperimentState, TaskState, WorkerState
 
 _OPEN = {ExperimentState.PREPARING, ExperimentState.RUNNING}
 _HOLDING = {WorkerState.BUSY, WorkerState.AWAITED}
 
 
-def check_invariants(scheduler: Scheduler) -> None:
+def check_invariants(core: SchedulerState) -> None:
     """Raise AssertionError with a sentence for the first thing that is not as it must be."""
-    for sentence in _violations(scheduler):
-        raise AssertionError(f"after event {scheduler.events_handled}: {sentence}")
+    for sentence in _violations(core):
+        raise AssertionError(f"after event {core.events_handled}: {sentence}")
 
 
-def _violations(scheduler: Scheduler) -> Iterator[str]:
-    yield from _in_turn(scheduler)
-    yield from _workers(scheduler)
-    for experiment in scheduler.experiments.values():
+def _violations(core: SchedulerState) -> Iterator[str]:
+    yield from _in_turn(core)
+    yield from _workers(core)
+    for experiment in core.experiments.values():
         yield from _experiment(experiment)
         if experiment.round is not None:
             yield from _round(experiment, experiment.round)
             for task in experiment.round.tasks:
-                yield from _task(scheduler, experiment, task)
+                yield from _task(core, experiment, task)
 
 
-def _in_turn(scheduler: Scheduler) -> Iterator[str]:
-    opened = [e for e in scheduler.experiments.values() if e.life.state in _OPEN]
-    if opened != ([] if scheduler.active is None else [scheduler.active]):
+def _in_turn(core: SchedulerState) -> Iterator[str]:
+    opened = [e for e in core.experiments.values() if e.life.state in _OPEN]
+    if opened != ([] if core.active is None else [core.active]):
         names = ", ".join(e.name for e in opened) or "none"
         yield f"the active experiment should be the only open one, but open are {names}"
-    if scheduler.active is None and any(
-        e.life.state is ExperimentState.WAITING for e in scheduler.experiments.values()
+    if core.active is None and any(
+        e.life.state is ExperimentState.WAITING for e in core.experiments.values()
     ):
         yield "an experiment waits although none is active"
 
 
-def _workers(scheduler: Scheduler) -> Iterator[str]:
-    idle = scheduler.workers.idle
-    states = {worker.name: worker.life.state for worker in scheduler.workers}
+def _workers(core: SchedulerState) -> Iterator[str]:
+    idle = core.workers.idle
+    states = {worker.name: worker.life.state for worker in core.workers}
     if sorted(idle) != sorted(name for name, state in states.items() if state is WorkerState.IDLE):
         yield f"the idle list {tuple(idle)} does not agree with the workers' states {states}"
-    ready = scheduler.active is not None and scheduler.active.ready
-    current = scheduler.active.round if scheduler.active else None
+    ready = core.active is not None and core.active.ready
+    current = core.active.round if core.active else None
     if ready and current and current.any_pending and idle and len(idle) == len(states):
         yield f"everybody is idle, although round {current.number} has pending shards"
-    for worker in scheduler.workers:
+    for worker in core.workers:
         if (worker.running is not None) != (worker.life.state in _HOLDING):
             yield f"{worker.name} is {worker.life.state} with {worker.running}"
         if worker.running is None:
@@ -118,7 +118,7 @@ def _round(experiment: Experiment, current: Round) -> Iterator[str]:
         yield f"{who} is {'' if current.complete else 'not '}complete, but not treated so"
 
 
-def _task(scheduler: Scheduler, experiment: Experiment, task: Task) -> Iterator[str]:
+def _task(core: SchedulerState, experiment: Experiment, task: Task) -> Iterator[str]:
     who, state = task.life.who, task.life.state
     has = {task.worker is not None, task.attempt is not None, task.update is not None}
     if has != {state is TaskState.PUBLISHED}:
@@ -132,6 +132,6 @@ def _task(scheduler: Scheduler, experiment: Experiment, task: Task) -> Iterator[
     if len(task.offer.failed_on) != task.failures:
         yield f"{who} has failed {task.failures} times, but on {task.offer.failed_on}"
     for name, attempt in task.held_by.items():
-        worker = scheduler.workers.get(name)
+        worker = core.workers.get(name)
         if worker is None or worker.running != attempt:
             yield f"{who} is said to run on {name}, which does not run it"

@@ -1,6 +1,6 @@
 """One synchronous round: its tasks, which are pending, and what has been published so far.
 
-It keeps the books of a round and moves its tasks by their table; it decides nothing. Whether a
+It keeps the state of a round and moves its tasks by their table; it decides nothing. Whether a
 failure ends the experiment, and who trains what, is said elsewhere.
 """
 

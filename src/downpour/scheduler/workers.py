@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterator, KeysView
 from dataclasses import dataclass
 
-from downpour.scheduler.deadlines import silence
 from downpour.scheduler.lifecycle import WORKER, Lifecycle
+from downpour.scheduler.timeouts import heartbeat_timeout
 from downpour.values import AttemptId, Forecast, Progress, Snapshot, SystemState, WorkerState
 
 _TO_BEGIN_SECONDS = 10.0
@@ -34,13 +34,13 @@ class Worker:
 
     `mentioned_at_seconds` is when it last said that it is running its attempt, or when it was asked
     to; `advanced_at_seconds` when its attempt last came further, and `longest_pause_seconds` how
-    long that has taken at most. `silence` is how long it may not be heard of. `pace` forecasts the
-    seconds a sample of a shard that it would begin now, `remaining` those until its update from its
-    last report on, and `predicted` all those from its assignment to its update; `told` is what of
-    this is on record, where so many quarters of the attempt are (`quarters_foreseen`). `slowness`
+    long that has taken at most. `heartbeat_timeout` is how long it may not be heard of. `pace`
+    forecasts the seconds a sample of a shard that it would begin now, `remaining` those until its
+    update from its last report on, and `predicted` all those from its assignment to its update;
+    `told` is what of this is on record, where `quarters_foreseen` of the attempt are. `slowness`
     are its paces in the last rounds, over each round's median. Where it is `lingering`, it may
-    finish an attempt that nobody waits for, whose snapshots are `needless`. While it is `barred` it
-    gets nothing, because it cannot train the active experiment.
+    finish an attempt that nothing waits for, whose snapshots are `needless`. While it is `barred`
+    it gets nothing, because it cannot train the active experiment.
     """
 
     def __init__(self, name: str, at_seconds: float, state: WorkerState = WorkerState.IDLE) -> None:
@@ -53,7 +53,7 @@ class Worker:
         self.mentioned_at_seconds = at_seconds
         self.advanced_at_seconds = at_seconds
         self.longest_pause_seconds = 0.0
-        self.silence = silence()
+        self.heartbeat_timeout = heartbeat_timeout()
         self.progress: Progress | None = None
         self.system: SystemState | None = None
         self.tasks_done = 0
@@ -78,7 +78,7 @@ class Worker:
     @property
     def mention_limit_seconds(self) -> float:
         """How long it may say nothing of what it was asked to do, though it is heard of."""
-        return max(_TO_BEGIN_SECONDS, self.silence.seconds)
+        return max(_TO_BEGIN_SECONDS, self.heartbeat_timeout.seconds)
 
     def speed(self, now_seconds: float) -> float | None:
         """Samples a second over the last few steps it reported, or as it last was.
@@ -116,8 +116,8 @@ class Worker:
         A gap that is too long, and was not judged, says that nobody was there to hear.
         """
         gap_seconds = at_seconds - self.beat_at_seconds
-        if gap_seconds <= self.silence.seconds:
-            self.silence.learn(gap_seconds)
+        if gap_seconds <= self.heartbeat_timeout.seconds:
+            self.heartbeat_timeout.learn(gap_seconds)
         self.beat_at_seconds = self.seen_at_seconds = at_seconds
 
     def mention(self, progress: Progress, at_seconds: float) -> None:

@@ -9,7 +9,7 @@ from math import ceil
 
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.simulator.checks import Books
+from downpour.simulator.checks import InvariantCheck
 from downpour.simulator.cluster import Cluster
 from downpour.simulator.plan import Plan
 from downpour.simulator.site import Figures, Onlooker, Step
@@ -103,20 +103,20 @@ def _run(cluster: Cluster, pace: _Pace, show: Callable[[int], None]) -> None:
 
 
 class _Pace(Onlooker):
-    """Looks on with an eye on the books, and takes the time."""
+    """Looks on with an eye on the state, and takes the time."""
 
     def __init__(self) -> None:
         self.round_seconds: list[float] = []
         self.events = 0
         self.lost = 0
         self.ended = False
-        self._books = Books()
+        self._check = InvariantCheck()
         self._began_at = 0.0
 
     def handled(self, step: Step) -> None:
-        """Count, and now and then look at the books."""
+        """Count, and now and then check the state."""
         self.events += 1
-        self._books.handled(step)
+        self._check.handled(step)
 
     def acting(self, step: Step) -> None:
         """Take the time of rounds."""

@@ -1,13 +1,13 @@
 """What must hold of a simulated cluster, whatever goes wrong in it.
 
 Each checker is an `Onlooker`, knows one thing, and raises AssertionError with
-a sentence. None of them trusts the core's books where it can count for itself.
+a sentence. None of them trusts the core's state where it can count for itself.
 """
 
 from __future__ import annotations
 
 from downpour.runtime.recovery import replay
-from downpour.scheduler import Replay, durable
+from downpour.scheduler import Scheduler, durable
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
@@ -21,16 +21,19 @@ MANY_WORKERS = 100
 FULL_CHECK_EVENTS = 1000
 
 
-class Books(Onlooker):
+class InvariantCheck(Onlooker):
     """The core's own invariants; seldom in full where there are many workers."""
 
     def handled(self, step: Step) -> None:
-        """Look at the books after an event."""
+        """Check the state after an event."""
         core = step.core
         if not step.commands and isinstance(step.event, on.HeartbeatReceived | on.Tick):
             return  # which changes no book
-        if len(core.workers) <= MANY_WORKERS or core.events_handled % FULL_CHECK_EVENTS == 0:
-            check_invariants(core)
+        if (
+            len(core.state.workers) <= MANY_WORKERS
+            or core.state.events_handled % FULL_CHECK_EVENTS == 0
+        ):
+            check_invariants(core.state)
 
 
 def expect(holds: bool, sentence: str) -> None:  # noqa: FBT001 - reads as a sentence
@@ -45,16 +48,20 @@ def _task(command: do.Accept | do.GiveUp) -> Task:
 
 
 class Folding(Onlooker):
-    """Who has only what is kept comes to the same books, after every event."""
+    """A core that has only what is kept comes to the same state, after every event."""
 
     def __init__(self) -> None:
-        self._replicas: dict[Replay, Replay] = {}
+        self._replicas: dict[Scheduler, Scheduler] = {}
 
-    def recovered(self, core: Replay, stories: Stories) -> None:
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
         """Begin with the same journals."""
-        replica = self._replicas[core] = type(core)(core.options)
+        replica = self._replicas[core] = type(core)(
+            core.state.options, policies=core.state.policies
+        )
         replay(replica, stories)
-        expect(durable(replica) == durable(core), "the same journals give different books")
+        expect(
+            durable(replica.state) == durable(core.state), "the same journals give different states"
+        )
 
     def handled(self, step: Step) -> None:
         """Take in what was kept, and compare."""
@@ -62,9 +69,9 @@ class Folding(Onlooker):
             return
         replica = self._replicas[step.core]
         for entry in step.kept:
-            replica.replay(step.core.now_seconds, entry)
-        same = durable(replica) == durable(step.core)
-        expect(same, f"what was kept of {type(step.event).__name__} gives other books")
+            replica.replay(step.core.state.now_seconds, entry)
+        same = durable(replica.state) == durable(step.core.state)
+        expect(same, f"what was kept of {type(step.event).__name__} gives another state")
 
 
 class Promises(Onlooker):
@@ -77,19 +84,19 @@ class Promises(Onlooker):
         self._rounds: dict[str, int] = {}
         self._concluded: dict[str, str] = {}
 
-    def recovered(self, core: Replay, stories: Stories) -> None:
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
         """Compare what was promised with what has survived."""
         del stories
         harmed = self._disk.harmed
-        missing = self._submitted - set(core.experiments) - harmed
+        missing = self._submitted - set(core.state.experiments) - harmed
         expect(not missing, f"{sorted(missing)} was taken in, and is forgotten")
         for name, rounds in self._rounds.items():
             if name not in harmed:
-                done = core.experiments[name].rounds_done
+                done = core.state.experiments[name].rounds_done
                 expect(done >= rounds, f"round {done} of {name} was over, and is forgotten")
         for name, ending in self._concluded.items():
             if name not in harmed:
-                state = core.experiments[name].life.state
+                state = core.state.experiments[name].life.state
                 expect(state == ending, f"{name} was {ending}, and is {state}")
         for task, file in self._accepted.items():
             if task[0] not in harmed:
@@ -116,9 +123,9 @@ class Promises(Onlooker):
             elif isinstance(command, do.Conclude):
                 self._concluded[command.experiment] = command.ending
 
-    def _is_there(self, core: Replay, task: Task, file: str) -> None:
+    def _is_there(self, core: Scheduler, task: Task, file: str) -> None:
         name, number, shard = task
-        experiment = core.experiments[name]
+        experiment = core.state.experiments[name]
         if experiment.round is None or experiment.rounds_done != number:
             return
         update = experiment.round.tasks[shard].update
@@ -130,9 +137,9 @@ class Calls(Onlooker):
     """Whom a manager asks for something has registered with it, and was not dismissed since."""
 
     def __init__(self) -> None:
-        self._registered: dict[Replay, set[str]] = {}
+        self._registered: dict[Scheduler, set[str]] = {}
 
-    def recovered(self, core: Replay, stories: Stories) -> None:
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
         """Begin with nobody: an earlier manager's connections are not this one's."""
         del stories
         self._registered[core] = set()

@@ -9,7 +9,7 @@ from typing import cast
 from downpour.node.worker import WorkerNode
 from downpour.predictor import Predictor
 from downpour.runtime.recovery import replay
-from downpour.scheduler import Replay
+from downpour.scheduler import Scheduler
 from downpour.simulator.client import Client
 from downpour.simulator.clock import Clock
 from downpour.simulator.disk import AWAY, Damage, Disk, Operation, Trouble
@@ -73,6 +73,7 @@ class Cluster:
             watch=self.watch,
             tell=tell,
             predictor=predictor,
+            policies=plan.policies,
         )
         self._plan = plan
         self._manager_class = manager_class
@@ -154,9 +155,9 @@ class Cluster:
 
     def _damage(self, what: Damage, name: str) -> None:
         """Damage something of an experiment, if it was taken in, and has not ended."""
-        core = Replay()
+        core = Scheduler()
         replay(core, self.disk.stories())
-        experiment = core.experiments.get(name) if name in self.client.acknowledged else None
+        experiment = core.state.experiments.get(name) if name in self.client.acknowledged else None
         if experiment is not None and not experiment.life.state.ended:
             self.disk.damage(name, what)
 

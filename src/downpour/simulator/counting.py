@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from downpour.scheduler import Checkpoint, Entry, Replay
+from downpour.scheduler import Checkpoint, Entry, Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
@@ -51,13 +51,13 @@ class Counting(Onlooker):
     def __init__(self, disk: Disk, specs: Mapping[str, ResolvedSpec]) -> None:
         self._disk = disk
         self._specs = specs
-        self._tallies: dict[Replay, dict[str, _Tally]] = {}
+        self._tallies: dict[Scheduler, dict[str, _Tally]] = {}
         self._versions: dict[tuple[str, str], Version] = {}
 
-    def recovered(self, core: Replay, stories: Stories) -> None:
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
         """Count anew: what a manager took in and did not keep is not known to anybody."""
         self._tallies[core] = {}
-        strange = set(core.experiments) - set(self._specs)
+        strange = set(core.state.experiments) - set(self._specs)
         expect(not strange, f"{sorted(strange)} is taken up, and is nobody's here")
         for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
             self._count(core, line.entry)
@@ -83,7 +83,7 @@ class Counting(Onlooker):
             raise AssertionError(f"{model.name} of {experiment} was made of nothing that counts")
         return found
 
-    def _count(self, core: Replay, entry: Entry) -> None:
+    def _count(self, core: Scheduler, entry: Entry) -> None:
         match entry:
             case on.Prepared():
                 self._prepared(core, entry)
@@ -108,10 +108,10 @@ class Counting(Onlooker):
             case _:
                 pass
 
-    def _tally(self, core: Replay, experiment: str) -> _Tally:
+    def _tally(self, core: Scheduler, experiment: str) -> _Tally:
         return self._tallies[core][experiment]
 
-    def _prepared(self, core: Replay, entry: on.Prepared) -> None:
+    def _prepared(self, core: Scheduler, entry: on.Prepared) -> None:
         name = entry.experiment
         if name not in self._tallies[core]:
             version = first_version(self._specs[name])
@@ -156,7 +156,7 @@ class Counting(Onlooker):
         right = content in {None, version.model}
         expect(right, f"model {version.number} of {experiment} is another one")
 
-    def _look(self, core: Replay, command: do.Accept) -> None:
+    def _look(self, core: Scheduler, command: do.Accept) -> None:
         attempt = command.attempt
         content = self._read(attempt.experiment, command.update.file)
         if content is not None:
@@ -175,7 +175,7 @@ class Counting(Onlooker):
             wrong = name not in there or self._disk.is_doubtful(name)
             expect(wrong, f"the update of shard {shard} is whole, and refused: {reason}")
 
-    def _in_order(self, core: Replay, command: do.Aggregate) -> None:
+    def _in_order(self, core: Scheduler, command: do.Aggregate) -> None:
         name, number = command.experiment, command.round
         tally = self._tally(core, name)
         shards = range(self._specs[name].shards)
@@ -189,9 +189,11 @@ class Counting(Onlooker):
         return bytes(self._disk.store(experiment).read(file)) if there else None
 
 
-def check_the_end(disk: Disk, core: Replay, counting: Counting, may_fail: Collection[str]) -> None:
+def check_the_end(
+    disk: Disk, core: Scheduler, counting: Counting, may_fail: Collection[str]
+) -> None:
     """Raise AssertionError where an experiment has not ended as it would without faults."""
-    for name, experiment in core.experiments.items():
+    for name, experiment in core.state.experiments.items():
         if experiment.life.state is ExperimentState.FINISHED:
             _check_result(disk, experiment, counting)
         elif name not in may_fail:

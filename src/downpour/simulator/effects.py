@@ -70,7 +70,7 @@ class Effects:
 
     def take_up(self, core: Scheduler) -> None:
         """Remove what nobody knows of and nobody will name, and what has ended needs no more."""
-        for name, experiment in core.experiments.items():
+        for name, experiment in core.state.experiments.items():
             state = experiment.life.state
             if state.ended:
                 self._sweep(name, finished=state is ExperimentState.FINISHED)

@@ -14,7 +14,7 @@ from downpour.errors import SharedDirectoryError
 from downpour.node.journal import JournalWriter
 from downpour.runtime.forecasting import Forecaster
 from downpour.runtime.recovery import next_order, replay
-from downpour.scheduler import Entry, Replay, Scheduler, SchedulerOptions
+from downpour.scheduler import Entry, Scheduler, SchedulerOptions
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.simulator.clock import Process
@@ -77,9 +77,10 @@ class Manager(Process):
         self._committing = False
         self._stopping = False
 
-    def make_core(self) -> Replay:
+    def make_core(self) -> Scheduler:
         """Make an empty core."""
-        return Replay(SchedulerOptions(patience=self.site.figures.patience))
+        options = SchedulerOptions(patience=self.site.figures.patience)
+        return Scheduler(options, policies=self.site.policies)
 
     @property
     def now_seconds(self) -> float:
@@ -131,7 +132,7 @@ class Manager(Process):
             self.journal_class,
         )
         for experiment, story in stories.items():
-            ended = self.core.experiments[experiment].life.state.ended
+            ended = self.core.state.experiments[experiment].life.state.ended
             self.keeper.take_up(experiment, story, ended=ended)
         try:
             self.begin_journals()
@@ -139,7 +140,7 @@ class Manager(Process):
             self.crash("because it cannot begin")
             return
         self.effects.take_up(self.core)
-        self._began_at = self.clock.now_seconds - self.core.now_seconds
+        self._began_at = self.clock.now_seconds - self.core.state.now_seconds
         lines = sum(map(len, stories.values()))
         self.site.tell(f"{self.host} takes office, term {self.term}, with {lines} journaled lines")
         for command in self.core.resume():
@@ -394,7 +395,7 @@ class Manager(Process):
     def submit(self, answer: Answer, experiment: str, spec: ResolvedSpec) -> None:
         """Take an experiment in; a repeated request waits for the first one, and adds nothing."""
         now = self.now_seconds
-        if experiment in self._submitted or experiment in self.core.experiments:
+        if experiment in self._submitted or experiment in self.core.state.experiments:
             self.post(on.Tick(at_seconds=now), answer)
             return
         self._submitted.add(experiment)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from downpour.simulator.disk import DAMAGES, ERRORS, OPERATIONS, DiskFigures
@@ -11,7 +11,7 @@ from downpour.simulator.faults import Fault, FaultKind
 from downpour.simulator.manager import DEATH_POINTS
 from downpour.simulator.site import Figures
 from downpour.spec import Option, ResolvedSpec
-from downpour.stragglers import POLICIES
+from downpour.stragglers import POLICIES, Policy
 
 RETRIES_ENOUGH = 1000
 _FEW_RETRIES = 3
@@ -75,7 +75,8 @@ _PHASES = ("reading", "training", "saving", "publishing", "reporting")
 class Plan:
     """Everything that decides a run; equal plans have equal stories.
 
-    Where workers come `in_order`, the first is the first to be there.
+    Where workers come `in_order`, the first is the first to be there. `policies` are those that a
+    spec can name.
     """
 
     seed: int
@@ -85,6 +86,9 @@ class Plan:
     figures: Figures
     faults: tuple[Fault, ...]
     in_order: bool = False
+    policies: Mapping[str, Policy] = field(
+        default_factory=lambda: POLICIES, repr=False, compare=False
+    )
 
     def with_faults(self, numbers: set[int]) -> Plan:
         """Return the same plan with only some of its faults."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
 from downpour.node.journal import Line
 from downpour.predictor import Predictor
-from downpour.scheduler import Entry, Replay
+from downpour.scheduler import Entry, Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.simulator.clock import Clock
 from downpour.simulator.disk import Disk, DiskFigures
 from downpour.simulator.machines import Machines
 from downpour.simulator.network import Network
+from downpour.stragglers import POLICIES, Policy
 
 Stories = dict[str, list[Line]]
 """The journaled lines of experiments."""
@@ -58,7 +59,7 @@ class Figures:
 class Step:
     """An event that a core has taken in, what followed, and what will be journaled of it."""
 
-    core: Replay
+    core: Scheduler
     term: int
     event: on.Event
     commands: list[do.Command]
@@ -68,7 +69,7 @@ class Step:
 class Onlooker:
     """Whoever looks on, and raises AssertionError where something is wrong; this one never does."""
 
-    def recovered(self, core: Replay, stories: Stories) -> None:
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
         """See that a manager has taken up what was left, and begins its term."""
 
     def handled(self, step: Step) -> None:
@@ -94,6 +95,7 @@ class Site:
     watch: Onlooker
     tell: Callable[[str], None]
     predictor: Callable[[], Predictor] | None = None
+    policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)
 
     def token(self) -> str:
         """Return what makes a name unique."""

@@ -8,10 +8,10 @@ from random import Random
 
 from downpour.node.worker import WorkerNode
 from downpour.runtime.recovery import replay
-from downpour.scheduler import Replay
+from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.simulator.checks import Blame, Books, Calls, Folding, Office, Promises
+from downpour.simulator.checks import Blame, Calls, Folding, InvariantCheck, Office, Promises
 from downpour.simulator.cluster import Cluster, ManagerClass
 from downpour.simulator.counting import Counting, check_the_end
 from downpour.simulator.disk import Disk
@@ -97,7 +97,7 @@ class _Run:
         self._counting = Counting(disk, dict(self._plan.specs))
         self._ending = _Ending(disk)
         onlookers: list[Onlooker] = [
-            Books(),
+            InvariantCheck(),
             self._counting,
             Folding(),
             Promises(disk),
@@ -122,7 +122,7 @@ class _Run:
             clock.step()
             if clock.now_seconds > limit:
                 raise AssertionError("nothing has gone wrong for long, and the run does not end")
-        core = Replay()
+        core = Scheduler()
         replay(core, self.cluster.disk.stories())
         may_fail = self._plan.may_fail | self.cluster.disk.harmed
         check_the_end(self.cluster.disk, core, self._counting, may_fail)
@@ -151,7 +151,7 @@ class _All(Onlooker):
     def __init__(self, onlookers: Sequence[Onlooker]) -> None:
         self._onlookers = onlookers
 
-    def recovered(self, core: Replay, stories: Stories) -> None:
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
         for onlooker in self._onlookers:
             onlooker.recovered(core, stories)
 
@@ -171,10 +171,11 @@ class _Ending(Onlooker):
         self.ended: set[str] = set()
         self._disk = disk
 
-    def recovered(self, core: Replay, stories: Stories) -> None:
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
         del stories
-        ended = {name for name, one in core.experiments.items() if one.life.state.ended}
-        self.ended = ended | (self._disk.harmed - set(core.experiments))  # or left out, by name
+        ended = {name for name, one in core.state.experiments.items() if one.life.state.ended}
+        left_out = self._disk.harmed - set(core.state.experiments)
+        self.ended = ended | left_out
 
     def acting(self, step: Step) -> None:
         self.ended |= {c.experiment for c in step.commands if isinstance(c, do.Conclude)}

@@ -115,7 +115,7 @@ class Study(Protocol):
     def has_run(self, name: str) -> bool:
         """Whether a run of this study may have a folder of this name."""
 
-    def run_of(self, name: str, spec: Spec) -> Run | None:
+    def run_of(self, name: str, spec: ResolvedSpec) -> Run | None:
         """Return the run of this name if it has this spec; None if the spec is another run's."""
 
     def takes_over(self, former: Self) -> bool:

@@ -1,8 +1,9 @@
-"""How long silence is borne, learned from what was observed; nobody has to guess a timeout.
+"""How long a worker may be silent, and an attempt make no step: learned, not configured.
 
-Two things are judged: a worker that is not heard of, and an attempt that makes no step although its
-worker is. Both limits follow from the longest gap of late, which is forgotten slowly, and hold for
-a `patience` of 1: the scheduler multiplies them by the patience it was given.
+Two things are judged: the time between a worker's heartbeats, and the time between an attempt's
+steps although its worker is heard of. Both timeouts follow from the longest gap of late, which is
+forgotten slowly, and hold for a `patience` of 1: the scheduler multiplies them by the patience it
+was given.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ _FADING = 0.98
 """Of the longest gap, at each one that is shorter: half of it is forgotten after 35."""
 
 
-class Limit:
+class AdaptiveTimeout:
     """Learns what is usual, and says how much more than that is too much; seconds.
 
     Args:
@@ -43,11 +44,11 @@ class Limit:
         return max(self._shortest_seconds, self._times * self._longest_seconds)
 
 
-def silence() -> Limit:
+def heartbeat_timeout() -> AdaptiveTimeout:
     """Limit the time between two heartbeats of a worker."""
-    return Limit(unobserved_seconds=10.0, shortest_seconds=5.0, times=4.0, enough=3)
+    return AdaptiveTimeout(unobserved_seconds=10.0, shortest_seconds=5.0, times=4.0, enough=3)
 
 
-def pause() -> Limit:
-    """Limit the time between two steps of an attempt, learned from attempts that came to an end."""
-    return Limit(unobserved_seconds=600.0, shortest_seconds=60.0, times=10.0, enough=1)
+def progress_timeout() -> AdaptiveTimeout:
+    """Limit the time between two steps, learned from attempts that came to an end."""
+    return AdaptiveTimeout(unobserved_seconds=600.0, shortest_seconds=60.0, times=10.0, enough=1)

@@ -1,24 +1,26 @@
-"""Shows a round to a policy: the books, turned into what a decision may rest on."""
+"""Shows a round to a policy: the state, turned into what a decision may rest on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from downpour.scheduler.books import Books
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Round, Task
+from downpour.scheduler.state import SchedulerState
 from downpour.scheduler.workers import Worker
 from downpour.stragglers import Policy, RoundView, RunningTask, WorkerHistory
 from downpour.values import AttemptId
 
 
-def view_of(books: Books, experiment: Experiment, current: Round, policy: Policy) -> RoundView:
+def view_of(
+    state: SchedulerState, experiment: Experiment, current: Round, policy: Policy
+) -> RoundView:
     """Show the current round; what only watching policies look at is left out for the others."""
-    workers, spec = books.workers, experiment.spec
+    workers, spec = state.workers, experiment.spec
     basic = RoundView(
         round=current.number,
-        at_seconds=books.now_seconds,
+        at_seconds=state.now_seconds,
         pending=current.pending(current.enough_for(workers.idle)),
         idle=workers.idle,
         workers=workers.names,
@@ -30,34 +32,36 @@ def view_of(books: Books, experiment: Experiment, current: Round, policy: Policy
         return basic
     return replace(
         basic,
-        running=tuple(_running(books, current)),
+        running=tuple(_running(state, current)),
         published=tuple(_published(current)),
         paces={worker.name: worker.pace for worker in workers if worker.pace is not None},
-        speeds=_speeds(books),
-        elapsed_seconds=books.now_seconds - (current.started_at_seconds or books.now_seconds),
+        speeds=_speeds(state),
+        elapsed_seconds=state.now_seconds - (current.started_at_seconds or state.now_seconds),
         overhead_seconds=experiment.overhead_seconds or current.overhead_seconds,
-        requested=max(0, books.wanted_workers - books.joined_since),
+        requested=max(0, state.wanted_workers - state.joined_since),
         history={w.name: WorkerHistory(slowness=tuple(w.slowness)) for w in workers if w.slowness},
         options={**policy.options, **spec.policy_options},
     )
 
 
-def _speeds(books: Books) -> dict[str, float]:
-    found = ((worker.name, worker.speed(books.now_seconds)) for worker in books.workers)
+def _speeds(state: SchedulerState) -> dict[str, float]:
+    found = ((worker.name, worker.speed(state.now_seconds)) for worker in state.workers)
     return {name: speed for name, speed in found if speed is not None}
 
 
-def _running(books: Books, current: Round) -> Iterator[RunningTask]:
+def _running(state: SchedulerState, current: Round) -> Iterator[RunningTask]:
     for task in current.tasks:
         for name, attempt in task.held_by.items():
-            worker = books.workers.get(name)
+            worker = state.workers.get(name)
             if worker is not None:
-                yield _as_running(books, task, worker, attempt)
+                yield _as_running(state, task, worker, attempt)
 
 
-def _as_running(books: Books, task: Task, worker: Worker, attempt: AttemptId) -> RunningTask:
+def _as_running(
+    state: SchedulerState, task: Task, worker: Worker, attempt: AttemptId
+) -> RunningTask:
     began = task.began_at[attempt.attempt]
-    progress, now = worker.progress, books.now_seconds
+    progress, now = worker.progress, state.now_seconds
     meant_for, since = task.leaving.get(worker.name, (None, now))
     return RunningTask(
         shard=task.shard,

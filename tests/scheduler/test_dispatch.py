@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downpour.scheduler import Replay, durable, entries
+from downpour.scheduler import Scheduler, durable, entries
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
@@ -37,16 +37,16 @@ WHY = "the test says so"
 class Stage:
     """A scheduler of three shards whose policy pairs, and does what it is told at the next event.
 
-    A replica takes in only what must be kept, and must come to the same books.
+    A replica takes in only what must be kept, and must come to the same state.
     """
 
-    def __init__(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, make: Make) -> None:
         self.make = make
         self.wishes: list[Action] = []
         self.views: list[RoundView] = []
         policy = Policy(decide=self._decide, watches=True)
-        monkeypatch.setitem(POLICIES, "wait", policy)
-        self.core, self.replica = Replay(), Replay()
+        policies = {**POLICIES, "wait": policy}
+        self.core, self.replica = Scheduler(policies=policies), Scheduler(policies=policies)
         self.now = 0.0
         for worker in ("ann", "bob", "cid", "dot"):
             self.happen(on.WorkerJoined, worker=worker)
@@ -69,10 +69,10 @@ class Stage:
         self.now += 1.0
         event = kind(at_seconds=self.now, **facts)
         commands = self.core.handle(event)
-        check_invariants(self.core)
+        check_invariants(self.core.state)
         for entry in entries(event, commands):
             self.replica.replay(self.now, entry)
-        assert durable(self.replica) == durable(self.core)
+        assert durable(self.replica.state) == durable(self.core.state)
         return commands
 
     def wish(self, *actions: Action) -> list[do.Command]:
@@ -104,9 +104,9 @@ class Stage:
 
 
 @pytest.fixture
-def stage(make: Make, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def stage(make: Make) -> Stage:
     """Ann, bob and cid are training shards 0, 1 and 2; dot is idle."""
-    return Stage(make, monkeypatch)
+    return Stage(make)
 
 
 def of(commands: list[do.Command], kind: Callable[..., Any]) -> list[Any]:
@@ -126,7 +126,7 @@ def test_a_shard_that_is_handed_over_goes_on_with_whom_it_is_meant_for(stage: St
     commands = stage.hand_over("ann", 0, "s5")
     [given] = of(commands, do.Assign)
     assert (given.worker, given.snapshot.file.name) == ("dot", "s5")
-    assert stage.core.experiments["one"].round.tasks[0].failures == 0  # type: ignore[union-attr]
+    assert stage.core.state.experiments["one"].round.tasks[0].failures == 0  # type: ignore[union-attr]
 
 
 def test_two_workers_exchange_their_shards(stage: Stage) -> None:
@@ -146,7 +146,7 @@ def test_what_is_meant_for_somebody_who_goes_is_anybodys(stage: Stage) -> None:
     stage.happen(on.WorkerLeft, worker="bob", reason="gone")
     given = of(stage.hand_over("ann", 0, "s5"), do.Assign)
     assert given[0].snapshot is None or given[0].attempt.shard == 0
-    assert {task.life.state for task in stage.core.active.round.tasks} == {"running"}  # type: ignore[union-attr]
+    assert {task.life.state for task in stage.core.state.active.round.tasks} == {"running"}  # type: ignore[union-attr]
 
 
 def test_a_hand_over_that_comes_too_late_changes_nothing(stage: Stage) -> None:
@@ -174,7 +174,7 @@ def test_an_attempt_that_is_withdrawn_is_nobodys_failure(stage: Stage) -> None:
         Assignment(shard=0, worker="dot", reason=WHY),
     )
     assert [(c.worker, c.attempt.shard) for c in of(commands, do.Assign)] == [("dot", 0)]
-    assert stage.core.active.round.tasks[0].failures == 0  # type: ignore[union-attr]
+    assert stage.core.state.active.round.tasks[0].failures == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("leave_running", [False, True])
@@ -191,8 +191,8 @@ def test_a_round_can_be_closed_without_the_last(stage: Stage, *, leave_running: 
     assert stage.core.unwanted("cid", running) == ([] if leave_running else [late])
     stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
     stage.publish("cid", 2)
-    assert {w.life.state for w in stage.core.workers} == {"busy", "idle"}
-    assert "cid" in stage.core.workers.idle
+    assert {w.life.state for w in stage.core.state.workers} == {"busy", "idle"}
+    assert "cid" in stage.core.state.workers.idle
 
 
 def test_a_snapshot_of_what_nobody_waits_for_is_removed(stage: Stage) -> None:
@@ -213,7 +213,7 @@ def test_a_snapshot_of_what_nobody_waits_for_is_removed(stage: Stage) -> None:
 def test_no_policy_is_asked_about_what_is_read_in_a_journal(stage: Stage) -> None:
     """What it has decided is there as well, and comes next."""
     wish = Close(reason=WHY)
-    core = Replay()
+    core = Scheduler(policies=stage.core.state.policies)
     entry = on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=stage.make.spec())
     core.replay(0.0, entry)
     model = stage.make.file("m0")
@@ -314,7 +314,7 @@ def test_an_assignment_says_how_long_it_is_predicted_to_take(stage: Stage) -> No
     [given] = of(stage.hand_over("ann", 0, "s5"), do.Assign)
     assert given.snapshot.share == 0.5
     assert given.forecast == SOON.times(5)
-    assert stage.core.workers.get("dot").predicted == SOON.times(5)  # type: ignore[union-attr]
+    assert stage.core.state.workers.get("dot").predicted == SOON.times(5)  # type: ignore[union-attr]
 
 
 def test_nothing_is_predicted_of_whom_nothing_is_known(stage: Stage) -> None:
@@ -333,7 +333,7 @@ def test_predictions_are_put_on_record_once_a_quarter(stage: Stage) -> None:
     assert [foreseen.done for foreseen in told] == [0.26, 0.8]
     assert [foreseen.elapsed_seconds for foreseen in told] == [3.0, 9.0]
     assert all(foreseen.remaining == SOON for foreseen in told)
-    ann = stage.core.workers.get("ann")
+    ann = stage.core.state.workers.get("ann")
     assert ann is not None
     assert ann.predicted == SOON.later(15.0)
 
@@ -380,13 +380,13 @@ def test_a_prediction_is_told_once(stage: Stage) -> None:
 
 def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:
     """What was done and why, but not who was simply given work; the oldest are forgotten."""
-    assert list(stage.core.decisions) == []
+    assert list(stage.core.state.decisions) == []
     stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY))
     stage.wish(Assignment(shard=1, worker="dot", reason=WHY))
     stage.publish("dot", 1, attempt=1)
     stage.wish(Withdrawal(shard=2, worker="cid", reason=WHY), Request(reason=WHY))
     stage.wish(Close(reason=WHY))
-    assert [decision.said for decision in stage.core.decisions] == [
+    assert [decision.said for decision in stage.core.state.decisions] == [
         f"epoch 1: shard 0 from ann to dot: {WHY}",
         f"epoch 1: shard 1 to dot, too: {WHY}",
         f"epoch 1: shard 2 taken from cid: {WHY}",
@@ -395,12 +395,12 @@ def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:
     ]
     stage.wishes = [Resize(samples=(20, 4, 6), reason=WHY)]
     stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
-    last = stage.core.decisions[-1]
+    last = stage.core.state.decisions[-1]
     assert last == (stage.now, "one", f"epoch 2: cut anew, 4 to 20 samples a shard: {WHY}")
     for _ in range(100):
         stage.now += 30.0
         stage.wish(Request(reason=WHY))
-    assert len(stage.core.decisions) < 100
+    assert len(stage.core.state.decisions) < 100
 
 
 def test_whoever_loads_a_snapshot_has_lost_nothing(stage: Stage) -> None:

@@ -1,12 +1,14 @@
-"""Everything that the scheduler knows, and the few steps that all its parts take.
+"""Everything that the scheduler knows, and the few steps that more than one module takes.
 
-The parts of the scheduler (`turns`, `contributions`, `attendance`) share one of these: they read
-and change it, and put what must be done on its list of commands. It decides nothing.
+`queue`, `rounds`, `dispatch`, `updates` and `liveness` are functions on one of these: they read and
+change it, and put what must be done on its list of commands. It decides nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +16,7 @@ from downpour.scheduler import commands as do
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Round, Task
 from downpour.scheduler.workers import Worker, Workers
+from downpour.stragglers import POLICIES, Policy
 from downpour.values import AttemptId, PublishedFile
 
 _DECISIONS_KEPT = 12
@@ -23,7 +26,7 @@ _DECISIONS_KEPT = 12
 class SchedulerOptions:
     """What the scheduler is told about its surroundings.
 
-    `patience` scales every limit (`deadlines.py`): at 1, a worker of which nothing is known yet
+    `patience` scales every limit (`timeouts.py`): at 1, a worker of which nothing is known yet
     counts as lost after 10 s without a heartbeat, and an assignment that its worker does not
     mention for as long has not arrived.
     """
@@ -47,14 +50,22 @@ class Decision(NamedTuple):
     said: str
 
 
-class Books:
+class SchedulerState:
     """Keyed by experiment; one is active at a time, the others wait in order of submission.
 
-    `decisions` are the last few, for people to read: nothing follows from them.
+    `policies` are those that a spec can name. While it is `at_rest` none is asked, because what was
+    decided is read from a journal. `look_again_at_seconds` is when a policy that watches is shown
+    progress again, `asked_for_workers_at_seconds` when one last had a worker asked for. `decisions`
+    are the last few, for people to read: nothing follows from them.
     """
 
-    def __init__(self, options: SchedulerOptions | None = None) -> None:
+    def __init__(
+        self,
+        options: SchedulerOptions | None = None,
+        policies: Mapping[str, Policy] = POLICIES,
+    ) -> None:
         self.options = options or SchedulerOptions()
+        self.policies = policies
         self.workers = Workers()
         self.experiments: dict[str, Experiment] = {}
         self.active: Experiment | None = None
@@ -62,6 +73,9 @@ class Books:
         self.now_seconds = 0.0
         self.wanted_workers = 0
         self.joined_since = 0
+        self.at_rest = False
+        self.look_again_at_seconds = 0.0
+        self.asked_for_workers_at_seconds = -math.inf
         self.commands: list[do.Command] = []
         self.decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
 
@@ -129,5 +143,5 @@ class Books:
             )
 
     def cancel_call(self, worker: Worker, attempt: AttemptId, reason: str) -> None:
-        """Ask a worker to stop an attempt; the books are not changed."""
+        """Ask a worker to stop an attempt; the state is not changed."""
         self.do(do.Cancel(cause=self.cause, worker=worker.name, attempt=attempt, reason=reason))

@@ -1,0 +1,156 @@
+"""Who is there: workers join, beat, fall silent, stand still and go."""
+
+from __future__ import annotations
+
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.scheduler import updates
+from downpour.scheduler.state import SchedulerState
+from downpour.scheduler.workers import Worker
+from downpour.values import AttemptId, FailureKind
+
+_QUARTERS = 4
+
+
+def joined(state: SchedulerState, name: str, running: AttemptId | None) -> None:
+    """Take a worker in; one that still runs what it was given goes on with it.
+
+    Its former self, if there is one, else gives up what it was running. Who runs something else
+    gets no work before that has ended.
+    """
+    known = state.workers.hear(name, state.now_seconds)
+    if known is not None and _goes_on(state, known, running):
+        return
+    former = state.workers.remove(name)
+    if former is not None and former.running is not None:
+        updates.give_up(state, name, former.running, FailureKind.LOST, f"{name} registered anew")
+    state.workers.join(name, state.now_seconds)
+    if former is None:
+        state.tell(f"{name} joined")
+    if state.joined_since < state.wanted_workers:
+        state.joined_since += 1
+    if running is not None:
+        state.workers.stick(name)
+
+
+def _goes_on(state: SchedulerState, known: Worker, running: AttemptId | None) -> bool:
+    """Let a worker that registers go on with what it holds; says whether it does.
+
+    One that an earlier manager's death has parted from its attempt is asked for it again. It
+    may have died as well, or never have heard of it, and still be at its last report.
+    """
+    now, has_it = state.now_seconds, known.running == running
+    if known.is_awaited:
+        state.workers.welcome(known.name, now, empty_handed=not has_it)
+        return True
+    if running is None or not has_it:
+        return False
+    known.mentioned_at_seconds = now
+    return True
+
+
+def gone(
+    state: SchedulerState, name: str, failure: FailureKind, reason: str, *, lost: bool
+) -> None:
+    """Let a worker go; what it was at is given up."""
+    worker = state.workers.remove(name)
+    if worker is None:
+        return
+    state.do(do.Dismiss(cause=state.cause, worker=name, reason=reason, lost=lost))
+    state.tell(f"{name} {'is lost' if lost else 'left'}: {reason}")
+    if worker.running is not None:
+        updates.give_up(state, name, worker.running, failure, reason)
+
+
+def heartbeat(state: SchedulerState, event: on.HeartbeatReceived) -> None:
+    """Take note that a worker lives, and of how far it has come."""
+    worker = state.workers.get(event.worker)
+    if worker is None or (worker.is_awaited and not _mentions(event, worker.running)):
+        return  # it is told to register, and says then what it is at
+    worker.beat(state.now_seconds)
+    worker.system = event.system
+    if not event.running:
+        state.workers.unstick(worker.name)
+    for progress in event.running:
+        if progress.attempt == worker.running:
+            updates.save(state, worker, progress)
+            worker.mention(progress, state.now_seconds)
+            return
+        if progress.attempt == worker.lingering:
+            updates.remove_needless(state, worker, progress)
+    _doubt(state, worker, elsewhere=bool(event.running))
+
+
+def _doubt(state: SchedulerState, worker: Worker, *, elsewhere: bool) -> None:
+    """Take back an attempt that its worker has not mentioned for long."""
+    attempt = worker.running
+    silent = state.now_seconds - worker.mentioned_at_seconds
+    if attempt is None or silent < _within(state, worker.mention_limit_seconds):
+        return
+    what = "has not begun it after" if worker.progress is None else "has not mentioned it for"
+    _take_back(state, worker, attempt, f"{what} {silent:.0f} s", free=not elsewhere)
+
+
+def foreseen(state: SchedulerState, event: on.Forecasts) -> None:
+    """Take note of what is predicted."""
+    for name, pace in event.paces:
+        worker = state.workers.get(name)
+        if worker is not None:
+            worker.pace = pace
+    running = {worker.running: worker for worker in state.workers if worker.running}
+    for attempt, remaining in event.remaining:
+        if attempt in running:
+            running[attempt].foresee(remaining)
+            _foresee(state, running[attempt], attempt)
+
+
+def _foresee(state: SchedulerState, worker: Worker, attempt: AttemptId) -> None:
+    """Have put on record what is predicted after each quarter of an attempt's own work."""
+    found = state.find(attempt)
+    if found is None or worker.progress is None:
+        return
+    began = found.task.began_at[attempt.attempt]
+    own = (worker.progress.share - began) / (1 - began) if began < 1 else 0.0
+    quarters = min(int(_QUARTERS * own), _QUARTERS - 1)
+    if worker.quarters_foreseen < quarters:
+        worker.quarters_foreseen = quarters
+        state.foresee(worker)
+
+
+def tick(state: SchedulerState) -> None:
+    """Look who has been silent for too long, and what stands still."""
+    for worker in list(state.workers):
+        silent = state.now_seconds - worker.seen_at_seconds
+        if silent > _within(state, worker.heartbeat_timeout.seconds):
+            kind = FailureKind.CANCELLED if worker.is_awaited else FailureKind.LOST
+            gone(state, worker.name, kind, f"no heartbeat for {silent:.0f} s", lost=True)
+        elif worker.running is not None:
+            _look_whether_it_stands(state, worker, worker.running)
+
+
+def _look_whether_it_stands(state: SchedulerState, worker: Worker, attempt: AttemptId) -> None:
+    """Take back an attempt that makes no step, although its worker is heard of."""
+    experiment = state.active_as(attempt.experiment)
+    pause = state.now_seconds - worker.advanced_at_seconds
+    if experiment is not None and pause > _within(state, experiment.progress_timeout.seconds):
+        state.cancel_call(worker, attempt, "it makes no step")
+        _take_back(state, worker, attempt, f"has made no step for {pause:.0f} s", free=False)
+
+
+def _take_back(
+    state: SchedulerState, worker: Worker, attempt: AttemptId, what: str, *, free: bool
+) -> None:
+    """Let others try what a worker does not get done; is it free, or stuck in something?"""
+    if free:
+        state.workers.release(worker.name, attempt)
+    else:
+        state.workers.stick(worker.name)
+    updates.give_up(state, worker.name, attempt, FailureKind.LOST, f"{worker.name} {what}")
+
+
+def _within(state: SchedulerState, seconds: float) -> float:
+    return seconds * state.options.patience
+
+
+def _mentions(event: on.HeartbeatReceived, attempt: AttemptId | None) -> bool:
+    return any(progress.attempt == attempt for progress in event.running)
