@@ -135,7 +135,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestWorker:
-    """Ask whoever starts workers for one more; nobody may be there who can."""
+    """Ask the launcher for one more worker; there may be none that can start any."""
 
     cause: int
     experiment: str
@@ -155,7 +155,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """Put on record that whoever trains this shard next goes on from this snapshot."""
+    """Put on record that the next attempt at this shard goes on from this snapshot."""
 
     cause: int
     worker: str
@@ -180,7 +180,7 @@ class Contradict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
-    """Put on record that an attempt has come to nothing."""
+    """Put on record that an attempt has failed, or was taken back."""
 
     cause: int
     worker: str
@@ -191,7 +191,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopt:
-    """Look which of these attempts have published an update that nobody has reported.
+    """Look which of these attempts have published an update that was not reported.
 
     Each one found comes back as `UpdatePublished`, from the worker named here.
     """
@@ -249,7 +249,7 @@ class Dismiss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discard:
-    """Remove files that nobody needs any more; some may be gone already."""
+    """Remove files that are not needed any more; some may be gone already."""
 
     cause: int
     experiment: str

@@ -37,6 +37,7 @@ class Scheduler:
         """Take in one event; returns what must be done because of it, in order."""
         state = self.state
         state.events_handled += 1
+        # Because events come from several threads, one may have been made before the last one.
         state.now_seconds = max(state.now_seconds, event.at_seconds)
         state.commands = []
         _take_in(state, event)

@@ -1,6 +1,6 @@
 """Asks the policy what to do, and does it; a policy that asks for what cannot be is not heard.
 
-A policy that does not watch is asked when somebody is idle and something is pending. One that
+A policy that does not watch is asked when a worker is idle and a task is pending. One that
 watches is asked also when time has passed or something has happened to a task or a worker. Of
 heartbeats there are many, so they lead to a look only once in a twentieth of a task.
 """
@@ -33,8 +33,12 @@ from downpour.stragglers import (
 from downpour.stragglers.outlook import Outlook
 from downpour.values import AttemptId, FailureKind, Forecast, TaskState
 
+# Because a new worker takes seconds to import torch and register: asked again sooner, a policy
+# would have a second one started for the same need.
 _BETWEEN_REQUESTS_SECONDS = 30.0
 _SHARDS_NAMED = 4
+# What changes no task and no worker. Heartbeats are most of all events, and a look costs far more
+# than taking one in.
 _QUIET = on.HeartbeatReceived, on.Forecasts, on.Evaluated
 _LOOKS_A_TASK = 20
 _BETWEEN_LOOKS_SECONDS = 0.1, 0.5
@@ -50,6 +54,7 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
         return
     if state.at_rest:
         return
+    # Before the policy, because both change what it is shown.
     _ask_again(state, experiment, current)
     current.offer_again(state.now_seconds)
     policy = state.policies[experiment.spec.policy]
@@ -60,6 +65,7 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
     if policy.watches:
         state.look_again_at_seconds = view.at_seconds + _between_looks(view)
     for action in policy.decide(view):
+        # Because an action may close the round, and the rest was decided for an open one.
         if current.complete:
             return
         _do(state, experiment, current, action)
@@ -248,7 +254,7 @@ def _request(state: SchedulerState, current: Round, action: Request) -> None:
 
 
 def _decided(state: SchedulerState, current: Round, what: str) -> None:
-    """Keep a decision in words, for whoever watches."""
+    """Keep a decision in words, for people who watch."""
     said = f"epoch {current.number + 1}: {what}"
     state.decisions.append(Decision(state.now_seconds, current.experiment, said))
 

@@ -34,7 +34,7 @@ class ExperimentSubmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentCancelled:
-    """Somebody wants an experiment stopped."""
+    """A client wants an experiment stopped."""
 
     at_seconds: float
     experiment: str
@@ -133,8 +133,8 @@ class HandedOver:
 class Forecasts:
     """What is predicted from what was last heard of workers.
 
-    `paces` are seconds a sample of whoever would begin a shard now; `remaining` are seconds until a
-    worker's update, from its last report on.
+    `paces` are seconds a sample of a worker that would begin a shard now; `remaining` are seconds
+    until a worker's update, from its last report on.
     """
 
     at_seconds: float
@@ -144,7 +144,7 @@ class Forecasts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed:
-    """An attempt has come to nothing."""
+    """An attempt has failed."""
 
     at_seconds: float
     worker: str

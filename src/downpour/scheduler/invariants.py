@@ -54,7 +54,7 @@ def _workers(core: SchedulerState) -> Iterator[str]:
     ready = core.active is not None and core.active.ready
     current = core.active.round if core.active else None
     if ready and current and current.any_pending and idle and len(idle) == len(states):
-        yield f"everybody is idle, although round {current.number} has pending shards"
+        yield f"all workers are idle, although round {current.number} has pending shards"
     for worker in core.workers:
         if (worker.running is not None) != (worker.life.state in _HOLDING):
             yield f"{worker.name} is {worker.life.state} with {worker.running}"

@@ -28,8 +28,8 @@ from typing import Generic, Literal, TypeVar
 from downpour.errors import IllegalTransition
 from downpour.values import ExperimentState, TaskState, WorkerState
 
-# A step is only ever an argument, so a literal is checked as well as a member of an enum, and need
-# not be looked up: in Python 3.11 that takes 0.2 microseconds each time, of about 20 an event.
+# Steps are literals and not members of an enum, because a step is only ever an argument: mypy
+# checks both, and in Python 3.11 looking a member up takes six times as long as comparing text.
 TaskStep = Literal["assign", "lose", "publish", "give-up", "refuse", "apply", "drop"]
 WorkerStep = Literal["register", "assign", "release", "stick", "go"]
 ExperimentStep = Literal["activate", "start", "finish", "cancel", "fail"]
@@ -75,6 +75,7 @@ EXPERIMENT: Table[ExperimentState, ExperimentStep] = {
     (ExperimentState.RUNNING, "fail"): ExperimentState.FAILED,
 }
 
+# Because a worker takes two steps a task for as long as it lives.
 _STORY_LENGTH = 32
 
 

@@ -9,6 +9,7 @@ from downpour.scheduler.state import SchedulerState
 from downpour.scheduler.workers import Worker
 from downpour.values import AttemptId, FailureKind
 
+# Because each forecast is a line of the record, which few of them keep small.
 _QUARTERS = 4
 
 
@@ -29,6 +30,8 @@ def joined(state: SchedulerState, name: str, running: AttemptId | None) -> None:
         state.tell(f"{name} joined")
     if state.joined_since < state.wanted_workers:
         state.joined_since += 1
+    # Because it works at something that it was not asked for here: a task beside that would be
+    # slow, and the speed of the worker be learned wrongly.
     if running is not None:
         state.workers.stick(name)
 

@@ -18,7 +18,7 @@ def submitted(state: SchedulerState, event: on.ExperimentSubmitted) -> None:
 
 
 def activate_next(state: SchedulerState) -> None:
-    """Let the first that waits have its turn, where nobody has it."""
+    """Let the first that waits have its turn, unless another one has it."""
     if state.active is not None:
         return
     experiments = state.experiments.values()
@@ -95,6 +95,7 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
         state.workers.let_in()
         for worker in list(state.workers):
             state.cancel(worker, reason)
+    # Before `Conclude`, because a driver removes what is left of the files when it concludes.
     state.discard(experiment.name, experiment.close())
     state.do(
         do.Conclude(

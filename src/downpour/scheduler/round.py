@@ -24,8 +24,8 @@ class Task:
 
     `held_by` says which workers are training it, and as which attempt; `worker` and `attempt` whose
     update it has. `offer` is the task as a policy sees it while it is pending. Attempts that are
-    numbered below `first_to_count` come too late, whatever they bring. Whoever is asked next goes
-    on from the `snapshot`, which holds the share `offer.saved` of the work; `began_at` are the
+    numbered below `first_to_count` come too late, whatever they bring. The next attempt goes on
+    from the `snapshot`, which holds the share `offer.saved` of the work; `began_at` are the
     shares from which attempts went on. `leaving` says which holders are asked to hand it over, to
     whom, and since when.
     """
@@ -118,7 +118,7 @@ class Round:
 
     @property
     def any_pending(self) -> bool:
-        """Whether some shard has nobody training it, and does not have to wait."""
+        """Whether a shard is without a worker, and does not have to wait."""
         return bool(self._pending)
 
     def pending(self, count: int) -> tuple[PendingTask, ...]:
@@ -128,6 +128,9 @@ class Round:
 
     def enough_for(self, idle: KeysView[str]) -> int:
         """Say how many pending tasks hold one for each idle worker that did not fail on it."""
+        # Because a worker is not given what it failed on while others can have it: at most that
+        # many tasks are passed over, so a view this long leaves no idle worker without one. To show
+        # all that are pending would make each event cost as much as the round is long.
         failed = self._failed_on.keys() & idle
         return len(idle) + max((self._failed_on[name] for name in failed), default=0)
 
@@ -158,7 +161,7 @@ class Round:
         return attempt
 
     def publish(self, attempt: AttemptId, worker: str, update: Update, at_seconds: float) -> None:
-        """Take the update of a task that has none yet; nobody holds it any more."""
+        """Take the update of a task that has none yet; no worker holds it any more."""
         task = self.tasks[attempt.shard]
         was_pending = task.life.state is TaskState.PENDING
         task.life.step("publish")
@@ -177,7 +180,7 @@ class Round:
     def give_up(self, shard: int, worker: str, failure: Failure | None) -> None:
         """Take a running task from a worker; None where that was not its attempt's failure.
 
-        Where nobody else holds it, it is pending again.
+        Where no other worker holds it, it is pending again.
         """
         task = self.tasks[shard]
         task.life.step("lose" if len(task.held_by) > 1 else "give-up")
@@ -189,7 +192,7 @@ class Round:
             insort(self._pending, shard, key=neg)
 
     def save(self, shard: int, snapshot: Snapshot) -> None:
-        """Let whoever trains a shard next go on from there."""
+        """Let the next attempt at a shard go on from there."""
         task = self.tasks[shard]
         task.snapshot = snapshot
         task.offer = replace(task.offer, saved=snapshot.share)
@@ -200,7 +203,7 @@ class Round:
         task.offer = replace(task.offer, meant_for=worker)
 
     def drop(self, shards: Sequence[int]) -> None:
-        """Let the round be over without these shards; nobody holds them any more."""
+        """Let the round be over without these shards; no worker holds them any more."""
         for task in (self.tasks[shard] for shard in shards):
             if task.life.state is TaskState.PENDING:
                 self._no_longer_pending(task.shard)
@@ -213,7 +216,9 @@ class Round:
         """Take a published task back, because its update cannot be used."""
         task = self.tasks[shard]
         task.life.step("refuse")
-        task.first_to_count = task.attempts  # what came second meanwhile was removed
+        # Because what other attempts published meanwhile was removed as needless, none of it is
+        # there any more: only a new attempt can bring a usable update.
+        task.first_to_count = task.attempts
         if task.worker is not None:
             self._blame(task, task.worker, Failure(FailureKind.STORE, reason))
         task.offer = replace(task.offer, saved=0.0)
@@ -247,7 +252,7 @@ class Round:
         return median([found for found in known if found is not None] or [0.0])
 
     def wait(self, shard: int, until_seconds: float) -> None:
-        """Offer a pending task to nobody for a while."""
+        """Keep a pending task back for a while."""
         self._no_longer_pending(shard)
         self._waiting[shard] = until_seconds
 
@@ -259,7 +264,7 @@ class Round:
 
     @property
     def waiting(self) -> KeysView[int]:
-        """Shards that are pending, and not yet offered to anybody."""
+        """Shards that are pending, and kept back for now."""
         return self._waiting.keys()
 
     def _blame(self, task: Task, worker: str, failure: Failure) -> None:

@@ -65,7 +65,7 @@ def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
     spent = experiment.close_round(current, event.model)
     if experiment.may_start_round:
         experiment.start_round()
-        dispatch.decide(state)  # before all else: nobody should wait for files to be removed
+        dispatch.decide(state)  # first, because no worker should wait for files to be removed
     if event.round in experiment.evaluating:
         _evaluate(state, experiment, event.round, event.model)
     state.discard(experiment.name, spent)

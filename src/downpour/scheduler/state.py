@@ -89,7 +89,7 @@ class SchedulerState:
         self.commands.append(command)
 
     def tell(self, said: str) -> None:
-        """Keep what has happened to the active experiment, in words, for whoever watches."""
+        """Keep what has happened to the active experiment, in words, for people who watch."""
         if self.active is not None:
             self.decisions.append(Decision(self.now_seconds, self.active.name, said))
 

@@ -19,7 +19,7 @@ class AdaptiveTimeout:
         unobserved_seconds: the limit before enough was observed.
         shortest_seconds: it is never less.
         times: the longest gap of late, that often.
-        enough: so many gaps must be known.
+        enough: how many gaps must be known.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class AdaptiveTimeout:
 
     def learn(self, gap_seconds: float) -> None:
         """Take note of a gap that ended well."""
+        # The longest and not the mean, because what must not happen is to judge a healthy worker.
         self._missing = max(0, self._missing - 1)
         self._longest_seconds = max(gap_seconds, _FADING * self._longest_seconds)
 

@@ -1,4 +1,4 @@
-"""What counts, what has come to nothing, and whether a round is complete.
+"""What counts, what has failed, and whether a round is complete.
 
 An update counts once, whichever attempt it is of; the first usable one does. What fails is tried
 again, on another worker where there is one, until its `retries` are used up.
@@ -27,6 +27,7 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     if found is None or not found.task.welcomes(attempt):
         _turn_down(state, found, event)
         return
+    # Before `publish`, which forgets the holders.
     for holder in filter(None, map(state.workers.get, found.task.held_by)):
         state.cancel(holder, "another attempt at the shard was first")
     spent = found.task.files()
@@ -81,7 +82,7 @@ def save(state: SchedulerState, worker: Worker, progress: Progress) -> None:
 
 
 def remove_needless(state: SchedulerState, worker: Worker, progress: Progress) -> None:
-    """Remove the snapshot of an attempt that nobody waits for any more, if it is a new one."""
+    """Remove the snapshot of an attempt that is not waited for any more, if it is a new one."""
     new = progress.snapshot
     if new is not None and new != worker.needless:
         worker.needless = new
@@ -96,6 +97,7 @@ def keep(state: SchedulerState, worker: str, attempt: AttemptId, new: Snapshot) 
     former = found.task.snapshot
     if former is not None and former.file.name == new.file.name:
         return
+    # Because a copy that began later reports snapshots as well, and may be behind.
     if former is not None and former.steps_done >= new.steps_done:
         state.discard(found.experiment.name, (new.file,))
         return
@@ -124,7 +126,7 @@ def give_up(
 ) -> None:
     """Make the task of an attempt pending again, now that its worker holds it no longer.
 
-    Somebody who leaves or is told to stop has not failed: that costs the task no retry.
+    A worker that leaves or is told to stop has not failed: that costs the task no retry.
     """
     found = state.find(attempt)
     if found is None:
@@ -180,6 +182,7 @@ def fail_if_hopeless(state: SchedulerState, found: Found, reason: str) -> None:
 def _would_fail_everywhere(state: SchedulerState, task: Task) -> bool:
     """Whether it failed alike on two workers, or twice on the only one that is here."""
     alike = failed_alike(task.failed, task.offer.failed_on)
+    # Because one machine can be at fault alone; where two fail word for word alike, the task is.
     enough = 1 if len(state.workers) == 1 else 2
     return len(alike) > 1 and len(set(alike)) >= enough
 

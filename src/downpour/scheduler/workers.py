@@ -1,7 +1,7 @@
 """Who is there to train, what each is busy with, and when each was last heard of.
 
-It keeps names and times, and moves workers by their table. It knows nothing of rounds: that what a
-worker is busy with is a task somebody wants is the scheduler's care.
+It keeps names and times, and moves workers by their table. It knows nothing of rounds: whether
+what a worker is busy with is wanted is the scheduler's care.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from downpour.scheduler.lifecycle import WORKER, Lifecycle
 from downpour.scheduler.timeouts import heartbeat_timeout
 from downpour.values import AttemptId, Forecast, Progress, Snapshot, SystemState, WorkerState
 
+# An assignment passes a queue of calls and a connection before the worker can mention it: its first
+# heartbeats after it may still say nothing of it, however regular they are.
 _TO_BEGIN_SECONDS = 10.0
 _ROUNDS_REMEMBERED = 16
+# Few, because a speed that follows from old reports hides that a machine has just become slow.
 _REPORTS_REMEMBERED = 5
 _REPORTS_FOR_SPEED = 2
 
@@ -96,7 +99,7 @@ class Worker:
         return self._samples * (last.share - first.share) / seconds
 
     def measure(self, samples: int) -> None:
-        """Measure an idle worker's speed anew, at a shard of so many samples."""
+        """Measure an idle worker's speed anew, at a shard of this many samples."""
         self._last_speed = self.speed(self.mentioned_at_seconds)
         self._samples = samples
         self._reports.clear()
@@ -113,7 +116,7 @@ class Worker:
     def beat(self, at_seconds: float) -> None:
         """Take note of a heartbeat, and learn how regular they are.
 
-        A gap that is too long, and was not judged, says that nobody was there to hear.
+        A gap that is too long, and was not judged, says that the manager was not there to hear.
         """
         gap_seconds = at_seconds - self.beat_at_seconds
         if gap_seconds <= self.heartbeat_timeout.seconds:
@@ -175,7 +178,7 @@ class Workers:
 
     @property
     def any_idle(self) -> bool:
-        """Whether somebody is idle."""
+        """Whether a worker is idle."""
         return bool(self._idle)
 
     def join(self, name: str, at_seconds: float) -> None:
@@ -217,7 +220,7 @@ class Workers:
         samples: int = 0,
         predicted: Forecast | None = None,
     ) -> None:
-        """Make an idle worker busy with an attempt at a shard of so many samples.
+        """Make an idle worker busy with an attempt at a shard of this many samples.
 
         It is predicted to take so long, where that is known.
         """
@@ -269,7 +272,7 @@ class Workers:
         self._idle.pop(name, None)
 
     def let_linger(self, name: str, attempt: AttemptId) -> None:
-        """Let a worker finish what nobody waits for any more; it gets nothing else before."""
+        """Let a worker finish what is not waited for any more; it gets nothing else before."""
         worker = self._all[name]
         self.stick(name)
         worker.lingering = attempt
