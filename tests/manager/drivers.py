@@ -1,13 +1,16 @@
-"""Drivers with one defect each, for the judge of what is acknowledged and done to find."""
+"""Drivers with one defect each, for the judge of what is acknowledged and done to find.
+
+Those that only the real driver can have: the defects of what it drives are the node's.
+"""
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from downpour.errors import SharedDirectoryError
-from downpour.manager.driver import Driver, _Item, _Posted
+from downpour.manager.driver import Driver, _Item, _Step, _Waiting
 
 
 class ActsBeforeItCommits(Driver):
@@ -24,12 +27,15 @@ class ActsBeforeItCommits(Driver):
 class AnswersBeforeItCommits(Driver):
     """Tells its callers at once, and does in time what follows."""
 
-    def _handle(self, item: _Item) -> tuple[Any] | None:
-        handled = super()._handle(item)
-        if handled is not None:
-            item.done.set_result(handled[0])
-            item.done = Future()
-        return handled
+    def _commit(self) -> None:
+        for item in self._taken:
+            if item.asker is not None:
+                item.asker.set_result([])
+        super()._commit()
+
+    def _answer(self, step: _Step, asker: _Waiting) -> None:
+        if not asker.done():
+            super()._answer(step, asker)
 
 
 class ActsThoughNothingCanBeKept(Driver):
@@ -40,53 +46,45 @@ class ActsThoughNothingCanBeKept(Driver):
             self._sink.commit()
 
 
-class ForgetsToKeep(Driver):
-    """Leaves out what some of the events have led to."""
-
-    def _handle(self, item: _Item) -> tuple[Any] | None:
-        if isinstance(item, _Posted) and self._scheduler.state.events_handled % 7 == 0:
-            return (self._scheduler.handle(item.event),)
-        return super()._handle(item)
-
-
 class ActsInAnotherOrder(Driver):
     """Begins with what was asked for last."""
 
-    def _act(self, item: _Item, result: Any) -> None:
-        super()._act(item, result[::-1] if isinstance(item, _Posted) else result)
+    def _act(self, step: _Step) -> None:
+        super()._act(replace(step, commands=step.commands[::-1]))
 
 
 class ActsOnTheLastEventFirst(Driver):
     """Takes events in together in their order, and carries them out in another."""
 
     def _take(self, items: list[_Item]) -> None:
-        self._put_off: list[tuple[_Item, Any]] = []
+        self._put_off: list[_Step] = []
         super()._take(items)
-        for item, result in reversed(self._put_off):
-            super()._act(item, result)
+        for step in reversed(self._put_off):
+            super()._act(step)
 
-    def _act(self, item: _Item, result: Any) -> None:
-        self._put_off.append((item, result))
+    def _act(self, step: _Step) -> None:
+        self._put_off.append(step)
 
 
 class AnswersBeforeItActs(Driver):
     """Tells its callers that it has begun what it has not."""
 
-    def _act(self, item: _Item, result: Any) -> None:
-        item.done.set_result(result)
-        item.done = Future()
-        super()._act(item, result)
+    def _act(self, step: _Step) -> None:
+        if step.asker is not None:
+            self._answer(step, step.asker)
+        super()._act(replace(step, asker=None))
 
 
 class GoesOnAfterADefect(Driver):
-    """Tells whoever posted that something was raised, and takes the next event in."""
+    """Tells the callers that something was raised, and takes the next events in."""
 
-    def _handle(self, item: _Item) -> tuple[Any] | None:
-        try:
-            return super()._handle(item)
-        except KeyError as error:
-            item.done.set_exception(error)
-            return None
+    def _take(self, items: list[_Item]) -> None:
+        for item in items:
+            try:
+                super()._take([item])
+            except KeyError as error:
+                if item.asker is not None:
+                    item.asker.set_exception(error)
 
 
 class ForgetsItsOffice(Driver):
@@ -100,7 +98,6 @@ DEFECTS: tuple[type[Driver], ...] = (
     ActsBeforeItCommits,
     AnswersBeforeItCommits,
     ActsThoughNothingCanBeKept,
-    ForgetsToKeep,
     ActsInAnotherOrder,
     ActsOnTheLastEventFirst,
     AnswersBeforeItActs,

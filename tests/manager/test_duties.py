@@ -6,25 +6,29 @@ whatever the storage does meanwhile, and each driver with a defect break one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from random import Random
 from threading import Event as Signal
+from typing import Any
 
 import pytest
 
 from downpour.errors import DownpourError, FailStop, SharedDirectoryError
 from downpour.manager.driver import Driver
-from downpour.scheduler import Scheduler
+from downpour.node.manager import ManagerNode
+from downpour.scheduler import Entry, Scheduler
 from downpour.scheduler import events as on
 from downpour.scheduler.commands import Command
 from downpour.spec import ResolvedSpec
 from tests.manager.drivers import DEFECTS
+from tests.node.manager_defects import ActsOnTheLastFirst, ActsWhoeverLeads, ForgetsToKeep
 
 PATIENCE_SECONDS = 30
 SPEC = ResolvedSpec(shards=2)
 EXPERIMENTS = 40
+NODE_DEFECTS = ForgetsToKeep, ActsWhoeverLeads, ActsOnTheLastFirst
 
 
 class Storage:
@@ -45,12 +49,12 @@ class Storage:
         self._broken_at = broken_at
         self._broken = False
 
-    def foresee(self, event: on.Event) -> on.Event | None:
-        """Foresee nothing."""
-        del event
+    def forecasts(self, at_seconds: float) -> on.Forecasts | None:
+        """Forecast nothing."""
+        del at_seconds
         return None
 
-    def keep(self, core: Scheduler, event: on.Event, commands: list[Command]) -> None:
+    def keep(self, core: Scheduler, event: on.Event, commands: list[Command]) -> list[Entry]:
         """Gather, until a defect shows."""
         if self._broken:
             self.complain("it goes on after a defect")
@@ -58,6 +62,7 @@ class Storage:
             self._broken = True
             raise KeyError("a defect")
         self.gathered.append((event, list(commands)))
+        return []
 
     def commit(self) -> None:
         """Hold what was gathered, unless the directory is away."""
@@ -66,7 +71,7 @@ class Storage:
         self.held += self.gathered
         self.gathered = []
 
-    def carry_out(self, commands: list[Command]) -> None:
+    def carry_out(self, commands: Sequence[Command]) -> None:
         """Do it; all of it must be held, and nobody else manage."""
         if self.is_replaced and commands:
             self.complain("it acts although another one manages")
@@ -184,7 +189,18 @@ def test_who_is_replaced_does_nothing() -> None:
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_the_judge_finds_every_defect(defect: type[Driver]) -> None:
     """A driver that breaks a duty is seen to."""
-    complaints = [
+    assert complaints_of(defect)
+
+
+@pytest.mark.parametrize("defect", NODE_DEFECTS)
+def test_the_judge_finds_defects_of_the_node(defect: type[ManagerNode[Any]]) -> None:
+    """Under the real driver; simulated managers show them, too."""
+    assert complaints_of(partial(Driver, node_class=defect))
+
+
+def complaints_of(defect: Callable[..., Driver]) -> list[str]:
+    """Return what the judge complains of, whatever goes wrong."""
+    return [
         complaint
         for seed in range(8)
         for storage, _ in (
@@ -194,4 +210,3 @@ def test_the_judge_finds_every_defect(defect: type[Driver]) -> None:
         )
         for complaint in storage.complaints
     ]
-    assert complaints

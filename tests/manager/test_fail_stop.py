@@ -26,6 +26,7 @@ from downpour.rpc import ManagerClient
 from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
+from downpour.scheduler.events import Tick
 from downpour.spec import ResolvedSpec
 from downpour.store import SharedDirectory
 from downpour.store.lease import Lease
@@ -43,7 +44,7 @@ ERRORS: tuple[BaseException, ...] = (
     SystemExit(3),
 )
 PLACES: dict[str, tuple[type, str]] = {
-    "foresight": (Sink, "foresee"),
+    "forecasting": (Sink, "forecasts"),
     "the core": (Scheduler, "handle"),
     "gathering": (Sink, "keep"),
     "keeping": (Sink, "commit"),
@@ -76,7 +77,8 @@ def test_whatever_is_raised_wherever_ends_the_driver_and_it_says_so(
     driver.start()
     with monkeypatch.context() as patch:
         patch.setattr(target, name, planted(error))
-        answer = driver.post(SUBMITTED)
+        forecasting = place == "forecasting"  # which comes before time passes
+        answer = driver.post(Tick(at_seconds=0.0) if forecasting else SUBMITTED)
         death = deaths.get(timeout=PATIENCE_SECONDS)
     assert isinstance(death, FailStop)
     assert death.exit_status == 1
@@ -156,7 +158,6 @@ def at_the_end_of_round_0(method: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Effects, "foresee"),
         (Scheduler, "handle"),
         (Effects, "keep"),
         pytest.param(Effects, "carry_out", marks=pytest.mark.slow),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -21,6 +21,7 @@ from downpour.simulator.manager import Manager
 from downpour.simulator.site import Site, Stories
 from downpour.stragglers import POLICIES, Policy
 from downpour.values import FailureKind
+from tests.node import manager_defects
 
 
 class ActsBeforeItKeeps(Manager):
@@ -35,9 +36,21 @@ class ActsBeforeItKeeps(Manager):
 class ForgetsAssignments(Manager):
     """Keeps everything but who was asked to train what."""
 
-    def keep(self, event: on.Event, commands: list[do.Command]) -> list[Entry]:
+    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> Sequence[Entry]:
         """Leave out assignments."""
-        return super().keep(event, [c for c in commands if not isinstance(c, do.Assign)])
+        return super().keep(core, event, [c for c in commands if not isinstance(c, do.Assign)])
+
+
+class ForgetsToKeep(Manager):
+    """Has a node that leaves out what some events have led to."""
+
+    node_class = manager_defects.ForgetsToKeep
+
+
+class ActsWhoeverLeads(Manager):
+    """Has a node that does not ask whether another manager has taken over."""
+
+    node_class = manager_defects.ActsWhoeverLeads
 
 
 class BuildsOnSand(Manager):

@@ -48,6 +48,8 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: int) -> Non
         (defects.ForgetsAssignments, "gives another state"),
         pytest.param(defects.BuildsOnSand, "is forgotten", marks=pytest.mark.slow),
         (defects.NeverResigns, "in the time of a later one"),
+        (defects.ActsWhoeverLeads, "in the time of a later one"),
+        (defects.ForgetsToKeep, "gives another state"),
         (defects.TakesASecondUpdate, "is one too many"),
         (defects.FoldsInAnotherOrder, "folds"),
         (defects.TrainsFromAnOldModel, "is not what it should be"),
@@ -83,7 +85,13 @@ def test_a_defect_is_found_by_the_check_that_is_there_for_it(
 @pytest.mark.parametrize(
     ("worker_node", "sentence"),
     [
-        (worker_defects.MentionsNothing, "costs a retry"),
+        (worker_defects.DropsReports, "held, and not mentioned"),
+        (worker_defects.NeverFree, "was not asked for last"),
+        (worker_defects.MentionsWhatItBegan, "held, and not mentioned"),
+        (worker_defects.MentionsNothing, "held, and not mentioned"),
+        (worker_defects.NeverStops, "though it is to stop"),
+        (worker_defects.GoesOnUnwanted, "though it is to stop"),
+        (worker_defects.BeginsAnew, "nobody asked for that"),
         (worker_defects.StaysWithItsManager, "does not end"),
         (worker_defects.NeverRegistersAnew, "does not end"),
     ],
@@ -91,7 +99,7 @@ def test_a_defect_is_found_by_the_check_that_is_there_for_it(
 def test_a_defect_of_a_workers_node_is_found(
     worker_node: type[WorkerNode[Any]], sentence: str
 ) -> None:
-    """Those that harm what is promised; real workers show the others, too (`tests/worker`)."""
+    """Those that a seed shows soon; real workers show the others, too (`tests/worker`)."""
     for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), worker_node=worker_node):
         if sentence in outcome.failure:
             assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"

@@ -1,10 +1,10 @@
 """The one thread that owns the scheduler core.
 
-RPC threads and effects only put events on a queue; this thread hands them to the core one by one,
-makes durable what follows (once for all that were waiting), and only then passes the commands on.
-Hence no locks in the core. `post` returns a future that is done when what the event led to is kept:
-who acknowledges an update waits for it. `ask` reads the core's state in the same thread. After
-`stop` both are refused, so that nobody waits for a thread that has ended.
+RPC threads and effects only put events on a queue; this thread hands them to a `ManagerNode`, makes
+durable what follows (once for all that were waiting), and only then passes the commands on, as the
+node's module says. Hence no locks in the core. `post` returns a future that is done when what the
+event led to is kept: who acknowledges an update waits for it. `ask` reads the core's state in the
+same thread. After `stop` both are refused, so that nobody waits for a thread that has ended.
 
 It is fail-stop. What is wrong is refused before it becomes an event, for no event can be made of
 it. So any exception leaves a core of which nothing is known, and ends the manager: nothing more is
@@ -20,7 +20,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Condition, Thread
@@ -34,6 +33,14 @@ from downpour.errors import (
     SharedDirectoryError,
     StoreError,
 )
+from downpour.node.manager import (
+    TOGETHER_MAX,
+    Asked,
+    ManagerNode,
+    Posted,
+    Step,
+    Surroundings,
+)
 from downpour.scheduler import Scheduler
 from downpour.scheduler.commands import Command
 from downpour.scheduler.events import Event, HeartbeatReceived, Tick
@@ -43,46 +50,22 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_TOGETHER_MAX = 256
-"""Events that share one write to the disk, at most."""
-TICK_SECONDS = 0.5
-HELD_UP_SECONDS = 2.0
-"""A tick this late means that the manager itself stood still."""
 
-
-class CommandSink(Protocol):
-    """Whoever keeps what happened and carries the commands out; long effects run elsewhere."""
-
-    def foresee(self, event: Event) -> Event | None:
-        """Return what the core should know before it takes an event in."""
-        ...
-
-    def keep(self, core: Scheduler, event: Event, commands: list[Command]) -> None:
-        """Gather what must be kept of an event and of what follows from it."""
-        ...
+class CommandSink(Surroundings, Protocol):
+    """Keeps what happened, and carries the commands out; long effects run elsewhere."""
 
     def commit(self) -> None:
         """Make durable what was gathered; raises SharedDirectoryError where it cannot be now."""
         ...
 
-    def carry_out(self, commands: list[Command]) -> None:
+    def carry_out(self, commands: Sequence[Command]) -> None:
         """Start what the commands ask for."""
         ...
 
 
-@dataclass(slots=True)
-class _Posted:
-    event: Event
-    done: Future[list[Command]]
-
-
-@dataclass(slots=True)
-class _Asked:
-    question: Callable[[Scheduler], Any]
-    done: Future[Any]
-
-
-_Item = _Posted | _Asked
+_Waiting = Future[Any]
+_Item = Posted[_Waiting] | Asked[_Waiting]
+_Step = Step[_Waiting]
 
 
 class Driver:
@@ -96,6 +79,7 @@ class Driver:
         on_death: is told why it has ended by itself: StoreError where nothing more can be kept or
             another one manages, else FailStop. No event is taken any more then.
         check_office: asked before anything is done; raises StoreError where another one manages.
+        node_class: makes what decides, for tests to plant defects in.
     """
 
     def __init__(
@@ -107,12 +91,14 @@ class Driver:
         patience_seconds: float = 60.0,
         on_death: Callable[[DownpourError], None] = lambda _: None,
         check_office: Callable[[], None] = lambda: None,
+        node_class: type[ManagerNode[_Waiting]] = ManagerNode,
     ) -> None:
         self._on_death = on_death
         self._check_office = check_office
         self._ending = Ending()
         self._patience = Patience(seconds=patience_seconds, sleep=self._ending.wait)
         self._scheduler = scheduler
+        self._node = node_class(scheduler, sink)
         self._sink = sink
         self._clock = clock
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
@@ -165,19 +151,18 @@ class Driver:
         The future raises Refused, as busy, where the driver has stopped: what became of the event
         is then unknown.
         """
-        posted = _Posted(event, Future())
-        self._put(posted)
-        return posted.done
+        done = Future[list[Command]]()
+        self._put(Posted(event, done))
+        return done
 
     def ask(self, question: Callable[[Scheduler], T]) -> T:
         """Read the core's state between two events; raises what `question` does.
 
         It must change nothing. After the end it is refused, as busy.
         """
-        asked = _Asked(question, Future())
-        self._put(asked)
-        answer: T = asked.done.result()
-        return answer
+        done = Future[T]()
+        self._put(Asked(question, done))
+        return done.result()
 
     def wait_for_change(self, after: int, timeout_seconds: float) -> bool:
         """Wait until something has changed after change number `after`; says whether it has."""
@@ -196,8 +181,8 @@ class Driver:
         with suppress(Empty):
             while True:
                 item = self._queue.get_nowait()
-                if item is not None:
-                    item.done.set_exception(_stopping())
+                if item is not None and item.asker is not None:
+                    item.asker.set_exception(_stopping())
 
     def _run(self) -> None:
         try:
@@ -207,20 +192,19 @@ class Driver:
             self._end_because_of(error)
 
     def _serve(self) -> None:
-        tick_at = self.now_seconds + TICK_SECONDS
+        self._node.start(self.now_seconds)
         while True:
-            items = self._next_items(max(0.0, tick_at - self.now_seconds))
+            items = self._next_items(max(0.0, self._node.wake_at_seconds - self.now_seconds))
             self._take([item for item in items if item is not None])
             if None in items:
                 return
-            tick_at = self._tick(tick_at)
 
     def _end_because_of(self, error: BaseException) -> None:
         """Answer everybody who waits that this manager is stopping, and say why."""
         self._stopped = True
         for item in self._taken:
-            if not item.done.done():
-                item.done.set_exception(_stopping())
+            if item.asker is not None and not item.asker.done():
+                item.asker.set_exception(_stopping())
         self._refuse_the_rest()
         self.end_waits()
         if isinstance(error, StoreError):
@@ -234,58 +218,25 @@ class Driver:
         items: list[_Item | None] = []
         with suppress(Empty):
             items.append(self._queue.get(timeout=timeout_seconds))
-            while items[-1] is not None and len(items) < _TOGETHER_MAX:
+            while items[-1] is not None and len(items) < TOGETHER_MAX:
                 items.append(self._queue.get_nowait())
         return items
 
-    def _tick(self, due_seconds: float) -> float:
-        """Tell the core the time when it is due; returns when to do so next.
-
-        Who stood still itself (a stalled file system, a suspended process) must not blame workers
-        for their silence: they get some time to be heard before the core judges.
-        """
-        late = self.now_seconds - due_seconds
-        if late < 0:
-            return due_seconds
-        if late > HELD_UP_SECONDS:
-            log.warning("the manager stood still for %.0f s", late)
-            return self.now_seconds + HELD_UP_SECONDS
-        self._take([_Posted(Tick(at_seconds=self.now_seconds), Future())])
-        return self.now_seconds + TICK_SECONDS
-
     def _take(self, items: list[_Item]) -> None:
-        """Handle some items and make durable what follows, then act on it and answer.
+        """Have some items taken in and make durable what follows, then act on it and answer.
 
         Whatever it raises, nobody has been answered whose event may not be kept.
         """
         self._taken = items
-        items = [one for item in items for one in self._with_foresight(item)]
-        handled = [(item, result) for item in items if (result := self._handle(item)) is not None]
+        ready = self._node.take(items, self.now_seconds)
+        if ready.stood_still_seconds:
+            log.warning("the manager stood still for %.0f s", ready.stood_still_seconds)
         self._commit()
-        if any(isinstance(item, _Posted) and result[0] for item, result in handled):
+        if ready.must_lead:
             self._check_office()
-        for item, (result,) in handled:
-            self._act(item, result)
+        for step in ready.steps:
+            self._act(step)
         self._taken = []
-
-    def _with_foresight(self, item: _Item) -> list[_Item]:
-        before = self._sink.foresee(item.event) if isinstance(item, _Posted) else None
-        return [item] if before is None else [_Posted(before, Future()), item]
-
-    def _handle(self, item: _Item) -> tuple[Any] | None:
-        """Return what is to be answered, once it is kept; None where it was refused already."""
-        if isinstance(item, _Asked):
-            return self._answer(item)
-        commands = self._scheduler.handle(item.event)
-        self._sink.keep(self._scheduler, item.event, commands)
-        return (commands,)
-
-    def _answer(self, asked: _Asked) -> tuple[Any] | None:
-        try:
-            return (asked.question(self._scheduler),)
-        except Exception as error:  # noqa: BLE001 - the asker's affair
-            asked.done.set_exception(error)
-            return None
 
     def _commit(self) -> None:
         """Insist for a while: a disk may get room again, and a directory come back."""
@@ -296,14 +247,21 @@ class Driver:
             self._patience.insist(self._sink.commit)
             log.warning("what happened is kept again")
 
-    def _act(self, item: _Item, result: Any) -> None:
-        if isinstance(item, _Posted):
-            self._sink.carry_out(result)
-        item.done.set_result(result)
-        if isinstance(item, _Posted):
-            self._announce(item.event, result)
+    def _act(self, step: _Step) -> None:
+        if step.event is not None:
+            self._sink.carry_out(step.commands)
+        if step.asker is not None:
+            self._answer(step, step.asker)
+        if step.event is not None:
+            self._announce(step.event, step.commands)
 
-    def _announce(self, event: Event, commands: list[Command]) -> None:
+    def _answer(self, step: _Step, asker: _Waiting) -> None:
+        if step.error is not None:
+            asker.set_exception(step.error)
+        else:
+            asker.set_result(step.answer)
+
+    def _announce(self, event: Event, commands: Sequence[Command]) -> None:
         """Let those who watch look again; heartbeats alone wait for the next tick."""
         if isinstance(event, HeartbeatReceived) and not commands:
             self._beaten = True

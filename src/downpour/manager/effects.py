@@ -12,7 +12,7 @@ that is in vain, the manager ends and leaves everything to the next one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -39,7 +39,7 @@ from downpour.manager.tally import Tally
 from downpour.manager.workspace import Workspace
 from downpour.rpc.messages import Task
 from downpour.runtime.forecasting import Forecaster
-from downpour.scheduler import Scheduler
+from downpour.scheduler import Entry, Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.store import find_updates
@@ -140,22 +140,20 @@ class Effects:
             with suppress(StoreError):
                 space.close()
 
-    def foresee(self, event: on.Event) -> on.Event | None:
-        """Forecast before time passes for the core, and before a round begins."""
-        if isinstance(event, on.Tick | on.Aggregated):
-            return self._forecaster.forecasts(event.at_seconds)
-        return None
+    def forecasts(self, at_seconds: float) -> on.Forecasts | None:
+        """Forecast what can be; see `Forecaster`."""
+        return self._forecaster.forecasts(at_seconds)
 
-    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> None:
+    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> list[Entry]:
         """Gather what must be kept, see `Keeper`; the forecaster learns from it."""
         self._forecaster.follow(core, event, commands)
-        self._keeper.keep(core, event, commands)
+        return self._keeper.keep(core, event, commands)
 
     def commit(self) -> None:
         """Make it durable; see `Keeper`."""
         self._keeper.commit()
 
-    def carry_out(self, commands: list[do.Command]) -> None:
+    def carry_out(self, commands: Sequence[do.Command]) -> None:
         """Start what is asked for."""
         for command in commands:
             self._start(command)
@@ -254,8 +252,8 @@ class Effects:
         try:
             entry.client.train(self._task(command))
         except ProtocolError as error:
-            if self._roster.get(command.worker) is not entry:
-                return  # it has registered anew, or is gone: the core hears so from there
+            if not self._roster.is_dead(command.worker, entry):
+                return
             self._post(
                 on.WorkerLost(
                     at_seconds=self._clock(),

@@ -48,10 +48,11 @@ class Lookout:
         worker, entry = heard
         if entry is None:
             return
-        if self._is_gone(entry.address) and self._roster.get(worker) is entry:
+        refused = self._is_refused(entry.address)
+        if self._roster.is_dead(worker, entry, refused=refused):
             self._lost(worker, f"its connection ended and {entry.address} does not answer")
 
-    def _is_gone(self, address: Address) -> bool:
+    def _is_refused(self, address: Address) -> bool:
         """Whether nobody takes a call there."""
         client = WorkerClient(
             address,

@@ -26,6 +26,7 @@ from downpour.manager.recovery import recover
 from downpour.manager.roster import Roster
 from downpour.manager.service import ManagerService
 from downpour.metrics import MetricsEndpoint
+from downpour.node.manager import LOOK_SECONDS
 from downpour.predictor import pretrained
 from downpour.rpc import Address, Trust, serve_manager
 from downpour.runtime.forecasting import Forecaster
@@ -36,7 +37,6 @@ from downpour.store.lease import Lease, Office
 log = logging.getLogger(__name__)
 
 _FILES = 65536
-_LOOK_SECONDS = 1.0
 _WARM_UP_SECONDS = 5.0
 """After which a manager that goes on imports torch, unless something needed it before."""
 _AWAY_SECONDS = 60.0
@@ -238,7 +238,7 @@ def _wait(stop: SimpleQueue[DownpourError | None], manager: Manager) -> None:
     """Wait for the end; raises why, where it is not a peaceful one."""
     while True:
         with suppress(Empty):
-            error = stop.get(timeout=_LOOK_SECONDS)
+            error = stop.get(timeout=LOOK_SECONDS)
             if error is not None:
                 raise error
             return

@@ -32,6 +32,7 @@ from downpour.manager.lookout import Lookout
 from downpour.manager.options import ManagerOptions
 from downpour.manager.roster import Roster, attendance
 from downpour.manager.workspace import open_workspace
+from downpour.node.manager import heartbeat_reply
 from downpour.resolve import resolve
 from downpour.rpc import PROTOCOL, Address, Trust, WorkerClient
 from downpour.rpc.messages import (
@@ -146,14 +147,13 @@ class ManagerService:
             process=heartbeat.process,
         )
         self._driver.post(event)
-        here, unwanted = self._driver.ask(
-            lambda core: (
-                core.has_registered(heartbeat.worker),
-                core.unwanted(heartbeat.worker, heartbeat.running),
+        worker, running = heartbeat.worker, heartbeat.running
+        known, unwanted = self._driver.ask(
+            lambda core: heartbeat_reply(
+                core, worker, running, can_call=self._roster.get(worker) is not None
             )
         )
-        known = here and self._roster.get(heartbeat.worker) is not None
-        return HeartbeatReply(known=known, unwanted=tuple(unwanted))
+        return HeartbeatReply(known=known, unwanted=unwanted)
 
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
         """Take an update in; when this returns, it counts or is known not to be needed."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.simulator.site import Figures, Onlooker, Step
+from downpour.simulator.site import Figures, Observed, Onlooker
 from downpour.values import AttemptId, ExperimentState
 
 
@@ -70,7 +70,7 @@ class Ledger(Onlooker):
         self._savers: dict[str, tuple[AttemptId, float]] = {}
         self._now = 0.0
 
-    def acting(self, step: Step) -> None:
+    def acting(self, step: Observed) -> None:
         """Enter an event and what was decided."""
         event = step.event
         self._now = step.core.state.now_seconds

@@ -12,7 +12,7 @@ from downpour.scheduler import events as on
 from downpour.simulator.checks import InvariantCheck
 from downpour.simulator.cluster import Cluster
 from downpour.simulator.plan import Plan
-from downpour.simulator.site import Figures, Onlooker, Step
+from downpour.simulator.site import Figures, Observed, Onlooker
 from downpour.spec import ResolvedSpec
 
 _STEPS_BETWEEN_LOOKS = 10_000
@@ -113,12 +113,12 @@ class _Pace(Onlooker):
         self._check = InvariantCheck()
         self._began_at = 0.0
 
-    def handled(self, step: Step) -> None:
+    def handled(self, step: Observed) -> None:
         """Count, and now and then check the state."""
         self.events += 1
         self._check.handled(step)
 
-    def acting(self, step: Step) -> None:
+    def acting(self, step: Observed) -> None:
         """Take the time of rounds."""
         event = step.event
         if isinstance(event, on.Prepared):

@@ -12,7 +12,7 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
 from downpour.simulator.disk import Disk
-from downpour.simulator.site import Onlooker, Step, Stories
+from downpour.simulator.site import Observed, Onlooker, Stories
 from downpour.values import BLAMELESS
 
 Task = tuple[str, int, int]
@@ -24,7 +24,7 @@ FULL_CHECK_EVENTS = 1000
 class InvariantCheck(Onlooker):
     """The core's own invariants; seldom in full where there are many workers."""
 
-    def handled(self, step: Step) -> None:
+    def handled(self, step: Observed) -> None:
         """Check the state after an event."""
         core = step.core
         if not step.commands and isinstance(step.event, on.HeartbeatReceived | on.Tick):
@@ -63,7 +63,7 @@ class Folding(Onlooker):
             durable(replica.state) == durable(core.state), "the same journals give different states"
         )
 
-    def handled(self, step: Step) -> None:
+    def handled(self, step: Observed) -> None:
         """Take in what was kept, and compare."""
         if not step.kept:
             return
@@ -102,13 +102,13 @@ class Promises(Onlooker):
             if task[0] not in harmed:
                 self._is_there(core, task, file)
 
-    def handled(self, step: Step) -> None:
+    def handled(self, step: Observed) -> None:
         """Nothing is promised before it is acted on, but what is refused is promised no more."""
         for command in step.commands:
             if isinstance(command, do.GiveUp):
                 self._accepted.pop(_task(command), None)
 
-    def acting(self, step: Step) -> None:
+    def acting(self, step: Observed) -> None:
         """Note what others may rely on from now on; a manager out of office promises nothing."""
         if step.term != len(self._disk.terms):
             return
@@ -144,7 +144,7 @@ class Calls(Onlooker):
         del stories
         self._registered[core] = set()
 
-    def handled(self, step: Step) -> None:
+    def handled(self, step: Observed) -> None:
         """Follow who comes and goes, and look who is asked."""
         here = self._registered[step.core]
         if isinstance(step.event, on.WorkerJoined):
@@ -161,7 +161,7 @@ class Calls(Onlooker):
 class Blame(Onlooker):
     """No shard pays with a retry, where nothing has happened that it or its worker has caused."""
 
-    def handled(self, step: Step) -> None:
+    def handled(self, step: Observed) -> None:
         """Look what has come to nothing."""
         for command in step.commands:
             if isinstance(command, do.GiveUp):
@@ -175,7 +175,7 @@ class Office(Onlooker):
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    def acting(self, step: Step) -> None:
+    def acting(self, step: Observed) -> None:
         """Look who is in office."""
         in_office = step.term == len(self._disk.terms)
         expect(in_office or not step.kept, f"term {step.term} acts in the time of a later one")

@@ -15,7 +15,7 @@ from downpour.scheduler.experiment import Experiment
 from downpour.simulator.checks import expect
 from downpour.simulator.contents import WHOLE, Cut, Version, first_version
 from downpour.simulator.disk import Disk
-from downpour.simulator.site import Onlooker, Step, Stories
+from downpour.simulator.site import Observed, Onlooker, Stories
 from downpour.spec import ResolvedSpec
 from downpour.store import layout
 from downpour.stragglers import POLICIES
@@ -62,7 +62,7 @@ class Counting(Onlooker):
         for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
             self._count(core, line.entry)
 
-    def handled(self, step: Step) -> None:
+    def handled(self, step: Observed) -> None:
         """Count what was accepted, refused and aggregated."""
         if isinstance(step.event, on.UpdatesRefused):
             self._look_at_refused(self._tally(step.core, step.event.experiment), step.event)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.node.roster import Registry
 from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
@@ -31,9 +33,9 @@ Done = Callable[[], None]
 Job = Callable[[Done], None]
 
 
-class _Registered(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Registered:
     address: str
-    identity: int
 
 
 class _Lane:
@@ -65,7 +67,7 @@ class Effects:
         self._works = _Lane()
         self._evaluations = _Lane()
         self._calls: dict[str, _Lane] = {}
-        self._roster: dict[str, _Registered] = {}
+        self._roster = Registry[_Registered]()
         self._keeping: set[str] = set()
 
     def take_up(self, core: Scheduler) -> None:
@@ -82,29 +84,25 @@ class Effects:
 
     def enter(self, name: str, address: str, identity: int) -> str:
         """Take a worker into the roster; returns the name it goes by."""
-        chosen, copies = name, 1
-        while (held := self._roster.get(chosen)) and held.identity != identity:
-            copies += 1
-            chosen = f"{name}-{copies}"
-        self._roster[chosen] = _Registered(address, identity)
-        return chosen
+        return self._roster.enter(name, identity, _Registered(address)).name
 
     def connection_ended(self, address: str) -> None:
-        """Call back whoever was heard from there, as `manager/lookout.py` does."""
-        for name, entry in self._roster.items():
-            if entry.address == address:
+        """Call the workers back that were heard from there, as `manager/lookout.py` does."""
+        for name in self._roster.names():
+            entry = self._roster.get(name)
+            if entry is not None and entry.address == address:
                 gone = partial(self._not_called_back, name, entry)
                 self._call(entry, "ping", (), _nothing, gone)
 
     def _not_called_back(self, name: str, entry: _Registered, reason: str) -> None:
-        if reason == UNREACHABLE and self._roster.get(name) is entry:
+        if self._roster.is_dead(name, entry, refused=reason == UNREACHABLE):
             self._post(
                 on.WorkerLost, worker=name, reason="its connection ended and it does not answer"
             )
 
     def can_call(self, worker: str) -> bool:
         """Whether a worker has registered here."""
-        return worker in self._roster
+        return self._roster.get(worker) is not None
 
     def start(self, command: do.Command) -> None:  # noqa: C901, PLR0912 - one arm a command
         """Begin what is asked for."""
@@ -130,7 +128,7 @@ class Effects:
             case do.Conclude():
                 self._works.submit(lambda done: self._conclude(command, done))
             case do.Dismiss():
-                self._roster.pop(command.worker, None)
+                self._roster.strike(command.worker)
             case do.Adopt():
                 self._works.submit(lambda done: self._adopt(command, done))
             case do.Accept() | do.Save() | do.Contradict() | do.GiveUp() | do.Foresee():
@@ -152,7 +150,7 @@ class Effects:
         entry = self._roster.get(command.worker)
 
         def failed(reason: str) -> None:
-            if self._roster.get(command.worker) is entry:
+            if entry is not None and self._roster.is_dead(command.worker, entry):
                 self._post(on.WorkerLost, worker=command.worker, reason=f"called in vain: {reason}")
             done()
 

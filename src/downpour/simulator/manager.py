@@ -1,17 +1,29 @@
-"""A manager over the real core: it keeps before it acts, serves calls, and can die at any point.
+"""A manager whose decisions are a `ManagerNode`'s, in virtual time, and which can die at any point.
 
-It behaves as `manager/driver.py`, `service.py` and `process.py` do, in virtual time. Where it is to
-die can be said beforehand (`die_at`), because the moments between keeping and acting are short.
+It drives the node as `manager/driver.py` does, and answers calls as `service.py` does. Where it is
+to die can be said beforehand (`die_at`), because the moments between keeping and acting are short.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
 
 from downpour.errors import SharedDirectoryError
 from downpour.node.journal import JournalWriter
+from downpour.node.manager import (
+    HELD_UP_SECONDS,
+    LOOK_SECONDS,
+    TOGETHER_MAX,
+    Asked,
+    ManagerNode,
+    Posted,
+    Question,
+    Ready,
+    Step,
+    heartbeat_reply,
+)
 from downpour.runtime.forecasting import Forecaster
 from downpour.runtime.recovery import next_order, replay
 from downpour.scheduler import Entry, Scheduler, SchedulerOptions
@@ -22,7 +34,7 @@ from downpour.simulator.effects import Effects
 from downpour.simulator.keeper import Keeper
 from downpour.simulator.messages import Registered
 from downpour.simulator.network import STOPPING, Answer, Refusal
-from downpour.simulator.site import Site, Step, Stories
+from downpour.simulator.site import Observed, Site, Stories
 from downpour.spec import ResolvedSpec
 from downpour.values import AttemptId, FailureKind, Progress, Snapshot, SystemState, Update
 
@@ -34,31 +46,20 @@ DEATH_POINTS: tuple[DeathPoint, ...] = (
     "while it acts",
 )
 
-_TOGETHER_MAX = 256
-_HELD_UP_SECONDS = 2.0
-_OFFICE_SECONDS = 1.0
-_LOOK_SECONDS = 0.5
+_LOCK_SECONDS = 0.5
+_ROUNDING_SECONDS = 1e-6
 _INSIST_SECONDS = 1.0
 
-Ask = Callable[[Scheduler], Any]
 T = TypeVar("T")
-
-
-class _Item:
-    __slots__ = ("answer", "ask", "event", "result", "step")
-
-    def __init__(self, event: on.Event, answer: Answer | None, ask: Ask | None) -> None:
-        self.event = event
-        self.answer = answer
-        self.ask = ask
-        self.step: Step | None = None
-        self.result: Any = None
+Node = ManagerNode[Answer]
+_Item = Posted[Answer] | Asked[Answer]
 
 
 class Manager(Process):
     """One life of a manager; `on_death` starts the next."""
 
     journal_class: type[JournalWriter] = JournalWriter
+    node_class: type[Node] = ManagerNode
 
     def __init__(self, site: Site, host: str, on_death: Callable[[str], None]) -> None:
         super().__init__(site.clock, host)
@@ -67,6 +68,7 @@ class Manager(Process):
         self.skew_seconds = 0.0
         self.die_at: DeathPoint = ""
         self.core = self.make_core()
+        self.node = self.node_class(self.core, self)
         self.effects = Effects(site, self)
         self.forecaster = Forecaster(site.predictor()) if site.predictor is not None else None
         self._on_death = on_death
@@ -74,6 +76,7 @@ class Manager(Process):
         self._queue: deque[_Item] = deque()
         self._submitted: set[str] = set()
         self._working = False
+        self._is_due_later = False
         self._committing = False
         self._stopping = False
 
@@ -95,7 +98,7 @@ class Manager(Process):
             reading = self.site.disk.takes(self.site.figures.recover_seconds)
             self.after(reading, self._recover)
         else:
-            self.after(_LOOK_SECONDS, self.start)
+            self.after(_LOCK_SECONDS, self.start)
 
     def _begins(self, step: Callable[[], T]) -> T | None:
         """Take a step to the office; where the directory refuses, end, and let the next one try."""
@@ -146,9 +149,9 @@ class Manager(Process):
         for command in self.core.resume():
             self.effects.start(command)
         self.site.network.serve(self.host, self)
-        self._tick_at = self.now_seconds + self.site.figures.tick_seconds
-        self.after(self.site.figures.tick_seconds, self._tick)
-        self.after(_OFFICE_SECONDS, self._check_office)
+        self.node.start(self.now_seconds)
+        self._rest()
+        self.after(LOOK_SECONDS, self._check_office)
 
     def begin_journals(self) -> None:
         """Write what was read, before anything is removed."""
@@ -179,9 +182,9 @@ class Manager(Process):
 
     def _end(self) -> None:
         while self._queue:
-            item = self._queue.popleft()
-            if item.answer is not None:
-                item.answer(Refusal(STOPPING))
+            asker = self._queue.popleft().asker
+            if asker is not None:
+                asker(Refusal(STOPPING))
         self.die()
         self.site.network.hang_up(self)
         self.site.tell(f"{self.host} stops")
@@ -190,76 +193,75 @@ class Manager(Process):
     def _check_office(self) -> None:
         if not self.in_office():
             self.crash("because another manager is in office")
-        self.after(_OFFICE_SECONDS, self._check_office)
+        self.after(LOOK_SECONDS, self._check_office)
 
     def in_office(self) -> bool:
         """Whether nobody has begun a later term."""
         return len(self.site.disk.terms) == self.term
 
-    def _tick(self) -> None:
-        late = self.now_seconds - self._tick_at
-        if late > _HELD_UP_SECONDS:
-            self._tick_at = self.now_seconds + _HELD_UP_SECONDS
-        elif late >= 0:
-            self.post(on.Tick(at_seconds=self.now_seconds))
-            self._tick_at = self.now_seconds + self.site.figures.tick_seconds
-        # A clock that was set back must not stop the ticks of this simulation's own queue.
-        wait = min(max(self._tick_at - self.now_seconds, 0.0), _HELD_UP_SECONDS)
-        self.after(wait + 1e-6, self._tick)
-
     # The driver
 
-    def post(self, event: on.Event, answer: Answer | None = None, ask: Ask | None = None) -> None:
-        """Hand over an event and a question; answered when what it led to is kept."""
-        if self._stopping:
-            if answer is not None:
-                answer(Refusal(STOPPING))
-            return
-        self._queue.append(_Item(event, answer, ask))
-        if not self._working:
-            self._working = True
-            self._wake()
+    def post(self, event: on.Event, answer: Answer | None = None) -> None:
+        """Hand over an event; answered when what it led to is kept and begun."""
+        self._put(Posted(event, answer))
 
-    def _wake(self) -> None:
-        together = min(len(self._queue), _TOGETHER_MAX)
-        self.after(self.site.figures.event_seconds * together, self._take, together)
+    def ask(self, question: Question, answer: Answer) -> None:
+        """Have a question answered between two events."""
+        self._put(Asked(question, answer))
+
+    def _put(self, item: _Item) -> None:
+        if self._stopping:
+            if item.asker is not None:
+                item.asker(Refusal(STOPPING))
+            return
+        self._queue.append(item)
+        if not self._working:
+            self._work()
+
+    def _work(self) -> None:
+        """Take in what has arrived, or that time has passed."""
+        self._working = True
+        together = min(len(self._queue), TOGETHER_MAX)
+        self.after(self.site.figures.event_seconds * max(1, together), self._take, together)
+
+    def _rest(self) -> None:
+        """Wait until something arrives, or the node is to be woken."""
+        self._working = False
+        wait = self.node.wake_at_seconds - self.now_seconds
+        if self._stopping:
+            self._end()
+        elif self._queue or wait <= 0:
+            self._work()
+        elif not self._is_due_later:
+            self._is_due_later = True
+            # A clock that was set back must not stop this simulation's own queue.
+            self.after(min(wait, HELD_UP_SECONDS) + _ROUNDING_SECONDS, self._due)
+
+    def _due(self) -> None:
+        self._is_due_later = False
+        if not self._working:
+            self._rest()
 
     def _take(self, together: int) -> None:
-        items = [
-            item
-            for posted in [self._queue.popleft() for _ in range(together)]
-            for item in (*self._foresee(posted.event), posted)
-        ]
-        kept = False
-        for item in items:
-            step = item.step = self._handle(item.event)
-            kept = kept or bool(step.kept)
-            if item.ask is not None:
-                item.result = item.ask(self.core)
+        items = [self._queue.popleft() for _ in range(together)]
+        ready = self.node.take(items, self.now_seconds)
+        kept = any(step.kept for step in ready.steps)
         if kept and self.die_at == "before it keeps":
             self.crash(self.die_at)
             return
-        self.commit(lambda: self._act(items, kept=kept))
+        self.commit(lambda: self._act(ready, kept=kept))
 
-    def _foresee(self, event: on.Event) -> list[_Item]:
-        """Return what is to be forecast before that happens."""
-        if self.forecaster is None or not isinstance(event, on.Tick | on.Aggregated):
-            return []
-        forecasts = self.forecaster.forecasts(event.at_seconds)
-        return [] if forecasts is None else [_Item(forecasts, None, None)]
+    def forecasts(self, at_seconds: float) -> on.Forecasts | None:
+        """Forecast what can be, where there is a predictor."""
+        return self.forecaster.forecasts(at_seconds) if self.forecaster is not None else None
 
-    def _handle(self, event: on.Event) -> Step:
-        commands = self.core.handle(event)
-        if self.forecaster is not None:
-            self.forecaster.follow(self.core, event, commands)
-        kept = self.keep(event, commands)
-        step = Step(self.core, self.term, event, commands, kept)
-        self.site.watch.handled(step)
-        return step
-
-    def keep(self, event: on.Event, commands: list[do.Command]) -> list[Entry]:
+    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> Sequence[Entry]:
         """Gather what must be kept; returns it."""
-        return self.keeper.keep(self.core, event, commands)
+        if self.forecaster is not None:
+            self.forecaster.follow(core, event, commands)
+        kept = self.keeper.keep(core, event, commands)
+        self.site.watch.handled(Observed(self.core, self.term, event, commands, kept))
+        return kept
 
     def commit(self, then: Callable[[], None]) -> None:
         """Make durable what was gathered, then go on."""
@@ -285,29 +287,30 @@ class Manager(Process):
         self._committing = False
         then()
 
-    def _act(self, items: list[_Item], *, kept: bool) -> None:
-        if kept and not self.in_office():
+    def _act(self, ready: Ready[Answer], *, kept: bool) -> None:
+        if ready.must_lead and not self.in_office():
             self.crash("because another manager is in office")
             return
         if kept and self.die_at == "before it acts":
             self.crash(self.die_at)
             return
-        last = len(items) // 2 if kept and self.die_at == "while it acts" else len(items)
-        for item in items[:last]:
-            if item.step is not None:
-                self.site.watch.acting(item.step)
-                for command in item.step.commands:
-                    self.effects.start(command)
-            if item.answer is not None:
-                item.answer(item.result)
-        if last < len(items) or (kept and self.die_at == "while it acts"):
+        dies = kept and self.die_at == "while it acts"
+        for step in ready.steps[: len(ready.steps) // 2 if dies else None]:
+            self._act_on(step)
+        if dies:
             self.crash(self.die_at)
-        self._working = False
-        if self._stopping:
-            self._end()
-        elif self._queue:
-            self._working = True
-            self._wake()
+        else:
+            self._rest()
+
+    def _act_on(self, step: Step[Answer]) -> None:
+        if step.event is not None:
+            self.site.watch.acting(
+                Observed(self.core, self.term, step.event, step.commands, step.kept)
+            )
+            for command in step.commands:
+                self.effects.start(command)
+        if step.asker is not None:
+            step.asker(step.answer)
 
     # The service
 
@@ -326,7 +329,7 @@ class Manager(Process):
                 return
             worker = self.effects.enter(name, address, identity)
             event = on.WorkerJoined(at_seconds=self.now_seconds, worker=worker, running=running)
-            self.post(event, answer, lambda _: Registered(worker, self.term))
+            self.post(event, lambda _: answer(Registered(worker, self.term)))
 
         self.site.network.call(
             self,
@@ -343,13 +346,12 @@ class Manager(Process):
         event = on.HeartbeatReceived(
             at_seconds=self.now_seconds, worker=worker, running=running, system=system
         )
-        self.post(
-            event,
-            answer,
-            lambda core: (
-                core.has_registered(worker) and self.effects.can_call(worker),
-                core.unwanted(worker, running),
+        self.post(event)
+        self.ask(
+            lambda core: heartbeat_reply(
+                core, worker, running, can_call=self.effects.can_call(worker)
             ),
+            answer,
         )
 
     def report_update(

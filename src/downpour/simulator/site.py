@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Literal
 
 from downpour.node.journal import Line
 from downpour.predictor import Predictor
@@ -16,6 +17,7 @@ from downpour.simulator.disk import Disk, DiskFigures
 from downpour.simulator.machines import Machines
 from downpour.simulator.network import Network
 from downpour.stragglers import POLICIES, Policy
+from downpour.values import AttemptId
 
 Stories = dict[str, list[Line]]
 """The journaled lines of experiments."""
@@ -50,20 +52,38 @@ class Figures:
     resuming_seconds: float = 0.0
     shard_samples: int = 10
     patience: float = 0.4
-    tick_seconds: float = 0.5
     checkpoint_rounds: int = 50
     disk: DiskFigures = field(default_factory=DiskFigures)
 
 
 @dataclass(slots=True)
-class Step:
+class Observed:
     """An event that a core has taken in, what followed, and what will be journaled of it."""
 
     core: Scheduler
     term: int
     event: on.Event
-    commands: list[do.Command]
-    kept: list[Entry]
+    commands: Sequence[do.Command]
+    kept: Sequence[Entry]
+
+
+What = Literal["met", "asked", "told", "begins", "stopped", "trained", "free", "leaves", "beats"]
+
+
+@dataclass(slots=True)
+class Worked:
+    """What happens at a worker, as others see it.
+
+    It `met` a manager of a term, was `asked` for an attempt by one, was `told` to stop one; it
+    `begins` an attempt, `stopped` or `trained` it, is `free` of it when its report was taken, and
+    `beats`, telling which `attempts` it holds.
+    """
+
+    worker: object
+    what: What
+    at_seconds: float
+    attempts: tuple[AttemptId, ...] = ()
+    term: int = 0
 
 
 class Onlooker:
@@ -72,11 +92,14 @@ class Onlooker:
     def recovered(self, core: Scheduler, stories: Stories) -> None:
         """See that a manager has taken up what was left, and begins its term."""
 
-    def handled(self, step: Step) -> None:
+    def handled(self, step: Observed) -> None:
         """See that a core has taken in an event."""
 
-    def acting(self, step: Step) -> None:
+    def acting(self, step: Observed) -> None:
         """See that a manager, what it must keep being kept, acts on an event and answers."""
+
+    def working(self, happened: Worked) -> None:
+        """See what happens at a worker."""
 
 
 @dataclass(slots=True)

@@ -263,6 +263,7 @@ class Training:
             return
         now = self._worker.clock.now_seconds
         running.stepped(_PERCENT, now)
+        self._worker.see("trained", running.attempt)
         self._end_training(running)
         if self.fails_next:
             self.fails_next -= 1

@@ -16,6 +16,7 @@ from downpour.node.worker import (
     Register,
     Report,
     Stop,
+    Stopped,
     WorkerNode,
     another_place,
 )
@@ -23,7 +24,7 @@ from downpour.simulator.clock import Process
 from downpour.simulator.messages import Registered, Task
 from downpour.simulator.network import OVERDUE, STOPPING, UNREACHABLE, Answer, Refusal
 from downpour.simulator.running import Running
-from downpour.simulator.site import Site
+from downpour.simulator.site import Site, What, Worked
 from downpour.simulator.training import Training
 from downpour.values import AttemptId, Snapshot, Update
 
@@ -79,6 +80,7 @@ class Worker(Process):
 
     def train(self, answer: Answer, task: Task) -> None:
         """Take a task, but not from a manager that was replaced."""
+        self.see("asked", task.attempt, term=task.term)
         try:
             actions = self.node.train(Running(task.attempt, task=task), task.term)
         except Refused as refusal:
@@ -91,6 +93,7 @@ class Worker(Process):
     def cancel(self, answer: Answer, attempt: AttemptId) -> None:
         """Stop an attempt, or forget it where it has not begun."""
         answer(None)
+        self.see("told", attempt)
         self._do(self.node.cancel(attempt))
 
     def hand_over(self, answer: Answer, attempt: AttemptId) -> None:
@@ -123,6 +126,7 @@ class Worker(Process):
         self.node.name = reply.worker
         figures = self.site.figures
         self.node.met(reply.term, figures.patience, figures.heartbeat_seconds)
+        self.see("met", term=reply.term)
         self._beat_later()
 
     def _try_to_register_again(self, _: str) -> None:
@@ -148,6 +152,7 @@ class Worker(Process):
         if self.node.leaving or not self.alive:
             return
         self.site.tell(f"{self.host} leaves")
+        self.see("leaves")
         self._do(self.node.leave())
         self._next()
 
@@ -176,6 +181,7 @@ class Worker(Process):
         self._waits_to_beat = False
         self.training.look()
         beat = self.node.beat()
+        self.see("beats", *(one.attempt for one in beat.running))
 
         def heard(reply: tuple[bool, list[AttemptId]]) -> None:
             self._heard(beat, *reply)
@@ -186,6 +192,8 @@ class Worker(Process):
         )
 
     def _heard(self, beat: Beat[Running], known: bool, unwanted: list[AttemptId]) -> None:  # noqa: FBT001
+        for attempt in unwanted:
+            self.see("told", attempt)
         self._do(self.node.beat_answered(beat, known=known, unwanted=unwanted))
         if known:
             self.training.save_if_due()
@@ -205,6 +213,7 @@ class Worker(Process):
         """Begin what is to be begun, or say goodbye when it is time."""
         running = self.node.take(self.clock.now_seconds)
         if running is not None:
+            self.see("begins", running.attempt)
             if self._waits_to_beat:
                 self._beat_later()
             self.training.begin(running)
@@ -213,28 +222,41 @@ class Worker(Process):
 
     def ended(self, running: Running, end: End) -> None:
         """Report how an attempt has ended, where the node says so."""
+        if isinstance(end, Stopped):
+            self.see("stopped", running.attempt)
         report = self.node.ended(end)
         if report is None:
-            self._next()
+            self._freed()
         else:
             self._report(running.attempt, report)
 
     def _report(self, attempt: AttemptId, report: Report) -> None:
         def taken(_: Any) -> None:
             self.node.report_taken()
-            self._next()
+            self._freed()
 
         def failed(reason: str) -> None:
             later = reason in {UNREACHABLE, OVERDUE, STOPPING}
             chance = self.site.random.random()
             wait = self.node.report_failed(chance, may_be_heard_later=later)
-            if wait is None:
+            if not later or self.node.leaving:
+                self._freed()
+            elif wait is None:
                 self._next()
             else:
                 self.after(wait, self._report, attempt, report)
 
         method, args = _call_of(report)
         self._call(method, self.name, attempt, *args, answered=taken, failed=failed)
+
+    def _freed(self) -> None:
+        self.see("free")
+        self._next()
+
+    def see(self, what: What, *attempts: AttemptId, term: int = 0) -> None:
+        """Let those who look on see what happens here."""
+        now = self.clock.now_seconds
+        self.site.watch.working(Worked(self, what, now, attempts, term))
 
 
 def _call_of(report: Report) -> tuple[str, tuple[Any, ...]]:

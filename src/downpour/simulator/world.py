@@ -13,12 +13,13 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.simulator.checks import Blame, Calls, Folding, InvariantCheck, Office, Promises
 from downpour.simulator.cluster import Cluster, ManagerClass
+from downpour.simulator.conduct import Conduct
 from downpour.simulator.counting import Counting, check_the_end
 from downpour.simulator.disk import Disk
 from downpour.simulator.guessing import Guessing
 from downpour.simulator.manager import Manager
 from downpour.simulator.plan import Plan
-from downpour.simulator.site import Onlooker, Step, Stories
+from downpour.simulator.site import Observed, Onlooker, Stories, Worked
 from downpour.simulator.worker import NodeClass
 from downpour.store import layout
 from downpour.stragglers import POLICIES
@@ -103,6 +104,7 @@ class _Run:
             Promises(disk),
             Office(disk),
             Calls(),
+            Conduct(),
             self._ending,
         ]
         if self._plan.blames_nobody:
@@ -155,13 +157,17 @@ class _All(Onlooker):
         for onlooker in self._onlookers:
             onlooker.recovered(core, stories)
 
-    def handled(self, step: Step) -> None:
+    def handled(self, step: Observed) -> None:
         for onlooker in self._onlookers:
             onlooker.handled(step)
 
-    def acting(self, step: Step) -> None:
+    def acting(self, step: Observed) -> None:
         for onlooker in self._onlookers:
             onlooker.acting(step)
+
+    def working(self, happened: Worked) -> None:
+        for onlooker in self._onlookers:
+            onlooker.working(happened)
 
 
 class _Ending(Onlooker):
@@ -177,7 +183,7 @@ class _Ending(Onlooker):
         left_out = self._disk.harmed - set(core.state.experiments)
         self.ended = ended | left_out
 
-    def acting(self, step: Step) -> None:
+    def acting(self, step: Observed) -> None:
         self.ended |= {c.experiment for c in step.commands if isinstance(c, do.Conclude)}
 
 
@@ -187,7 +193,7 @@ class _Narrator(Onlooker):
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
 
-    def acting(self, step: Step) -> None:
+    def acting(self, step: Observed) -> None:
         for line in (_told_of(step.event), *map(_told_to_do, step.commands)):
             if line:
                 self._tell(line)

@@ -1,0 +1,183 @@
+"""What a manager decides, whatever drives it: what must be kept, what may be done, and when.
+
+A driver gathers what has arrived and hands it to `ManagerNode.take`. The `Ready` that comes back
+says what to do, in this order:
+
+1. make durable what the node has gathered, or end;
+2. where `must_lead`, see that no other manager has taken over, or end;
+3. for each of the `steps`, in order, carry its commands out, then answer who asked;
+4. call again when something arrives, or at `wake_at_seconds`.
+
+So nothing is answered or done that a crash could undo. A `ManagerNode` holds no clock, thread,
+socket or file: `manager/driver.py` drives it with a thread, `simulator/manager.py` with a heap of
+what happens next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from downpour.scheduler import Entry, Scheduler
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.values import AttemptId, Progress
+
+TOGETHER_MAX = 256
+"""Events that share one write to the disk, at most: the first of them waits for the last."""
+
+TICK_SECONDS = 0.5
+"""Between two looks at who is silent or stands still; limits are of seconds."""
+
+HELD_UP_SECONDS = 2.0
+"""A tick this late means that the manager itself stood still. Workers beat at least once a second,
+so all that live are heard within as long again."""
+
+LOOK_SECONDS = 1.0
+"""Between two looks whether another manager has taken over, where there is nothing to do."""
+
+T = TypeVar("T")
+
+Question = Callable[[Scheduler], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Posted(Generic[T]):
+    """An event, and who waits until what it leads to is kept and begun; None: nobody does."""
+
+    event: on.Event
+    asker: T | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[T]):
+    """A question about the core's state, which changes nothing, and who asks."""
+
+    question: Question
+    asker: T
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Generic[T]):
+    """What one event, or one question, has led to.
+
+    `answer` is what to tell the `asker`: the commands of an event, or what the question comes to.
+    Where a question fails, its `error` is the asker's.
+    """
+
+    asker: T | None
+    event: on.Event | None = None
+    commands: Sequence[do.Command] = ()
+    kept: Sequence[Entry] = ()
+    answer: Any = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready(Generic[T]):
+    """What a driver owes; see the module. `stood_still_seconds` is 0 unless the manager did."""
+
+    steps: Sequence[Step[T]]
+    must_lead: bool
+    wake_at_seconds: float
+    stood_still_seconds: float = 0.0
+
+
+class Surroundings(Protocol):
+    """What the node asks for while it takes events in."""
+
+    def forecasts(self, at_seconds: float) -> on.Forecasts | None:
+        """Forecast what can be; None where nothing is new, or no policy wants to know."""
+        ...
+
+    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> Sequence[Entry]:
+        """Gather what must be kept of an event and of what it led to; returns what is journaled.
+
+        Nothing is written before the driver commits.
+        """
+        ...
+
+
+class ManagerNode(Generic[T]):
+    """Takes in what arrives, an event at a time; `T` is what its driver has for those who wait.
+
+    Args:
+        core: the scheduler; time goes on where it stands.
+        surroundings: forecast and keep.
+    """
+
+    def __init__(self, core: Scheduler, surroundings: Surroundings) -> None:
+        self._core = core
+        self._surroundings = surroundings
+        self.wake_at_seconds = core.state.now_seconds
+
+    def start(self, now_seconds: float) -> None:
+        """Begin to watch the time."""
+        self.wake_at_seconds = now_seconds + TICK_SECONDS
+
+    def take(self, arrived: Sequence[Posted[T] | Asked[T]], now_seconds: float) -> Ready[T]:
+        """Take in what has arrived, in order, and that time has passed, where it is due.
+
+        What this raises leaves a core of which nothing is known: the driver must end.
+        """
+        late = now_seconds - self.wake_at_seconds
+        steps = [step for one in arrived for step in self._taken(one)]
+        if late >= 0:
+            steps += self._passed(late, now_seconds)
+        return Ready(
+            steps=steps,
+            must_lead=self._must_lead(steps),
+            wake_at_seconds=self.wake_at_seconds,
+            stood_still_seconds=late if late > HELD_UP_SECONDS else 0.0,
+        )
+
+    def _passed(self, late_seconds: float, now_seconds: float) -> Iterator[Step[T]]:
+        """Tell the core the time.
+
+        A manager that stood still itself (a stalled file system, a suspended process) must not
+        blame workers for their silence: they get some time to be heard before the core judges.
+        """
+        if late_seconds > HELD_UP_SECONDS:
+            self.wake_at_seconds = now_seconds + HELD_UP_SECONDS
+            return
+        self.wake_at_seconds = now_seconds + TICK_SECONDS
+        yield from self._taken(Posted(on.Tick(at_seconds=now_seconds)))
+
+    def _taken(self, one: Posted[T] | Asked[T]) -> Iterator[Step[T]]:
+        if isinstance(one, Asked):
+            yield self._answered(one)
+            return
+        # Before time passes for the core, and before a round begins: it decides then.
+        if isinstance(one.event, on.Tick | on.Aggregated):
+            forecasts = self._surroundings.forecasts(one.event.at_seconds)
+            if forecasts is not None:
+                yield self._handled(Posted(forecasts))
+        yield self._handled(one)
+
+    def _handled(self, posted: Posted[T]) -> Step[T]:
+        commands = self._core.handle(posted.event)
+        kept = self._surroundings.keep(self._core, posted.event, commands)
+        return Step(
+            asker=posted.asker, event=posted.event, commands=commands, kept=kept, answer=commands
+        )
+
+    def _answered(self, asked: Asked[T]) -> Step[T]:
+        try:
+            return Step(asker=asked.asker, answer=asked.question(self._core))
+        except Exception as error:  # noqa: BLE001 - it has changed nothing, and is the asker's affair
+            return Step(asker=asked.asker, error=error)
+
+    def _must_lead(self, steps: Sequence[Step[T]]) -> bool:
+        """Whether something is to be done; what leads to nothing may be taken in by anyone."""
+        return any(step.commands for step in steps)
+
+
+def heartbeat_reply(
+    core: Scheduler, worker: str, running: Sequence[Progress], *, can_call: bool
+) -> tuple[bool, tuple[AttemptId, ...]]:
+    """Return whether a worker is known, and which of its attempts it should not be running.
+
+    It must register where the manager cannot call it, though the core may know it.
+    """
+    return core.has_registered(worker) and can_call, tuple(core.unwanted(worker, running))

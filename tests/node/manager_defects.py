@@ -1,0 +1,57 @@
+"""Manager nodes with one defect each, for the judge of the real driver and for the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from downpour.node.manager import Asked, ManagerNode, Posted, Ready, Step
+
+
+class ForgetsToKeep(ManagerNode[Any]):
+    """Leaves out what some of the events have led to."""
+
+    def _handled(self, posted: Posted[Any]) -> Step[Any]:
+        if self._core.state.events_handled % 7:
+            return super()._handled(posted)
+        commands = self._core.handle(posted.event)
+        return Step(asker=posted.asker, event=posted.event, commands=commands, answer=commands)
+
+
+class ActsWhoeverLeads(ManagerNode[Any]):
+    """Does not have it looked at whether another manager has taken over."""
+
+    def _must_lead(self, steps: Sequence[Step[Any]]) -> bool:
+        del steps
+        return False
+
+
+class ActsOnTheLastFirst(ManagerNode[Any]):
+    """Has carried out first what was decided last."""
+
+    def take(self, arrived: Sequence[Posted[Any] | Asked[Any]], now_seconds: float) -> Ready[Any]:
+        """Turn the steps around."""
+        ready = super().take(arrived, now_seconds)
+        return replace(ready, steps=ready.steps[::-1])
+
+
+class JudgesAfterAStandstill(ManagerNode[Any]):
+    """Blames workers for a silence that was the manager's own."""
+
+    def _passed(self, late_seconds: float, now_seconds: float) -> Iterator[Step[Any]]:
+        del late_seconds
+        return super()._passed(0.0, now_seconds)
+
+
+class ForecastsAfterwards(ManagerNode[Any]):
+    """Decides first, and forecasts then."""
+
+    def _taken(self, one: Posted[Any] | Asked[Any]) -> Iterator[Step[Any]]:
+        if isinstance(one, Asked):
+            yield from super()._taken(one)
+            return
+        yield self._handled(one)
+        forecasts = self._surroundings.forecasts(one.event.at_seconds)
+        if forecasts is not None:
+            yield self._handled(Posted(forecasts))

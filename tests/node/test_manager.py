@@ -1,0 +1,112 @@
+"""What a manager decides: what is kept and done of what arrived, and when it must be woken."""
+
+from __future__ import annotations
+
+from downpour.node.manager import (
+    HELD_UP_SECONDS,
+    TICK_SECONDS,
+    Asked,
+    ManagerNode,
+    Posted,
+    heartbeat_reply,
+)
+from downpour.scheduler import Entry, Scheduler
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.values import AttemptId, Progress
+
+JOINED = on.WorkerJoined(at_seconds=0.0, worker="ann")
+LEFT = on.WorkerLeft(at_seconds=0.0, worker="ann", reason="tired")
+
+
+class Desk:
+    """Remembers what is to be kept, and forecasts what the test has set."""
+
+    def __init__(self) -> None:
+        self.kept: list[on.Event] = []
+        self.forecast: on.Forecasts | None = None
+        self.core = Scheduler()
+        self.node = ManagerNode[str](self.core, self)
+        self.node.start(0.0)
+
+    def forecasts(self, at_seconds: float) -> on.Forecasts | None:
+        """Forecast once."""
+        del at_seconds
+        forecast, self.forecast = self.forecast, None
+        return forecast
+
+    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> list[Entry]:
+        """Remember the event."""
+        del core, commands
+        self.kept.append(event)
+        return []
+
+
+def test_what_arrives_is_taken_in_in_its_order_and_questions_between() -> None:
+    """Each asker gets what stood when its turn came."""
+    desk = Desk()
+    count = Asked(lambda core: len(core.state.workers), "how many?")
+    ready = desk.node.take([count, Posted(JOINED, "joined"), count, Posted(LEFT), count], 0.1)
+    assert [step.asker for step in ready.steps] == [
+        "how many?", "joined", "how many?", None, "how many?",
+    ]  # fmt: skip
+    assert [step.answer for step in ready.steps if step.event is None] == [0, 1, 0]
+    assert desk.kept == [JOINED, LEFT]
+
+
+def test_a_question_that_fails_is_its_askers_affair() -> None:
+    """What comes after it is taken in."""
+    ready = Desk().node.take([Asked(lambda _: 1 / 0, "nonsense"), Posted(JOINED)], 0.1)
+    assert isinstance(ready.steps[0].error, ZeroDivisionError)
+    assert ready.steps[1].event == JOINED
+
+
+def test_only_who_does_something_must_lead() -> None:
+    """What leads to nothing may be taken in although another manager has taken over."""
+    desk = Desk()
+    assert not desk.node.take([Posted(JOINED)], 0.1).must_lead
+    assert desk.node.take([Posted(LEFT)], 0.1).must_lead
+
+
+def test_time_passes_twice_a_second_after_what_has_arrived() -> None:
+    """A worker that was heard just now is not silent."""
+    desk = Desk()
+    assert desk.node.wake_at_seconds == TICK_SECONDS
+    desk.node.take([Posted(JOINED)], TICK_SECONDS - 0.1)
+    assert desk.kept == [JOINED]
+    ready = desk.node.take([Posted(LEFT)], TICK_SECONDS + 0.1)
+    assert desk.kept[1:] == [LEFT, on.Tick(at_seconds=TICK_SECONDS + 0.1)]
+    assert ready.wake_at_seconds == 2 * TICK_SECONDS + 0.1
+    assert ready.stood_still_seconds == 0.0
+
+
+def test_a_manager_that_stood_still_lets_its_workers_be_heard_first() -> None:
+    """It says for how long it did."""
+    desk = Desk()
+    ready = desk.node.take([], 60.0)
+    assert ready.stood_still_seconds == 60.0 - TICK_SECONDS
+    assert ready.wake_at_seconds == 60.0 + HELD_UP_SECONDS
+    assert desk.kept == []
+    desk.node.take([], 60.0 + HELD_UP_SECONDS)
+    assert desk.kept == [on.Tick(at_seconds=60.0 + HELD_UP_SECONDS)]
+
+
+def test_forecasts_come_before_time_passes_and_before_a_round_begins() -> None:
+    """And before nothing else."""
+    desk = Desk()
+    forecast = desk.forecast = on.Forecasts(at_seconds=1.0)
+    desk.node.take([Posted(JOINED)], 0.1)
+    assert desk.kept == [JOINED]
+    desk.node.take([], TICK_SECONDS)
+    assert desk.kept[1:] == [forecast, on.Tick(at_seconds=TICK_SECONDS)]
+
+
+def test_a_worker_that_cannot_be_called_must_register() -> None:
+    """Though the core has met it; and what the core does not want is named."""
+    core = Scheduler()
+    core.handle(JOINED)
+    attempt = AttemptId(experiment="any", round=0, shard=0, attempt=0)
+    told = Progress(attempt=attempt, steps_done=1, steps_total=2, elapsed_seconds=1.0)
+    assert heartbeat_reply(core, "ann", [told], can_call=True) == (True, (attempt,))
+    assert heartbeat_reply(core, "ann", [], can_call=False) == (False, ())
+    assert heartbeat_reply(core, "bob", [], can_call=True) == (False, ())

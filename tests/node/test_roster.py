@@ -1,0 +1,30 @@
+"""How registered workers are called, and which failed call shows that one is dead."""
+
+from __future__ import annotations
+
+from downpour.node.roster import Registry
+
+
+def test_two_processes_of_one_name_are_told_apart() -> None:
+    """The first keeps the name; one that registers again keeps what it got."""
+    registry = Registry[object]()
+    first, second, again = object(), object(), object()
+    assert registry.enter("ann", 1, first) == ("ann", None)
+    assert registry.enter("ann", 2, second) == ("ann-2", None)
+    assert registry.enter("ann", 2, again) == ("ann-2", second)
+    assert registry.names() == ("ann", "ann-2")
+    assert registry.get("ann-2") is again
+
+
+def test_a_failed_call_says_something_of_the_registration_that_it_was_made_for() -> None:
+    """The same worker may have registered anew meanwhile, or be gone."""
+    registry = Registry[object]()
+    former, entry = object(), object()
+    registry.enter("ann", 1, former)
+    assert registry.is_dead("ann", former)
+    assert not registry.is_dead("ann", former, refused=False)
+    registry.enter("ann", 1, entry)
+    assert not registry.is_dead("ann", former)
+    assert registry.strike("ann") is entry
+    assert registry.strike("ann") is None
+    assert not registry.is_dead("ann", entry)
