@@ -13,9 +13,10 @@ from downpour.node.manager import (
 from downpour.scheduler import Entry, Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.values import AttemptId, Progress
+from downpour.values import AttemptId, Evaluation, Progress
 
 JOINED = on.WorkerJoined(at_seconds=0.0, worker="ann")
+GOOD = Evaluation(accuracy=1.0, loss=0.0, class_accuracy=(), samples=1, seconds=0.1)
 LEFT = on.WorkerLeft(at_seconds=0.0, worker="ann", reason="tired")
 
 
@@ -24,6 +25,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.kept: list[on.Event] = []
+        self.journaled: list[Entry] = []
         self.forecast: on.Forecasts | None = None
         self.core = Scheduler()
         self.node = ManagerNode[str](self.core, self)
@@ -39,7 +41,7 @@ class Desk:
         """Remember the event."""
         del core, commands
         self.kept.append(event)
-        return []
+        return self.journaled
 
 
 def test_what_arrives_is_taken_in_in_its_order_and_questions_between() -> None:
@@ -66,6 +68,13 @@ def test_only_who_does_something_must_lead() -> None:
     desk = Desk()
     assert not desk.node.take([Posted(JOINED)], 0.1).must_lead
     assert desk.node.take([Posted(LEFT)], 0.1).must_lead
+
+
+def test_what_is_journaled_is_not_acknowledged_by_a_manager_that_was_replaced() -> None:
+    """Though it leads to nothing: what is written behind the successor's first line is void."""
+    desk = Desk()
+    desk.journaled = [on.Evaluated(at_seconds=0.0, experiment="one", round=0, evaluation=GOOD)]
+    assert desk.node.take([Posted(JOINED)], 0.1).must_lead
 
 
 def test_time_passes_twice_a_second_after_what_has_arrived() -> None:

@@ -169,8 +169,11 @@ class ManagerNode(Generic[T]):
             return Step(asker=asked.asker, error=error)
 
     def _must_lead(self, steps: Sequence[Step[T]]) -> bool:
-        """Whether something is to be done; what leads to nothing may be taken in by anyone."""
-        return any(step.commands for step in steps)
+        """Whether something is to be done, or is journaled, which must not be acknowledged in vain.
+
+        What a manager journals after its successor's first line does not count.
+        """
+        return any(step.commands or step.kept for step in steps)
 
 
 def heartbeat_reply(
