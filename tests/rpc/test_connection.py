@@ -74,7 +74,7 @@ def test_after_a_deadline_the_last_answer_never_comes(manager: Served) -> None:
     manager.service.before = hold
     with manager.client(timeout_seconds=0.2) as client:
         with pytest.raises(DeadlineExceeded):
-            client.submit("first")
+            client.describe()
         release.set()
         assert client.submit("second") == "experiment-second"
 

@@ -7,7 +7,7 @@ worker in order. What a command comes to returns to the manager as an event.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
@@ -252,12 +252,22 @@ class Effects:
         seconds = figures.aggregate_seconds + figures.update_seconds * len(command.updates)
 
         def begin(model: bytes) -> None:
-            self._manager.after(self._takes(seconds), self._fold, command, model, done, 0.0)
+            self._manager.after(self._takes(seconds), self._fold, command, model, done, {}, 0.0)
 
         self._read(command.experiment, command.model, begin, done)
 
-    def _fold(self, command: do.Aggregate, base: bytes, done: Done, waited: float) -> None:
-        """Read the updates of a round, again and again where one cannot be used."""
+    def _fold(
+        self,
+        command: do.Aggregate,
+        base: bytes,
+        done: Done,
+        unusable: Mapping[int, float],
+        waited: float,
+    ) -> None:
+        """Read the updates of a round, again and again where one cannot be used.
+
+        Each is looked for with a patience of its own: `unusable` says for how long it was by shard.
+        """
         name, number = command.experiment, command.round
         found: list[tuple[int, bytes]] = []
         reasons: list[tuple[int, str]] = []
@@ -267,7 +277,7 @@ class Effects:
             except (FileMissing, FileCorrupt) as error:
                 reasons.append((shard, str(error)))
             except SharedDirectoryError:
-                self._wait(partial(self._fold, command, base, done), done, waited)
+                self._wait(partial(self._fold, command, base, done, unusable), done, waited)
                 return
         if not reasons:
 
@@ -277,12 +287,14 @@ class Effects:
 
             file = layout.model_name(number + 1, self._site.token())
             self._put(name, file, contents.folded(base, found), folded, done)
-        elif waited < self._site.disk.figures.patience_seconds:
-            again = waited + LOOK_AGAIN_SECONDS
-            self._manager.after(LOOK_AGAIN_SECONDS, self._fold, command, base, done, again)
-        else:
+            return
+        patience = self._site.disk.figures.patience_seconds
+        if all(unusable.get(shard, 0.0) >= patience for shard, _ in reasons):
             self._refuse(command, reasons)
             done()
+            return
+        still = {shard: unusable.get(shard, 0.0) + LOOK_AGAIN_SECONDS for shard, _ in reasons}
+        self._manager.after(LOOK_AGAIN_SECONDS, self._fold, command, base, done, still, 0.0)
 
     def _refuse(self, command: do.Aggregate, reasons: list[tuple[int, str]]) -> None:
         name, number = command.experiment, command.round
