@@ -30,7 +30,9 @@ def store(tmp_path: Path) -> DirectoryStore:
 def test_what_was_published_is_found_as_it_was(store: DirectoryStore) -> None:
     """Numbers and files are those of the report; only the seconds are not known."""
     file, state = publish_work(store, ATTEMPT, WORK)
-    [(attempt, update)] = find_updates(store, [ATTEMPT, replace(ATTEMPT, shard=0)])
+    [(attempt, update)] = find_updates(
+        store, [ATTEMPT, replace(ATTEMPT, shard=0)], keeps_states=True
+    )
     assert (attempt, update.file, update.optimizer_state) == (ATTEMPT, file, state)
     assert (update.samples, update.steps, update.loss) == (100, 7, 0.1 + 0.2)
 
@@ -47,7 +49,7 @@ def test_only_what_is_asked_for_is_found(store: DirectoryStore) -> None:
     publish_work(store, replace(ATTEMPT, attempt=4), WORK)
     store.put_new("model-000001-ab.safetensors", [b"a model"])
     store.put_new(attempt_name("snapshot", ATTEMPT, "ab"), [b"a snapshot"])
-    assert list(find_updates(store, [ATTEMPT])) == []
+    assert list(find_updates(store, [ATTEMPT], keeps_states=True)) == []
 
 
 @pytest.mark.parametrize("part", [0, 1], ids=["update", "optimizer state"])
@@ -60,7 +62,17 @@ def test_what_was_altered_is_left_aside(store: DirectoryStore, part: int, at: in
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
-    assert list(find_updates(store, [ATTEMPT])) == []
+    assert list(find_updates(store, [ATTEMPT], keeps_states=True)) == []
+
+
+def test_an_update_whose_optimizer_state_is_gone_is_left_aside(store: DirectoryStore) -> None:
+    """Where states are kept; elsewhere there is none to look for."""
+    state = publish_work(store, ATTEMPT, WORK)[1]
+    assert state is not None
+    store.delete(state.name)
+    assert list(find_updates(store, [ATTEMPT], keeps_states=True)) == []
+    [(_, update)] = find_updates(store, [ATTEMPT], keeps_states=False)
+    assert update.optimizer_state is None
 
 
 def test_what_was_cut_short_or_is_another_tasks_is_left_aside(store: DirectoryStore) -> None:
@@ -69,7 +81,7 @@ def test_what_was_cut_short_or_is_another_tasks_is_left_aside(store: DirectorySt
     content = (store.path / whole.name).read_bytes()
     store.put_new(attempt_name("update", ATTEMPT, "aa"), [content])
     store.put_new(attempt_name("update", ATTEMPT, "bb"), [content[:-4]])
-    assert list(find_updates(store, [ATTEMPT])) == []
+    assert list(find_updates(store, [ATTEMPT], keeps_states=True)) == []
     good = publish_work(store, ATTEMPT, WORK)[0]
-    [(_, update)] = find_updates(store, [ATTEMPT])
+    [(_, update)] = find_updates(store, [ATTEMPT], keeps_states=True)
     assert update.file == good

@@ -242,10 +242,15 @@ class Effects:
             token = found.token if found is not None else ""
             if name == layout.attempt_name("update", attempt, token):
                 state = layout.attempt_name("optimizer", attempt, token)
+                if state not in whole and self._keeps_states(attempt.experiment):
+                    continue
                 kept = store.describe(state) if state in whole else None
                 samples = self._site.figures.shard_samples
                 return update_of(store.describe(name), kept, samples, 0.0)
         return None
+
+    def _keeps_states(self, experiment: str) -> bool:
+        return self._manager.core.state.experiments[experiment].spec.optimizer_state == "keep"
 
     def _aggregate(self, command: do.Aggregate, done: Done) -> None:
         figures = self._site.figures

@@ -68,9 +68,12 @@ def publish_work(
 
 
 def find_updates(
-    store: DirectoryStore, attempts: Iterable[AttemptId]
+    store: DirectoryStore, attempts: Iterable[AttemptId], *, keeps_states: bool
 ) -> Iterator[tuple[AttemptId, Update]]:
     """Return the updates of these attempts that lie in a directory; seconds are not known: 0.
+
+    Where optimizer states are kept from round to round, an update without its state is left aside:
+    the next round would begin with a fresh one, and nothing would show it.
 
     Raises:
         SharedDirectoryError: the directory cannot be listed.
@@ -85,6 +88,9 @@ def find_updates(
         if attempt is None:
             continue
         state = layout.attempt_name("optimizer", attempt, parsed.token)
+        if keeps_states and state not in names:
+            log.warning("%s is left aside: its optimizer state is missing", attempt)
+            continue
         try:
             update = _described(store, attempt, name, state if state in names else None)
         except StoreError as error:
