@@ -28,7 +28,7 @@ def test_every_worker_but_the_standbys_has_a_shard(
 
 
 def test_what_is_resolved_stays_as_it_is() -> None:
-    """Whoever resolves it again, with other workers, gets the same."""
+    """Resolving it again, with another number of workers, changes nothing."""
     resolved = resolve(Spec(), 4)
     assert resolve(resolved, 7) == resolved
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -278,6 +280,21 @@ def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(
     recorder.note(submitted, [aggregate])
     recorder.note(TICK, [CONCLUDE])
     assert not recorder._aggregating
+
+
+def test_a_manager_that_takes_over_imports_no_torch_to_go_on() -> None:
+    """The import takes 1 to 3 s, and the workers would wait for it."""
+    code = "import sys, downpour.manager.process; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "torch" not in done.stdout.split()
+
+
+def test_what_goes_on_is_opened_again_without_its_network(office: Office) -> None:
+    """No network is drawn or tried again: its model is there, and its facts are on record."""
+    first = _prepared(office)
+    again = prepare(office.space, None, first.dataset_key, first.model)
+    assert first.drawn is not None
+    assert (again.model, again.drawn) == (first.model, None)
 
 
 def _prepared(office: Office) -> Prepared:

@@ -207,7 +207,7 @@ def test_heartbeats_that_are_not_heard_come_soon_again() -> None:
 def test_who_looks_again_and_again_comes_to_every_place(
     told: str, in_office: list[str], last: str
 ) -> None:
-    """By turns, and never stays where nobody answered while there is another place."""
+    """By turns; it never stays at a place that did not answer while there is another one."""
     places = {told, *in_office}
     seen = set()
     for _ in range(len(places) + 1):

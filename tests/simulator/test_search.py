@@ -91,7 +91,7 @@ def test_a_defect_is_found_by_the_check_that_is_there_for_it(
         (worker_defects.MentionsNothing, "held, and not mentioned"),
         (worker_defects.NeverStops, "though it is to stop"),
         (worker_defects.GoesOnUnwanted, "though it is to stop"),
-        (worker_defects.BeginsAnew, "nobody asked for that"),
+        (worker_defects.BeginsAnew, "is stopped without being asked to"),
         (worker_defects.StaysWithItsManager, "does not end"),
         (worker_defects.NeverRegistersAnew, "does not end"),
     ],

@@ -30,9 +30,7 @@ def store(tmp_path: Path) -> DirectoryStore:
 def test_what_was_published_is_found_as_it_was(store: DirectoryStore) -> None:
     """Numbers and files are those of the report; only the seconds are not known."""
     file, state = publish_work(store, ATTEMPT, WORK)
-    [(attempt, update)] = find_updates(
-        store, [ATTEMPT, replace(ATTEMPT, shard=0)], keeps_states=True
-    )
+    [(attempt, update)] = find_updates(store, [ATTEMPT, replace(ATTEMPT, shard=0)])
     assert (attempt, update.file, update.optimizer_state) == (ATTEMPT, file, state)
     assert (update.samples, update.steps, update.loss) == (100, 7, 0.1 + 0.2)
 
@@ -49,7 +47,7 @@ def test_only_what_is_asked_for_is_found(store: DirectoryStore) -> None:
     publish_work(store, replace(ATTEMPT, attempt=4), WORK)
     store.put_new("model-000001-ab.safetensors", [b"a model"])
     store.put_new(attempt_name("snapshot", ATTEMPT, "ab"), [b"a snapshot"])
-    assert list(find_updates(store, [ATTEMPT], keeps_states=True)) == []
+    assert list(find_updates(store, [ATTEMPT])) == []
 
 
 @pytest.mark.parametrize("part", [0, 1], ids=["update", "optimizer state"])
@@ -62,16 +60,21 @@ def test_what_was_altered_is_left_aside(store: DirectoryStore, part: int, at: in
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
-    assert list(find_updates(store, [ATTEMPT], keeps_states=True)) == []
+    assert list(find_updates(store, [ATTEMPT])) == []
 
 
 def test_an_update_whose_optimizer_state_is_gone_is_left_aside(store: DirectoryStore) -> None:
-    """Where states are kept; elsewhere there is none to look for."""
+    """The next round would begin with a fresh state."""
     state = publish_work(store, ATTEMPT, WORK)[1]
     assert state is not None
     store.delete(state.name)
-    assert list(find_updates(store, [ATTEMPT], keeps_states=True)) == []
-    [(_, update)] = find_updates(store, [ATTEMPT], keeps_states=False)
+    assert list(find_updates(store, [ATTEMPT])) == []
+
+
+def test_an_update_that_never_had_an_optimizer_state_is_found(store: DirectoryStore) -> None:
+    """An optimizer may have none, such as SGD without momentum."""
+    publish_work(store, ATTEMPT, replace(WORK, optimizer_state={}))
+    [(_, update)] = find_updates(store, [ATTEMPT])
     assert update.optimizer_state is None
 
 
@@ -81,7 +84,7 @@ def test_what_was_cut_short_or_is_another_tasks_is_left_aside(store: DirectorySt
     content = (store.path / whole.name).read_bytes()
     store.put_new(attempt_name("update", ATTEMPT, "aa"), [content])
     store.put_new(attempt_name("update", ATTEMPT, "bb"), [content[:-4]])
-    assert list(find_updates(store, [ATTEMPT], keeps_states=True)) == []
+    assert list(find_updates(store, [ATTEMPT])) == []
     good = publish_work(store, ATTEMPT, WORK)[0]
-    [(_, update)] = find_updates(store, [ATTEMPT], keeps_states=True)
+    [(_, update)] = find_updates(store, [ATTEMPT])
     assert update.file == good

@@ -4,7 +4,7 @@ RPC threads and effects only put events on a queue; this thread hands them to a 
 durable what follows (once for all that were waiting), and only then passes the commands on, as the
 node's module says. Hence no locks in the core. `post` returns a future that is done when what the
 event led to is kept: who acknowledges an update waits for it. `ask` reads the core's state in the
-same thread. After `stop` both are refused, so that nobody waits for a thread that has ended.
+same thread. After `stop` both are refused: a caller would wait for a thread that has ended.
 
 It is fail-stop. What is wrong is refused before it becomes an event, for no event can be made of
 it. So any exception leaves a core of which nothing is known, and ends the manager: nothing more is

@@ -347,9 +347,7 @@ class Effects:
 
     def _adopt(self, command: do.Adopt) -> None:
         workers = dict(command.attempts)
-        space = self._spaces[command.experiment]
-        keeps_states = space.spec.optimizer_state == "keep"
-        for attempt, update in find_updates(space.store, workers, keeps_states=keeps_states):
+        for attempt, update in find_updates(self._spaces[command.experiment].store, workers):
             log.info("%s was published by %s, and is taken in", attempt, workers[attempt])
             self._post(
                 on.UpdatePublished(

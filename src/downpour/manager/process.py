@@ -88,6 +88,9 @@ class Manager:
         self._service = ManagerService(
             options, trust, shared, self._driver, self._effects, self._roster, self._archive
         )
+        # The import of torch slows down every other thread: workers of an experiment that goes on
+        # come back before it.
+        self._warming_up = Timer(_WARM_UP_SECONDS, self._service.warm_up)
         with ExitStack() as undoing:
             undoing.callback(self._lease.release)
             self._server = serve_manager(
@@ -131,18 +134,15 @@ class Manager:
             legacy = recover(shared, core, office, self._archive)
             self._effects.take_up(legacy, office)
             goes_on = bool(legacy.spaces)
-        # The import of torch slows down every other thread: workers of an experiment that goes on
-        # come back before it, and nothing else waits yet.
-        self._warming_up = Timer(_WARM_UP_SECONDS, self._service.warm_up)
-        if goes_on:
-            self._warming_up.start()
-        else:
+        if not goes_on:
             self._service.warm_up()
         self._service.announce(office)
         self._driver.start(core.resume())
         self._server.start()
         if self._metrics is not None:
             self._metrics.start()
+        if goes_on:
+            self._warming_up.start()
 
     @property
     def address(self) -> Address:

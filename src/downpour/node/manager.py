@@ -44,7 +44,7 @@ Question = Callable[[Scheduler], Any]
 
 @dataclass(frozen=True, slots=True)
 class Posted(Generic[T]):
-    """An event, and who waits until what it leads to is kept and begun; None: nobody does."""
+    """An event, and the asker that waits until its effects are kept and begun; None without one."""
 
     event: on.Event
     asker: T | None = None

@@ -1,7 +1,8 @@
 """When a worker publishes the state of its task.
 
 Training stands still meanwhile, so what the last snapshot took decides how soon the next may
-follow. And before a newer one the manager must have heard of the last: else nobody would remove it.
+follow. The worker saves again only after the manager has heard of the last snapshot: the manager
+removes snapshots, and only those that it knows.
 """
 
 from __future__ import annotations

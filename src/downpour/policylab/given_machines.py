@@ -11,7 +11,7 @@ from downpour.values import AttemptId, SystemState
 class GivenMachines:
     """Machines in given conditions, the first of `names` being the first host.
 
-    A round begins when somebody begins to train in it; a machine is in the newest one.
+    A round begins when the first worker trains in it; every machine is in the newest round.
     """
 
     def __init__(self, conditions: Conditions, names: tuple[str, ...]) -> None:

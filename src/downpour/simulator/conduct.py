@@ -94,7 +94,7 @@ class Conduct(Onlooker):
         told_at = seen.begun.told_to_stop_at if seen.begun is not None else None
         if happened.what == "stopped":
             asked_for = told_at is not None or seen.leaves
-            expect(asked_for, f"{happened.attempts[0]} is stopped, and nobody asked for that")
+            expect(asked_for, f"{happened.attempts[0]} is stopped without being asked to")
         else:
             late = told_at is not None and happened.at_seconds > told_at + _STEP_SECONDS
             expect(not late, f"{happened.attempts[0]} is trained on, though it is to stop")

@@ -4,7 +4,8 @@ An update is reported by whoever published it. Where nobody is left to report it
 reads from the files alone what a report would have said: round, shard, samples, steps, loss, and a
 checksum of the parameters, so that nothing altered is taken for whole. All of that follows from the
 task, so two attempts at it give files of the same bytes. The optimizer's state is published first
-and has the update's numbers and token in its name: an update that is there is complete.
+and has the update's numbers and token in its name; the update says that it has one. So an update
+that is there is complete, unless its state was removed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TypeVar
 
 import xxhash
 
-from downpour.errors import FileCorrupt, StoreError
+from downpour.errors import FileCorrupt, FileMissing, StoreError
 from downpour.store import layout
 from downpour.store.base import Buffer
 from downpour.store.codec import ParameterFile, decode, encode
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 _Number = TypeVar("_Number", int, float)
 
 _CHECKSUM = "checksum"
+_HAS_STATE, _YES = "optimizer_state", "published"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +65,19 @@ def publish_work(
         "steps": str(work.steps),
         "loss": repr(work.loss),
     }
+    if state is not None:
+        about[_HAS_STATE] = _YES
     name = layout.attempt_name("update", attempt, token)
     return store.put_new(name, _checked(work.parameters, about)), state
 
 
 def find_updates(
-    store: DirectoryStore, attempts: Iterable[AttemptId], *, keeps_states: bool
+    store: DirectoryStore, attempts: Iterable[AttemptId]
 ) -> Iterator[tuple[AttemptId, Update]]:
     """Return the updates of these attempts that lie in a directory; seconds are not known: 0.
 
-    Where optimizer states are kept from round to round, an update without its state is left aside:
-    the next round would begin with a fresh one, and nothing would show it.
+    One that says that it has an optimizer state, and whose state is gone, is left aside: the next
+    round would begin with a fresh state, and nothing would show it.
 
     Raises:
         SharedDirectoryError: the directory cannot be listed.
@@ -88,9 +92,6 @@ def find_updates(
         if attempt is None:
             continue
         state = layout.attempt_name("optimizer", attempt, parsed.token)
-        if keeps_states and state not in names:
-            log.warning("%s is left aside: its optimizer state is missing", attempt)
-            continue
         try:
             update = _described(store, attempt, name, state if state in names else None)
         except StoreError as error:
@@ -104,6 +105,8 @@ def _described(
     store: DirectoryStore, attempt: AttemptId, name: str, state_name: str | None
 ) -> Update:
     file, held = _whole(store, attempt, name)
+    if state_name is None and held.metadata.get(_HAS_STATE) == _YES:
+        raise FileMissing(layout.attempt_name("optimizer", attempt, "*"))
     state = _whole(store, attempt, state_name)[0] if state_name is not None else None
     return Update(
         file=file,
