@@ -20,8 +20,8 @@ import numpy as np
 from common import Row, command_line, folders, show
 
 import downpour
-from downpour.runtime.facts import Aggregated
 from downpour.runtime.record import read_record
+from downpour.runtime.record_lines import AggregatedLine
 from downpour.store import SharedDirectory
 
 
@@ -82,7 +82,7 @@ def spec(case: Case, folder: Path) -> downpour.Spec:
 def median_round(folder: Path, experiment: str) -> tuple[float, int]:
     """Return the seconds of an experiment's median round, and the bytes of its model."""
     record = SharedDirectory(folder).experiment_path(experiment) / "record.jsonl"
-    rounds = [(at, fact) for at, fact in read_record(record) if isinstance(fact, Aggregated)]
+    rounds = [(at, fact) for at, fact in read_record(record) if isinstance(fact, AggregatedLine)]
     times = [at for at, _ in rounds]
     costs = [after - before for before, after in itertools.pairwise(times[2:])]
     return statistics.median(costs), rounds[0][1].bytes

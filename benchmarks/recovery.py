@@ -36,9 +36,12 @@ import psutil
 from common import Row, command_line, show
 
 import downpour
-from downpour.runtime import facts
-from downpour.runtime.facts import Fact
 from downpour.runtime.record import read_record
+from downpour.runtime.record_lines import (
+    AssignedLine,
+    RecordLine,
+    UpdatedLine,
+)
 from downpour.store import SharedDirectory
 from downpour.worker.environment import thread_environment
 
@@ -140,7 +143,7 @@ class Course:
         self.experiment = self.client.submit(spec)
         self.rounds_done, self.ended = 0, False
         self._steps: dict[tuple[int, int, str], int] = {}
-        while not any(isinstance(fact, facts.Assigned) for fact in self.record()):
+        while not any(isinstance(fact, AssignedLine) for fact in self.record()):
             time.sleep(LOOK_SECONDS)
         self._began, self._cpu_before = time.monotonic(), cluster.cpu_seconds
 
@@ -149,7 +152,7 @@ class Course:
         """The experiment's folder."""
         return SharedDirectory(self.cluster.shared).experiment_path(self.experiment)
 
-    def record(self) -> list[Fact]:
+    def record(self) -> list[RecordLine]:
         """Return what is on record."""
         return [fact for _, fact in read_record(self.folder / "record.jsonl")]
 
@@ -177,11 +180,11 @@ class Course:
     def steps(self) -> tuple[int, int]:
         """Return the steps that counted, and all that were taken."""
         story = self.record()
-        updates = [fact for fact in story if isinstance(fact, facts.Updated)]
+        updates = [fact for fact in story if isinstance(fact, UpdatedLine)]
         counted = {(one.round, one.shard, one.attempt): one.steps for one in updates}
         taken = 0
         for one in story:
-            if isinstance(one, facts.Assigned):
+            if isinstance(one, AssignedLine):
                 heard = self._steps.get((one.round, one.shard, one.worker), 0)
                 reached = counted.get((one.round, one.shard, one.attempt), heard)
                 taken += max(0, reached - one.from_step)

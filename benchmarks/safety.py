@@ -33,9 +33,9 @@ import downpour
 from downpour.manager import workspace
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
-from downpour.runtime.facts import Aggregated, Assigned, Fact
 from downpour.runtime.journal import Journal
 from downpour.runtime.record import read_record
+from downpour.runtime.record_lines import AggregatedLine, AssignedLine, RecordLine
 from downpour.scheduler import Checkpoint, Entry
 from downpour.store import SharedDirectory
 from downpour.store.lease import Lease
@@ -100,7 +100,7 @@ class Cluster:
         """Return the processor time of both workers so far."""
         return sum(worker.cpu_seconds for worker in self._workers)
 
-    def run(self, spec: downpour.Spec) -> list[tuple[float, Fact]]:
+    def run(self, spec: downpour.Spec) -> list[tuple[float, RecordLine]]:
         """Run an experiment; returns its record."""
         experiment = self._client.submit(spec)
         while not self._summary(experiment).state.ended:
@@ -166,7 +166,7 @@ def rounds_of(made: Cluster, spec: downpour.Spec) -> tuple[float, float]:
     before = time.process_time()
     story = made.run(spec)
     spent = time.process_time() - before
-    times = [at for at, fact in story if isinstance(fact, Aggregated)]
+    times = [at for at, fact in story if isinstance(fact, AggregatedLine)]
     seconds = statistics.median(after - begun for begun, after in itertools.pairwise(times))
     return 1000 * seconds, 1000 * spent / spec.epochs
 
@@ -194,7 +194,7 @@ def overhead(options: argparse.Namespace) -> list[Row]:
         story = made.run(training(folder, options))
         tasks = made.worker_cpu_seconds - before
         manager = time.process_time() - began
-    count = sum(isinstance(fact, Assigned) for _, fact in story)
+    count = sum(isinstance(fact, AssignedLine) for _, fact in story)
     row: Row = {
         "measured": "overhead",
         "tasks": count,

@@ -32,8 +32,8 @@ from downpour.manager.usage import Usage
 from downpour.rpc import ManagerClient, serve_worker
 from downpour.rpc.messages import Heartbeat
 from downpour.rpc.wire import from_wire, to_wire
-from downpour.runtime.facts import Fact, ResourcesUsed, to_fields
 from downpour.runtime.record import read_record
+from downpour.runtime.record_lines import RecordLine, ResourcesUsedLine, to_fields
 from downpour.store import SharedDirectory
 from downpour.values import NumericClass, ProcessState, SystemState
 from downpour.worker.agent import WorkerAgent
@@ -59,7 +59,7 @@ def measure(seconds: float, folder: Path) -> Row:
         metered(tasks, TaskRunner, "run"),
     ):
         story = trained(spec(seconds, folder), folder)
-    told = [fact for _, fact in story if isinstance(fact, ResourcesUsed)]
+    told = [fact for _, fact in story if isinstance(fact, ResourcesUsedLine)]
     count = sum(len(fact.samples) for fact in told)
     message = message_seconds(BEAT) - message_seconds(replace(BEAT, process=None))
     return {
@@ -74,7 +74,7 @@ def measure(seconds: float, folder: Path) -> Row:
     }
 
 
-def trained(spec: downpour.Spec, folder: Path) -> list[tuple[float, Fact]]:
+def trained(spec: downpour.Spec, folder: Path) -> list[tuple[float, RecordLine]]:
     """Run an experiment with one worker; returns its record."""
     with manager_and_worker(folder) as address, downpour.Client(address) as client:
         experiment = client.submit(spec)

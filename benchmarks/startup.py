@@ -32,9 +32,14 @@ from pathlib import Path
 
 from common import Row, command_line, show
 
-from downpour.runtime import facts
-from downpour.runtime.facts import Fact
 from downpour.runtime.record import read_record
+from downpour.runtime.record_lines import (
+    AssignedLine,
+    PreparedLine,
+    RecordLine,
+    UpdatedLine,
+    WorkerJoinedLine,
+)
 
 LOOK_SECONDS = 0.002
 LIMITS_SECONDS = {2: 6.0, 10: 8.0}
@@ -69,26 +74,26 @@ def start(workers: int, dataset: str, shared: Path, data_dir: str | None) -> dic
     return {**found, "cpu_seconds": _children_seconds() - spent}
 
 
-def milestones(record: Iterable[tuple[float, Fact]], submitted: float) -> dict[str, float]:
+def milestones(record: Iterable[tuple[float, RecordLine]], submitted: float) -> dict[str, float]:
     """Return what the record tells, in seconds of the clock by which it began at `submitted`."""
     story = list(record)
     zero = story[0][0] - submitted
 
-    def first(kind: type[Fact]) -> float:
+    def first(kind: type[RecordLine]) -> float:
         return next((at for at, fact in story if isinstance(fact, kind)), float("nan")) - zero
 
     assigned = {
-        (fact.shard, fact.attempt): at for at, fact in story if isinstance(fact, facts.Assigned)
+        (fact.shard, fact.attempt): at for at, fact in story if isinstance(fact, AssignedLine)
     }
     batches = [
         assigned[fact.shard, fact.attempt] + fact.load_seconds + fact.train_seconds
         for _, fact in story
-        if isinstance(fact, facts.Updated)
+        if isinstance(fact, UpdatedLine)
     ]
     return {
-        "dataset": first(facts.Prepared),
-        "joined": first(facts.WorkerJoined),
-        "assigned": first(facts.Assigned),
+        "dataset": first(PreparedLine),
+        "joined": first(WorkerJoinedLine),
+        "assigned": first(AssignedLine),
         "first_batch": min(batches) - zero,
     }
 

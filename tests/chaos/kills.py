@@ -21,9 +21,14 @@ from random import Random
 from time import monotonic
 
 from downpour import Client, Spec, run
-from downpour.runtime import facts
-from downpour.runtime.facts import Fact
 from downpour.runtime.record import read_record
+from downpour.runtime.record_lines import (
+    AssignedLine,
+    AttemptFailedLine,
+    FailedLine,
+    FinishedLine,
+    RecordLine,
+)
 from downpour.store import SharedDirectory
 from downpour.values import BLAMELESS
 from tests.chaos.stage import PATIENCE_SECONDS, Process
@@ -47,7 +52,7 @@ class Outcome:
     same_bytes: bool
     ending: str
     kills: int
-    burned: tuple[facts.AttemptFailed, ...]
+    burned: tuple[AttemptFailedLine, ...]
     seconds: tuple[float, ...]
 
 
@@ -112,7 +117,7 @@ def play(spec: Spec, workers: int, kills: int, random: Random, expected: bytes) 
             same_bytes=model.exists() and model.read_bytes() == expected,
             ending=ending,
             kills=len(struck),
-            burned=tuple(fact for fact in burned if isinstance(fact, facts.AttemptFailed)),
+            burned=tuple(fact for fact in burned if isinstance(fact, AttemptFailedLine)),
             seconds=tuple(cost for cost in costs if cost is not None),
         )
 
@@ -120,13 +125,13 @@ def play(spec: Spec, workers: int, kills: int, random: Random, expected: bytes) 
 def _goes_on(watcher: Watcher, struck: Sequence[float], random: Random) -> bool:
     """Wait for an assignment since the last kill, then to a random instant; False at the end."""
     since = struck[-1] if struck else 0.0
-    _until(watcher, since, facts.Assigned)
+    _until(watcher, since, AssignedLine)
     _until(watcher, monotonic(), None, random.uniform(*BETWEEN_KILLS_SECONDS))
     return not _ended(watcher)
 
 
 def _until(
-    watcher: Watcher, since: float, kind: type[Fact] | None, seconds: float = PATIENCE_SECONDS
+    watcher: Watcher, since: float, kind: type[RecordLine] | None, seconds: float = PATIENCE_SECONDS
 ) -> None:
     """Wait until a fact of a kind was seen since then, the experiment has ended, or time is up."""
     deadline = monotonic() + seconds
@@ -137,20 +142,20 @@ def _until(
 
 
 def _ended(watcher: Watcher) -> bool:
-    return any(isinstance(s.fact, facts.Finished | facts.Failed) for s in watcher.story)
+    return any(isinstance(s.fact, FinishedLine | FailedLine) for s in watcher.story)
 
 
 def _end(watcher: Watcher) -> str:
     """Wait for the end; returns what was wrong with it."""
     _until(watcher, monotonic(), None)
     last = watcher.story[-1].fact if watcher.story else None
-    if isinstance(last, facts.Finished):
+    if isinstance(last, FinishedLine):
         return ""
-    return last.reason if isinstance(last, facts.Failed) else "it does not end"
+    return last.reason if isinstance(last, FailedLine) else "it does not end"
 
 
-def _burns(fact: Fact) -> bool:
-    return isinstance(fact, facts.AttemptFailed) and fact.failure not in BLAMELESS
+def _burns(fact: RecordLine) -> bool:
+    return isinstance(fact, AttemptFailedLine) and fact.failure not in BLAMELESS
 
 
 def _cost(watcher: Watcher, struck: Sequence[float], number: int) -> float | None:

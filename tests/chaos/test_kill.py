@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from downpour import Spec
-from downpour.runtime import facts
+from downpour.runtime.record_lines import (
+    AssignedLine,
+    WorkerLeftLine,
+)
 from tests.chaos.stage import FLAGS, PATIENCE_SECONDS, happen_until_done, model_in, undisturbed
 from tests.chaos.watching import Watcher
 
@@ -49,17 +52,17 @@ def test_a_killed_worker_is_missed_when_its_connection_ends(stage: Stage, tmp_pa
     (tmp_path / "long.toml").write_text(spec.to_toml())
     with Watcher(stage.shared) as watcher:
         client = stage.submit(str(tmp_path / "long.toml"))
-        given = first(watcher, facts.Assigned)
+        given = first(watcher, AssignedLine)
         [busy] = [station for station in stage.stations if station.name == given.worker]
         busy.process.kill()
-        left = first(watcher, facts.WorkerLeft)
+        left = first(watcher, WorkerLeftLine)
         client.kill()
         client.communicate()
     assert left.worker == given.worker
     assert left.reason.startswith("its connection ended and ")
 
 
-Kind = TypeVar("Kind", facts.Assigned, facts.WorkerLeft)
+Kind = TypeVar("Kind", AssignedLine, WorkerLeftLine)
 
 
 def first(watcher: Watcher, kind: type[Kind]) -> Kind:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from downpour.runtime import facts
 from downpour.runtime.record import RecordWriter
+from downpour.runtime.record_lines import (
+    AssignedLine,
+    AttemptFailedLine,
+    RecordLine,
+)
 from tests.chaos.watching import Seen, Watcher, until_next_assignment, until_reassignment
 
 
-def assigned(shard: int, attempt: int, worker: str) -> facts.Assigned:
+def assigned(shard: int, attempt: int, worker: str) -> AssignedLine:
     """A task is given out."""
-    return facts.Assigned(round=0, shard=shard, attempt=attempt, worker=worker, reason="")
+    return AssignedLine(round=0, shard=shard, attempt=attempt, worker=worker, reason="")
 
 
-def failed(shard: int, attempt: int, worker: str) -> facts.AttemptFailed:
+def failed(shard: int, attempt: int, worker: str) -> AttemptFailedLine:
     """It comes to nothing."""
-    return facts.AttemptFailed(
+    return AttemptFailedLine(
         round=0, shard=shard, attempt=attempt, worker=worker, failure="lost", reason=""
     )
 
 
-def story(*told: tuple[float, facts.Fact]) -> list[Seen]:
+def story(*told: tuple[float, RecordLine]) -> list[Seen]:
     """Facts, and when each was seen."""
     return [Seen(at_seconds=at, fact=fact) for at, fact in told]
 

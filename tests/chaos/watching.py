@@ -10,9 +10,13 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Self
 
-from downpour.runtime import facts
-from downpour.runtime.facts import Fact
 from downpour.runtime.record import parse_lines
+from downpour.runtime.record_lines import (
+    AssignedLine,
+    AttemptFailedLine,
+    RecordLine,
+    UpdatedLine,
+)
 
 LOOK_SECONDS = 0.02
 
@@ -22,7 +26,7 @@ class Seen:
     """A fact, and when it could first be read by this process's clock."""
 
     at_seconds: float
-    fact: Fact
+    fact: RecordLine
 
 
 class Watcher:
@@ -76,7 +80,7 @@ class Watcher:
 
 def until_next_assignment(story: Sequence[Seen], death_seconds: float) -> float | None:
     """Return the seconds from a manager's death to the next assignment; None where none came."""
-    following = (seen.at_seconds for seen in story if isinstance(seen.fact, facts.Assigned))
+    following = (seen.at_seconds for seen in story if isinstance(seen.fact, AssignedLine))
     return next((at - death_seconds for at in following if at > death_seconds), None)
 
 
@@ -85,22 +89,22 @@ def until_reassignment(story: Sequence[Seen], worker: str, death_seconds: float)
 
     None where it trained nothing, or the experiment ended before.
     """
-    running: facts.Assigned | None = None
+    running: AssignedLine | None = None
     for seen in story:
         fact = seen.fact
         if seen.at_seconds <= death_seconds:
-            if isinstance(fact, facts.Assigned) and fact.worker == worker:
+            if isinstance(fact, AssignedLine) and fact.worker == worker:
                 running = fact
-            elif isinstance(fact, facts.Updated | facts.AttemptFailed) and _same(fact, running):
+            elif isinstance(fact, UpdatedLine | AttemptFailedLine) and _same(fact, running):
                 running = None
-        elif running is None or (isinstance(fact, facts.Updated) and _same(fact, running)):
+        elif running is None or (isinstance(fact, UpdatedLine) and _same(fact, running)):
             return None  # it reported with its last breath
-        elif isinstance(fact, facts.Assigned) and _task(fact) == _task(running):
+        elif isinstance(fact, AssignedLine) and _task(fact) == _task(running):
             return seen.at_seconds - death_seconds
     return None
 
 
-Attempt = facts.Assigned | facts.Updated | facts.AttemptFailed
+Attempt = AssignedLine | UpdatedLine | AttemptFailedLine
 
 
 def _task(fact: Attempt) -> tuple[int, int]:

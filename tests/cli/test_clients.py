@@ -14,8 +14,8 @@ import pytest
 from downpour.cli import clients
 from downpour.launchers import LocalCluster
 from downpour.manager.options import ManagerOptions
-from downpour.runtime.facts import Cancelled, Submitted
 from downpour.runtime.record import RECORD_NAME, RecordWriter
+from downpour.runtime.record_lines import CancelledLine, SubmittedLine
 from downpour.spec import Spec
 
 Downpour = Callable[..., Any]
@@ -124,10 +124,10 @@ def test_without_a_manager_the_directory_is_listed(
     folder.mkdir(parents=True)
     (tmp_path / "experiments" / "copied").mkdir()
     spec = Spec(epochs=7).model_dump()
-    submitted = Submitted(experiment="gone-1", name="gone", spec=spec, version="0", shards=2)
+    submitted = SubmittedLine(experiment="gone-1", name="gone", spec=spec, version="0", shards=2)
     with RecordWriter(folder / RECORD_NAME) as record:
         record.append(0.0, submitted)
-        record.append(1.0, Cancelled(reason="enough"))
+        record.append(1.0, CancelledLine(reason="enough"))
     outcome = downpour("list", *seen)
     assert (outcome.status, outcome.err) == (0, f"no manager answers; {tmp_path} holds:\n")
     assert outcome.out.splitlines()[1].split() == ["gone-1", "cancelled", "0/7", "–"]

@@ -21,9 +21,9 @@ from downpour.manager.roster import Roster
 from downpour.manager.workspace import Prepared, Workspace, open_workspace, prepare
 from downpour.predictor import pretrained
 from downpour.rpc.messages import Registration, Task
-from downpour.runtime.facts import Fact
 from downpour.runtime.forecasting import Forecaster
 from downpour.runtime.record import RecordWriter
+from downpour.runtime.record_lines import RecordLine
 from downpour.scheduler import Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
@@ -64,7 +64,7 @@ class FullRecord:
 
     record: RecordWriter
 
-    def append(self, at_seconds: float, fact: Fact) -> None:
+    def append(self, at_seconds: float, fact: RecordLine) -> None:
         """Take it in."""
         self.record.append(at_seconds, fact)
 

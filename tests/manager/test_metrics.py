@@ -14,7 +14,12 @@ from downpour.errors import SpecError
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.manager.tally import Tally
-from downpour.runtime import facts
+from downpour.runtime.record_lines import (
+    AttemptFailedLine,
+    DroppedLine,
+    SavedLine,
+    WorkerLeftLine,
+)
 from downpour.values import FailureKind
 
 Told = dict[tuple[str, ...], float]
@@ -118,9 +123,9 @@ def test_attempts_are_counted_by_their_end() -> None:
     of: dict[str, Any] = {"round": 0, "shard": 0, "attempt": 0, "worker": "ann"}
     tally = Tally()
     for kind in (FailureKind.HANDED_OVER, FailureKind.WITHDRAWN, FailureKind.WITHDRAWN):
-        tally.take(facts.AttemptFailed(**of, failure=kind, reason=""))
-    tally.take(facts.Saved(**of, step=1, bytes=1))
-    tally.take(facts.Dropped(round=0, shards=(1, 2), reason=""))
-    tally.take(facts.WorkerLeft(worker="ann", reason=""))
+        tally.take(AttemptFailedLine(**of, failure=kind, reason=""))
+    tally.take(SavedLine(**of, step=1, bytes=1))
+    tally.take(DroppedLine(round=0, shards=(1, 2), reason=""))
+    tally.take(WorkerLeftLine(worker="ann", reason=""))
     assert tally.ended == {"handed_over": 1, "withdrawn": 2}
     assert (tally.snapshots, tally.dropped, tally.assigned) == (1, 2, 0)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from downpour.manager.usage import SAMPLES_MAX, Usage
-from downpour.runtime.facts import Fact, ResourcesUsed, Sample, to_fields
+from downpour.runtime.record_lines import RecordLine, ResourcesUsedLine, Sample, to_fields
 from downpour.scheduler import events as on
 from downpour.values import AttemptId, ProcessState, Progress, SystemState
 
@@ -16,13 +16,13 @@ class Notebook:
     """Whatever was put on record."""
 
     def __init__(self) -> None:
-        self.facts: list[tuple[str, ResourcesUsed]] = []
+        self.facts: list[tuple[str, ResourcesUsedLine]] = []
         self.usage = Usage(self.write)
 
-    def write(self, experiment: str, now: float, fact: Fact) -> None:
+    def write(self, experiment: str, now: float, fact: RecordLine) -> None:
         """Keep a fact."""
         del now
-        assert isinstance(fact, ResourcesUsed)
+        assert isinstance(fact, ResourcesUsedLine)
         self.facts.append((experiment, fact))
 
     def beat(self, at_seconds: float, attempt: AttemptId | None, worker: str = "ann") -> None:

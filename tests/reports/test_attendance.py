@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from downpour.reports.attendance import attendance_of
-from downpour.runtime.facts import Assigned, Fact, Submitted, WorkerJoined, WorkerLeft, from_fields
+from downpour.runtime.record_lines import (
+    AssignedLine,
+    RecordLine,
+    SubmittedLine,
+    WorkerJoinedLine,
+    WorkerLeftLine,
+    from_fields,
+)
 
 
-def joined(name: str) -> WorkerJoined:
+def joined(name: str) -> WorkerJoinedLine:
     """Say that a worker is there."""
-    return WorkerJoined(worker=name, address="127.0.0.1:1", numeric_class="any")
+    return WorkerJoinedLine(worker=name, address="127.0.0.1:1", numeric_class="any")
 
 
-SUBMITTED = Submitted(experiment="e", name="e", spec={}, version="1", shards=1)
+SUBMITTED = SubmittedLine(experiment="e", name="e", spec={}, version="1", shards=1)
 
 
 def test_who_is_lost_is_told_with_the_reason() -> None:
     """And who left of its own accord is told apart from that."""
-    record: list[tuple[float, Fact]] = [
+    record: list[tuple[float, RecordLine]] = [
         (5.0, SUBMITTED),
         (5.0, joined("w1")),
         (5.1, joined("w2")),
-        (5.2, Assigned(round=0, shard=0, attempt=0, worker="w1", reason="idle")),
-        (17.5, WorkerLeft(worker="w1", reason="no heartbeat for 10 s", lost=True)),
-        (18.0, WorkerLeft(worker="w2", reason="told to stop")),
+        (5.2, AssignedLine(round=0, shard=0, attempt=0, worker="w1", reason="idle")),
+        (17.5, WorkerLeftLine(worker="w1", reason="no heartbeat for 10 s", lost=True)),
+        (18.0, WorkerLeftLine(worker="w2", reason="told to stop")),
         (20.0, joined("w1")),
     ]
     assert attendance_of(record) == (
@@ -34,10 +41,10 @@ def test_who_is_lost_is_told_with_the_reason() -> None:
 
 def test_a_worker_that_registers_with_the_next_manager_was_here_all_the_time() -> None:
     """A manager that was started again makes nobody a newcomer."""
-    record: list[tuple[float, Fact]] = [
+    record: list[tuple[float, RecordLine]] = [
         (5.0, SUBMITTED),
         (5.0, joined("w1")),
-        (5.2, Assigned(round=0, shard=0, attempt=0, worker="w1", reason="idle")),
+        (5.2, AssignedLine(round=0, shard=0, attempt=0, worker="w1", reason="idle")),
         (9.0, joined("w1")),
     ]
     assert attendance_of(record) == ()
@@ -46,4 +53,4 @@ def test_a_worker_that_registers_with_the_next_manager_was_here_all_the_time() -
 def test_an_old_record_says_that_a_worker_left() -> None:
     """It does not know whether that one was lost."""
     fields = {"kind": "worker-left", "worker": "w1", "reason": "gone"}
-    assert from_fields(fields) == WorkerLeft(worker="w1", reason="gone", lost=False)
+    assert from_fields(fields) == WorkerLeftLine(worker="w1", reason="gone", lost=False)

@@ -13,8 +13,8 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from downpour.errors import FileCorrupt, MissingPackage, SpecError, Unreachable
 from downpour.reports import Result
 from downpour.reports.event_files import EndedRuns, EventFiles, Follower, write_events
-from downpour.runtime.facts import Aggregated, ResourcesUsed, Sample, Submitted
 from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
+from downpour.runtime.record_lines import AggregatedLine, ResourcesUsedLine, Sample, SubmittedLine
 
 RECORDED = Path(__file__).parent / "recorded"
 HANDOFF = read_record(RECORDED / "handoff" / RECORD_NAME)
@@ -39,9 +39,9 @@ def points(folder: Path) -> Points:
     return told
 
 
-def submitted(experiment: str) -> Submitted:
+def submitted(experiment: str) -> SubmittedLine:
     """Submit an experiment of that name."""
-    return Submitted(experiment=experiment, name="one", spec={}, version="0", shards=1)
+    return SubmittedLine(experiment=experiment, name="one", spec={}, version="0", shards=1)
 
 
 def test_scalars_are_those_of_the_result(tmp_path: Path) -> None:
@@ -223,8 +223,8 @@ def test_runs_that_have_ended_are_written_one_by_one(
 def test_what_processes_used_is_told_by_epoch(tmp_path: Path) -> None:
     """Mean shares of time, the most memory and threads; a worker that was not sampled has none."""
 
-    def used(worker: str, shard: int, *samples: tuple[float, int, int, float]) -> ResourcesUsed:
-        return ResourcesUsed(
+    def used(worker: str, shard: int, *samples: tuple[float, int, int, float]) -> ResourcesUsedLine:
+        return ResourcesUsedLine(
             round=0,
             shard=shard,
             attempt=0,
@@ -232,7 +232,7 @@ def test_what_processes_used_is_told_by_epoch(tmp_path: Path) -> None:
             samples=tuple(Sample(1.0, *sample) for sample in samples),
         )
 
-    ended = next(place for place, (_, f) in enumerate(HANDOFF) if isinstance(f, Aggregated))
+    ended = next(place for place, (_, f) in enumerate(HANDOFF) if isinstance(f, AggregatedLine))
     told = [
         used("a", 0, (1.0, 100, 3, 0.0), (0.5, 300, 2, 0.2)),
         used("a", 1, (0.0, 200, 4, 0.1)),

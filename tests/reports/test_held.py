@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from downpour.reports.held import experiments_in
-from downpour.runtime.facts import Cancelled, Submitted
 from downpour.runtime.record import RECORD_NAME, RecordWriter
+from downpour.runtime.record_lines import CancelledLine, SubmittedLine
 from downpour.spec import Spec
 
 
@@ -16,9 +16,9 @@ def test_records_are_summed_up_and_what_cannot_be_read_is_left_out(tmp_path: Pat
     for name in ("ended", "damaged"):
         (tmp_path / name).mkdir()
         with RecordWriter(tmp_path / name / RECORD_NAME) as record:
-            told = Submitted(experiment=name, name="any", spec=spec, version="0", shards=2)
+            told = SubmittedLine(experiment=name, name="any", spec=spec, version="0", shards=2)
             record.append(0.0, told)
-            record.append(1.0, Cancelled(reason="enough"))
+            record.append(1.0, CancelledLine(reason="enough"))
     (tmp_path / "damaged" / RECORD_NAME).write_text("no fact\n")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()

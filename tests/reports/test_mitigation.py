@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 
 from downpour.reports import Result, Stragglers
 from downpour.reports.mitigation import costs_of, stragglers_of
-from downpour.runtime import facts
-from downpour.runtime.facts import Fact
+from downpour.runtime.record_lines import (
+    AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
+    PreparedLine,
+    RecordLine,
+    ResizedLine,
+    SavedLine,
+    UpdatedLine,
+)
 
 HANDOFF = Path(__file__).parent / "recorded" / "handoff"
 ENDS = ("lost", "handed_over", "withdrawn", "task")
@@ -79,8 +87,8 @@ def test_without_a_prediction_nothing_is_estimated() -> None:
 
 def test_a_round_that_is_cut_to_measure_is_compared_with_the_uncut() -> None:
     """Two took ten seconds for three and one hundred: with two hundred each, one takes twenty."""
-    record: list[tuple[float, Fact]] = [(0.0, prepared(200, 200))]
-    record.append((0.0, facts.Resized(round=0, samples=(300, 100), reason="bob is slow")))
+    record: list[tuple[float, RecordLine]] = [(0.0, prepared(200, 200))]
+    record.append((0.0, ResizedLine(round=0, samples=(300, 100), reason="bob is slow")))
     record += plain(10.0, 10.0)
     found = stragglers_of(costs_of(record).values())
     assert (found.ideal_seconds, found.wait_seconds) == (10.0, 20.0)
@@ -89,8 +97,8 @@ def test_a_round_that_is_cut_to_measure_is_compared_with_the_uncut() -> None:
 
 def test_what_a_snapshot_saved_of_a_lost_attempt_is_no_extra_work() -> None:
     """Six seconds are on disk when the worker dies in the eighth: two are lost."""
-    record: list[tuple[float, Fact]] = [(0.0, prepared(100)), (0.0, assigned(0, 0, "ann"))]
-    saved = facts.Saved(round=0, shard=0, attempt=0, worker="ann", step=60, bytes=1)
+    record: list[tuple[float, RecordLine]] = [(0.0, prepared(100)), (0.0, assigned(0, 0, "ann"))]
+    saved = SavedLine(round=0, shard=0, attempt=0, worker="ann", step=60, bytes=1)
     record += [(6.0, saved), (8.0, ended(0, 0, "ann", "lost"))]
     record += [(8.0, assigned(0, 1, "bob", from_step=60)), (12.0, updated(0, 1, "bob"))]
     record.append((12.0, AGGREGATED))
@@ -101,7 +109,7 @@ def test_what_a_snapshot_saved_of_a_lost_attempt_is_no_extra_work() -> None:
 
 def test_a_copy_that_is_stopped_is_no_move() -> None:
     """Its work is lost, but the shard stays with whom it was; one that starts elsewhere moves."""
-    record: list[tuple[float, Fact]] = [(0.0, prepared(100, 100))]
+    record: list[tuple[float, RecordLine]] = [(0.0, prepared(100, 100))]
     record += [(0.0, assigned(0, 0, "ann")), (0.0, assigned(1, 0, "bob"))]
     record += [(2.0, assigned(0, 1, "cid")), (5.0, ended(0, 1, "cid", "withdrawn"))]
     record += [(5.0, ended(1, 0, "bob", "withdrawn")), (5.0, assigned(1, 1, "cid"))]
@@ -113,7 +121,7 @@ def test_a_copy_that_is_stopped_is_no_move() -> None:
 
 def test_a_refused_update_is_work_that_is_lost() -> None:
     """It had been accepted, but the one that was made anew counts."""
-    record: list[tuple[float, Fact]] = [(0.0, prepared(100)), (0.0, assigned(0, 0, "ann"))]
+    record: list[tuple[float, RecordLine]] = [(0.0, prepared(100)), (0.0, assigned(0, 0, "ann"))]
     record += [(5.0, updated(0, 0, "ann")), (6.0, ended(0, 0, "ann", "store"))]
     record += [(6.0, assigned(0, 1, "bob")), (10.0, updated(0, 1, "bob")), (10.0, AGGREGATED)]
     [cost] = costs_of(record).values()
@@ -137,7 +145,7 @@ def test_where_nothing_was_done_nothing_is_mitigated(seconds: list[float]) -> No
 @given(st.data())
 def test_extra_work_is_never_negative_and_all_work_is_accounted_for(data: st.DataObject) -> None:
     """Whatever becomes of the attempts, their seconds are either useful or lost."""
-    record: list[tuple[float, Fact]] = [(0.0, prepared(100, 100, 100))]
+    record: list[tuple[float, RecordLine]] = [(0.0, prepared(100, 100, 100))]
     spent = 0.0
     for shard in range(3):
         now, step = 0.0, 0
@@ -148,7 +156,7 @@ def test_extra_work_is_never_negative_and_all_work_is_accounted_for(data: st.Dat
             record.append((now, assigned(shard, number, f"w{number}", step)))
             if data.draw(st.booleans()):
                 step += 1
-                saved = facts.Saved(
+                saved = SavedLine(
                     round=0, shard=shard, attempt=number, worker="w", step=step, bytes=1
                 )
                 record.append((now + data.draw(st.floats(0.0, 1.0)) * seconds, saved))
@@ -161,14 +169,14 @@ def test_extra_work_is_never_negative_and_all_work_is_accounted_for(data: st.Dat
     assert cost.useful_seconds + cost.lost_seconds == pytest.approx(spent)
 
 
-AGGREGATED = facts.Aggregated(
+AGGREGATED = AggregatedLine(
     round=0, version=1, file="m", bytes=1, seconds=0.0, train_seconds=1.0, loss=0.0
 )
 
 
-def plain(*seconds: float) -> list[tuple[float, Fact]]:
+def plain(*seconds: float) -> list[tuple[float, RecordLine]]:
     """Tell of shards that were trained once, each by a worker of its own, in so many seconds."""
-    record: list[tuple[float, Fact]] = [
+    record: list[tuple[float, RecordLine]] = [
         (0.0, assigned(shard, 0, f"w{shard}")) for shard in range(len(seconds))
     ]
     made = ((after, updated(shard, 0, f"w{shard}")) for shard, after in enumerate(seconds))
@@ -176,9 +184,9 @@ def plain(*seconds: float) -> list[tuple[float, Fact]]:
     return [*record, (max(seconds), AGGREGATED)]
 
 
-def prepared(*samples: int) -> facts.Prepared:
+def prepared(*samples: int) -> PreparedLine:
     """Say how large the shards are."""
-    return facts.Prepared(
+    return PreparedLine(
         train_samples=sum(samples),
         test_samples=1,
         classes=2,
@@ -190,23 +198,23 @@ def prepared(*samples: int) -> facts.Prepared:
     )
 
 
-def assigned(shard: int, attempt: int, worker: str, from_step: int = 0) -> facts.Assigned:
+def assigned(shard: int, attempt: int, worker: str, from_step: int = 0) -> AssignedLine:
     """Give a shard to a worker."""
-    return facts.Assigned(
+    return AssignedLine(
         round=0, shard=shard, attempt=attempt, worker=worker, reason="", from_step=from_step
     )
 
 
-def ended(shard: int, attempt: int, worker: str, how: str) -> facts.AttemptFailed:
+def ended(shard: int, attempt: int, worker: str, how: str) -> AttemptFailedLine:
     """Let an attempt come to nothing."""
-    return facts.AttemptFailed(
+    return AttemptFailedLine(
         round=0, shard=shard, attempt=attempt, worker=worker, failure=how, reason=""
     )
 
 
-def updated(shard: int, attempt: int, worker: str) -> facts.Updated:
+def updated(shard: int, attempt: int, worker: str) -> UpdatedLine:
     """Let an attempt publish."""
-    return facts.Updated(
+    return UpdatedLine(
         round=0,
         shard=shard,
         attempt=attempt,

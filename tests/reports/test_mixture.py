@@ -10,7 +10,13 @@ from downpour.reports.mixture import mixture_now, mixture_of
 from downpour.reports.result import Result
 from downpour.reports.tables import result_table
 from downpour.rpc.messages import Status, WorkerStatus
-from downpour.runtime.facts import Fact, Prepared, Submitted, Updated, WorkerJoined
+from downpour.runtime.record_lines import (
+    PreparedLine,
+    RecordLine,
+    SubmittedLine,
+    UpdatedLine,
+    WorkerJoinedLine,
+)
 from downpour.values import NumericClass, WorkerState
 
 WIDE = NumericClass(torch="2", device="cpu", instruction_set="AVX512")
@@ -53,13 +59,13 @@ def test_a_mixture_is_told_with_its_members() -> None:
     assert f"w2, w3, w4 and 1 more: {NARROW}" in told
 
 
-def record(device: str, drawn_with: str, *trained_with: str) -> list[tuple[float, Fact]]:
+def record(device: str, drawn_with: str, *trained_with: str) -> list[tuple[float, RecordLine]]:
     """Return the record of one round, a shard for each class."""
-    told: list[Fact] = [
-        Submitted(
+    told: list[RecordLine] = [
+        SubmittedLine(
             experiment="e", name="e", spec={"device": device}, version="0", shards=len(trained_with)
         ),
-        Prepared(
+        PreparedLine(
             train_samples=1,
             test_samples=1,
             classes=2,
@@ -70,20 +76,20 @@ def record(device: str, drawn_with: str, *trained_with: str) -> list[tuple[float
             parameters=1,
             numeric_class=drawn_with,
         ),
-        WorkerJoined(worker="idle", address="a:1", numeric_class="never used"),
+        WorkerJoinedLine(worker="idle", address="a:1", numeric_class="never used"),
     ]
     for shard, its in enumerate(trained_with):
-        told.append(WorkerJoined(worker=f"w{shard}", address="a:1", numeric_class=its))
+        told.append(WorkerJoinedLine(worker=f"w{shard}", address="a:1", numeric_class=its))
         told.append(_update(shard))
     return list(enumerate(told))
 
 
-def _update(shard: int) -> Updated:
+def _update(shard: int) -> UpdatedLine:
     numbers: dict[str, Any] = dict.fromkeys(
         ("load_seconds", "train_seconds", "publish_seconds", "completion_seconds", "loss"), 1.0
     )
     counts = {"round": 0, "attempt": 0, "samples": 1, "steps": 1, "bytes": 1}
-    return Updated(shard=shard, worker=f"w{shard}", **counts, **numbers)
+    return UpdatedLine(shard=shard, worker=f"w{shard}", **counts, **numbers)
 
 
 def test_results_tell_in_which_classes_a_model_was_made() -> None:

@@ -6,19 +6,26 @@ from pathlib import Path
 
 from downpour.reports.study import read_one
 from downpour.reports.timeline import resources, stints
-from downpour.runtime.facts import Assigned, AttemptFailed, Fact, ResourcesUsed, Sample, Updated
+from downpour.runtime.record_lines import (
+    AssignedLine,
+    AttemptFailedLine,
+    RecordLine,
+    ResourcesUsedLine,
+    Sample,
+    UpdatedLine,
+)
 
 RECORDED = Path(__file__).parent / "recorded" / "gestures"
 
 
-def assigned(shard: int, attempt: int = 0, worker: str = "a") -> Assigned:
+def assigned(shard: int, attempt: int = 0, worker: str = "a") -> AssignedLine:
     """Assign a shard of the first round."""
-    return Assigned(round=0, shard=shard, attempt=attempt, worker=worker, reason="")
+    return AssignedLine(round=0, shard=shard, attempt=attempt, worker=worker, reason="")
 
 
-def updated(shard: int, attempt: int = 0, worker: str = "a") -> Updated:
+def updated(shard: int, attempt: int = 0, worker: str = "a") -> UpdatedLine:
     """Publish its update."""
-    return Updated(
+    return UpdatedLine(
         round=0,
         shard=shard,
         attempt=attempt,
@@ -34,16 +41,16 @@ def updated(shard: int, attempt: int = 0, worker: str = "a") -> Updated:
     )
 
 
-def failed(shard: int, attempt: int, failure: str = "lost") -> AttemptFailed:
+def failed(shard: int, attempt: int, failure: str = "lost") -> AttemptFailedLine:
     """Fail an attempt."""
-    return AttemptFailed(
+    return AttemptFailedLine(
         round=0, shard=shard, attempt=attempt, worker="a", failure=failure, reason="gone"
     )
 
 
 def test_attempts_begin_and_end_as_recorded() -> None:
     """Seconds count from the first assignment; each attempt has its outcome."""
-    record: list[tuple[float, Fact]] = [
+    record: list[tuple[float, RecordLine]] = [
         (5.0, assigned(0)),
         (5.5, assigned(1, worker="b")),
         (7.0, failed(0, 0)),
@@ -67,7 +74,7 @@ def test_attempts_begin_and_end_as_recorded() -> None:
 
 def test_what_goes_on_elsewhere_has_not_failed() -> None:
     """Moves and copies that lost are told apart from failures, and a copy ends when it has lost."""
-    record: list[tuple[float, Fact]] = [
+    record: list[tuple[float, RecordLine]] = [
         (0.0, assigned(0)),
         (0.0, assigned(1)),
         (1.0, failed(0, 0, "handed_over")),
@@ -111,15 +118,15 @@ def test_a_recorded_experiment_is_read_as_a_study_of_one() -> None:
     assert subgrid.runs[0].has_uneven_data
 
 
-def used(worker: str, *at_seconds: float) -> ResourcesUsed:
+def used(worker: str, *at_seconds: float) -> ResourcesUsedLine:
     """Say what an attempt of a worker used: half a core at these moments."""
     samples = tuple(Sample(at, 0.5, 10, 3, 0.1) for at in at_seconds)
-    return ResourcesUsed(round=0, shard=0, attempt=0, worker=worker, samples=samples)
+    return ResourcesUsedLine(round=0, shard=0, attempt=0, worker=worker, samples=samples)
 
 
 def test_samples_of_resources_come_in_the_order_of_time() -> None:
     """Of all attempts together, counted from the first assignment."""
-    record: list[tuple[float, Fact]] = [
+    record: list[tuple[float, RecordLine]] = [
         (5.0, assigned(0)),
         (8.0, used("b", 6.0, 7.0)),
         (9.0, used("a", 6.5)),

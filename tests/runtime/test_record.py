@@ -16,22 +16,22 @@ from hypothesis import strategies as st
 
 from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.runtime import record as module
-from downpour.runtime.facts import (
+from downpour.runtime.record import RecordWriter, parse_lines, read_record
+from downpour.runtime.record_lines import (
     KINDS,
-    Assigned,
-    Cancelled,
-    Evaluated,
-    Fact,
+    AssignedLine,
+    CancelledLine,
+    EvaluatedLine,
+    RecordLine,
     Sample,
-    WorkerLeft,
+    WorkerLeftLine,
     from_fields,
     to_fields,
 )
-from downpour.runtime.record import RecordWriter, parse_lines, read_record
 from downpour.spec import Spec
 
-FIRST = Assigned(round=0, shard=1, attempt=0, worker="w-1", reason="the only idle worker")
-SECOND = WorkerLeft(worker="w-1", reason="no heartbeat for 10 s")
+FIRST = AssignedLine(round=0, shard=1, attempt=0, worker="w-1", reason="the only idle worker")
+SECOND = WorkerLeftLine(worker="w-1", reason="no heartbeat for 10 s")
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 BY_TYPE = {
@@ -51,7 +51,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "record.jsonl"
 
 
-def write(record: RecordWriter, at_seconds: float, fact: Fact) -> None:
+def write(record: RecordWriter, at_seconds: float, fact: RecordLine) -> None:
     """Append one fact and flush it."""
     record.append(at_seconds, fact)
     record.flush()
@@ -59,7 +59,7 @@ def write(record: RecordWriter, at_seconds: float, fact: Fact) -> None:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 @given(data=st.data())
-def test_every_fact_survives_json(kind: type[Fact], data: st.DataObject) -> None:
+def test_every_fact_survives_json(kind: type[RecordLine], data: st.DataObject) -> None:
     """Kind and fields come back equal from the line they were written to."""
     chosen = {f.name: BY_TYPE[str(f.type)] for f in dataclasses.fields(kind) if f.type in BY_TYPE}
     facts: st.SearchStrategy[Any] = st.builds(kind, **chosen)
@@ -88,14 +88,14 @@ def test_a_line_is_readable_by_people_and_other_programs(path: Path) -> None:
 
 def test_what_json_cannot_hold_is_null(path: Path) -> None:
     """NaN and infinity are written as null, and read as NaN."""
-    measured = Evaluated(
+    measured = EvaluatedLine(
         round=3, accuracy=0.5, loss=math.inf, class_accuracy=(math.nan, 1.0), seconds=0.1
     )
     with RecordWriter(path) as record:
         write(record, 1.0, measured)
         assert json.loads(record.lines(0)[0])["class_accuracy"] == [None, 1.0]
     ((_, read),) = read_record(path)
-    assert isinstance(read, Evaluated)
+    assert isinstance(read, EvaluatedLine)
     assert math.isnan(read.loss)
     assert math.isnan(read.class_accuracy[0])
 
@@ -115,7 +115,7 @@ def test_a_record_is_continued_after_a_crash(path: Path) -> None:
     with RecordWriter(path) as record:
         write(record, 3.0, SECOND)
         assert len(record.lines(0)) == 2
-    assert read_record(path) == [(1.0, Cancelled(reason="user")), (3.0, SECOND)]
+    assert read_record(path) == [(1.0, CancelledLine(reason="user")), (3.0, SECOND)]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_a_newer_version_wrote_is_skipped() -> None:
         '{"at": 1.0, "kind": "handed-over", "shard": 3}',
         '{"at": 2.0, "kind": "cancelled", "reason": "user", "by": "ana"}',
     ]
-    assert parse_lines(lines) == [(2.0, Cancelled(reason="user"))]
+    assert parse_lines(lines) == [(2.0, CancelledLine(reason="user"))]
 
 
 def test_a_missing_record_is_said_so(path: Path) -> None:
@@ -176,9 +176,9 @@ def test_a_page_is_bounded_in_bytes_but_never_stuck(
     """A line longer than a page still comes, alone."""
     monkeypatch.setattr(module, "PAGE_BYTES_MAX", 120)
     with RecordWriter(path) as record:
-        write(record, 0.0, Cancelled(reason="short"))
-        write(record, 1.0, Cancelled(reason="short"))
-        write(record, 2.0, Cancelled(reason="l" + "o" * 500 + "ng"))
+        write(record, 0.0, CancelledLine(reason="short"))
+        write(record, 1.0, CancelledLine(reason="short"))
+        write(record, 2.0, CancelledLine(reason="l" + "o" * 500 + "ng"))
         assert [len(record.lines(line)) for line in range(5)] == [2, 1, 1, 0, 0]
         assert record.lines(-1) == []
 

@@ -17,18 +17,18 @@ from typing import Any
 
 from downpour.api import OnStatus
 from downpour.rpc.messages import Status
-from downpour.runtime.facts import (
-    Aggregated,
-    Assigned,
-    AttemptFailed,
-    Cancelled,
-    Evaluated,
-    Fact,
-    Failed,
-    Finished,
-    Prepared,
-    Submitted,
-    Updated,
+from downpour.runtime.record_lines import (
+    AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
+    CancelledLine,
+    EvaluatedLine,
+    FailedLine,
+    FinishedLine,
+    PreparedLine,
+    RecordLine,
+    SubmittedLine,
+    UpdatedLine,
     to_fields,
 )
 from downpour.studies import Grid, Run, Search, Study, StudyFolder
@@ -135,7 +135,9 @@ class FakeBackend:
                 if left == math.inf and on_epoch is not None and on_epoch(epoch, accuracy):
                     left = self.late
             if left <= 0 or (stolen and len(lines) == 3):
-                lines.append(json.dumps({"at": 99.0, **to_fields(Cancelled(reason="cancelled"))}))
+                lines.append(
+                    json.dumps({"at": 99.0, **to_fields(CancelledLine(reason="cancelled"))})
+                )
                 break
         if not stolen:
             self.trained.append(run)
@@ -183,22 +185,22 @@ def record_of(run: Run, *, failed: bool = False, wrong: bool = False, lost: bool
 
     One that failed did so with an attempt that diverged, or whose worker was `lost`.
     """
-    facts: list[tuple[float, Fact]] = [(0.0, _submitted(run)), (0.5, _prepared(run))]
+    facts: list[tuple[float, RecordLine]] = [(0.0, _submitted(run)), (0.5, _prepared(run))]
     if failed:
         if not wrong:
             facts.append((1.0, _attempt_failed("lost" if lost else "non_finite")))
-        facts.append((1.0, Failed(reason="no luck", asked_wrongly=wrong)))
+        facts.append((1.0, FailedLine(reason="no luck", asked_wrongly=wrong)))
     else:
         for number in range(run.spec.epochs):
             facts += _round(run, number)
         end = facts[-1][0] + 0.1
-        facts.append((end, Finished(file="model.safetensors", total_seconds=end)))
+        facts.append((end, FinishedLine(file="model.safetensors", total_seconds=end)))
     lines = (json.dumps({"at": at, **to_fields(fact)}) for at, fact in facts)
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _submitted(run: Run) -> Submitted:
-    return Submitted(
+def _submitted(run: Run) -> SubmittedLine:
+    return SubmittedLine(
         experiment=f"{run.spec.name}-{run.id}",
         name=run.spec.name,
         spec=run.spec.model_dump(mode="json"),
@@ -207,9 +209,9 @@ def _submitted(run: Run) -> Submitted:
     )
 
 
-def _prepared(run: Run) -> Prepared:
+def _prepared(run: Run) -> PreparedLine:
     shards = run.spec.shards or 1
-    return Prepared(
+    return PreparedLine(
         train_samples=100,
         test_samples=20,
         classes=3,
@@ -221,27 +223,27 @@ def _prepared(run: Run) -> Prepared:
     )
 
 
-def _attempt_failed(failure: str) -> AttemptFailed:
-    return AttemptFailed(
+def _attempt_failed(failure: str) -> AttemptFailedLine:
+    return AttemptFailedLine(
         round=0, shard=0, attempt=0, worker="worker-1", failure=failure, reason="no luck"
     )
 
 
-def _round(run: Run, number: int) -> list[tuple[float, Fact]]:
+def _round(run: Run, number: int) -> list[tuple[float, RecordLine]]:
     drawn = random.Random(f"{run.id} {number}")
     workers, shards = run.workers or 1, run.spec.shards or 1
     begin = 1.0 + 10.0 * number
-    facts: list[tuple[float, Fact]] = []
+    facts: list[tuple[float, RecordLine]] = []
     for shard in range(shards):
         worker = f"worker-{1 + shard % workers}"
         at = begin + shard / workers
         given: dict[str, Any] = {"round": number, "shard": shard, "attempt": 0, "worker": worker}
-        facts.append((at, Assigned(**given, reason="the first idle worker")))
+        facts.append((at, AssignedLine(**given, reason="the first idle worker")))
         facts.append((at + 0.9, _updated(given)))
     seconds = 8.0 / workers + drawn.random()
     facts.sort(key=lambda fact: fact[0])
     classes = tuple(drawn.random() for _ in range(3))
-    aggregated = Aggregated(
+    aggregated = AggregatedLine(
         round=number,
         version=number + 1,
         file="model",
@@ -250,7 +252,7 @@ def _round(run: Run, number: int) -> list[tuple[float, Fact]]:
         train_seconds=seconds,
         loss=drawn.random(),
     )
-    evaluated = Evaluated(
+    evaluated = EvaluatedLine(
         round=number,
         accuracy=sum(classes) / 3,
         loss=drawn.random(),
@@ -260,8 +262,8 @@ def _round(run: Run, number: int) -> list[tuple[float, Fact]]:
     return [*facts, (begin + 9.0, aggregated), (begin + 9.5, evaluated)]
 
 
-def _updated(given: dict[str, Any]) -> Updated:
-    return Updated(
+def _updated(given: dict[str, Any]) -> UpdatedLine:
+    return UpdatedLine(
         **given,
         samples=50,
         steps=2,

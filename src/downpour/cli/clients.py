@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from downpour.reports import Result
     from downpour.reports.event_files import Follower
     from downpour.rpc.messages import ExperimentSummary, Status
-    from downpour.runtime.facts import Fact
+    from downpour.runtime.record_lines import RecordLine
 
-    Record = list[tuple[float, Fact]]
+    Record = list[tuple[float, RecordLine]]
 
 
 @with_spec

@@ -14,8 +14,28 @@ from downpour.manager.roster import Roster
 from downpour.manager.tally import Tally
 from downpour.manager.usage import Usage
 from downpour.manager.workspace import Workspace
-from downpour.runtime import facts
-from downpour.runtime.facts import Fact
+from downpour.runtime.record_lines import (
+    AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
+    CancelledLine,
+    ContradictedLine,
+    DroppedLine,
+    EvaluatedLine,
+    FailedLine,
+    FinishedLine,
+    ForeseenLine,
+    HandOverAskedLine,
+    PreparedLine,
+    RecordLine,
+    ResizedLine,
+    SavedLine,
+    SubmittedLine,
+    UpdatedLine,
+    WorkerJoinedLine,
+    WorkerLeftLine,
+    WorkerRequestedLine,
+)
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.values import AttemptId, ExperimentState
@@ -63,7 +83,7 @@ class Recorder:
                 self._aggregated(event, now)
             case on.Evaluated():
                 found = event.evaluation
-                fact = facts.Evaluated(
+                fact = EvaluatedLine(
                     round=event.round,
                     accuracy=found.accuracy,
                     loss=found.loss,
@@ -80,7 +100,7 @@ class Recorder:
                 attempt = _of(command.attempt)
                 begun = command.snapshot.steps_done if command.snapshot else 0
                 forecast = command.forecast
-                fact = facts.Assigned(
+                fact = AssignedLine(
                     **attempt,
                     worker=command.worker,
                     reason=command.reason,
@@ -95,7 +115,7 @@ class Recorder:
             case do.Accept():
                 self._accepted(command, now)
             case do.GiveUp():
-                failed = facts.AttemptFailed(
+                failed = AttemptFailedLine(
                     **_of(command.attempt),
                     worker=command.worker,
                     failure=command.failure,
@@ -104,7 +124,7 @@ class Recorder:
                 self._write(command.attempt.experiment, now, failed)
                 self._usage.end(command.worker, command.attempt, now)
             case do.Save():
-                saved = facts.Saved(
+                saved = SavedLine(
                     **_of(command.attempt),
                     worker=command.worker,
                     step=command.snapshot.steps_done,
@@ -119,7 +139,7 @@ class Recorder:
                 self._aggregating[command.experiment] = (now, command)
             case do.Dismiss():
                 for experiment in list(self._submitted_at):
-                    left = facts.WorkerLeft(
+                    left = WorkerLeftLine(
                         worker=command.worker, reason=command.reason, lost=command.lost
                     )
                     self._write(experiment, now, left)
@@ -130,7 +150,7 @@ class Recorder:
 
     def _submitted(self, event: on.ExperimentSubmitted, now: float) -> None:
         self._submitted_at[event.experiment] = now
-        fact = facts.Submitted(
+        fact = SubmittedLine(
             experiment=event.experiment,
             name=event.spec.name,
             spec=event.spec.model_dump(),
@@ -145,9 +165,9 @@ class Recorder:
         for experiment in list(self._submitted_at):
             self._write(experiment, now, self._introduction(event.worker))
 
-    def _introduction(self, worker: str) -> Fact:
+    def _introduction(self, worker: str) -> RecordLine:
         entry = self._roster.get(worker)
-        return facts.WorkerJoined(
+        return WorkerJoinedLine(
             worker=worker,
             address=str(entry.address) if entry else "",
             numeric_class=str(entry.registration.numeric_class) if entry else "",
@@ -163,7 +183,7 @@ class Recorder:
         if made is None or made.drawn is None:
             return  # an experiment that goes on has this on record from its first manager
         known = made.dataset.facts
-        fact = facts.Prepared(
+        fact = PreparedLine(
             train_samples=known.train_samples,
             test_samples=known.test_samples,
             classes=known.classes,
@@ -181,7 +201,7 @@ class Recorder:
 
     def _foreseen(self, command: do.Foresee, now: float) -> None:
         predicted = command.remaining.later(command.elapsed_seconds)
-        fact = facts.Foreseen(
+        fact = ForeseenLine(
             **_of(command.attempt),
             worker=command.worker,
             done=command.done,
@@ -194,7 +214,7 @@ class Recorder:
 
     def _accepted(self, command: do.Accept, now: float) -> None:
         update = command.update
-        fact = facts.Updated(
+        fact = UpdatedLine(
             **_of(command.attempt),
             worker=command.worker,
             samples=update.samples,
@@ -213,10 +233,10 @@ class Recorder:
         self, command: do.HandOver | do.Drop | do.Resize | do.RequestWorker, now: float
     ) -> None:
         """Put on record what a policy has asked for, besides assignments."""
-        fact: Fact
+        fact: RecordLine
         match command:
             case do.HandOver():
-                fact = facts.HandOverAsked(
+                fact = HandOverAskedLine(
                     **_of(command.attempt),
                     worker=command.worker,
                     meant_for=command.meant_for,
@@ -225,17 +245,17 @@ class Recorder:
                 experiment = command.attempt.experiment
             case do.Drop():
                 experiment, shards = command.experiment, command.shards
-                fact = facts.Dropped(round=command.round, shards=shards, reason=command.reason)
+                fact = DroppedLine(round=command.round, shards=shards, reason=command.reason)
             case do.Resize():
                 experiment, samples = command.experiment, command.samples
-                fact = facts.Resized(round=command.round, samples=samples, reason=command.reason)
+                fact = ResizedLine(round=command.round, samples=samples, reason=command.reason)
             case do.RequestWorker():
                 experiment = command.experiment
-                fact = facts.WorkerRequested(reason=command.reason)
+                fact = WorkerRequestedLine(reason=command.reason)
         self._write(experiment, now, fact)
 
     def _contradicted(self, command: do.Contradict, now: float) -> None:
-        differs = facts.Contradicted(
+        differs = ContradictedLine(
             **_of(command.attempt),
             worker=command.worker,
             accepted_from=command.accepted_from,
@@ -251,7 +271,7 @@ class Recorder:
             return
         samples = sum(update.samples for update in asked.updates)
         weighted = sum(update.samples * update.loss for update in asked.updates)
-        fact = facts.Aggregated(
+        fact = AggregatedLine(
             round=event.round,
             version=event.round + 1,
             file=event.model.name,
@@ -265,18 +285,18 @@ class Recorder:
     def _concluded(self, command: do.Conclude, now: float) -> None:
         began = self._submitted_at.get(command.experiment, now)
         self._usage.end_all(command.experiment, now)
-        fact: Fact
+        fact: RecordLine
         if command.ending is ExperimentState.FINISHED and command.model is not None:
-            fact = facts.Finished(file=command.model.name, total_seconds=now - began)
+            fact = FinishedLine(file=command.model.name, total_seconds=now - began)
         elif command.ending is ExperimentState.CANCELLED:
-            fact = facts.Cancelled(reason=command.reason)
+            fact = CancelledLine(reason=command.reason)
         else:
-            fact = facts.Failed(reason=command.reason, asked_wrongly=command.asked_wrongly)
+            fact = FailedLine(reason=command.reason, asked_wrongly=command.asked_wrongly)
         self._write(command.experiment, now, fact)
         self._submitted_at.pop(command.experiment, None)
         self._aggregating.pop(command.experiment, None)
 
-    def _write(self, experiment: str, now: float, fact: Fact) -> None:
+    def _write(self, experiment: str, now: float, fact: RecordLine) -> None:
         """Append to a record that is open; an ended experiment's says no more."""
         space = self._spaces.get(experiment)
         if space is not None and experiment in self._submitted_at:

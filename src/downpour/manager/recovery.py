@@ -20,9 +20,9 @@ from downpour.manager import status
 from downpour.manager.archive import Archive
 from downpour.manager.workspace import Workspace, reopen_workspace, sweep
 from downpour.node.journal import Line
-from downpour.runtime.facts import Submitted, WorkerJoined, WorkerLeft
 from downpour.runtime.journal import read_journal, segments, term_of
 from downpour.runtime.record import read_record
+from downpour.runtime.record_lines import SubmittedLine, WorkerJoinedLine, WorkerLeftLine
 from downpour.runtime.recovery import Told, belongs_elsewhere, take_in, told
 from downpour.scheduler import Scheduler
 from downpour.scheduler.experiment import Experiment
@@ -37,7 +37,7 @@ from downpour.values import ExperimentState
 
 log = logging.getLogger(__name__)
 
-_BEFORE_ANYTHING = Submitted, WorkerJoined, WorkerLeft
+_BEFORE_ANYTHING = SubmittedLine, WorkerJoinedLine, WorkerLeftLine
 
 
 @dataclass(frozen=True, slots=True)

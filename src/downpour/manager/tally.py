@@ -9,8 +9,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from downpour.metrics import Timing
-from downpour.runtime import facts
-from downpour.runtime.facts import Fact
+from downpour.runtime.record_lines import (
+    AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
+    ContradictedLine,
+    DroppedLine,
+    EvaluatedLine,
+    RecordLine,
+    SavedLine,
+    UpdatedLine,
+)
 from downpour.values import FailureKind
 
 COUNTED = "counted"
@@ -35,25 +44,25 @@ class Tally:
     aggregation: Timing = field(default_factory=Timing)
     evaluation: Timing = field(default_factory=Timing)
 
-    def take(self, fact: Fact) -> None:
+    def take(self, fact: RecordLine) -> None:
         """Take in what went on record of one experiment."""
         match fact:
-            case facts.Assigned():
+            case AssignedLine():
                 self.assigned += 1
-            case facts.Updated():
+            case UpdatedLine():
                 self.ended[COUNTED] += 1
-            case facts.AttemptFailed():
+            case AttemptFailedLine():
                 self.ended[fact.failure] += 1
-            case facts.Saved():
+            case SavedLine():
                 self.snapshots += 1
-            case facts.Dropped():
+            case DroppedLine():
                 self.dropped += len(fact.shards)
-            case facts.Contradicted():
+            case ContradictedLine():
                 self.contradicted += 1
-            case facts.Aggregated():
+            case AggregatedLine():
                 self.training.add(fact.train_seconds)
                 self.aggregation.add(fact.seconds)
-            case facts.Evaluated():
+            case EvaluatedLine():
                 self.evaluation.add(fact.seconds)
             case _:
                 pass

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from downpour.runtime import facts
+from downpour.runtime.record_lines import (
+    RecordLine,
+    ResourcesUsedLine,
+    Sample,
+)
 from downpour.scheduler import events as on
 from downpour.values import AttemptId, ProcessState
 
 SAMPLES_MAX = 240
 """Of one attempt; even, because every second one goes where there would be more."""
 
-Write = Callable[[str, float, facts.Fact], None]
+Write = Callable[[str, float, RecordLine], None]
 
 
 @dataclass(slots=True)
@@ -24,11 +28,11 @@ class _Trace:
     """The samples of an attempt, of which every so many-th is kept."""
 
     attempt: AttemptId
-    samples: list[facts.Sample] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     every: int = 1
     heard: int = 0
 
-    def add(self, sample: facts.Sample) -> None:
+    def add(self, sample: Sample) -> None:
         if self.heard % self.every == 0:
             self.samples.append(sample)
         self.heard += 1
@@ -36,8 +40,8 @@ class _Trace:
             del self.samples[1::2]
             self.every *= 2
 
-    def fact(self, worker: str) -> facts.ResourcesUsed:
-        return facts.ResourcesUsed(
+    def fact(self, worker: str) -> ResourcesUsedLine:
+        return ResourcesUsedLine(
             round=self.attempt.round,
             shard=self.attempt.shard,
             attempt=self.attempt.attempt,
@@ -82,9 +86,9 @@ class Usage:
                 self.end(worker, trace.attempt, now)
 
 
-def _sample(beat: on.HeartbeatReceived, process: ProcessState) -> facts.Sample:
+def _sample(beat: on.HeartbeatReceived, process: ProcessState) -> Sample:
     """Round it to what can be seen in a figure; digits would be most of the record."""
-    return facts.Sample(
+    return Sample(
         at_seconds=round(beat.at_seconds, 2),
         cpu_share=round(process.cpu_share, 3),
         memory_bytes=process.memory_bytes,

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from downpour.runtime.facts import Assigned, Fact, Submitted, WorkerJoined, WorkerLeft
+from downpour.runtime.record_lines import (
+    AssignedLine,
+    RecordLine,
+    SubmittedLine,
+    WorkerJoinedLine,
+    WorkerLeftLine,
+)
 
 
-def attendance_of(record: Iterable[tuple[float, Fact]]) -> tuple[str, ...]:
+def attendance_of(record: Iterable[tuple[float, RecordLine]]) -> tuple[str, ...]:
     """Say it in the order in which it happened.
 
     Whoever was there when work began goes without saying, and so does one that registers again
@@ -16,20 +22,20 @@ def attendance_of(record: Iterable[tuple[float, Fact]]) -> tuple[str, ...]:
     return tuple(_comings_and_goings(record))
 
 
-def _comings_and_goings(record: Iterable[tuple[float, Fact]]) -> Iterator[str]:
+def _comings_and_goings(record: Iterable[tuple[float, RecordLine]]) -> Iterator[str]:
     here, began, at_work = set[str](), 0.0, False
     for at_seconds, fact in record:
         after = f"after {at_seconds - began:.1f} s"
         match fact:
-            case Submitted():
+            case SubmittedLine():
                 began = at_seconds
-            case Assigned():
+            case AssignedLine():
                 at_work = True
-            case WorkerJoined(worker=name):
+            case WorkerJoinedLine(worker=name):
                 if name not in here and at_work:
                     yield f"{name} joined {after}"
                 here.add(name)
-            case WorkerLeft(worker=name):
+            case WorkerLeftLine(worker=name):
                 here.discard(name)
                 yield f"{name} {'was lost' if fact.lost else 'left'} {after}: {fact.reason}"
             case _:

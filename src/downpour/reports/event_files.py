@@ -25,17 +25,17 @@ import tomli_w
 from downpour.errors import DownpourError, FileCorrupt, SpecError
 from downpour.extras import require
 from downpour.reports.result import Result, RoundResult
-from downpour.runtime.facts import (
-    Aggregated,
-    Evaluated,
-    Fact,
-    Prepared,
-    ResourcesUsed,
-    Sample,
-    Submitted,
-    Updated,
-)
 from downpour.runtime.record import parse_lines, read_record
+from downpour.runtime.record_lines import (
+    AggregatedLine,
+    EvaluatedLine,
+    PreparedLine,
+    RecordLine,
+    ResourcesUsedLine,
+    Sample,
+    SubmittedLine,
+    UpdatedLine,
+)
 from downpour.store.trouble import explain
 from downpour.values import is_bare_name
 
@@ -71,9 +71,9 @@ class EventFiles:
         self._folder = folder
         self._name = name
         self._file: _EventFile | None = None
-        self._record: list[tuple[float, Fact]] = []
-        self._updates: defaultdict[int, list[Updated]] = defaultdict(list)
-        self._used: defaultdict[int, list[ResourcesUsed]] = defaultdict(list)
+        self._record: list[tuple[float, RecordLine]] = []
+        self._updates: defaultdict[int, list[UpdatedLine]] = defaultdict(list)
+        self._used: defaultdict[int, list[ResourcesUsedLine]] = defaultdict(list)
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -83,7 +83,7 @@ class EventFiles:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def take(self, record: Iterable[tuple[float, Fact]]) -> None:
+    def take(self, record: Iterable[tuple[float, RecordLine]]) -> None:
         """Write what more of a record tells, beginning with the submission."""
         with self._writing():
             for at_seconds, fact in record:
@@ -97,13 +97,13 @@ class EventFiles:
         file, self._file = self._file, None
         if file is None:
             return
-        ended = {fact.round: at for at, fact in self._record if isinstance(fact, Aggregated)}
+        ended = {fact.round: at for at, fact in self._record if isinstance(fact, AggregatedLine)}
         with self._writing(), file:
             for each in Result.from_record(self._record).rounds:
                 file.add_scalars(ended[each.epoch - 1], each.epoch, _of_stragglers(each))
 
-    def _take(self, at_seconds: float, fact: Fact) -> None:
-        if isinstance(fact, Submitted) and self._file is None:
+    def _take(self, at_seconds: float, fact: RecordLine) -> None:
+        if isinstance(fact, SubmittedLine) and self._file is None:
             name = self._name or fact.experiment
             if not is_bare_name(name):
                 raise FileCorrupt("record", "tells of an experiment whose name is none")
@@ -111,17 +111,17 @@ class EventFiles:
         if self._file is None:
             return
         match fact:
-            case Prepared():
+            case PreparedLine():
                 self._file.add_scalars(at_seconds, 0, {"parameters": fact.parameters})
-            case Updated():
+            case UpdatedLine():
                 self._updates[fact.round].append(fact)
-            case ResourcesUsed():
+            case ResourcesUsedLine():
                 self._used[fact.round].append(fact)
-            case Aggregated():
+            case AggregatedLine():
                 scalars = _of_round(fact, self._updates.pop(fact.round, []))
                 used = _of_resources(self._used.pop(fact.round, []))
                 self._file.add_scalars(at_seconds, fact.round + 1, {**scalars, **used})
-            case Evaluated():
+            case EvaluatedLine():
                 self._file.add_scalars(at_seconds, fact.round + 1, _of_evaluation(fact))
             case _:
                 pass
@@ -134,7 +134,7 @@ class EventFiles:
             raise SpecError("tensorboard", str(self._folder), explain(error)) from None
 
 
-def write_events(record: Sequence[tuple[float, Fact]], folder: Path, name: str = "") -> None:
+def write_events(record: Sequence[tuple[float, RecordLine]], folder: Path, name: str = "") -> None:
     """Write the event files of a record that was read; of what it tells twice, the later counts.
 
     Raises:
@@ -227,7 +227,7 @@ class _EventFile:
         submitted: What was asked for.
     """
 
-    def __init__(self, folder: Path, at_seconds: float, submitted: Submitted) -> None:
+    def __init__(self, folder: Path, at_seconds: float, submitted: SubmittedLine) -> None:
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.plugins.text.summary_v2 import text_pb
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -273,7 +273,7 @@ class _EventFile:
         self._records.write(event.SerializeToString())
 
 
-def _of_round(fact: Aggregated, updates: Sequence[Updated]) -> Scalars:
+def _of_round(fact: AggregatedLine, updates: Sequence[UpdatedLine]) -> Scalars:
     """Give an epoch's numbers; a worker that trained several shards took their mean."""
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     for update in updates:
@@ -287,7 +287,7 @@ def _of_round(fact: Aggregated, updates: Sequence[Updated]) -> Scalars:
     }
 
 
-def _of_resources(used: Sequence[ResourcesUsed]) -> Scalars:
+def _of_resources(used: Sequence[ResourcesUsedLine]) -> Scalars:
     """Give what workers' processes used in an epoch: mean shares of time, the most of all else."""
     samples: defaultdict[str, list[Sample]] = defaultdict(list)
     for attempt in used:
@@ -302,7 +302,7 @@ def _of_resources(used: Sequence[ResourcesUsed]) -> Scalars:
     return told
 
 
-def _of_evaluation(fact: Evaluated) -> Scalars:
+def _of_evaluation(fact: EvaluatedLine) -> Scalars:
     by_class = enumerate(fact.class_accuracy)
     return {
         "accuracy/test": fact.accuracy,
@@ -324,14 +324,14 @@ def _of_stragglers(epoch: RoundResult) -> Scalars:
     }
 
 
-def _key(place: int, fact: Fact) -> tuple[object, ...]:
+def _key(place: int, fact: RecordLine) -> tuple[object, ...]:
     """Tell facts apart, but for those of which the later one counts."""
     match fact:
-        case Prepared():
-            return (Prepared,)
-        case Updated():
-            return Updated, fact.round, fact.shard
-        case Aggregated() | Evaluated():
+        case PreparedLine():
+            return (PreparedLine,)
+        case UpdatedLine():
+            return UpdatedLine, fact.round, fact.shard
+        case AggregatedLine() | EvaluatedLine():
             return type(fact), fact.round
         case _:
             return (place,)

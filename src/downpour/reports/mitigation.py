@@ -13,30 +13,30 @@ from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
 
-from downpour.runtime.facts import (
-    Aggregated,
-    Assigned,
-    AttemptFailed,
-    Dropped,
-    Fact,
-    Foreseen,
-    HandOverAsked,
-    Prepared,
-    Resized,
-    Saved,
-    Updated,
+from downpour.runtime.record_lines import (
+    AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
+    DroppedLine,
+    ForeseenLine,
+    HandOverAskedLine,
+    PreparedLine,
+    RecordLine,
+    ResizedLine,
+    SavedLine,
+    UpdatedLine,
 )
 
 _OfRound = (
-    Assigned
-    | Foreseen
-    | Saved
-    | HandOverAsked
-    | Dropped
-    | Resized
-    | Updated
-    | AttemptFailed
-    | Aggregated
+    AssignedLine
+    | ForeseenLine
+    | SavedLine
+    | HandOverAskedLine
+    | DroppedLine
+    | ResizedLine
+    | UpdatedLine
+    | AttemptFailedLine
+    | AggregatedLine
 )
 
 _MOVED = {"handed_over", "withdrawn"}
@@ -89,12 +89,12 @@ class Cost:
         return self.lost_seconds <= 0 and self.dropped_samples == 0
 
 
-def costs_of(record: Sequence[tuple[float, Fact]]) -> dict[int, Cost]:
+def costs_of(record: Sequence[tuple[float, RecordLine]]) -> dict[int, Cost]:
     """Compute the cost of each round that became a model, by its number."""
     rounds: dict[int, _Round] = {}
     shard_samples: tuple[int, ...] = ()
     for at_seconds, fact in record:
-        if isinstance(fact, Prepared):
+        if isinstance(fact, PreparedLine):
             shard_samples = fact.shard_samples
         elif isinstance(fact, _OfRound):
             rounds.setdefault(fact.round, _Round()).take(at_seconds, fact)
@@ -169,19 +169,19 @@ class _Round:
 
     def take(self, at_seconds: float, fact: _OfRound) -> None:
         match fact:
-            case Assigned():
+            case AssignedLine():
                 self.attempts.setdefault(fact.shard, {})[fact.attempt] = _Attempt(
                     fact.worker, at_seconds, fact.from_step, fact.q50_seconds
                 )
-            case Dropped():
+            case DroppedLine():
                 for shard in fact.shards:
                     self.closed_at[shard] = at_seconds
                     self._stop_all(shard, at_seconds, _DROPPED)
-            case Resized():
+            case ResizedLine():
                 self.resized = fact.samples
-            case HandOverAsked():
+            case HandOverAskedLine():
                 self.asked = True
-            case Aggregated():
+            case AggregatedLine():
                 self.aggregated = True
             case _:
                 attempt = self.attempts.get(fact.shard, {}).get(fact.attempt)
@@ -191,22 +191,22 @@ class _Round:
     def _take_of_attempt(
         self,
         at_seconds: float,
-        fact: Foreseen | Saved | AttemptFailed | Updated,
+        fact: ForeseenLine | SavedLine | AttemptFailedLine | UpdatedLine,
         attempt: _Attempt,
     ) -> None:
         match fact:
-            case Foreseen():
+            case ForeseenLine():
                 attempt.predicted_seconds = fact.q50_seconds
-            case Saved():
+            case SavedLine():
                 attempt.saved.setdefault(fact.step, at_seconds)
-            case AttemptFailed():
+            case AttemptFailedLine():
                 attempt.stop(at_seconds, fact.failure)
                 tried = self.attempts[fact.shard].values()
                 if fact.failure in _MOVED and all(other.ended is not None for other in tried):
                     self.moves += 1
                 if self.winners.get(fact.shard) == fact.attempt:  # its update was refused
                     del self.winners[fact.shard]
-            case Updated():
+            case UpdatedLine():
                 attempt.ended, attempt.end = at_seconds, ""
                 attempt.overhead_seconds = fact.load_seconds + fact.publish_seconds
                 self.winners[fact.shard] = fact.attempt

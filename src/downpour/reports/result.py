@@ -26,20 +26,20 @@ from downpour.paths import path_of
 from downpour.reports.attendance import attendance_of
 from downpour.reports.mitigation import Cost, Stragglers, costs_of, stragglers_of
 from downpour.reports.mixture import MANAGER
-from downpour.runtime.facts import (
-    Aggregated,
-    AttemptFailed,
-    Cancelled,
-    Evaluated,
-    Fact,
-    Failed,
-    Finished,
-    Prepared,
-    Submitted,
-    Updated,
-    WorkerJoined,
-)
 from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
+from downpour.runtime.record_lines import (
+    AggregatedLine,
+    AttemptFailedLine,
+    CancelledLine,
+    EvaluatedLine,
+    FailedLine,
+    FinishedLine,
+    PreparedLine,
+    RecordLine,
+    SubmittedLine,
+    UpdatedLine,
+    WorkerJoinedLine,
+)
 from downpour.text import one_line
 from downpour.values import BLAMELESS, ExperimentState
 
@@ -172,7 +172,7 @@ class Result:
 
     @classmethod
     def from_record(
-        cls, record: Sequence[tuple[float, Fact]], folder: Path | None = None
+        cls, record: Sequence[tuple[float, RecordLine]], folder: Path | None = None
     ) -> Result:
         """Make a result from a record that was read.
 
@@ -276,7 +276,7 @@ class Result:
         return [dataclasses.asdict(task) for task in self.tasks]
 
 
-def _folded(record: Sequence[tuple[float, Fact]], folder: Path | None) -> Result:
+def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> Result:
     told = _Told()
     for _, fact in record:
         told.take(fact)
@@ -287,15 +287,15 @@ def _folded(record: Sequence[tuple[float, Fact]], folder: Path | None) -> Result
     lossless = all(cost.lossless for cost in costs.values())
     if lossless and told.submitted.spec.get("policy", "wait") == "wait":
         costs = {}
-    finished = end if isinstance(end, Finished) else None
+    finished = end if isinstance(end, FinishedLine) else None
     return Result(
         experiment=told.submitted.experiment,
         name=told.submitted.name,
         spec=told.submitted.spec,
         shards=len(prepared.shard_samples) or told.submitted.shards,
         state=_state(told),
-        reason=end.reason if isinstance(end, Failed | Cancelled) else None,
-        asked_wrongly=isinstance(end, Failed) and end.asked_wrongly,
+        reason=end.reason if isinstance(end, FailedLine | CancelledLine) else None,
+        asked_wrongly=isinstance(end, FailedLine) and end.asked_wrongly,
         train_samples=prepared.train_samples,
         test_samples=prepared.test_samples,
         classes=prepared.classes,
@@ -314,7 +314,7 @@ def _folded(record: Sequence[tuple[float, Fact]], folder: Path | None) -> Result
     )
 
 
-_NOT_PREPARED = Prepared(
+_NOT_PREPARED = PreparedLine(
     train_samples=0,
     test_samples=0,
     classes=0,
@@ -330,36 +330,36 @@ _NOT_PREPARED = Prepared(
 class _Told:
     """What a record has told so far, by kind; of each thing the latest."""
 
-    submitted: Submitted | None = None
-    prepared: Prepared | None = None
-    end: Finished | Failed | Cancelled | None = None
-    updated: dict[tuple[int, int], Updated] = field(default_factory=dict)
-    aggregated: dict[int, Aggregated] = field(default_factory=dict)
-    evaluated: dict[int, Evaluated] = field(default_factory=dict)
-    failed: list[AttemptFailed] = field(default_factory=list)
+    submitted: SubmittedLine | None = None
+    prepared: PreparedLine | None = None
+    end: FinishedLine | FailedLine | CancelledLine | None = None
+    updated: dict[tuple[int, int], UpdatedLine] = field(default_factory=dict)
+    aggregated: dict[int, AggregatedLine] = field(default_factory=dict)
+    evaluated: dict[int, EvaluatedLine] = field(default_factory=dict)
+    failed: list[AttemptFailedLine] = field(default_factory=list)
     drawn_with: str = ""
     joined_with: dict[str, str] = field(default_factory=dict)
     used: dict[str, dict[str, None]] = field(default_factory=dict)
 
-    def take(self, fact: Fact) -> None:
+    def take(self, fact: RecordLine) -> None:
         match fact:
-            case WorkerJoined():
+            case WorkerJoinedLine():
                 self.joined_with[fact.worker] = fact.numeric_class
-            case Submitted():
+            case SubmittedLine():
                 self.submitted = fact
-            case Prepared():
+            case PreparedLine():
                 self.prepared = fact
                 self.drawn_with = self.drawn_with or fact.numeric_class
-            case Updated():
+            case UpdatedLine():
                 self.updated[fact.round, fact.shard] = fact
                 self.used.setdefault(self.joined_with.get(fact.worker, ""), {})[fact.worker] = None
-            case AttemptFailed():
+            case AttemptFailedLine():
                 self.failed.append(fact)
-            case Aggregated():
+            case AggregatedLine():
                 self.aggregated[fact.round] = fact
-            case Evaluated():
+            case EvaluatedLine():
                 self.evaluated[fact.round] = fact
-            case Finished() | Failed() | Cancelled():
+            case FinishedLine() | FailedLine() | CancelledLine():
                 self.end = fact
 
     def numeric_classes(self) -> dict[str, tuple[str, ...]]:
@@ -388,18 +388,18 @@ class _Told:
 
 def _state(told: _Told) -> ExperimentState:
     match told.end:
-        case Finished():
+        case FinishedLine():
             return ExperimentState.FINISHED
-        case Failed():
+        case FailedLine():
             return ExperimentState.FAILED
-        case Cancelled():
+        case CancelledLine():
             return ExperimentState.CANCELLED
         case None:
             return ExperimentState.RUNNING if told.prepared else ExperimentState.PREPARING
 
 
 def _round(
-    aggregated: Aggregated, evaluated: Evaluated | None, sent_bytes: int, cost: Cost | None
+    aggregated: AggregatedLine, evaluated: EvaluatedLine | None, sent_bytes: int, cost: Cost | None
 ) -> RoundResult:
     return RoundResult(
         epoch=aggregated.round + 1,
@@ -415,12 +415,12 @@ def _round(
     )
 
 
-def _task(fact: Updated) -> TaskResult:
+def _task(fact: UpdatedLine) -> TaskResult:
     fields = dataclasses.asdict(fact)
     return TaskResult(epoch=fields.pop("round") + 1, **{**fields, "loss": _measured(fact.loss)})
 
 
-def _failure(fact: AttemptFailed) -> FailureResult:
+def _failure(fact: AttemptFailedLine) -> FailureResult:
     fields = dataclasses.asdict(fact)
     return FailureResult(epoch=fields.pop("round") + 1, **fields)
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from downpour.runtime.facts import (
-    Aggregated,
-    Assigned,
-    AttemptFailed,
-    Fact,
-    ResourcesUsed,
-    Updated,
+from downpour.runtime.record_lines import (
+    AggregatedLine,
+    AssignedLine,
+    AttemptFailedLine,
+    RecordLine,
+    ResourcesUsedLine,
+    UpdatedLine,
 )
 from downpour.values import BLAMELESS, FailureKind
 
@@ -52,22 +52,22 @@ class ResourceSample:
     io_wait: float
 
 
-def stints(record: Sequence[tuple[float, Fact]]) -> tuple[Stint, ...]:
+def stints(record: Sequence[tuple[float, RecordLine]]) -> tuple[Stint, ...]:
     """List the attempts in the order in which they began."""
-    begun: dict[tuple[int, int, int], tuple[float, Assigned]] = {}
+    begun: dict[tuple[int, int, int], tuple[float, AssignedLine]] = {}
     ended: dict[tuple[int, int, int], tuple[float, Outcome]] = {}
     settled: dict[tuple[int, int], float] = {}
     closed: dict[int, float] = {}
     for at, fact in record:
         match fact:
-            case Assigned():
+            case AssignedLine():
                 begun[fact.round, fact.shard, fact.attempt] = at, fact
-            case Updated():
+            case UpdatedLine():
                 ended[fact.round, fact.shard, fact.attempt] = at, "trained"
                 settled[fact.round, fact.shard] = at
-            case AttemptFailed():
+            case AttemptFailedLine():
                 ended[fact.round, fact.shard, fact.attempt] = at, _outcome(fact.failure)
-            case Aggregated():
+            case AggregatedLine():
                 closed[fact.round] = at
     if not begun:
         return ()
@@ -99,9 +99,9 @@ def _outcome(failure: str) -> Outcome:
     return "moved" if failure in BLAMELESS else "failed"
 
 
-def resources(record: Sequence[tuple[float, Fact]]) -> tuple[ResourceSample, ...]:
+def resources(record: Sequence[tuple[float, RecordLine]]) -> tuple[ResourceSample, ...]:
     """List what was sampled of the workers' resources, in the order of time."""
-    start = min((at for at, fact in record if isinstance(fact, Assigned)), default=0.0)
+    start = min((at for at, fact in record if isinstance(fact, AssignedLine)), default=0.0)
     found = [
         ResourceSample(
             worker=fact.worker,
@@ -112,7 +112,7 @@ def resources(record: Sequence[tuple[float, Fact]]) -> tuple[ResourceSample, ...
             io_wait=sample.io_wait,
         )
         for _, fact in record
-        if isinstance(fact, ResourcesUsed)
+        if isinstance(fact, ResourcesUsedLine)
         for sample in fact.samples
     ]
     return tuple(sorted(found, key=lambda sample: (sample.at_seconds, sample.worker)))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from downpour.errors import FileCorrupt, FileMissing, StoreError
-from downpour.runtime.facts import Fact, from_fields, to_fields
+from downpour.runtime.record_lines import RecordLine, from_fields, to_fields
 from downpour.store.directory import open_regular, read_regular
 from downpour.store.trouble import reading, writing
 
@@ -97,7 +97,7 @@ class RecordWriter(RecordReader):
             self._file.truncate(begins[-1])
         return begins
 
-    def append(self, at_seconds: float, fact: Fact) -> None:
+    def append(self, at_seconds: float, fact: RecordLine) -> None:
         """Take a fact in; `flush` writes it."""
         line = json.dumps({"at": at_seconds, **to_fields(fact)}, allow_nan=False).encode() + b"\n"
         self._pending.append(line)
@@ -157,7 +157,7 @@ def _begins(content: bytes) -> list[int]:
     return [0, *(end.end() for end in re.finditer(b"\n", content))]
 
 
-def read_record(path: Path) -> list[tuple[float, Fact]]:
+def read_record(path: Path) -> list[tuple[float, RecordLine]]:
     """Read a record as (seconds, fact) in the order written; a torn last line is left out.
 
     Raises:
@@ -172,7 +172,7 @@ def read_record(path: Path) -> list[tuple[float, Fact]]:
     return parse_lines(whole.decode("utf-8", errors="replace").split("\n")[:-1], source=str(path))
 
 
-def parse_lines(lines: Iterable[str], source: str = "record") -> list[tuple[float, Fact]]:
+def parse_lines(lines: Iterable[str], source: str = "record") -> list[tuple[float, RecordLine]]:
     """Parse whole lines of a record; kinds that this version does not know are left out.
 
     Raises:

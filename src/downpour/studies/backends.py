@@ -18,8 +18,8 @@ from downpour import api, datasets
 from downpour.errors import ExperimentFailed, SpecError
 from downpour.launchers import LocalCluster
 from downpour.rpc.messages import Status
-from downpour.runtime.facts import Evaluated
 from downpour.runtime.record import parse_lines
+from downpour.runtime.record_lines import EvaluatedLine
 from downpour.spec import Spec
 from downpour.studies.plan import OnEpoch
 from downpour.studies.study import Run, Study
@@ -145,7 +145,7 @@ class _Session:
 def accuracies_in(lines: Iterable[str]) -> Iterator[tuple[int, float]]:
     """Yield the epochs, from 1, of which lines of a record have the accuracy, and the accuracy."""
     for _, fact in parse_lines(lines):
-        if isinstance(fact, Evaluated) and math.isfinite(fact.accuracy):
+        if isinstance(fact, EvaluatedLine) and math.isfinite(fact.accuracy):
             yield fact.round + 1, fact.accuracy
 
 

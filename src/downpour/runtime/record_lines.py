@@ -21,7 +21,7 @@ Measured = Annotated[float, BeforeValidator(lambda value: math.nan if value is N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
+class SubmittedLine:
     """The manager accepted an experiment; `spec` holds the fields of the resolved spec."""
 
     experiment: str
@@ -32,7 +32,7 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerJoined:
+class WorkerJoinedLine:
     """A worker may be given tasks from now on."""
 
     worker: str
@@ -41,7 +41,7 @@ class WorkerJoined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLeft:
+class WorkerLeftLine:
     """A worker is gone: it was `lost`, or went of its own accord; old records do not say which."""
 
     worker: str
@@ -50,7 +50,7 @@ class WorkerLeft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedLine:
     """Dataset, split and initial model are ready; `bytes` is the model file's size.
 
     `numeric_class` is the manager's, which has drawn the initial model; empty in old records.
@@ -73,7 +73,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assigned:
+class AssignedLine:
     """A worker was given a task, and why that worker; `from_step` is where a snapshot ends.
 
     The quantiles are what was predicted of the seconds from here to its update: of ten times, one
@@ -93,13 +93,13 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreseen:
+class ForeseenLine:
     """What was predicted of an attempt under way.
 
     Recorded after each quarter of its work, and whenever somebody else is to do it: so few keep the
     record small. `done` is the share of the shard, in 0..1, that was trained `elapsed_seconds`
     after the assignment. The quantiles are those of all seconds from the assignment to the update,
-    as with `Assigned`.
+    as with `AssignedLine`.
     """
 
     round: int
@@ -114,7 +114,7 @@ class Foreseen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedLine:
     """An attempt published its state after so many steps; who is assigned next goes on there."""
 
     round: int
@@ -126,7 +126,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandOverAsked:
+class HandOverAskedLine:
     """A worker was asked to hand an attempt over to another one, and why."""
 
     round: int
@@ -138,7 +138,7 @@ class HandOverAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dropped:
+class DroppedLine:
     """A round was closed without these shards, and why."""
 
     round: int
@@ -147,7 +147,7 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resized:
+class ResizedLine:
     """A round was cut into shards of these sizes, in samples, and why."""
 
     round: int
@@ -156,14 +156,14 @@ class Resized:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRequested:
+class WorkerRequestedLine:
     """One more worker was asked for, and why; nobody may be there who can start one."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contradicted:
+class ContradictedLine:
     """Two attempts at one shard gave different bytes; what was accepted first counts.
 
     These workers do not compute alike, so this experiment cannot be repeated to the byte.
@@ -185,7 +185,7 @@ class Contradicted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Updated:
+class UpdatedLine:
     """An attempt published its update, which counts.
 
     Load, train and publish seconds are the worker's clock; `completion_seconds` run from the
@@ -222,7 +222,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResourcesUsed:
+class ResourcesUsedLine:
     """What an attempt's process used while it trained, as its worker's heartbeats said.
 
     Of a long attempt every second sample is kept, or fewer, so that the whole of it is shown.
@@ -236,7 +236,7 @@ class ResourcesUsed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFailed:
+class AttemptFailedLine:
     """An attempt came to nothing; `failure` is its kind in a word."""
 
     round: int
@@ -248,7 +248,7 @@ class AttemptFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregated:
+class AggregatedLine:
     """A round's updates became the next model version.
 
     `train_seconds` run from the round's first assignment to its last update; `loss` is the
@@ -265,7 +265,7 @@ class Aggregated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
+class EvaluatedLine:
     """How good the model is after a round; a class without test examples has NaN."""
 
     round: int
@@ -276,7 +276,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class FinishedLine:
     """The experiment is done; `file` is the name of the final model."""
 
     file: str
@@ -284,7 +284,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class FailedLine:
     """The experiment ended without a model; `asked_wrongly` if the user can mend the spec."""
 
     reason: str
@@ -292,66 +292,66 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cancelled:
+class CancelledLine:
     """Somebody called the experiment off."""
 
     reason: str
 
 
-Fact = (
-    Submitted
-    | WorkerJoined
-    | WorkerLeft
-    | Prepared
-    | Assigned
-    | Foreseen
-    | Saved
-    | Contradicted
-    | HandOverAsked
-    | Dropped
-    | Resized
-    | WorkerRequested
-    | Updated
-    | ResourcesUsed
-    | AttemptFailed
-    | Aggregated
-    | Evaluated
-    | Finished
-    | Failed
-    | Cancelled
+RecordLine = (
+    SubmittedLine
+    | WorkerJoinedLine
+    | WorkerLeftLine
+    | PreparedLine
+    | AssignedLine
+    | ForeseenLine
+    | SavedLine
+    | ContradictedLine
+    | HandOverAskedLine
+    | DroppedLine
+    | ResizedLine
+    | WorkerRequestedLine
+    | UpdatedLine
+    | ResourcesUsedLine
+    | AttemptFailedLine
+    | AggregatedLine
+    | EvaluatedLine
+    | FinishedLine
+    | FailedLine
+    | CancelledLine
 )
 
-KINDS: dict[str, type[Fact]] = {
-    "submitted": Submitted,
-    "worker-joined": WorkerJoined,
-    "worker-left": WorkerLeft,
-    "prepared": Prepared,
-    "assigned": Assigned,
-    "foreseen": Foreseen,
-    "saved": Saved,
-    "contradicted": Contradicted,
-    "hand-over-asked": HandOverAsked,
-    "dropped": Dropped,
-    "resized": Resized,
-    "worker-requested": WorkerRequested,
-    "updated": Updated,
-    "resources-used": ResourcesUsed,
-    "attempt-failed": AttemptFailed,
-    "aggregated": Aggregated,
-    "evaluated": Evaluated,
-    "finished": Finished,
-    "failed": Failed,
-    "cancelled": Cancelled,
+KINDS: dict[str, type[RecordLine]] = {
+    "submitted": SubmittedLine,
+    "worker-joined": WorkerJoinedLine,
+    "worker-left": WorkerLeftLine,
+    "prepared": PreparedLine,
+    "assigned": AssignedLine,
+    "foreseen": ForeseenLine,
+    "saved": SavedLine,
+    "contradicted": ContradictedLine,
+    "hand-over-asked": HandOverAskedLine,
+    "dropped": DroppedLine,
+    "resized": ResizedLine,
+    "worker-requested": WorkerRequestedLine,
+    "updated": UpdatedLine,
+    "resources-used": ResourcesUsedLine,
+    "attempt-failed": AttemptFailedLine,
+    "aggregated": AggregatedLine,
+    "evaluated": EvaluatedLine,
+    "finished": FinishedLine,
+    "failed": FailedLine,
+    "cancelled": CancelledLine,
 }
 _KIND_OF = {fact: kind for kind, fact in KINDS.items()}
 
 
-def to_fields(fact: Fact) -> dict[str, Any]:
+def to_fields(fact: RecordLine) -> dict[str, Any]:
     """Turn a fact into its kind and plain fields that JSON can hold."""
     return {"kind": _KIND_OF[type(fact)], **_plain(dataclasses.asdict(fact))}
 
 
-def from_fields(fields: dict[str, Any]) -> Fact | None:
+def from_fields(fields: dict[str, Any]) -> RecordLine | None:
     """Turn plain fields back into a fact; None for a kind that this version does not know.
 
     Raises:
@@ -362,7 +362,7 @@ def from_fields(fields: dict[str, Any]) -> Fact | None:
 
 
 @cache
-def _reader(kind: str) -> TypeAdapter[Fact]:
+def _reader(kind: str) -> TypeAdapter[RecordLine]:
     return TypeAdapter(KINDS[kind])
 
 
