@@ -10,7 +10,7 @@ hundred events; they look at every worker, so they are timed apart.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import process_time
 
@@ -45,10 +45,10 @@ class Timed:
     events: int = 0
     ticks: int = 0
 
-    def handle(self, event: on.Event) -> list[do.Command]:
+    def handle(self, event: on.Event) -> Sequence[do.Command]:
         """Let an event happen."""
         began = process_time()
-        commands = self.scheduler.handle(event)
+        output = self.scheduler.handle(event)
         took = process_time() - began
         if isinstance(event, on.Tick):
             self.ticks += 1
@@ -56,7 +56,7 @@ class Timed:
         else:
             self.events += 1
             self.seconds += took
-        return commands
+        return output.commands
 
 
 def file(name: str) -> PublishedFile:
@@ -86,22 +86,22 @@ def answers(command: do.Command, number: int) -> Iterator[on.Event]:
                 shard_samples=samples,
                 model=file("m"),
             )
-        case do.Assign() if number % FAIL_EVERY == 0:
+        case do.Assign(assigned) if number % FAIL_EVERY == 0:
             yield on.AttemptFailed(
                 at_seconds=0.0,
-                worker=command.worker,
-                attempt=command.attempt,
+                worker=assigned.worker,
+                attempt=assigned.attempt,
                 failure=FailureKind.TASK,
                 reason="as planned",
             )
-        case do.Assign():
+        case do.Assign(assigned):
             yield on.HeartbeatReceived(
-                at_seconds=0.0, worker=command.worker, running=(), system=SYSTEM
+                at_seconds=0.0, worker=assigned.worker, running=(), system=SYSTEM
             )
             yield on.UpdatePublished(
                 at_seconds=0.0,
-                worker=command.worker,
-                attempt=command.attempt,
+                worker=assigned.worker,
+                attempt=assigned.attempt,
                 update=_update(f"u{number}"),
             )
         case do.Aggregate():

@@ -13,7 +13,7 @@ import pytest
 from downpour.errors import DownpourError, Refused, SharedDirectoryError
 from downpour.manager.driver import Driver
 from downpour.node.manager import HELD_UP_SECONDS, TICK_SECONDS, ManagerNode
-from downpour.scheduler import Entry, Scheduler
+from downpour.scheduler import Entry, Output, Scheduler
 from downpour.scheduler.commands import Command
 from downpour.scheduler.events import Event, Forecasts, Tick, WorkerJoined, WorkerLeft
 from tests.node.manager_defects import ForecastsAfterwards, JudgesAfterAStandstill
@@ -37,9 +37,9 @@ class Sink:
         forecast, self.forecast = self.forecast, None
         return forecast
 
-    def keep(self, core: Scheduler, event: Event, commands: list[Command]) -> list[Entry]:
+    def keep(self, core: Scheduler, event: Event, output: Output) -> list[Entry]:
         """Remember the event."""
-        del core, commands
+        del core, output
         self.seen.put(event)
         self._at_each(event)
         return []
@@ -110,7 +110,7 @@ def test_what_still_waits_in_the_queue_at_the_end_is_refused() -> None:
     posts = [driver.post(JOINED) for _ in range(10)]
     go_on.set()
     stopping.join(PATIENCE_SECONDS)
-    assert first.result(PATIENCE_SECONDS) == []
+    assert first.result(PATIENCE_SECONDS) == Output()
     outcomes = [post.exception(PATIENCE_SECONDS) for post in posts]
     assert outcomes[-1] is not None
 
@@ -125,7 +125,7 @@ def test_who_is_replaced_answers_nobody_and_does_nothing() -> None:
 
     driver = Driver(Scheduler(), sink, on_death=died.put, check_office=replaced)
     driver.start()
-    assert driver.post(JOINED).result(PATIENCE_SECONDS) == []
+    assert driver.post(JOINED).result(PATIENCE_SECONDS) == Output()
     left = driver.post(WorkerLeft(at_seconds=1.0, worker="anna", reason="tired"))
     with pytest.raises(Refused, match="is stopping"):
         left.result(PATIENCE_SECONDS)

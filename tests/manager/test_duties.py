@@ -18,7 +18,7 @@ import pytest
 from downpour.errors import DownpourError, FailStop, SharedDirectoryError
 from downpour.manager.driver import Driver
 from downpour.node.manager import ManagerNode
-from downpour.scheduler import Entry, Scheduler
+from downpour.scheduler import Entry, Output, Scheduler
 from downpour.scheduler import events as on
 from downpour.scheduler.commands import Command
 from downpour.spec import ResolvedSpec
@@ -54,14 +54,14 @@ class Storage:
         del at_seconds
         return None
 
-    def keep(self, core: Scheduler, event: on.Event, commands: list[Command]) -> list[Entry]:
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
         """Gather, until a defect shows."""
         if self._broken:
             self.complain("it goes on after a defect")
         if core.state.events_handled == self._broken_at:
             self._broken = True
             raise KeyError("a defect")
-        self.gathered.append((event, list(commands)))
+        self.gathered.append((event, list(output.commands)))
         return []
 
     def commit(self) -> None:
@@ -80,7 +80,7 @@ class Storage:
                 self.complain(f"{command} is done before it is held")
         self.done += commands
 
-    def answered(self, event: on.Event, answer: Future[list[Command]]) -> None:
+    def answered(self, event: on.Event, answer: Future[Output]) -> None:
         """Look at an answer: what it acknowledges must be held, and have been done."""
         if answer.exception() is not None:
             return
@@ -144,14 +144,14 @@ def judged(
     return storage, deaths
 
 
-def posted(driver: Driver, storage: Storage, event: on.Event) -> Future[list[Command]]:
+def posted(driver: Driver, storage: Storage, event: on.Event) -> Future[Output]:
     """Post an event, and have the storage look at the answer when it comes."""
     answer = driver.post(event)
     answer.add_done_callback(partial(storage.answered, event))
     return answer
 
 
-def wait_for(answers: list[Future[list[Command]]]) -> None:
+def wait_for(answers: list[Future[Output]]) -> None:
     """Wait for all answers, whatever they are."""
     for answer in answers:
         answer.exception(PATIENCE_SECONDS)

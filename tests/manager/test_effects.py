@@ -24,7 +24,7 @@ from downpour.rpc.messages import Registration, Task
 from downpour.runtime.forecasting import Forecaster
 from downpour.runtime.record import RecordWriter
 from downpour.runtime.record_lines import RecordLine
-from downpour.scheduler import Scheduler
+from downpour.scheduler import Output, Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec
@@ -46,15 +46,20 @@ REGISTRATION = Registration(
     pid=1,
 )
 ASSIGN = do.Assign(
-    cause=1,
-    worker="anna",
-    attempt=AttemptId(experiment="any", round=0, shard=0, attempt=0),
-    model=FILE,
-    optimizer_state=None,
-    reason="idle",
+    facts.Assigned(
+        cause=1,
+        worker="anna",
+        attempt=AttemptId(experiment="any", round=0, shard=0, attempt=0),
+        model=FILE,
+        optimizer_state=None,
+        reason="idle",
+    )
 )
-CONCLUDE = do.Conclude(cause=1, experiment="any", ending=ExperimentState.CANCELLED, reason="enough")
-PREPARE = do.Prepare(cause=1, experiment="any", spec=SPEC)
+CONCLUDED = facts.Concluded(
+    cause=1, experiment="any", ending=ExperimentState.CANCELLED, reason="enough"
+)
+CONCLUDE = do.Conclude(experiment="any", ending=ExperimentState.CANCELLED)
+PREPARE = do.Prepare(experiment="any", spec=SPEC)
 TICK = on.Tick(at_seconds=0.0)
 
 
@@ -121,7 +126,7 @@ def office(tmp_path: Path) -> Iterator[Office]:
     space = open_workspace(shared, "any", SPEC, term)
     effects.open(space)
     effects.keep(
-        Scheduler(), on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC), []
+        Scheduler(), on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC), Output()
     )
     yield Office(effects, roster, space, events, deaths)
     effects.close()
@@ -131,7 +136,7 @@ def test_what_cannot_be_kept_now_is_kept_later(office: Office) -> None:
     """A full disk is the driver's to wait for; then the record has every line, once."""
     record = office.space.record
     office.space.record = FullRecord(record)  # type: ignore[assignment]
-    office.effects.keep(Scheduler(), on.WorkerJoined(at_seconds=1.0, worker="anna"), [])
+    office.effects.keep(Scheduler(), on.WorkerJoined(at_seconds=1.0, worker="anna"), Output())
     for _ in range(2):
         with pytest.raises(SharedDirectoryError, match="No space left"):
             office.effects.commit()
@@ -181,7 +186,7 @@ def test_a_file_that_cannot_be_removed_is_left_over_and_nothing_else_is_lost(
     office.space.prepared = _prepared(office)
     office.space.store.put_new("update-000000-000000-000-abc.safetensors", [b"x"])
     office.space.store = StuckStore(office.space.store.path)
-    discard = do.Discard(cause=1, experiment="any", files=(FILE,))
+    discard = do.Discard(experiment="any", files=(FILE,))
     office.effects.carry_out([discard, CONCLUDE])
     assert office.rest() == []
     assert office.space.prepared is None
@@ -191,7 +196,7 @@ def test_what_was_asked_of_a_concluded_experiment_is_not_done(office: Office) ->
     """An evaluation that comes to its turn too late is nobody's failure."""
     office.effects.carry_out([CONCLUDE])
     assert office.space.prepared is None
-    office.effects.carry_out([do.Evaluate(cause=1, experiment="any", round=0, model=FILE)])
+    office.effects.carry_out([do.Evaluate(experiment="any", round=0, model=FILE)])
     assert office.rest() == []
 
 
@@ -269,7 +274,6 @@ def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(
     recorder = Recorder({"any": office.space}, office.roster)
     submitted = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC)
     aggregate = do.Aggregate(
-        cause=1,
         experiment="any",
         round=0,
         model=PublishedFile(name="m", size_bytes=1, checksum=""),
@@ -277,8 +281,8 @@ def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(
         updates=(),
         train_seconds=1.0,
     )
-    recorder.note(submitted, [aggregate])
-    recorder.note(TICK, [CONCLUDE])
+    recorder.note(submitted, Output(commands=[aggregate]))
+    recorder.note(TICK, Output(facts=[CONCLUDED]))
     assert not recorder._aggregating
 
 

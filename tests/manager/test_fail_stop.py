@@ -23,7 +23,7 @@ from downpour.manager.effects import Effects
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import ManagerClient
-from downpour.scheduler import Scheduler
+from downpour.scheduler import Output, Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.events import Tick
@@ -101,7 +101,7 @@ def test_what_cannot_be_begun_again_ends_the_driver_too() -> None:
     """What an earlier manager left to be done is the first thing that can fail."""
     deaths: SimpleQueue[DownpourError] = SimpleQueue()
     driver = Driver(Scheduler(), Effects.__new__(Effects), on_death=deaths.put)
-    driver.start([do.Dismiss(cause=1, worker="anna", reason="")])
+    driver.start([do.Dismiss(worker="anna")])
     assert "AttributeError" in str(deaths.get(timeout=PATIENCE_SECONDS))
     driver.stop()
 
@@ -127,7 +127,7 @@ def test_a_question_that_fails_harms_nothing() -> None:
     driver.start()
     with pytest.raises(ZeroDivisionError):
         driver.ask(lambda _: 1 / 0)
-    assert driver.post(JOINED).result(PATIENCE_SECONDS) == []
+    assert driver.post(JOINED).result(PATIENCE_SECONDS) == Output()
     driver.stop()
 
 
@@ -204,10 +204,10 @@ class Plant(importlib.abc.MetaPathFinder):
         def load_and_plant(module):
             load(module)
             keep = module.Effects.keep
-            def defective(self, core, event, commands):
+            def defective(self, core, event, output):
                 if type(event).__name__ == "Prepared":
                     raise OSError(116, "Stale file handle")
-                keep(self, core, event, commands)
+                keep(self, core, event, output)
             module.Effects.keep = defective
         spec.loader.exec_module = load_and_plant
         return spec

@@ -15,8 +15,14 @@ class ForgetsToKeep(ManagerNode[Any]):
     def _handled(self, posted: Posted[Any]) -> Step[Any]:
         if self._core.state.events_handled % 7:
             return super()._handled(posted)
-        commands = self._core.handle(posted.event)
-        return Step(asker=posted.asker, event=posted.event, commands=commands, answer=commands)
+        output = self._core.handle(posted.event)
+        return Step(
+            asker=posted.asker,
+            event=posted.event,
+            commands=output.commands,
+            facts=output.facts,
+            answer=output,
+        )
 
 
 class ActsWhoeverLeads(ManagerNode[Any]):

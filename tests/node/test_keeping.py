@@ -62,7 +62,7 @@ class House:
 
     def keep(self, event: on.Event) -> int:
         """Have an event taken in and kept; returns how many entries that makes."""
-        return len(self.keeping.keep(self.core, event, self.core.handle(event)))
+        return len(self.keeping.keep(self.core, event, self.core.handle(event).facts))
 
 
 SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=ResolvedSpec(shards=2))
@@ -101,7 +101,7 @@ def test_after_its_end_nothing_more_is_kept_of_an_experiment() -> None:
     )
     assert house.keeping.keep(house.core, late, []) == []
     house.keeping.commit()
-    assert house.memory.kinds() == ["ExperimentSubmitted", "Conclude"]
+    assert house.memory.kinds() == ["ExperimentSubmitted", "Concluded"]
 
 
 def test_an_experiment_without_a_journal_keeps_nothing() -> None:
@@ -122,5 +122,5 @@ def test_a_commit_that_failed_may_be_repeated() -> None:
     assert house.keeping.must_sync
     house.keep(ENDED)
     house.keeping.commit(flushed.append)
-    assert house.memory.kinds() == ["ExperimentSubmitted", "Conclude"]
+    assert house.memory.kinds() == ["ExperimentSubmitted", "Concluded"]
     assert flushed == ["one", "one"]

@@ -10,8 +10,7 @@ from downpour.node.manager import (
     Posted,
     heartbeat_reply,
 )
-from downpour.scheduler import Entry, Scheduler
-from downpour.scheduler import commands as do
+from downpour.scheduler import Entry, Output, Scheduler
 from downpour.scheduler import events as on
 from downpour.values import AttemptId, Evaluation, Progress
 
@@ -37,9 +36,9 @@ class Desk:
         forecast, self.forecast = self.forecast, None
         return forecast
 
-    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> list[Entry]:
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
         """Remember the event."""
-        del core, commands
+        del core, output
         self.kept.append(event)
         return self.journaled
 

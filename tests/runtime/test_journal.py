@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from downpour.errors import FileCorrupt, SharedDirectoryError
 from downpour.node.journal import Line
 from downpour.runtime.journal import Journal, read_journal, segments
-from downpour.scheduler import Checkpoint, Entry
-from downpour.scheduler import commands as do
+from downpour.scheduler import Checkpoint, Entry, facts
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec
 from downpour.values import (
@@ -45,11 +44,11 @@ ONE_OF_EACH: tuple[Entry, ...] = (
         at_seconds=0.5, experiment="one", spec=ResolvedSpec(shards=2, split="class")
     ),
     on.Prepared(at_seconds=1.0, experiment="one", dataset="d", shard_samples=(3, 4), model=FILE),
-    do.Assign(
+    facts.Assigned(
         cause=1, worker="ann", attempt=ATTEMPT, model=FILE, optimizer_state=None, reason="idle – so"
     ),
-    do.Accept(cause=2, worker="ann", attempt=ATTEMPT, update=UPDATE, completion_seconds=1.5),
-    do.GiveUp(
+    facts.Accepted(cause=2, worker="ann", attempt=ATTEMPT, update=UPDATE, completion_seconds=1.5),
+    facts.GivenUp(
         cause=3, worker="ann", attempt=ATTEMPT, failure=FailureKind.LOST, reason="two\nlines"
     ),
     on.Aggregated(at_seconds=2.0, experiment="one", round=0, model=FILE),
@@ -62,7 +61,7 @@ ONE_OF_EACH: tuple[Entry, ...] = (
         ),
     ),
     on.ModelPublished(at_seconds=4.0, experiment="one", model=FILE),
-    do.Conclude(
+    facts.Concluded(
         cause=9, experiment="one", ending=ExperimentState.FINISHED, reason="done", model=FILE
     ),
     Checkpoint(
@@ -108,12 +107,12 @@ def test_every_kind_of_entry_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_comes_back_as_such(tmp_path: Path) -> None:
     """JSON has no word for it; the journal has."""
     update = replace(UPDATE, loss=math.nan)
-    accept = do.Accept(
+    accept = facts.Accepted(
         cause=1, worker="ann", attempt=ATTEMPT, update=update, completion_seconds=1.0
     )
     written(tmp_path, (accept,))
     [line] = read_journal(tmp_path)
-    assert isinstance(line.entry, do.Accept)
+    assert isinstance(line.entry, facts.Accepted)
     assert math.isnan(line.entry.update.loss)
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from downpour.node.journal import Line
 from downpour.runtime.recovery import belongs_elsewhere, next_order, replay
-from downpour.scheduler import Entry, Scheduler, durable
-from downpour.scheduler import commands as do
+from downpour.scheduler import Entry, Scheduler, durable, facts
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec
 from downpour.values import ExperimentState, PublishedFile
@@ -45,7 +44,9 @@ def states(core: Scheduler) -> dict[str, str]:
 
 def test_experiments_are_taken_up_in_the_order_of_submission() -> None:
     """The one that has begun goes on, whichever name sorts first; the others wait."""
-    over = do.Conclude(cause=2, experiment="z", ending=ExperimentState.CANCELLED, reason="enough")
+    over = facts.Concluded(
+        cause=2, experiment="z", ending=ExperimentState.CANCELLED, reason="enough"
+    )
     stories = {
         "a": [line(1, 2, submitted("a")), line(2, 5, prepared("a"))],
         "b": [line(1, 4, submitted("b"))],
@@ -76,7 +77,7 @@ def test_where_none_has_begun_the_first_has_its_turn() -> None:
     [
         ([line(1, 1, prepared("bad"))], "does not begin with a submission"),
         (
-            [line(1, 1, submitted("bad")), line(2, 3, do.Resize(**ROUND, samples=(1,)))],
+            [line(1, 1, submitted("bad")), line(2, 3, facts.Resized(**ROUND, samples=(1,)))],
             "tells what cannot be .*round 7 of bad",
         ),
         ([line(1, 1, submitted("bad")), line(2, 3, submitted("other"))], "tells what cannot be"),

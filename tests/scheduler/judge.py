@@ -1,21 +1,21 @@
-"""A judge of the scheduler, who knows events and commands and not the core's state."""
+"""A judge of the scheduler, who knows events, facts and commands and not the core's state."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from downpour.scheduler import Scheduler
+from downpour.scheduler import Output, Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.values import AttemptId, ExperimentState, PublishedFile, Snapshot, Update
 
 
 class Judge:
-    """Follows commands and keeps what they have promised."""
+    """Follows what the scheduler says and asks, and remembers what was promised."""
 
     def __init__(self) -> None:
         self.specs: dict[str, on.ExperimentSubmitted] = {}
-        self.assigned: dict[AttemptId, do.Assign] = {}
+        self.assigned: dict[AttemptId, facts.Assigned] = {}
         self.contributions: dict[tuple[str, int, int], Update] = {}
         self.dropped: set[tuple[str, int, int]] = set()
         self.saved: dict[tuple[str, int, int], Snapshot] = {}
@@ -25,43 +25,64 @@ class Judge:
         self.measuring: set[tuple[str, int]] = set()
         self.asked_for: dict[str, PublishedFile] = {}
         self.results: dict[str, PublishedFile] = {}
-        self.concluded: dict[str, do.Conclude] = {}
+        self.concluded: dict[str, facts.Concluded] = {}
         self.here: set[str] = set()
         self.awaited: set[str] = set()
         self.reported: set[tuple[str, str]] = set()
         self.discarded: set[tuple[str, str]] = set()
 
-    def see(self, scheduler: Scheduler, event: on.Event, commands: list[do.Command]) -> None:
+    def see(self, scheduler: Scheduler, event: on.Event, output: Output) -> None:
         """Take in what came out of an event; raises AssertionError where that was wrong."""
         self._see_event(event)
-        for command in commands:
-            assert command.cause == scheduler.state.events_handled
-            self._in_time(command)
-            self._see_command(scheduler, event, command)
+        ended = set(self.concluded)
+        for fact in output.facts:
+            assert fact.cause == scheduler.state.events_handled
+            assert _experiment(fact) not in ended, f"{fact} comes after the end"
+            self._see_fact(event, fact)
+        for command in output.commands:
+            late = _experiment(command) in ended
+            assert not late or isinstance(command, do.Discard), f"{command} comes after the end"
+            self._see_command(scheduler, command)
+        self._belong_together(output)
         registered = {worker.name for worker in scheduler.state.workers if not worker.is_awaited}
         assert self.here == registered, "who is gone is dismissed, once"
         assert set(scheduler.state.workers.names) - registered <= self.awaited
         if isinstance(event, on.WorkerLeft | on.WorkerLost):
             assert event.worker not in self.here, "who says goodbye is gone"
 
-    def _see_command(  # noqa: C901, PLR0912 - one arm a command
-        self, scheduler: Scheduler, event: on.Event, command: do.Command
-    ) -> None:
+    def _see_fact(self, event: on.Event, fact: facts.Fact) -> None:  # noqa: C901 - arms
+        match fact:
+            case facts.Assigned():
+                self._assign(fact)
+            case facts.Accepted():
+                self._accept(event, fact)
+            case facts.Saved():
+                self._save(event, fact)
+            case facts.Contradicted():
+                assert fact.update.file.checksum != fact.accepted.file.checksum
+            case facts.GivenUp():
+                self._give_up(event, fact)
+            case facts.Concluded():
+                self._conclude(fact)
+            case facts.Dismissed():
+                (self.here if fact.worker in self.here else self.awaited).remove(fact.worker)
+            case facts.Dropped():
+                assert any(
+                    (fact.experiment, fact.round, shard) in self.contributions
+                    for shard in range(self.specs[fact.experiment].spec.shards)
+                ), "something counts in every round"
+                self.dropped |= {(fact.experiment, fact.round, s) for s in fact.shards}
+            case facts.Foreseen() | facts.HandOverAsked():
+                assert fact.attempt in self.assigned
+            case facts.Resized() | facts.WorkerRequested():
+                pass
+
+    def _see_command(self, scheduler: Scheduler, command: do.Command) -> None:
         match command:
-            case do.Assign():
-                self._assign(command)
-            case do.Repeat():
-                self._repeat(command.assignment)
-            case do.Accept():
-                self._accept(event, command)
-            case do.Save():
-                self._save(event, command)
-            case do.Contradict():
-                assert command.update.file.checksum != command.accepted.file.checksum
+            case do.Assign(assigned):
+                self._ask(assigned)
             case do.Adopt():
                 assert all(self.assigned[attempt] for attempt, _ in command.attempts)
-            case do.GiveUp():
-                self._give_up(event, command)
             case do.Aggregate():
                 self._aggregate(command)
             case do.Evaluate():
@@ -71,20 +92,17 @@ class Judge:
                 self._publish(command)
             case do.Discard():
                 self._discard(scheduler, command)
-            case do.Conclude():
-                self._conclude(command)
-            case do.Dismiss():
-                (self.here if command.worker in self.here else self.awaited).remove(command.worker)
-            case do.Drop():
-                assert any(
-                    (command.experiment, command.round, shard) in self.contributions
-                    for shard in range(self.specs[command.experiment].spec.shards)
-                ), "something counts in every round"
-                self.dropped |= {(command.experiment, command.round, s) for s in command.shards}
-            case do.Prepare() | do.Cancel() | do.HandOver() | do.Resize() | do.RequestWorker():
+            case do.Prepare() | do.Cancel() | do.HandOver() | do.Dismiss() | do.Conclude():
                 pass
-            case do.Foresee():
-                assert command.attempt in self.assigned
+
+    def _belong_together(self, output: Output) -> None:
+        """What happened is done: whose attempt is assigned is asked, who is gone is forgotten."""
+        asked = {one.assigned for one in output.commands if isinstance(one, do.Assign)}
+        assert asked >= {one for one in output.facts if isinstance(one, facts.Assigned)}
+        gone = [one.worker for one in output.facts if isinstance(one, facts.Dismissed)]
+        assert gone == [one.worker for one in output.commands if isinstance(one, do.Dismiss)]
+        over = [one.experiment for one in output.facts if isinstance(one, facts.Concluded)]
+        assert over == [one.experiment for one in output.commands if isinstance(one, do.Conclude)]
 
     def _see_event(self, event: on.Event) -> None:
         if isinstance(event, on.ExperimentSubmitted):
@@ -106,19 +124,15 @@ class Judge:
         if isinstance(event, on.ModelPublished) and event.experiment in self.asked_for:
             self.results.setdefault(event.experiment, event.model)
 
-    def _in_time(self, command: do.Command) -> None:
-        late = _experiment(command) in self.concluded
-        assert not late or isinstance(command, do.Discard), f"{command} comes after the end"
+    def _assign(self, fact: facts.Assigned) -> None:
+        assert fact.attempt not in self.assigned, "an attempt is made once"
+        assert _task(fact.attempt) not in self.contributions, "what counts is not done again"
+        newest = self.saved.get(_task(fact.attempt))
+        assert fact.snapshot == newest, "whoever is asked goes on from the newest snapshot"
+        self.assigned[fact.attempt] = fact
 
-    def _assign(self, command: do.Assign) -> None:
-        assert command.worker in self.here, "only who has registered is asked"
-        assert command.attempt not in self.assigned, "an attempt is made once"
-        assert _task(command.attempt) not in self.contributions, "what counts is not done again"
-        newest = self.saved.get(_task(command.attempt))
-        assert command.snapshot == newest, "whoever is asked goes on from the newest snapshot"
-        self.assigned[command.attempt] = command
-
-    def _repeat(self, again: do.Assign) -> None:
+    def _ask(self, again: facts.Assigned) -> None:
+        """Look whether a worker is asked for what is its to do, for the first time or again."""
         assert again.worker in self.here, "only who has registered is asked"
         first = self.assigned[again.attempt]
         assert (first.worker, first.model) == (again.worker, again.model), "the same is asked for"
@@ -126,29 +140,29 @@ class Judge:
         assert _task(again.attempt) not in self.contributions, "what counts is not done again"
         assert again.snapshot == self.saved.get(_task(again.attempt))
 
-    def _accept(self, event: on.Event, command: do.Accept) -> None:
+    def _accept(self, event: on.Event, fact: facts.Accepted) -> None:
         assert isinstance(event, on.UpdatePublished)
-        assert (event.attempt, event.update) == (command.attempt, command.update)
-        assert command.attempt in self.assigned, "only what was asked for counts"
-        assert (command.attempt.experiment, command.update.file.name) not in self.discarded
-        assert command.completion_seconds >= 0
-        assert _task(command.attempt) not in self.contributions, "a task counts once"
-        self.contributions[_task(command.attempt)] = command.update
-        self.saved.pop(_task(command.attempt), None)
+        assert (event.attempt, event.update) == (fact.attempt, fact.update)
+        assert fact.attempt in self.assigned, "only what was asked for counts"
+        assert (fact.attempt.experiment, fact.update.file.name) not in self.discarded
+        assert fact.completion_seconds >= 0
+        assert _task(fact.attempt) not in self.contributions, "a task counts once"
+        self.contributions[_task(fact.attempt)] = fact.update
+        self.saved.pop(_task(fact.attempt), None)
 
-    def _save(self, event: on.Event, command: do.Save) -> None:
+    def _save(self, event: on.Event, fact: facts.Saved) -> None:
         assert isinstance(event, on.HeartbeatReceived)
-        assert command.snapshot in [progress.snapshot for progress in event.running]
-        assert (command.attempt.experiment, command.snapshot.file.name) not in self.discarded
-        former = self.saved.get(_task(command.attempt))
-        assert former is None or former.steps_done < command.snapshot.steps_done
-        self.saved[_task(command.attempt)] = command.snapshot
+        assert fact.snapshot in [progress.snapshot for progress in event.running]
+        assert (fact.attempt.experiment, fact.snapshot.file.name) not in self.discarded
+        former = self.saved.get(_task(fact.attempt))
+        assert former is None or former.steps_done < fact.snapshot.steps_done
+        self.saved[_task(fact.attempt)] = fact.snapshot
 
-    def _give_up(self, event: on.Event, command: do.GiveUp) -> None:
+    def _give_up(self, event: on.Event, fact: facts.GivenUp) -> None:
         if isinstance(event, on.UpdatesRefused):
-            del self.contributions[_task(command.attempt)]
+            del self.contributions[_task(fact.attempt)]
         else:
-            assert _task(command.attempt) not in self.contributions
+            assert _task(fact.attempt) not in self.contributions
 
     def _aggregate(self, command: do.Aggregate) -> None:
         name, number = command.experiment, command.round
@@ -169,12 +183,12 @@ class Judge:
         assert not any(who == name for who, _ in self.measuring), "all is measured before"
         self.asked_for[name] = command.model
 
-    def _conclude(self, command: do.Conclude) -> None:
-        name = command.experiment
-        finished = command.ending is ExperimentState.FINISHED
+    def _conclude(self, fact: facts.Concluded) -> None:
+        name = fact.experiment
+        finished = fact.ending is ExperimentState.FINISHED
         assert finished == (name in self.results), "published and finished are one"
-        assert command.model == self.results.get(name)
-        self.concluded[name] = command
+        assert fact.model == self.results.get(name)
+        self.concluded[name] = fact
 
     def _discard(self, scheduler: Scheduler, command: do.Discard) -> None:
         experiment = scheduler.state.experiments[command.experiment]
@@ -216,24 +230,25 @@ class Judge:
                 assert len(experiment.models) <= spec.keep_models
 
 
-def _experiment(command: do.Command) -> str | None:
-    if isinstance(command, do.Dismiss):
+def _experiment(said: do.Command | facts.Fact) -> str | None:
+    if isinstance(said, do.Dismiss | facts.Dismissed):
         return None
-    if isinstance(command, do.Repeat):
-        return command.assignment.attempt.experiment
+    if isinstance(said, do.Assign):
+        return said.assigned.attempt.experiment
     if isinstance(
-        command,
-        do.Assign
-        | do.Foresee
+        said,
+        facts.Assigned
+        | facts.HandOverAsked
+        | facts.Foreseen
+        | facts.Accepted
+        | facts.Saved
+        | facts.Contradicted
+        | facts.GivenUp
         | do.Cancel
-        | do.HandOver
-        | do.Accept
-        | do.Save
-        | do.Contradict
-        | do.GiveUp,
+        | do.HandOver,
     ):
-        return command.attempt.experiment
-    return command.experiment
+        return said.attempt.experiment
+    return said.experiment
 
 
 def _task(attempt: AttemptId) -> tuple[str, int, int]:

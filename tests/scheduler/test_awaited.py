@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.scheduler import Scheduler, entries
+from downpour.scheduler import Scheduler, entries, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
 from downpour.values import BLAMELESS
+from tests.scheduler.said import Said, all_of
 
 if TYPE_CHECKING:
     from downpour.values import AttemptId
@@ -36,19 +37,24 @@ class Restarted:
             *(on.WorkerJoined(at_seconds=1.0, worker=name) for name in WORKERS),
         ]
         for event in events:
-            for entry in entries(event, first.handle(event)):
+            for entry in entries(event, first.handle(event).facts):
                 self.core.replay(event.at_seconds, entry)
         self.core.resume()
 
-    def happen(self, *events: on.Event) -> list[do.Command]:
+    def happen(self, *events: on.Event) -> list[Said]:
         """Let the core take in some events; returns what it asks for."""
-        commands: list[do.Command] = []
+        said: list[Said] = []
         for event in events:
-            commands += self.core.handle(event)
+            said += all_of(self.core.handle(event))
             check_invariants(self.core.state)
-        return commands
+        return said
 
-    def prepared(self) -> list[do.Command]:
+    def given_up(self, at_seconds: float) -> list[facts.GivenUp]:
+        """Let time pass; returns what is given up then."""
+        said = self.happen(on.Tick(at_seconds=at_seconds))
+        return [fact for fact in said if isinstance(fact, facts.GivenUp)]
+
+    def prepared(self) -> list[Said]:
         """What the experiment needs to go on is there again."""
         model = self.make.file("m0")
         event = on.Prepared(
@@ -56,7 +62,7 @@ class Restarted:
         )
         return self.happen(event)
 
-    def beat(self, worker: str, at_seconds: float, *running: AttemptId) -> list[do.Command]:
+    def beat(self, worker: str, at_seconds: float, *running: AttemptId) -> list[Said]:
         """A worker is heard of."""
         return self.happen(
             on.HeartbeatReceived(
@@ -108,12 +114,14 @@ def test_a_worker_that_comes_back_with_its_attempt_goes_on(restarted: Restarted)
 def test_a_worker_that_comes_back_without_its_attempt_is_asked_for_it_at_once(
     restarted: Restarted,
 ) -> None:
-    """The same attempt: the first manager may have died before it could ask, or both did."""
+    """The same attempt, which is in the journal already: the worker is asked, and no fact is noted.
+
+    The first manager may have died before it could ask, or both did.
+    """
     restarted.prepared()
     [again] = restarted.happen(on.WorkerJoined(at_seconds=2.0, worker="w0"))
-    assert isinstance(again, do.Repeat)
-    assert (again.assignment.worker, again.assignment.attempt) == ("w0", restarted.attempt("w0"))
-    assert list(entries(on.Tick(at_seconds=2.0), [again])) == [], "it is in the journal already"
+    assert isinstance(again, do.Assign)
+    assert (again.assigned.worker, again.assigned.attempt) == ("w0", restarted.attempt("w0"))
 
 
 def test_a_worker_that_is_still_at_its_last_report_is_asked_for_what_followed(
@@ -123,15 +131,15 @@ def test_a_worker_that_is_still_at_its_last_report_is_asked_for_what_followed(
     restarted.prepared()
     former = restarted.make.attempt("e", 0, 6, 0)
     [again] = restarted.happen(on.WorkerJoined(at_seconds=2.0, worker="w0", running=former))
-    assert isinstance(again, do.Repeat)
-    assert again.assignment.attempt == restarted.attempt("w0")
+    assert isinstance(again, do.Assign)
+    assert again.assigned.attempt == restarted.attempt("w0")
 
 
 def test_who_comes_back_before_the_data_is_there_is_asked_when_it_is(restarted: Restarted) -> None:
     """A task cannot be described before."""
     joined = [on.WorkerJoined(at_seconds=1.0, worker=name) for name in WORKERS]
     assert restarted.happen(*joined) == []
-    asked = [c.assignment.worker for c in restarted.prepared() if isinstance(c, do.Repeat)]
+    asked = [c.assigned.worker for c in restarted.prepared() if isinstance(c, do.Assign)]
     assert asked == list(WORKERS)
 
 
@@ -141,10 +149,10 @@ def test_who_is_silent_after_a_restart_loses_what_it_held_and_that_costs_no_retr
     """The time counts from the restart; here there are no retries, and the experiment goes on."""
     restarted.prepared()
     assert restarted.happen(on.Tick(at_seconds=10.9)) == []
-    given_up = [c for c in restarted.happen(on.Tick(at_seconds=11.5)) if isinstance(c, do.GiveUp)]
+    given_up = restarted.given_up(11.5)
     assert [c.worker for c in given_up] == list(WORKERS)
     assert {c.failure for c in given_up} <= BLAMELESS
-    [asked] = restarted.happen(on.WorkerJoined(at_seconds=12.0, worker="new"))
+    [_, asked] = restarted.happen(on.WorkerJoined(at_seconds=12.0, worker="new"))
     assert isinstance(asked, do.Assign)
     assert restarted.core.state.experiments["e"].life.state == "running"
 
@@ -156,11 +164,7 @@ def test_a_worker_whose_registration_is_refused_does_not_hold_its_shard_for_ever
     restarted.prepared()
     for second in range(2, 12):
         restarted.beat("w0", float(second))
-    [given_up] = [
-        command
-        for command in restarted.happen(on.Tick(at_seconds=11.5))
-        if isinstance(command, do.GiveUp) and command.worker == "w0"
-    ]
+    [given_up] = [fact for fact in restarted.given_up(11.5) if fact.worker == "w0"]
     assert given_up.failure in BLAMELESS
 
 
@@ -169,7 +173,7 @@ def test_a_worker_that_mentions_what_it_holds_keeps_it(restarted: Restarted) -> 
     restarted.prepared()
     for second in range(2, 12):
         restarted.beat("w0", float(second), restarted.attempt("w0"))
-    given_up = [c for c in restarted.happen(on.Tick(at_seconds=11.5)) if isinstance(c, do.GiveUp)]
+    given_up = restarted.given_up(11.5)
     assert [c.worker for c in given_up] == list(WORKERS[1:])
 
 
@@ -182,7 +186,7 @@ def test_who_comes_and_goes_is_told_to_whoever_watches(restarted: Restarted) -> 
         for command in restarted.happen(
             on.WorkerLost(at_seconds=3.0, worker="new", reason="called in vain")
         )
-        if isinstance(command, do.Dismiss)
+        if isinstance(command, facts.Dismissed)
     ]
     assert gone.lost
     said = [decision.said for decision in restarted.core.state.decisions]

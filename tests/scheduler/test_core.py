@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from downpour.scheduler import Scheduler, SchedulerOptions
+from downpour.scheduler import Output, Scheduler, SchedulerOptions, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Make
 
 
-def begin(make: Make, options: SchedulerOptions | None = None) -> tuple[Scheduler, do.Assign]:
+def begin(make: Make, options: SchedulerOptions | None = None) -> tuple[Scheduler, facts.Assigned]:
     """Return a scheduler whose only worker, ann, has just been given the only shard."""
     scheduler = Scheduler(options)
     scheduler.handle(on.WorkerJoined(at_seconds=0.0, worker="ann"))
     spec = make.spec(shards=1, epochs=1, retries=0)
     scheduler.handle(on.ExperimentSubmitted(at_seconds=1.0, experiment="one", spec=spec))
-    commands = scheduler.handle(
+    output = scheduler.handle(
         on.Prepared(
             at_seconds=2.0,
             experiment="one",
@@ -27,8 +27,10 @@ def begin(make: Make, options: SchedulerOptions | None = None) -> tuple[Schedule
             model=make.file("m0"),
         )
     )
-    assert isinstance(commands[0], do.Assign)
-    return scheduler, commands[0]
+    [assigned] = output.facts
+    assert isinstance(assigned, facts.Assigned)
+    assert output.commands == [do.Assign(assigned)]
+    return scheduler, assigned
 
 
 def test_shards_that_nobody_asked_for_end_the_experiment(make: Make) -> None:
@@ -36,7 +38,7 @@ def test_shards_that_nobody_asked_for_end_the_experiment(make: Make) -> None:
     scheduler = Scheduler()
     spec = make.spec(shards=2)
     scheduler.handle(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
-    commands = scheduler.handle(
+    output = scheduler.handle(
         on.Prepared(
             at_seconds=1.0,
             experiment="one",
@@ -45,7 +47,8 @@ def test_shards_that_nobody_asked_for_end_the_experiment(make: Make) -> None:
             model=make.file("m0"),
         )
     )
-    assert [type(command) for command in commands] == [do.Conclude]
+    assert [type(fact) for fact in output.facts] == [facts.Concluded]
+    assert [type(command) for command in output.commands] == [do.Conclude]
     assert scheduler.state.experiments["one"].reason.endswith("cut into 1 shards instead of 2")
 
 
@@ -82,28 +85,29 @@ def test_unwanted_is_whatever_else_a_worker_runs(make: Make) -> None:
 def test_time_does_not_run_backwards(make: Make) -> None:
     """An event that comes late carries an early time; nobody is younger for it."""
     scheduler, assigned = begin(make)
-    commands = scheduler.handle(
+    output = scheduler.handle(
         on.UpdatePublished(
             at_seconds=-5.0, worker="ann", attempt=assigned.attempt, update=make.update("u")
         )
     )
-    accepted = commands[0]
-    assert isinstance(accepted, do.Accept)
+    accepted = output.facts[0]
+    assert isinstance(accepted, facts.Accepted)
     assert (accepted.completion_seconds, scheduler.state.now_seconds) == (0.0, 2.0)
 
 
 def test_patience_is_an_option(make: Make) -> None:
     """Ten silent seconds are borne as often as the scheduler was told, and not at them."""
     scheduler, _ = begin(make, SchedulerOptions(patience=10.0))
-    assert scheduler.handle(on.Tick(at_seconds=100.0)) == []
-    commands = scheduler.handle(on.Tick(at_seconds=101.0))
-    assert [type(command) for command in commands] == [do.Dismiss, do.GiveUp, do.Conclude]
+    assert scheduler.handle(on.Tick(at_seconds=100.0)) == Output()
+    output = scheduler.handle(on.Tick(at_seconds=101.0))
+    happened = [facts.Dismissed, facts.GivenUp, facts.Concluded]
+    assert [type(fact) for fact in output.facts] == happened
     assert scheduler.state.experiments["one"].reason == (
         "shard 0 of round 1 failed once (on ann), last: no heartbeat for 101 s"
     )
 
 
-def test_each_command_names_its_cause(make: Make) -> None:
+def test_each_fact_names_its_cause(make: Make) -> None:
     """Events are counted from 1; whatever follows from one carries its number."""
     scheduler, assigned = begin(make)
     assert assigned.cause == scheduler.state.events_handled == 3

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from downpour.scheduler import Scheduler, durable, entries
+from downpour.scheduler import Scheduler, durable, entries, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
@@ -25,6 +25,7 @@ from downpour.stragglers import (
 )
 from downpour.stragglers.pairing import pair
 from downpour.values import AttemptId, Forecast
+from tests.scheduler.said import Said, all_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,23 +65,23 @@ class Stage:
         wishes, self.wishes = self.wishes, []
         return [*wishes, *pair(view)]
 
-    def happen(self, kind: type[on.Event], **facts: Any) -> list[do.Command]:
+    def happen(self, kind: type[on.Event], **said: Any) -> list[Said]:
         """Let something happen, a second after what was before."""
         self.now += 1.0
-        event = kind(at_seconds=self.now, **facts)
-        commands = self.core.handle(event)
+        event = kind(at_seconds=self.now, **said)
+        output = self.core.handle(event)
         check_invariants(self.core.state)
-        for entry in entries(event, commands):
+        for entry in entries(event, output.facts):
             self.replica.replay(self.now, entry)
         assert durable(self.replica.state) == durable(self.core.state)
-        return commands
+        return all_of(output)
 
-    def wish(self, *actions: Action) -> list[do.Command]:
+    def wish(self, *actions: Action) -> list[Said]:
         """Have the policy ask for something; returns what comes of it."""
         self.wishes = list(actions)
         return self.happen(on.Tick)
 
-    def publish(self, worker: str, shard: int, attempt: int = 0) -> list[do.Command]:
+    def publish(self, worker: str, shard: int, attempt: int = 0) -> list[Said]:
         """Let a worker publish its update."""
         return self.happen(
             on.UpdatePublished,
@@ -89,7 +90,7 @@ class Stage:
             update=self.make.update(f"u{shard}-{worker}"),
         )
 
-    def hand_over(self, worker: str, shard: int, saved: str) -> list[do.Command]:
+    def hand_over(self, worker: str, shard: int, saved: str) -> list[Said]:
         """Let a worker hand its attempt over."""
         attempt = self.make.attempt("one", 0, shard, 0)
         snapshot = self.make.progress(attempt, saved=saved).snapshot
@@ -109,22 +110,23 @@ def stage(make: Make) -> Stage:
     return Stage(make)
 
 
-def of(commands: list[do.Command], kind: Callable[..., Any]) -> list[Any]:
-    """Pick the commands of a kind."""
+def of(commands: list[Said], kind: Callable[..., Any]) -> list[Any]:
+    """Pick the facts or the commands of a kind."""
     return [command for command in commands if isinstance(command, kind)]  # type: ignore[arg-type]
 
 
 def test_a_shard_that_is_handed_over_goes_on_with_whom_it_is_meant_for(stage: Stage) -> None:
     """The owner is asked to publish and stop; the other one is told where to go on."""
     [asked] = of(
-        stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY)), do.HandOver
+        stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY)),
+        facts.HandOverAsked,
     )
     assert (asked.worker, asked.meant_for) == ("ann", "dot")
     stage.happen(on.Tick)
     leaving = [task for task in stage.views[-1].running if task.meant_for]
     assert [(task.worker, task.leaving_seconds) for task in leaving] == [("ann", 1.0)]
     commands = stage.hand_over("ann", 0, "s5")
-    [given] = of(commands, do.Assign)
+    [given] = of(commands, facts.Assigned)
     assert (given.worker, given.snapshot.file.name) == ("dot", "s5")
     assert stage.core.state.experiments["one"].round.tasks[0].failures == 0  # type: ignore[union-attr]
 
@@ -135,8 +137,8 @@ def test_two_workers_exchange_their_shards(stage: Stage) -> None:
         HandOver(shard=0, worker="ann", meant_for="bob", reason=WHY),
         HandOver(shard=1, worker="bob", meant_for="ann", reason=WHY),
     )
-    assert of(stage.hand_over("ann", 0, "s5"), do.Assign) == []
-    given = of(stage.hand_over("bob", 1, "s2"), do.Assign)
+    assert of(stage.hand_over("ann", 0, "s5"), facts.Assigned) == []
+    given = of(stage.hand_over("bob", 1, "s2"), facts.Assigned)
     assert sorted((a.worker, a.attempt.shard) for a in given) == [("ann", 1), ("bob", 0)]
 
 
@@ -144,7 +146,7 @@ def test_what_is_meant_for_somebody_who_goes_is_anybodys(stage: Stage) -> None:
     """Nothing waits for a worker that is not here."""
     stage.wish(HandOver(shard=0, worker="ann", meant_for="bob", reason=WHY))
     stage.happen(on.WorkerLeft, worker="bob", reason="gone")
-    given = of(stage.hand_over("ann", 0, "s5"), do.Assign)
+    given = of(stage.hand_over("ann", 0, "s5"), facts.Assigned)
     assert given[0].snapshot is None or given[0].attempt.shard == 0
     assert {task.life.state for task in stage.core.state.active.round.tasks} == {"running"}  # type: ignore[union-attr]
 
@@ -159,12 +161,12 @@ def test_a_hand_over_that_comes_too_late_changes_nothing(stage: Stage) -> None:
 
 def test_the_first_of_several_attempts_counts(stage: Stage) -> None:
     """A copy begins on an idle worker; when one has published, the other is told to stop."""
-    [given] = of(stage.wish(Assignment(shard=0, worker="dot", reason=WHY)), do.Assign)
+    [given] = of(stage.wish(Assignment(shard=0, worker="dot", reason=WHY)), facts.Assigned)
     assert (given.worker, given.attempt.attempt) == ("dot", 1)
     commands = stage.publish("dot", 0, attempt=1)
     [cancelled] = of(commands, do.Cancel)
     assert (cancelled.worker, cancelled.attempt.attempt) == ("ann", 0)
-    assert len(of(commands, do.Accept)) == 1
+    assert len(of(commands, facts.Accepted)) == 1
 
 
 def test_an_attempt_that_is_withdrawn_is_nobodys_failure(stage: Stage) -> None:
@@ -173,7 +175,7 @@ def test_an_attempt_that_is_withdrawn_is_nobodys_failure(stage: Stage) -> None:
         Withdrawal(shard=0, worker="ann", reason=WHY),
         Assignment(shard=0, worker="dot", reason=WHY),
     )
-    assert [(c.worker, c.attempt.shard) for c in of(commands, do.Assign)] == [("dot", 0)]
+    assert [(c.worker, c.attempt.shard) for c in of(commands, facts.Assigned)] == [("dot", 0)]
     assert stage.core.state.active.round.tasks[0].failures == 0  # type: ignore[union-attr]
 
 
@@ -201,7 +203,7 @@ def test_a_snapshot_of_what_nobody_waits_for_is_removed(stage: Stage) -> None:
     stage.wish(Close(reason=WHY, leave_running=True))
     late = stage.make.progress(stage.make.attempt("one", 0, 2, 0), saved="s5")
 
-    def mentioned() -> list[do.Command]:
+    def mentioned() -> list[Said]:
         state = stage.make.system()
         return stage.happen(on.HeartbeatReceived, worker="cid", running=(late,), system=state)
 
@@ -233,7 +235,7 @@ def test_a_round_without_any_update_is_not_closed(stage: Stage) -> None:
 
 def test_a_round_is_cut_anew_only_before_it_begins(stage: Stage) -> None:
     """Sizes of other sums, of none, or too late, are not heard."""
-    assert of(stage.wish(Resize(samples=(20, 5, 5), reason=WHY)), do.Resize) == []
+    assert of(stage.wish(Resize(samples=(20, 5, 5), reason=WHY)), facts.Resized) == []
     for worker, shard in (("ann", 0), ("bob", 1), ("cid", 2)):
         stage.publish(worker, shard)
     stage.wishes = [
@@ -242,16 +244,16 @@ def test_a_round_is_cut_anew_only_before_it_begins(stage: Stage) -> None:
         Resize(samples=(20, 4, 6), reason=WHY),
     ]
     commands = stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
-    assert [command.samples for command in of(commands, do.Resize)] == [(20, 4, 6)]
-    assert [a.portion for a in of(commands, do.Assign)] == [(0, 20), (20, 24), (24, 30)]
+    assert [command.samples for command in of(commands, facts.Resized)] == [(20, 4, 6)]
+    assert [a.portion for a in of(commands, facts.Assigned)] == [(0, 20), (20, 24), (24, 30)]
 
 
 def test_a_worker_is_asked_for_once_in_a_while(stage: Stage) -> None:
     """It takes time to start one."""
-    assert len(of(stage.wish(Request(reason=WHY)), do.RequestWorker)) == 1
-    assert of(stage.wish(Request(reason=WHY)), do.RequestWorker) == []
+    assert len(of(stage.wish(Request(reason=WHY)), facts.WorkerRequested)) == 1
+    assert of(stage.wish(Request(reason=WHY)), facts.WorkerRequested) == []
     stage.now += 30.0
-    assert len(of(stage.wish(Request(reason=WHY)), do.RequestWorker)) == 1
+    assert len(of(stage.wish(Request(reason=WHY)), facts.WorkerRequested)) == 1
 
 
 @pytest.mark.parametrize(
@@ -311,7 +313,7 @@ def test_an_assignment_says_how_long_it_is_predicted_to_take(stage: Stage) -> No
     """The worker's pace, so many samples, and of these what no snapshot holds."""
     stage.happen(on.Forecasts, paces=(("dot", SOON),))
     stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY))
-    [given] = of(stage.hand_over("ann", 0, "s5"), do.Assign)
+    [given] = of(stage.hand_over("ann", 0, "s5"), facts.Assigned)
     assert given.snapshot.share == 0.5
     assert given.forecast == SOON.times(5)
     assert stage.core.state.workers.get("dot").predicted == SOON.times(5)  # type: ignore[union-attr]
@@ -319,7 +321,7 @@ def test_an_assignment_says_how_long_it_is_predicted_to_take(stage: Stage) -> No
 
 def test_nothing_is_predicted_of_whom_nothing_is_known(stage: Stage) -> None:
     """No forecast is better than a guess."""
-    [given] = of(stage.wish(Assignment(shard=0, worker="dot", reason=WHY)), do.Assign)
+    [given] = of(stage.wish(Assignment(shard=0, worker="dot", reason=WHY)), facts.Assigned)
     assert given.forecast is None
 
 
@@ -329,7 +331,7 @@ def test_predictions_are_put_on_record_once_a_quarter(stage: Stage) -> None:
     told = []
     for percent in (10, 26, 30, 40, 80, 90, 100, 100):
         stage.report("ann", attempt, percent)
-        told += of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), do.Foresee)
+        told += of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.Foreseen)
     assert [foreseen.done for foreseen in told] == [0.26, 0.8]
     assert [foreseen.elapsed_seconds for foreseen in told] == [3.0, 9.0]
     assert all(foreseen.remaining == SOON for foreseen in told)
@@ -346,7 +348,7 @@ def test_quarters_are_those_of_what_an_attempt_has_left_to_do(stage: Stage) -> N
     told = []
     for percent in (50, 62, 63, 76, 88):
         stage.report("dot", attempt, percent)
-        told += of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), do.Foresee)
+        told += of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.Foreseen)
     assert [foreseen.done for foreseen in told] == [0.63, 0.76, 0.88]
 
 
@@ -364,8 +366,8 @@ def test_what_was_predicted_is_told_with_each_decision(stage: Stage, wish: Actio
     attempt = stage.make.attempt("one", 0, 0, 0)
     stage.publish("bob", 1)
     stage.report("ann", attempt, 10)
-    assert of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), do.Foresee) == []
-    [foreseen] = of(stage.wish(wish), do.Foresee)
+    assert of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.Foreseen) == []
+    [foreseen] = of(stage.wish(wish), facts.Foreseen)
     assert (foreseen.worker, foreseen.done, foreseen.remaining) == ("ann", 0.1, SOON)
 
 
@@ -373,9 +375,9 @@ def test_a_prediction_is_told_once(stage: Stage) -> None:
     """Neither a decision nor another one after it repeats what is on record."""
     attempt = stage.make.attempt("one", 0, 0, 0)
     stage.report("ann", attempt, 30)
-    assert len(of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), do.Foresee)) == 1
+    assert len(of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.Foreseen)) == 1
     wish = Assignment(shard=0, worker="dot", reason=WHY)
-    assert of(stage.wish(wish), do.Foresee) == []
+    assert of(stage.wish(wish), facts.Foreseen) == []
 
 
 def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.scheduler import Scheduler, SchedulerOptions
-from downpour.scheduler import commands as do
+from downpour.scheduler import Scheduler, SchedulerOptions, facts
 from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
 from downpour.values import FailureKind
@@ -24,8 +23,8 @@ class Stage:
 
     def __init__(self, make: Make, *workers: str, patience: float = 1.0, shards: int = 1) -> None:
         self.core = Scheduler(SchedulerOptions(patience=patience))
-        self.assigned: list[do.Assign] = []
-        self.ended: list[do.Conclude] = []
+        self.assigned: list[facts.Assigned] = []
+        self.ended: list[facts.Concluded] = []
         spec = make.spec(shards=shards, epochs=1, learning_rate=0.5)
         sizes, model = (1,) * shards, make.file("m0")
         for worker in workers:
@@ -39,11 +38,11 @@ class Stage:
 
     def happen(self, event: on.Event) -> None:
         """Let the core take in an event."""
-        for command in self.core.handle(event):
-            if isinstance(command, do.Assign):
-                self.assigned.append(command)
-            elif isinstance(command, do.Conclude):
-                self.ended.append(command)
+        for fact in self.core.handle(event).facts:
+            if isinstance(fact, facts.Assigned):
+                self.assigned.append(fact)
+            elif isinstance(fact, facts.Concluded):
+                self.ended.append(fact)
         check_invariants(self.core.state)
 
     def fail(self, failure: FailureKind, reason: str, at_seconds: float = 0.0) -> None:

@@ -21,7 +21,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from downpour.scheduler import Checkpoint, Scheduler, checkpoint, durable, entries, experiment_of
+from downpour.scheduler import (
+    Checkpoint,
+    Output,
+    Scheduler,
+    checkpoint,
+    durable,
+    entries,
+    experiment_of,
+)
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
@@ -53,7 +61,7 @@ class Surroundings(RuleBasedStateMachine):
         self.now_seconds = 0.0
         self.effects: list[Effect] = []
         self.reports: list[on.UpdatePublished] = []
-        self.history: list[tuple[on.Event, list[do.Command]]] = []
+        self.history: list[tuple[on.Event, Output]] = []
         self.kept: list[tuple[float, Entry]] = []
 
     @initialize()
@@ -280,8 +288,8 @@ class Surroundings(RuleBasedStateMachine):
                 break
         self.judge.see_the_end(self.scheduler)
         again = Scheduler()
-        for event, commands in self.history if self.restarts == 0 else ():
-            assert again.handle(event) == commands
+        for event, output in self.history if self.restarts == 0 else ():
+            assert again.handle(event) == output
 
     def _step_on(self) -> bool:
         """Let one thing happen that should; says whether there was one."""
@@ -364,10 +372,10 @@ class Surroundings(RuleBasedStateMachine):
 
     def _happen(self, kind: type[on.Event], **facts: Any) -> None:
         event = kind(at_seconds=self.now_seconds, **facts)
-        commands = self.scheduler.handle(event)
-        self.history.append((event, list(commands)))
-        anew = checkpoint(self.scheduler.state, event, commands)
-        for entry in entries(event, commands):
+        output = self.scheduler.handle(event)
+        self.history.append((event, output))
+        anew = checkpoint(self.scheduler.state, event, output.facts)
+        for entry in entries(event, output.facts):
             if entry is event and anew is not None and len(self.history) % 2:
                 self._begin_anew(anew)
             else:
@@ -375,8 +383,8 @@ class Surroundings(RuleBasedStateMachine):
                 self.replica.replay(self.now_seconds, entry)
         if isinstance(event, on.UpdatePublished) and event.attempt in self.judge.assigned:
             self.reports.append(event)
-        self.judge.see(self.scheduler, event, commands)
-        self.effects += [c for c in commands if isinstance(c, Effect)]
+        self.judge.see(self.scheduler, event, output)
+        self.effects += [c for c in output.commands if isinstance(c, Effect)]
 
 
 @pytest.mark.timeout(600)

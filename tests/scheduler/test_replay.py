@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from downpour.scheduler import Scheduler, durable, entries
+from downpour.scheduler import Scheduler, durable, entries, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 
@@ -25,7 +25,7 @@ class Kept:
     def happen(self, *events: on.Event) -> None:
         """Let the core take in some events."""
         for event in events:
-            self.entries += entries(event, self.core.handle(event))
+            self.entries += entries(event, self.core.handle(event).facts)
 
     def replayed(self, count: int) -> Scheduler:
         """Return a core that has taken in only so many of the entries."""
@@ -53,7 +53,7 @@ def kept(make: Make) -> Kept:
 def test_a_shard_that_failed_too_often_has_failed_without_the_conclusion(kept: Kept) -> None:
     """With the same reason, and the next experiment has its turn."""
     kept.happen(on.WorkerLost(at_seconds=1.0, worker="ann", reason="silent"))
-    assert [type(entry) for entry in kept.entries[-2:]] == [do.GiveUp, do.Conclude]
+    assert [type(entry) for entry in kept.entries[-2:]] == [facts.GivenUp, facts.Concluded]
     assert durable(kept.core.state)[0].state == "failed"
     assert durable(kept.replayed(-1).state) == durable(kept.core.state)
     assert durable(kept.replayed(len(kept.entries)).state) == durable(kept.core.state)
@@ -69,7 +69,7 @@ def test_an_experiment_whose_result_is_there_is_finished_without_the_conclusion(
         on.Aggregated(at_seconds=2.0, experiment="e", round=0, model=make.file("m1")),
         on.ModelPublished(at_seconds=3.0, experiment="e", model=make.file("model")),
     )
-    assert [type(entry) for entry in kept.entries[-2:]] == [on.ModelPublished, do.Conclude]
+    assert [type(entry) for entry in kept.entries[-2:]] == [on.ModelPublished, facts.Concluded]
     assert durable(kept.replayed(-1).state) == durable(kept.core.state)
 
 

@@ -1,4 +1,4 @@
-"""Stories in `scenarios/*.txt`: each line an event, indented below it the commands that came out.
+"""Stories in `scenarios/*.txt`: each line an event, indented below it what came out.
 
 `UPDATE_SCENARIOS=1 pytest tests/scheduler/test_scenarios.py` writes the commands anew; what has
 changed is then reviewed as a diff. An attempt is written `experiment/r<round>/s<shard>/a<attempt>`;
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import pytest
 
-from downpour.scheduler import Scheduler
+from downpour.scheduler import Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
@@ -142,46 +142,60 @@ class Reader:
         return self._make.attempt(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
-def tell(command: do.Command) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a command
-    """Write a command as one line of a story."""
+def told(fact: facts.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a fact
+    """Write what has happened as one line of a story."""
+    match fact:
+        case facts.Assigned():
+            state = fact.optimizer_state
+            start = fact.model.name + (f" and {state.name}" if state else "")
+            start += f", on from {fact.snapshot.file.name}" if fact.snapshot else ""
+            return f"assigned {fact.worker} {_said(fact)} from {start} ({fact.reason})"
+        case facts.Foreseen():
+            return f"foreseen {_said(fact)} at {fact.done:.0%}"
+        case facts.Accepted():
+            seconds = f"{fact.completion_seconds:g} s"
+            return f"accepted {fact.worker} {_said(fact)} after {seconds}"
+        case facts.HandOverAsked():
+            return f"to hand over {_said(fact)} to {fact.meant_for} ({fact.reason})"
+        case facts.Dropped():
+            shards = " ".join(map(str, fact.shards))
+            return f"dropped {fact.experiment} r{fact.round} shards {shards} ({fact.reason})"
+        case facts.Resized():
+            sizes = " ".join(map(str, fact.samples))
+            return f"cut {fact.experiment} r{fact.round} into {sizes} ({fact.reason})"
+        case facts.WorkerRequested():
+            return f"requested a worker for {fact.experiment} ({fact.reason})"
+        case facts.Saved():
+            return f"saved {_said(fact)} in {fact.snapshot.file.name}"
+        case facts.Contradicted():
+            made = f"what {fact.accepted_from} made"
+            return f"contradicted {fact.worker} {_said(fact)}, not {made}"
+        case facts.GivenUp():
+            why = f"{fact.failure}: {fact.reason}"
+            return f"given up {fact.worker} {_said(fact)} ({why})"
+        case facts.Dismissed():
+            return f"dismissed {fact.worker} ({fact.reason})"
+        case facts.Concluded():
+            model = f" with {fact.model.name}" if fact.model else ""
+            fault = ", asked wrongly" if fact.asked_wrongly else ""
+            return f"concluded {fact.experiment} {fact.ending}{model}{fault} ({fact.reason})"
+        case _:
+            assert_never(fact)
+
+
+def asked(command: do.Command) -> str:  # noqa: C901, PLR0911 - one arm a command
+    """Write what is to be done as one line of a story."""
     match command:
         case do.Prepare():
             return f"prepare {command.experiment}"
-        case do.Assign():
-            state = command.optimizer_state
-            start = command.model.name + (f" and {state.name}" if state else "")
-            start += f", on from {command.snapshot.file.name}" if command.snapshot else ""
-            return f"assign {command.worker} {_said(command)} from {start} ({command.reason})"
-        case do.Repeat():
-            return f"again: {tell(command.assignment)}"
-        case do.Foresee():
-            share = f"{command.done:.0%}"
-            return f"foresee {_said(command)} at {share}"
+        case do.Assign(assigned):
+            return f"assign {assigned.worker} {_said(assigned)}"
         case do.Cancel():
             return f"cancel {command.worker} {_said(command)} ({command.reason})"
-        case do.Accept():
-            seconds = f"{command.completion_seconds:g} s"
-            return f"accept {command.worker} {_said(command)} after {seconds}"
         case do.HandOver():
-            return f"hand over {_said(command)} to {command.meant_for} ({command.reason})"
-        case do.Drop():
-            shards = " ".join(map(str, command.shards))
-            return f"drop {command.experiment} r{command.round} shards {shards} ({command.reason})"
-        case do.Resize():
-            sizes = " ".join(map(str, command.samples))
-            return f"cut {command.experiment} r{command.round} into {sizes} ({command.reason})"
-        case do.RequestWorker():
-            return f"request a worker for {command.experiment} ({command.reason})"
-        case do.Save():
-            return f"save {_said(command)} in {command.snapshot.file.name}"
-        case do.Contradict():
-            made = f"what {command.accepted_from} made"
-            return f"contradict {command.worker} {_said(command)}, not {made}"
+            return f"hand over {command.worker} {_said(command)}"
         case do.Adopt():
             return f"adopt {command.experiment} {len(command.attempts)} attempts"
-        case do.GiveUp():
-            why = f"{command.failure}: {command.reason}"
-            return f"give up {command.worker} {_said(command)} ({why})"
         case do.Aggregate():
             names = " ".join(update.file.name for update in command.updates)
             which = f"{command.experiment} r{command.round}"
@@ -191,55 +205,53 @@ def tell(command: do.Command) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm 
         case do.Publish():
             return f"publish {command.experiment} {command.model.name}"
         case do.Dismiss():
-            return f"dismiss {command.worker} ({command.reason})"
+            return f"dismiss {command.worker}"
         case do.Discard():
             return f"discard {command.experiment} {' '.join(f.name for f in command.files)}"
         case do.Conclude():
-            model = f" with {command.model.name}" if command.model else ""
-            fault = ", asked wrongly" if command.asked_wrongly else ""
-            return (
-                f"conclude {command.experiment} {command.ending}{model}{fault} ({command.reason})"
-            )
+            return f"conclude {command.experiment}"
         case _:
             assert_never(command)
 
 
 def _said(
-    command: do.Assign
-    | do.Foresee
+    one: facts.Assigned
+    | facts.Foreseen
+    | facts.Accepted
+    | facts.HandOverAsked
+    | facts.Saved
+    | facts.Contradicted
+    | facts.GivenUp
     | do.Cancel
-    | do.HandOver
-    | do.Accept
-    | do.Save
-    | do.Contradict
-    | do.GiveUp,
+    | do.HandOver,
 ) -> str:
-    attempt = command.attempt
+    attempt = one.attempt
     return f"{attempt.experiment}/r{attempt.round}/s{attempt.shard}/a{attempt.attempt}"
 
 
 def replay(story: str, make: Make) -> Iterator[str]:
-    """Return the lines of a story with the commands that come out now."""
+    """Return the lines of a story with the facts and the commands that come out now."""
     scheduler, reader = Scheduler(), Reader(make)
     for line in story.splitlines():
         if line.startswith(" "):
             continue
         yield line
         if line and not line.startswith("#"):
-            for command in scheduler.handle(reader.read(line)):
-                yield f"    {tell(command)}"
+            output = scheduler.handle(reader.read(line))
+            yield from (f"    {told(fact)}" for fact in output.facts)
+            yield from (f"    {asked(command)}" for command in output.commands)
             check_invariants(scheduler.state)
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_the_story_is_told_as_it_was_reviewed(path: Path, make: Make) -> None:
-    """Each scenario's events give exactly the commands that stand below them."""
+    """Each scenario's events give exactly the facts and commands that stand below them."""
     story = path.read_text(encoding="utf-8")
-    told = "\n".join(replay(story, make)) + "\n"
+    now = "\n".join(replay(story, make)) + "\n"
     if os.environ.get("UPDATE_SCENARIOS") == "1":
-        path.write_text(told, encoding="utf-8")
+        path.write_text(now, encoding="utf-8")
     else:
-        assert told == story
+        assert now == story
 
 
 def test_there_are_stories() -> None:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from downpour.errors import SharedDirectoryError
 from downpour.node.journal import in_order
-from downpour.scheduler import Entry, Scheduler, SchedulerOptions, dispatch, liveness
+from downpour.scheduler import Entry, Output, Scheduler, SchedulerOptions, dispatch, facts, liveness
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.commands import Command
@@ -36,9 +36,11 @@ class ActsBeforeItKeeps(Manager):
 class ForgetsAssignments(Manager):
     """Keeps everything but who was asked to train what."""
 
-    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> Sequence[Entry]:
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> Sequence[Entry]:
         """Leave out assignments."""
-        return super().keep(core, event, [c for c in commands if not isinstance(c, do.Assign)])
+        kept: list[facts.Fact] = []
+        kept += (fact for fact in output.facts if not isinstance(fact, facts.Assigned))
+        return super().keep(core, event, replace(output, facts=kept))
 
 
 class ForgetsToKeep(Manager):
@@ -112,29 +114,29 @@ class _DoesOtherwise(Scheduler):
     def instead(self, *args: Any, **options: Any) -> Any:
         """Do this."""
 
-    def handle(self, event: on.Event) -> list[do.Command]:
+    def handle(self, event: on.Event) -> Output:
         """Handle an event with that function."""
         with patch.object(self.module, self.name, self.instead):
             return super().handle(event)
 
 
 class _TakesASecondUpdate(Scheduler):
-    def handle(self, event: on.Event) -> list[do.Command]:
+    def handle(self, event: on.Event) -> Output:
         before = None
         if isinstance(event, on.UpdatePublished):
             found = self.state.find(event.attempt)
             before = found.task.update if found else None
-        commands = super().handle(event)
+        output = super().handle(event)
         if isinstance(event, on.UpdatePublished) and before is not None:
-            accept = do.Accept(
+            accept = facts.Accepted(
                 cause=self.state.cause,
                 worker=event.worker,
                 attempt=event.attempt,
                 update=event.update,
                 completion_seconds=0.0,
             )
-            commands.append(accept)
-        return commands
+            output.facts.append(accept)
+        return output
 
 
 class _Reversing(_Asking):
@@ -151,8 +153,8 @@ class _FoldsInAnotherOrder(_AsksOtherwise):
 class _Outdated(_Asking):
     def instead(self, command: Command) -> Command:
         if isinstance(command, do.Assign):
-            models = self.experiments[command.attempt.experiment].models
-            return replace(command, model=models[0])
+            models = self.experiments[command.assigned.attempt.experiment].models
+            return do.Assign(replace(command.assigned, model=models[0]))
         return command
 
 
@@ -177,11 +179,12 @@ class _ForgetsTheBusy(_DoesOtherwise):
     ) -> None:
         del failure, lost
         if state.workers.remove(name) is not None:
-            state.do(do.Dismiss(cause=state.cause, worker=name, reason=reason))
+            state.note(facts.Dismissed(cause=state.cause, worker=name, reason=reason))
+            state.do(do.Dismiss(worker=name))
 
 
 class _CountsTheAbsentIn(Scheduler):
-    def resume(self) -> list[do.Command]:
+    def resume(self) -> Sequence[do.Command]:
         commands = super().resume()
         for worker in [one for one in self.state.workers if one.is_awaited]:
             self.state.workers.remove(worker.name)
@@ -343,11 +346,12 @@ class EndsWithOneJournal(Manager):
         return stories
 
 
-class _HalfDropped(_Asking):
-    def instead(self, command: Command) -> Command:
-        if isinstance(command, do.Drop):
-            return replace(command, shards=command.shards[1:])
-        return command
+class _HalfDropped(SchedulerState):
+    def note(self, fact: facts.Fact) -> None:
+        """Leave a shard out."""
+        if isinstance(fact, facts.Dropped):
+            fact = replace(fact, shards=fact.shards[1:])
+        super().note(fact)
 
 
 class _FoldsWhatIsDropped(_AsksOtherwise):

@@ -148,7 +148,7 @@ def test_a_dead_worker_is_missed_when_its_connections_end() -> None:
     )
     outcome = simulate(plan, story=True)
     assert not outcome.failure
-    [missed] = [line for line in outcome.story if "comes to nothing" in line]
+    [missed] = [line for line in outcome.story if "is given up" in line]
     assert "its connection ended and it does not answer" in missed
     assert 3.0 < float(missed.split()[0]) < 3.2
 

@@ -41,7 +41,7 @@ from downpour.node.manager import (
     Step,
     Surroundings,
 )
-from downpour.scheduler import Scheduler
+from downpour.scheduler import Output, Scheduler
 from downpour.scheduler.commands import Command
 from downpour.scheduler.events import Event, HeartbeatReceived, Tick
 from downpour.store.patience import Patience
@@ -145,13 +145,13 @@ class Driver:
         self._stopped = True
         self._refuse_the_rest()
 
-    def post(self, event: Event) -> Future[list[Command]]:
+    def post(self, event: Event) -> Future[Output]:
         """Hand an event to the core; the future is done when it has been taken in.
 
         The future raises Refused, as busy, where the driver has stopped: what became of the event
         is then unknown.
         """
-        done = Future[list[Command]]()
+        done = Future[Output]()
         self._put(Posted(event, done))
         return done
 
@@ -253,7 +253,7 @@ class Driver:
         if step.asker is not None:
             self._answer(step, step.asker)
         if step.event is not None:
-            self._announce(step.event, step.commands)
+            self._announce(step)
 
     def _answer(self, step: _Step, asker: _Waiting) -> None:
         if step.error is not None:
@@ -261,12 +261,13 @@ class Driver:
         else:
             asker.set_result(step.answer)
 
-    def _announce(self, event: Event, commands: Sequence[Command]) -> None:
+    def _announce(self, step: _Step) -> None:
         """Let those who watch look again; heartbeats alone wait for the next tick."""
-        if isinstance(event, HeartbeatReceived) and not commands:
+        quiet = not step.commands and not step.facts
+        if quiet and isinstance(step.event, HeartbeatReceived):
             self._beaten = True
             return
-        if isinstance(event, Tick) and not commands and not self._beaten:
+        if quiet and isinstance(step.event, Tick) and not self._beaten:
             return
         self._beaten = False
         with self._changed:

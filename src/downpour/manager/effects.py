@@ -34,12 +34,12 @@ from downpour.manager.calls import OrderedCalls
 from downpour.manager.keeper import Keeper
 from downpour.manager.lanes import Lane
 from downpour.manager.recovery import Legacy
-from downpour.manager.roster import Roster, attendance
+from downpour.manager.roster import Roster
 from downpour.manager.tally import Tally
 from downpour.manager.workspace import Workspace
 from downpour.rpc.messages import Task
 from downpour.runtime.forecasting import Forecaster
-from downpour.scheduler import Entry, Scheduler
+from downpour.scheduler import Entry, Output, Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.store import find_updates
@@ -144,10 +144,10 @@ class Effects:
         """Forecast what can be; see `Forecaster`."""
         return self._forecaster.forecasts(at_seconds)
 
-    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> list[Entry]:
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
         """Gather what must be kept, see `Keeper`; the forecaster learns from it."""
-        self._forecaster.follow(core, event, commands)
-        return self._keeper.keep(core, event, commands)
+        self._forecaster.follow(core, event, output)
+        return self._keeper.keep(core, event, output)
 
     def commit(self) -> None:
         """Make it durable; see `Keeper`."""
@@ -158,14 +158,12 @@ class Effects:
         for command in commands:
             self._start(command)
 
-    def _start(self, command: do.Command) -> None:  # noqa: C901, PLR0912 - one arm a command
+    def _start(self, command: do.Command) -> None:  # noqa: C901 - one arm a command
         match command:
             case do.Prepare():
                 self._begin_to_prepare(command)
-            case do.Assign():
-                self._calls.submit(command.worker, lambda: self._assign(command))
-            case do.Repeat():
-                self._start(command.assignment)
+            case do.Assign(assigned):
+                self._calls.submit(assigned.worker, lambda: self._assign(assigned))
             case do.Cancel():
                 self._calls.submit(command.worker, lambda: self._cancel(command))
             case do.HandOver():
@@ -182,14 +180,8 @@ class Effects:
                 self._clean(command.experiment, lambda: self._conclude(command))
             case do.Dismiss():
                 self._roster.strike(command.worker)
-                how = "is lost" if command.lost else "left"
-                attendance.info("%s %s: %s", command.worker, how, command.reason)
             case do.Adopt():
                 self._work(self._works, command.experiment, lambda: self._adopt(command))
-            case do.Accept() | do.Save() | do.Contradict() | do.GiveUp() | do.Foresee():
-                pass
-            case do.Drop() | do.Resize() | do.RequestWorker():
-                pass
             case _:
                 assert_never(command)
 
@@ -240,36 +232,36 @@ class Effects:
 
     # Calls to workers
 
-    def _assign(self, command: do.Assign) -> None:
-        entry = self._roster.get(command.worker)
+    def _assign(self, assigned: facts.Assigned) -> None:
+        entry = self._roster.get(assigned.worker)
         if entry is None:
             self._post(
                 on.WorkerLeft(
-                    at_seconds=self._clock(), worker=command.worker, reason="it is not registered"
+                    at_seconds=self._clock(), worker=assigned.worker, reason="it is not registered"
                 )
             )
             return
         try:
-            entry.client.train(self._task(command))
+            entry.client.train(self._task(assigned))
         except ProtocolError as error:
-            if not self._roster.is_dead(command.worker, entry):
+            if not self._roster.is_dead(assigned.worker, entry):
                 return
             self._post(
                 on.WorkerLost(
                     at_seconds=self._clock(),
-                    worker=command.worker,
+                    worker=assigned.worker,
                     reason=f"called in vain: {error}",
                 )
             )
         except SharedDirectoryError as error:
             self._die(error)
         except Exception as error:  # noqa: BLE001 - becomes the attempt's failure
-            log.warning("%s: could not be assigned: %s", command.attempt, error)
+            log.warning("%s: could not be assigned: %s", assigned.attempt, error)
             self._post(
                 on.AttemptFailed(
                     at_seconds=self._clock(),
-                    worker=command.worker,
-                    attempt=command.attempt,
+                    worker=assigned.worker,
+                    attempt=assigned.attempt,
                     failure=FailureKind.LOST,
                     reason=str(error),
                 )
@@ -289,16 +281,16 @@ class Effects:
         except ProtocolError as error:
             log.info("%s: could not be asked to hand over: %s", command.worker, error)
 
-    def _task(self, command: do.Assign) -> Task:
-        space = self._spaces[command.attempt.experiment]
+    def _task(self, assigned: facts.Assigned) -> Task:
+        space = self._spaces[assigned.attempt.experiment]
         return Task(
-            id=command.attempt,
+            id=assigned.attempt,
             spec=space.spec_file,
             dataset=workspace.ready(space).dataset_key,
-            model=command.model,
-            indices=workspace.indices_of(space, command.attempt.shard, command.portion),
-            optimizer_state=command.optimizer_state,
-            snapshot=command.snapshot,
+            model=assigned.model,
+            indices=workspace.indices_of(space, assigned.attempt.shard, assigned.portion),
+            optimizer_state=assigned.optimizer_state,
+            snapshot=assigned.snapshot,
             term=self.term,
         )
 

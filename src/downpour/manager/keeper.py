@@ -17,8 +17,7 @@ from downpour.manager.roster import Roster
 from downpour.manager.workspace import Workspace
 from downpour.node.journal import JournalWriter
 from downpour.node.keeping import Keeping
-from downpour.scheduler import Entry, Scheduler
-from downpour.scheduler import commands as do
+from downpour.scheduler import Entry, Output, Scheduler, facts
 from downpour.scheduler import events as on
 
 
@@ -45,14 +44,14 @@ class Keeper:
         self._keeping = Keeping(self._journal_of, first_order)
         self._grown: set[str] = set()
 
-    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> list[Entry]:
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
         """Gather what must be kept of an event and of what it led to; returns what is journaled."""
-        self._grown |= self.recorder.note(event, commands)
-        gathered = self._keeping.keep(core, event, commands, self._record_lines)
+        self._grown |= self.recorder.note(event, output)
+        gathered = self._keeping.keep(core, event, output.facts, self._record_lines)
         for order, entry in gathered:
             if isinstance(entry, on.ExperimentSubmitted):
                 self._archive.places[entry.experiment] = order
-            if isinstance(entry, do.Conclude):
+            if isinstance(entry, facts.Concluded):
                 self._spaces[entry.experiment].concluded = True
                 self._archive.conclude(status.summary(core.state.experiments[entry.experiment]))
         return [entry for _, entry in gathered]

@@ -11,8 +11,15 @@ from itertools import count
 from typing import NamedTuple
 
 from downpour.node.journal import JournalWriter
-from downpour.scheduler import Entry, Scheduler, checkpoint, entries, experiment_of, must_last
-from downpour.scheduler import commands as do
+from downpour.scheduler import (
+    Entry,
+    Scheduler,
+    checkpoint,
+    entries,
+    experiment_of,
+    facts,
+    must_last,
+)
 from downpour.scheduler import events as on
 
 CHECKPOINT_ROUNDS = 50
@@ -54,16 +61,16 @@ class Keeping:
         self,
         core: Scheduler,
         event: on.Event,
-        commands: Sequence[do.Command],
+        happened: Sequence[facts.Fact],
         record_lines: Callable[[str], int] = lambda _: 0,
     ) -> list[Kept]:
-        """Gather what must be kept of an event and of what the core made of it; returns it.
+        """Gather what must be kept of an event and of the facts that came of it; returns it.
 
         `record_lines` says how long an experiment's record is by now.
         """
         kept: list[Kept] = []
-        anew = checkpoint(core.state, event, commands)
-        for entry in entries(event, commands):
+        anew = checkpoint(core.state, event, happened)
+        for entry in entries(event, happened):
             experiment = experiment_of(entry)
             journal = self._journal_of(experiment)
             if journal is None or experiment in self._concluded:
@@ -76,7 +83,7 @@ class Keeping:
                 journal.append(*place, entry)
                 kept.append(Kept(place[0], entry))
             self._touched[experiment] = self._touched.get(experiment, False) or must_last(entry)
-            if isinstance(entry, do.Conclude):
+            if isinstance(entry, facts.Concluded):
                 self._concluded.add(experiment)
         return kept
 

@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from downpour.scheduler import Entry, Scheduler
+from downpour.scheduler import Entry, Output, Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
+from downpour.scheduler.facts import Fact
 from downpour.values import AttemptId, Progress
 
 TOGETHER_MAX = 256
@@ -62,13 +63,14 @@ class Asked(Generic[T]):
 class Step(Generic[T]):
     """What one event, or one question, has led to.
 
-    `answer` is what to tell the `asker`: the commands of an event, or what the question comes to.
+    `answer` is what to tell the `asker`: the output of an event, or what the question comes to.
     Where a question fails, its `error` is the asker's.
     """
 
     asker: T | None
     event: on.Event | None = None
     commands: Sequence[do.Command] = ()
+    facts: Sequence[Fact] = ()
     kept: Sequence[Entry] = ()
     answer: Any = None
     error: Exception | None = None
@@ -91,7 +93,7 @@ class Surroundings(Protocol):
         """Forecast what can be; None where nothing is new, or no policy wants to know."""
         ...
 
-    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> Sequence[Entry]:
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> Sequence[Entry]:
         """Gather what must be kept of an event and of what it led to; returns what is journaled.
 
         Nothing is written before the driver commits.
@@ -156,10 +158,15 @@ class ManagerNode(Generic[T]):
         yield self._handled(one)
 
     def _handled(self, posted: Posted[T]) -> Step[T]:
-        commands = self._core.handle(posted.event)
-        kept = self._surroundings.keep(self._core, posted.event, commands)
+        output = self._core.handle(posted.event)
+        kept = self._surroundings.keep(self._core, posted.event, output)
         return Step(
-            asker=posted.asker, event=posted.event, commands=commands, kept=kept, answer=commands
+            asker=posted.asker,
+            event=posted.event,
+            commands=output.commands,
+            facts=output.facts,
+            kept=kept,
+            answer=output,
         )
 
     def _answered(self, asked: Asked[T]) -> Step[T]:

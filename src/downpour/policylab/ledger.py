@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
+from downpour.scheduler import facts
 from downpour.simulator.site import Figures, Observed, Onlooker
 from downpour.values import AttemptId, ExperimentState
 
@@ -80,8 +81,10 @@ class Ledger(Onlooker):
         elif isinstance(event, on.HandedOver):
             self._rounds[event.attempt.round].moves += 1
             self._end(event.attempt)
+        for fact in step.facts:
+            self._enter(fact)
         for command in step.commands:
-            self._enter(command)
+            self._follow(command)
 
     def rounds(self) -> tuple[RoundFigures, ...]:
         """Return what the rounds came to; attempts under way count until now."""
@@ -103,29 +106,34 @@ class Ledger(Onlooker):
             for number, found in sorted(self._rounds.items())
         )
 
-    def _enter(self, command: do.Command) -> None:
+    def _enter(self, fact: facts.Fact) -> None:
+        match fact:
+            case facts.Assigned():
+                name = fact.snapshot.file.name if fact.snapshot is not None else None
+                self._attempts[fact.attempt] = _Attempt(self._now, name)
+            case facts.Saved():
+                self._save(fact)
+            case facts.Accepted():
+                self._accept(fact.attempt)
+            case facts.GivenUp():
+                self._end(fact.attempt)
+            case facts.Dropped():
+                self._rounds[fact.round].dropped = fact.shards
+            case facts.Resized():
+                self._rounds[fact.round].sizes = fact.samples
+            case facts.Concluded():
+                self.ended = True
+                self.failure = fact.reason if fact.ending is not ExperimentState.FINISHED else ""
+            case _:
+                pass
+
+    def _follow(self, command: do.Command) -> None:
         match command:
-            case do.Assign():
-                name = command.snapshot.file.name if command.snapshot is not None else None
-                self._attempts[command.attempt] = _Attempt(self._now, name)
-            case do.Save():
-                self._save(command)
-            case do.Accept():
-                self._accept(command.attempt)
-            case do.GiveUp() | do.Cancel():
+            case do.Cancel():
                 self._end(command.attempt)
-            case do.Drop():
-                self._rounds[command.round].dropped = command.shards
-            case do.Resize():
-                self._rounds[command.round].sizes = command.samples
             case do.Aggregate():
                 self._rounds[command.round].seconds = command.train_seconds
                 self.done = command.round + 1
-            case do.Conclude():
-                self.ended = True
-                self.failure = (
-                    command.reason if command.ending is not ExperimentState.FINISHED else ""
-                )
             case _:
                 pass
 
@@ -134,10 +142,10 @@ class Ledger(Onlooker):
         if entry is not None and entry.ended_at is None:
             entry.ended_at = self._now
 
-    def _save(self, command: do.Save) -> None:
-        self._rounds[command.attempt.round].snapshots += 1
-        self._savers[command.snapshot.file.name] = command.attempt, self._now
-        entry = self._attempts[command.attempt]
+    def _save(self, fact: facts.Saved) -> None:
+        self._rounds[fact.attempt.round].snapshots += 1
+        self._savers[fact.snapshot.file.name] = fact.attempt, self._now
+        entry = self._attempts[fact.attempt]
         entry.saved_at = [*(entry.saved_at or []), self._now]
 
     def _accept(self, attempt: AttemptId) -> None:

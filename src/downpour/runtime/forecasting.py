@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from downpour.predictor import Predictor, Quantiles
-from downpour.scheduler import Scheduler
+from downpour.scheduler import Output, Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.values import AttemptId, Forecast, Progress, SystemState
@@ -92,35 +92,42 @@ class Forecaster:
         self._news = False
         self._forecast_at: float | None = None
 
-    def follow(self, core: Scheduler, event: on.Event, commands: Sequence[do.Command]) -> None:
+    def follow(self, core: Scheduler, event: on.Event, output: Output) -> None:
         """Take in what has happened, and what the scheduler has decided on it."""
         if isinstance(event, on.HeartbeatReceived):
             self.heard(event.worker, event.running, event.system, event.at_seconds)
-        for command in commands:
+        # Before the facts, because a worker that is told to stop may be assigned something else.
+        for command in output.commands:
             match command:
-                case do.Assign():
-                    self._assign(core, command)
-                case do.Accept():
-                    self.accepted(command.worker, command.attempt, command.completion_seconds)
-                case do.GiveUp() | do.Cancel():
+                case do.Cancel():
                     self.ended(command.worker, command.attempt)
-                case do.Dismiss():
-                    self._machines.pop(command.worker, None)
                 case do.Aggregate():
                     self._forecast_at = None
                 case _:
                     pass
+        for fact in output.facts:
+            match fact:
+                case facts.Assigned():
+                    self._assign(core, fact)
+                case facts.Accepted():
+                    self.accepted(fact.worker, fact.attempt, fact.completion_seconds)
+                case facts.GivenUp():
+                    self.ended(fact.worker, fact.attempt)
+                case facts.Dismissed():
+                    self._machines.pop(fact.worker, None)
+                case _:
+                    pass
 
-    def _assign(self, core: Scheduler, command: do.Assign) -> None:
-        experiment = core.state.experiments[command.attempt.experiment]
+    def _assign(self, core: Scheduler, assigned: facts.Assigned) -> None:
+        experiment = core.state.experiments[assigned.attempt.experiment]
         self._wanted = self._always or core.state.policies[experiment.spec.policy].watches
         if experiment.round is None:
             return
-        task = experiment.round.tasks[command.attempt.shard]
-        began_at = task.began_at[command.attempt.attempt]
+        task = experiment.round.tasks[assigned.attempt.shard]
+        began_at = task.began_at[assigned.attempt.attempt]
         size = task.offer.samples
         self._usual_samples = sum(experiment.shard_samples) / len(experiment.shard_samples)
-        self.assigned(command.worker, command.attempt, size, began_at, core.state.now_seconds)
+        self.assigned(assigned.worker, assigned.attempt, size, began_at, core.state.now_seconds)
 
     def heard(
         self, worker: str, running: Sequence[Progress], system: SystemState, at_seconds: float

@@ -21,8 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from downpour.errors import FileCorrupt, StoreError
 from downpour.node.journal import JournalWriter, Line, Segment, in_order
 from downpour.runtime.lines import seal, whole_lines
-from downpour.scheduler import Checkpoint, Entry
-from downpour.scheduler import commands as do
+from downpour.scheduler import Checkpoint, Entry, facts
 from downpour.scheduler import events as on
 from downpour.store.directory import names_in, open_regular
 from downpour.store.publish import publish, sync_directory
@@ -31,16 +30,16 @@ from downpour.store.trouble import reading, writing
 _KINDS: dict[str, type[Entry]] = {
     "submitted": on.ExperimentSubmitted,
     "prepared": on.Prepared,
-    "assigned": do.Assign,
-    "accepted": do.Accept,
-    "saved": do.Save,
-    "dropped": do.Drop,
-    "resized": do.Resize,
-    "given-up": do.GiveUp,
+    "assigned": facts.Assigned,
+    "accepted": facts.Accepted,
+    "saved": facts.Saved,
+    "dropped": facts.Dropped,
+    "resized": facts.Resized,
+    "given-up": facts.GivenUp,
     "aggregated": on.Aggregated,
     "evaluated": on.Evaluated,
     "published": on.ModelPublished,
-    "concluded": do.Conclude,
+    "concluded": facts.Concluded,
     "checkpoint": Checkpoint,
 }
 _KIND_OF = {entry: kind for kind, entry in _KINDS.items()}

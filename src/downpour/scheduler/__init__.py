@@ -1,4 +1,4 @@
-"""The pure core: what happened goes in as events, what must be done comes out as commands."""
+"""The pure core: events go in, facts and commands come out."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from downpour.scheduler.replay import (
     experiment_of,
     must_last,
 )
-from downpour.scheduler.state import SchedulerOptions, SchedulerState
+from downpour.scheduler.state import Output, SchedulerOptions, SchedulerState
 
 __all__ = [
     "Checkpoint",
     "DurableExperiment",
     "Entry",
+    "Output",
     "Scheduler",
     "SchedulerOptions",
     "SchedulerState",

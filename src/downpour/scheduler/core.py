@@ -1,10 +1,11 @@
-"""The scheduler: a deterministic state machine with one door, `handle(event) -> list[Command]`.
+"""The scheduler: a deterministic state machine with one door, `handle(event) -> Output`.
 
 It decides who trains what, what counts, and when a round is over. It knows no clock, file, socket
-or tensor: time comes with the events, effects leave as commands (`commands.py` says in which order
-a driver owes them). The same events always give the same commands, so the manager and a simulator
-drive the same core, and a recorded run can be replayed. Here is only who hears of what: `queue`,
-`rounds`, `dispatch`, `updates` and `liveness` are functions on one `SchedulerState`.
+or tensor: time comes with the events, what happened leaves as facts, and what is to be done as
+commands (`commands.py` says in which order a driver owes them). The same events always give the
+same output, so the manager and a simulator drive the same core, and a recorded run can be replayed.
+This module only says which module takes in which event: `queue`, `rounds`, `dispatch`, `updates`
+and `liveness` are functions on one `SchedulerState`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from downpour.scheduler import dispatch, liveness, queue, rounds, updates
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.replay import Entry, EntryEvent, apply, take_up
-from downpour.scheduler.state import SchedulerOptions, SchedulerState
+from downpour.scheduler.state import Output, SchedulerOptions, SchedulerState
 from downpour.stragglers import POLICIES, Policy
 from downpour.values import AttemptId, ExperimentState, FailureKind, Progress
 
@@ -33,16 +34,16 @@ class Scheduler:
     ) -> None:
         self.state = SchedulerState(options, policies)
 
-    def handle(self, event: on.Event) -> list[do.Command]:
-        """Take in one event; returns what must be done because of it, in order."""
+    def handle(self, event: on.Event) -> Output:
+        """Take in one event; returns what has happened, and what must be done because of it."""
         state = self.state
         state.events_handled += 1
         # Because events come from several threads, one may have been made before the last one.
         state.now_seconds = max(state.now_seconds, event.at_seconds)
-        state.commands = []
+        state.output = Output()
         _take_in(state, event)
         dispatch.decide(state, event)
-        return state.commands
+        return state.output
 
     def replay(self, at_seconds: float, entry: Entry) -> None:
         """Take in what was kept; entries come in the order in which they were made.
@@ -67,14 +68,14 @@ class Scheduler:
         take_up(self.state, experiments)
         queue.activate_next(self.state)
 
-    def resume(self) -> list[do.Command]:
+    def resume(self) -> Sequence[do.Command]:
         """Take up the active experiment: ask for its dataset, and expect its workers back.
 
         A worker that was busy keeps what it held, and is asked for nothing before it has registered
         with this manager. Where it does not in time, others get what it held.
         """
         state = self.state
-        state.commands = []
+        state.output = Output()
         experiment = state.active
         if experiment is None:
             return []
@@ -83,7 +84,7 @@ class Scheduler:
             for attempt, worker in experiment.round.holders() if experiment.round else ():
                 state.workers.expect(worker, attempt, state.now_seconds)
         queue.prepare(state, experiment)
-        return state.commands
+        return state.output.commands
 
     def has_registered(self, worker: str) -> bool:
         """Whether a worker has registered with this manager, and is here."""

@@ -15,7 +15,7 @@ from typing import assert_never
 
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.scheduler import updates
+from downpour.scheduler import facts, updates
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Round, Task
 from downpour.scheduler.round_view import view_of
@@ -113,7 +113,9 @@ def _assign(
     now, samples = state.now_seconds, task.offer.samples
     state.workers.assign(action.worker, attempt, now, samples, forecast)
     asked = _asked(state, experiment, current, attempt, action.worker, action.reason)
-    state.do(replace(asked, forecast=forecast))
+    assigned = replace(asked, forecast=forecast)
+    state.note(assigned)
+    state.do(do.Assign(assigned))
 
 
 def _asked(
@@ -123,9 +125,9 @@ def _asked(
     attempt: AttemptId,
     worker: str,
     reason: str,
-) -> do.Assign:
+) -> facts.Assigned:
     """Say all that a worker needs for an attempt."""
-    return do.Assign(
+    return facts.Assigned(
         cause=state.cause,
         worker=worker,
         attempt=attempt,
@@ -144,7 +146,7 @@ def _ask_again(state: SchedulerState, experiment: Experiment, current: Round) ->
             worker.mentioned_at_seconds = worker.advanced_at_seconds = state.now_seconds
             reason = "asked again: it came back without it"
             asked = _asked(state, experiment, current, worker.running, worker.name, reason)
-            state.do(do.Repeat(cause=state.cause, assignment=asked))
+            state.do(do.Assign(asked))
 
 
 def _forecast(state: SchedulerState, task: Task, name: str) -> Forecast | None:
@@ -181,8 +183,8 @@ def _hand_over(state: SchedulerState, current: Round, action: HandOver) -> None:
     move = f"shard {action.shard} from {action.worker} to {action.meant_for}"
     _decided(state, current, f"{move}: {action.reason}")
     state.foresee(holder)
-    state.do(
-        do.HandOver(
+    state.note(
+        facts.HandOverAsked(
             cause=state.cause,
             worker=action.worker,
             attempt=attempt,
@@ -190,6 +192,7 @@ def _hand_over(state: SchedulerState, current: Round, action: HandOver) -> None:
             reason=action.reason,
         )
     )
+    state.do(do.HandOver(worker=action.worker, attempt=attempt))
 
 
 def _close(state: SchedulerState, current: Round, action: Close) -> None:
@@ -208,8 +211,8 @@ def _close(state: SchedulerState, current: Round, action: Close) -> None:
     spent = tuple(file for shard in missing for file in current.tasks[shard].files())
     current.drop(missing)
     _decided(state, current, f"closed without {_shards(missing)}: {action.reason}")
-    state.do(
-        do.Drop(
+    state.note(
+        facts.Dropped(
             cause=state.cause,
             experiment=current.experiment,
             round=current.number,
@@ -230,8 +233,8 @@ def _resize(state: SchedulerState, experiment: Experiment, current: Round, actio
     current.resize(action.samples)
     sizes = f"{min(action.samples)} to {max(action.samples)} samples a shard"
     _decided(state, current, f"cut anew, {sizes}: {action.reason}")
-    state.do(
-        do.Resize(
+    state.note(
+        facts.Resized(
             cause=state.cause,
             experiment=current.experiment,
             round=current.number,
@@ -248,8 +251,10 @@ def _request(state: SchedulerState, current: Round, action: Request) -> None:
         state.asked_for_workers_at_seconds = now
         state.wanted_workers += 1
         _decided(state, current, f"one more worker is asked for: {action.reason}")
-        state.do(
-            do.RequestWorker(cause=state.cause, experiment=current.experiment, reason=action.reason)
+        state.note(
+            facts.WorkerRequested(
+                cause=state.cause, experiment=current.experiment, reason=action.reason
+            )
         )
 
 

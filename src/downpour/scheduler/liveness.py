@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.scheduler import updates
+from downpour.scheduler import facts, updates
 from downpour.scheduler.state import SchedulerState
 from downpour.scheduler.workers import Worker
 from downpour.values import AttemptId, FailureKind
@@ -59,7 +59,8 @@ def gone(
     worker = state.workers.remove(name)
     if worker is None:
         return
-    state.do(do.Dismiss(cause=state.cause, worker=name, reason=reason, lost=lost))
+    state.note(facts.Dismissed(cause=state.cause, worker=name, reason=reason, lost=lost))
+    state.do(do.Dismiss(worker=name))
     state.tell(f"{name} {'is lost' if lost else 'left'}: {reason}")
     if worker.running is not None:
         updates.give_up(state, name, worker.running, failure, reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
+from downpour.scheduler import facts
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.state import SchedulerState
 from downpour.values import Ending, ExperimentState
@@ -33,7 +34,6 @@ def prepare(state: SchedulerState, experiment: Experiment) -> None:
     """Ask for what an experiment needs before its first round, or to go on."""
     state.do(
         do.Prepare(
-            cause=state.cause,
             experiment=experiment.name,
             spec=experiment.spec,
             dataset=experiment.dataset,
@@ -75,7 +75,7 @@ def publish_if_done(state: SchedulerState, experiment: Experiment) -> None:
 def publish(state: SchedulerState, experiment: Experiment) -> None:
     """Ask for the last model version to be published as the result."""
     experiment.publishing = True
-    state.do(do.Publish(cause=state.cause, experiment=experiment.name, model=experiment.model))
+    state.do(do.Publish(experiment=experiment.name, model=experiment.model))
 
 
 def model_published(state: SchedulerState, event: on.ModelPublished) -> None:
@@ -97,8 +97,8 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
             state.cancel(worker, reason)
     # Before `Conclude`, because a driver removes what is left of the files when it concludes.
     state.discard(experiment.name, experiment.close())
-    state.do(
-        do.Conclude(
+    state.note(
+        facts.Concluded(
             cause=state.cause,
             experiment=experiment.name,
             ending=ending,
@@ -107,4 +107,5 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
             model=experiment.result,
         )
     )
+    state.do(do.Conclude(experiment=experiment.name, ending=ending))
     activate_next(state)

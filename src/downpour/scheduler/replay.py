@@ -1,6 +1,6 @@
 """What must survive a scheduler, and how another one is brought to the point where it ended.
 
-`entries` picks from an event and its commands what changes results: who submitted what, what was
+`entries` picks from an event and its facts what changes results: who submitted what, what was
 assigned, accepted, given up, aggregated and evaluated, and how an experiment ended. A driver keeps
 these, in order, before it acts on the commands. `Scheduler.replay` takes them in again, and comes
 to the same state (`durable` shows it), except for the workers, which must register again.
@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.scheduler import queue, updates
+from downpour.scheduler import facts, queue, updates
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.failures import Failure
 from downpour.scheduler.round import Round, Task
@@ -48,32 +47,40 @@ class Checkpoint:
 
 
 EntryEvent = on.ExperimentSubmitted | on.Prepared | on.Aggregated | on.Evaluated | on.ModelPublished
-EntryCommand = do.Assign | do.Accept | do.Save | do.Drop | do.Resize | do.GiveUp | do.Conclude
-Entry = EntryEvent | EntryCommand | Checkpoint
+EntryFact = (
+    facts.Assigned
+    | facts.Accepted
+    | facts.Saved
+    | facts.Dropped
+    | facts.Resized
+    | facts.GivenUp
+    | facts.Concluded
+)
+Entry = EntryEvent | EntryFact | Checkpoint
 
 
-def entries(event: on.Event, commands: Sequence[do.Command]) -> Iterator[Entry]:
-    """Pick what must be kept of an event and of what the core made of it, in order."""
+def entries(event: on.Event, happened: Sequence[facts.Fact]) -> Iterator[Entry]:
+    """Pick what must be kept of an event and of what came of it, in order."""
     if isinstance(event, EntryEvent):
         yield event
-    for command in commands:
-        if isinstance(command, EntryCommand):
-            yield command
+    for fact in happened:
+        if isinstance(fact, EntryFact):
+            yield fact
 
 
 def checkpoint(
-    state: SchedulerState, event: on.Event, commands: Sequence[do.Command]
+    state: SchedulerState, event: on.Event, happened: Sequence[facts.Fact]
 ) -> Checkpoint | None:
     """Return where an experiment stands if the event has just begun a round of it; else None.
 
-    It stands for everything before; the assignments among the commands come after it.
+    It stands for everything before; the assignments among the facts come after it.
     """
     experiment = (
         state.experiments.get(event.experiment) if isinstance(event, on.Aggregated) else None
     )
     if experiment is None or experiment.round is None:
         return None
-    assigned = sum(isinstance(command, do.Assign) for command in commands)
+    assigned = sum(isinstance(fact, facts.Assigned) for fact in happened)
     if experiment.round.published or assigned != sum(t.attempts for t in experiment.round.tasks):
         return None  # the round had begun before
     return Checkpoint(
@@ -89,7 +96,7 @@ def checkpoint(
 
 def experiment_of(entry: Entry) -> str:
     """Return the experiment that an entry is about."""
-    if isinstance(entry, do.Assign | do.Accept | do.Save | do.GiveUp):
+    if isinstance(entry, facts.Assigned | facts.Accepted | facts.Saved | facts.GivenUp):
         return entry.attempt.experiment
     return entry.experiment
 
@@ -99,7 +106,7 @@ def must_last(entry: Entry) -> bool:
 
     An assignment that is forgotten costs a second attempt at the shard, and changes no result.
     """
-    return not isinstance(entry, do.Assign)
+    return not isinstance(entry, facts.Assigned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,31 +146,31 @@ def durable(state: SchedulerState) -> tuple[DurableExperiment, ...]:
     return tuple(_projected(experiment) for experiment in state.experiments.values())
 
 
-def apply(state: SchedulerState, at_seconds: float, entry: EntryCommand | Checkpoint) -> None:
-    """Take in what was kept of commands, or a checkpoint.
+def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoint) -> None:
+    """Take in a fact that was kept, or a checkpoint.
 
     Raises:
         ValueError: an entry is out of order.
     """
     match entry:
-        case do.Assign():
+        case facts.Assigned():
             found = _round_of(state, entry.attempt)
             found.assign(entry.attempt.shard, entry.worker, at_seconds)
-        case do.Accept():
+        case facts.Accepted():
             found = _round_of(state, entry.attempt)
             found.publish(entry.attempt, entry.worker, entry.update, at_seconds)
             updates.aggregate_if_complete(state, found)
-        case do.Save():
+        case facts.Saved():
             _round_of(state, entry.attempt).save(entry.attempt.shard, entry.snapshot)
-        case do.Drop():
+        case facts.Dropped():
             current = _current(state, entry.experiment, entry.round)
             current.drop(entry.shards)
             updates.aggregate_if_complete(state, current)
-        case do.Resize():
+        case facts.Resized():
             _current(state, entry.experiment, entry.round).resize(entry.samples)
-        case do.GiveUp():
+        case facts.GivenUp():
             _give_up(state, entry)
-        case do.Conclude():
+        case facts.Concluded():
             _conclude(state, entry)
         case Checkpoint():
             _go_to(state.experiments[entry.experiment], entry)
@@ -182,7 +189,7 @@ def take_up(state: SchedulerState, experiments: Iterable[Experiment]) -> None:
             state.experiments[each.name] = waits
 
 
-def _give_up(state: SchedulerState, entry: do.GiveUp) -> None:
+def _give_up(state: SchedulerState, entry: facts.GivenUp) -> None:
     current = _round_of(state, entry.attempt)
     if current.tasks[entry.attempt.shard].life.state is TaskState.PUBLISHED:
         current.aggregating = False
@@ -195,7 +202,7 @@ def _give_up(state: SchedulerState, entry: do.GiveUp) -> None:
         updates.fail_if_hopeless(state, found, entry.reason)
 
 
-def _conclude(state: SchedulerState, entry: do.Conclude) -> None:
+def _conclude(state: SchedulerState, entry: facts.Concluded) -> None:
     experiment = state.experiments[entry.experiment]
     if experiment.life.may("cancel"):  # one that finished did so when its model was published
         experiment.asked_wrongly = entry.asked_wrongly

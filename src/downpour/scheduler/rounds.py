@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from downpour.scheduler import commands as do
-from downpour.scheduler import dispatch, queue, updates
+from downpour.scheduler import dispatch, facts, queue, updates
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Round, files_of
@@ -52,7 +52,7 @@ def _go_on(state: SchedulerState, experiment: Experiment) -> None:
 def _adopt(state: SchedulerState, experiment: Experiment, current: Round) -> None:
     """Ask for updates whose worker may not live to report them."""
     if holders := current.holders():
-        state.do(do.Adopt(cause=state.cause, experiment=experiment.name, attempts=holders))
+        state.do(do.Adopt(experiment=experiment.name, attempts=holders))
 
 
 def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
@@ -77,7 +77,6 @@ def _evaluate(
 ) -> None:
     state.do(
         do.Evaluate(
-            cause=state.cause,
             experiment=experiment.name,
             round=number,
             model=model,
@@ -103,8 +102,8 @@ def _refuse(state: SchedulerState, found: Found, reason: str) -> None:
     if worker is None or attempt is None or update is None:
         return
     updates.refuse(state, found.round, task.shard, reason)
-    state.do(
-        do.GiveUp(
+    state.note(
+        facts.GivenUp(
             cause=state.cause,
             worker=worker,
             attempt=attempt,

@@ -1,7 +1,7 @@
 """Everything that the scheduler knows, and the few steps that more than one module takes.
 
 `queue`, `rounds`, `dispatch`, `updates` and `liveness` are functions on one of these: they read and
-change it, and put what must be done on its list of commands. It decides nothing.
+change it, and add to its output what has happened and what must be done. It decides nothing.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from downpour.scheduler import commands as do
 from downpour.scheduler.experiment import Experiment
+from downpour.scheduler.facts import Fact, Foreseen
 from downpour.scheduler.round import Round, Task
 from downpour.scheduler.workers import Worker, Workers
 from downpour.stragglers import POLICIES, Policy
@@ -50,6 +51,14 @@ class Decision(NamedTuple):
     said: str
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What came of an event: what has happened, and what is to be done, each in order."""
+
+    commands: list[do.Command] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+
+
 class SchedulerState:
     """Keyed by experiment; one is active at a time, the others wait in order of submission.
 
@@ -76,7 +85,7 @@ class SchedulerState:
         self.at_rest = False
         self.look_again_at_seconds = 0.0
         self.asked_for_workers_at_seconds = -math.inf
-        self.commands: list[do.Command] = []
+        self.output = Output()
         self.decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
 
     @property
@@ -86,7 +95,11 @@ class SchedulerState:
 
     def do(self, command: do.Command) -> None:
         """Ask the driver for something."""
-        self.commands.append(command)
+        self.output.commands.append(command)
+
+    def note(self, fact: Fact) -> None:
+        """Say that something has happened."""
+        self.output.facts.append(fact)
 
     def tell(self, said: str) -> None:
         """Keep what has happened to the active experiment, in words, for people who watch."""
@@ -109,7 +122,7 @@ class SchedulerState:
     def discard(self, experiment: str, files: tuple[PublishedFile, ...]) -> None:
         """Ask for files to be removed, if there are any."""
         if files:
-            self.do(do.Discard(cause=self.cause, experiment=experiment, files=files))
+            self.do(do.Discard(experiment=experiment, files=files))
 
     def bar(self, worker: str, experiment: Experiment, reason: str) -> None:
         """Give a worker nothing more of an experiment that it cannot train."""
@@ -131,8 +144,8 @@ class SchedulerState:
         if found is not None and worker.running is not None:
             worker.told = worker.predicted
             began = found.task.began_at[worker.running.attempt]
-            self.do(
-                do.Foresee(
+            self.note(
+                Foreseen(
                     cause=self.cause,
                     worker=worker.name,
                     attempt=worker.running,
@@ -144,4 +157,4 @@ class SchedulerState:
 
     def cancel_call(self, worker: Worker, attempt: AttemptId, reason: str) -> None:
         """Ask a worker to stop an attempt; the state is not changed."""
-        self.do(do.Cancel(cause=self.cause, worker=worker.name, attempt=attempt, reason=reason))
+        self.do(do.Cancel(worker=worker.name, attempt=attempt, reason=reason))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.scheduler import queue
+from downpour.scheduler import facts, queue
 from downpour.scheduler.failures import Failure, failed_alike, wait_seconds
 from downpour.scheduler.round import Round, Task, files_of
 from downpour.scheduler.state import Found, SchedulerState
@@ -36,8 +36,8 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
         reporter.tasks_done += 1
         found.experiment.progress_timeout.learn(reporter.longest_pause_seconds)
     began = found.task.assigned_at_seconds[attempt.attempt]
-    state.do(
-        do.Accept(
+    state.note(
+        facts.Accepted(
             cause=state.cause,
             worker=event.worker,
             attempt=attempt,
@@ -61,8 +61,8 @@ def _contradict(state: SchedulerState, task: Task, event: on.UpdatePublished) ->
     accepted = task.update
     if accepted is None or accepted.file.checksum == event.update.file.checksum:
         return
-    state.do(
-        do.Contradict(
+    state.note(
+        facts.Contradicted(
             cause=state.cause,
             worker=event.worker,
             attempt=event.attempt,
@@ -102,7 +102,7 @@ def keep(state: SchedulerState, worker: str, attempt: AttemptId, new: Snapshot) 
         state.discard(found.experiment.name, (new.file,))
         return
     found.round.save(found.task.shard, new)
-    state.do(do.Save(cause=state.cause, worker=worker, attempt=attempt, snapshot=new))
+    state.note(facts.Saved(cause=state.cause, worker=worker, attempt=attempt, snapshot=new))
     state.discard(found.experiment.name, (former.file,) if former is not None else ())
 
 
@@ -131,8 +131,8 @@ def give_up(
     found = state.find(attempt)
     if found is None:
         return
-    state.do(
-        do.GiveUp(
+    state.note(
+        facts.GivenUp(
             cause=state.cause,
             worker=worker,
             attempt=attempt,
@@ -196,7 +196,6 @@ def aggregate_if_complete(state: SchedulerState, current: Round) -> None:
     began = current.started_at_seconds or 0.0
     state.do(
         do.Aggregate(
-            cause=state.cause,
             experiment=current.experiment,
             round=current.number,
             model=active.model,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
 
-from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
+from downpour.scheduler import facts
 from downpour.simulator.checks import InvariantCheck
 from downpour.simulator.cluster import Cluster
 from downpour.simulator.plan import Plan
@@ -126,6 +126,6 @@ class _Pace(Onlooker):
         elif isinstance(event, on.Aggregated):
             self.round_seconds.append(event.at_seconds - self._began_at)
             self._began_at = event.at_seconds
-        for command in step.commands:
-            self.lost += isinstance(command, do.Dismiss)
-            self.ended = self.ended or isinstance(command, do.Conclude)
+        for fact in step.facts:
+            self.lost += isinstance(fact, facts.Dismissed)
+            self.ended = self.ended or isinstance(fact, facts.Concluded)

@@ -7,7 +7,7 @@ a sentence. None of them trusts the core's state where it can count for itself.
 from __future__ import annotations
 
 from downpour.runtime.recovery import replay
-from downpour.scheduler import Scheduler, durable
+from downpour.scheduler import Scheduler, durable, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
@@ -27,7 +27,8 @@ class InvariantCheck(Onlooker):
     def handled(self, step: Observed) -> None:
         """Check the state after an event."""
         core = step.core
-        if not step.commands and isinstance(step.event, on.HeartbeatReceived | on.Tick):
+        quiet = not step.commands and not step.facts
+        if quiet and isinstance(step.event, on.HeartbeatReceived | on.Tick):
             return  # which changes no book
         if (
             len(core.state.workers) <= MANY_WORKERS
@@ -42,8 +43,8 @@ def expect(holds: bool, sentence: str) -> None:  # noqa: FBT001 - reads as a sen
         raise AssertionError(sentence)
 
 
-def _task(command: do.Accept | do.GiveUp) -> Task:
-    attempt = command.attempt
+def _task(fact: facts.Accepted | facts.GivenUp) -> Task:
+    attempt = fact.attempt
     return attempt.experiment, attempt.round, attempt.shard
 
 
@@ -104,9 +105,9 @@ class Promises(Onlooker):
 
     def handled(self, step: Observed) -> None:
         """Nothing is promised before it is acted on, but what is refused is promised no more."""
-        for command in step.commands:
-            if isinstance(command, do.GiveUp):
-                self._accepted.pop(_task(command), None)
+        for fact in step.facts:
+            if isinstance(fact, facts.GivenUp):
+                self._accepted.pop(_task(fact), None)
 
     def acting(self, step: Observed) -> None:
         """Note what others may rely on from now on; a manager out of office promises nothing."""
@@ -114,14 +115,14 @@ class Promises(Onlooker):
             return
         if isinstance(step.event, on.ExperimentSubmitted):
             self._submitted.add(step.event.experiment)
-        for command in step.commands:
-            if isinstance(command, do.Accept):
-                self._accepted[_task(command)] = command.update.file.name
-            elif isinstance(command, do.Assign):
-                name, number = command.attempt.experiment, command.attempt.round
+        for fact in step.facts:
+            if isinstance(fact, facts.Accepted):
+                self._accepted[_task(fact)] = fact.update.file.name
+            elif isinstance(fact, facts.Assigned):
+                name, number = fact.attempt.experiment, fact.attempt.round
                 self._rounds[name] = max(self._rounds.get(name, 0), number)
-            elif isinstance(command, do.Conclude):
-                self._concluded[command.experiment] = command.ending
+            elif isinstance(fact, facts.Concluded):
+                self._concluded[fact.experiment] = fact.ending
 
     def _is_there(self, core: Scheduler, task: Task, file: str) -> None:
         name, number, shard = task
@@ -152,8 +153,8 @@ class Calls(Onlooker):
         for command in step.commands:
             if isinstance(command, do.Dismiss):
                 here.discard(command.worker)
-            asked = command.assignment if isinstance(command, do.Repeat) else command
-            if isinstance(asked, do.Assign):
+            if isinstance(command, do.Assign):
+                asked = command.assigned
                 known = asked.worker in here
                 expect(known, f"{asked.worker} is asked for {asked.attempt} and is not registered")
 
@@ -163,10 +164,10 @@ class Blame(Onlooker):
 
     def handled(self, step: Observed) -> None:
         """Look what has come to nothing."""
-        for command in step.commands:
-            if isinstance(command, do.GiveUp):
-                blameless = command.failure in BLAMELESS
-                expect(blameless, f"{command.attempt} costs a retry: {command.reason}")
+        for fact in step.facts:
+            if isinstance(fact, facts.GivenUp):
+                blameless = fact.failure in BLAMELESS
+                expect(blameless, f"{fact.attempt} costs a retry: {fact.reason}")
 
 
 class Office(Onlooker):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from downpour.scheduler import Checkpoint, Entry, Scheduler
+from downpour.scheduler import Checkpoint, Entry, Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
@@ -70,10 +70,11 @@ class Counting(Onlooker):
             if isinstance(entry, Checkpoint) and isinstance(step.event, on.Aggregated):
                 self._count(step.core, step.event)  # which it is kept in place of
             self._count(step.core, entry)
+        for fact in step.facts:
+            if isinstance(fact, facts.Accepted):
+                self._look(step.core, fact)
         for command in step.commands:
-            if isinstance(command, do.Accept):
-                self._look(step.core, command)
-            elif isinstance(command, do.Aggregate):
+            if isinstance(command, do.Aggregate):
                 self._in_order(step.core, command)
 
     def version_of(self, experiment: str, model: PublishedFile) -> Version:
@@ -87,17 +88,17 @@ class Counting(Onlooker):
         match entry:
             case on.Prepared():
                 self._prepared(core, entry)
-            case do.Assign():
+            case facts.Assigned():
                 self._tally(core, entry.attempt.experiment).begun = True
-            case do.Accept():
+            case facts.Accepted():
                 self._accept(self._tally(core, entry.attempt.experiment), entry)
-            case do.GiveUp():
+            case facts.GivenUp():
                 tally = self._tally(core, entry.attempt.experiment)
                 if entry.attempt.round == tally.version.number:
                     tally.updates.pop(entry.attempt.shard, None)
-            case do.Drop():
+            case facts.Dropped():
                 self._drop(self._tally(core, entry.experiment), entry)
-            case do.Resize():
+            case facts.Resized():
                 self._resize(self._tally(core, entry.experiment), entry)
             case on.Aggregated():
                 self._aggregated(self._tally(core, entry.experiment), entry)
@@ -118,7 +119,7 @@ class Counting(Onlooker):
             self._tallies[core][name] = _Tally(version, sum(entry.shard_samples))
             self._know(name, entry.model, version)
 
-    def _accept(self, tally: _Tally, entry: do.Accept) -> None:
+    def _accept(self, tally: _Tally, entry: facts.Accepted) -> None:
         attempt = entry.attempt
         expect(attempt.shard not in tally.updates, f"{attempt} is one too many")
         expect(attempt.shard not in tally.cut.dropped, f"{attempt} counts, and was dropped")
@@ -126,7 +127,7 @@ class Counting(Onlooker):
         expect(attempt.round == at, f"{attempt} counts in round {at}")
         tally.updates[attempt.shard] = entry.update.file.name
 
-    def _drop(self, tally: _Tally, entry: do.Drop) -> None:
+    def _drop(self, tally: _Tally, entry: facts.Dropped) -> None:
         spec, dropped = self._specs[entry.experiment], tally.cut.dropped.union(entry.shards)
         expect(not POLICIES[spec.policy].preserves_bytes, f"{spec.policy} does without shards")
         expect(entry.round == tally.version.number, f"{entry} is of another round")
@@ -135,7 +136,7 @@ class Counting(Onlooker):
         expect(not there, f"shards {sorted(there)} of round {entry.round} count, and are dropped")
         tally.cut = replace(tally.cut, dropped=dropped)
 
-    def _resize(self, tally: _Tally, entry: do.Resize) -> None:
+    def _resize(self, tally: _Tally, entry: facts.Resized) -> None:
         spec = self._specs[entry.experiment]
         expect(POLICIES[spec.policy].cuts_rounds, f"{spec.policy} cuts rounds anew")
         expect(not tally.begun, f"round {entry.round} is cut anew, and has begun")
@@ -156,9 +157,9 @@ class Counting(Onlooker):
         right = content in {None, version.model}
         expect(right, f"model {version.number} of {experiment} is another one")
 
-    def _look(self, core: Scheduler, command: do.Accept) -> None:
-        attempt = command.attempt
-        content = self._read(attempt.experiment, command.update.file)
+    def _look(self, core: Scheduler, fact: facts.Accepted) -> None:
+        attempt = fact.attempt
+        content = self._read(attempt.experiment, fact.update.file)
         if content is not None:
             tally = self._tally(core, attempt.experiment)
             right = content == tally.version.update(attempt.shard, tally.cut)

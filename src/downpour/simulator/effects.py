@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.node.roster import Registry
-from downpour.scheduler import Scheduler
+from downpour.scheduler import Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.simulator import contents
@@ -104,15 +104,13 @@ class Effects:
         """Whether a worker has registered here."""
         return self._roster.get(worker) is not None
 
-    def start(self, command: do.Command) -> None:  # noqa: C901, PLR0912 - one arm a command
+    def start(self, command: do.Command) -> None:  # noqa: C901 - one arm a command
         """Begin what is asked for."""
         match command:
             case do.Prepare():
                 self._works.submit(lambda done: self._prepare(command, done))
-            case do.Assign():
-                self._lane(command.worker).submit(lambda done: self._assign(command, done))
-            case do.Repeat():
-                self.start(command.assignment)
+            case do.Assign(assigned):
+                self._lane(assigned.worker).submit(lambda done: self._assign(assigned, done))
             case do.Cancel():
                 self._lane(command.worker).submit(lambda done: self._cancel(command, done))
             case do.HandOver():
@@ -131,10 +129,6 @@ class Effects:
                 self._roster.strike(command.worker)
             case do.Adopt():
                 self._works.submit(lambda done: self._adopt(command, done))
-            case do.Accept() | do.Save() | do.Contradict() | do.GiveUp() | do.Foresee():
-                pass
-            case do.Drop() | do.Resize() | do.RequestWorker():
-                pass
             case _:
                 assert_never(command)
 
@@ -146,25 +140,27 @@ class Effects:
 
     # Calls to workers
 
-    def _assign(self, command: do.Assign, done: Done) -> None:
-        entry = self._roster.get(command.worker)
+    def _assign(self, assigned: facts.Assigned, done: Done) -> None:
+        entry = self._roster.get(assigned.worker)
 
         def failed(reason: str) -> None:
-            if entry is not None and self._roster.is_dead(command.worker, entry):
-                self._post(on.WorkerLost, worker=command.worker, reason=f"called in vain: {reason}")
+            if entry is not None and self._roster.is_dead(assigned.worker, entry):
+                self._post(
+                    on.WorkerLost, worker=assigned.worker, reason=f"called in vain: {reason}"
+                )
             done()
 
         if entry is None:
-            self._post(on.WorkerLeft, worker=command.worker, reason="it is not registered")
+            self._post(on.WorkerLeft, worker=assigned.worker, reason="it is not registered")
             done()
             return
-        keeps = command.attempt.experiment in self._keeping
-        files = command.model, command.optimizer_state
-        snapshot = command.snapshot.file if command.snapshot is not None else None
-        first, last = command.portion or (0, self._site.figures.shard_samples)
+        keeps = assigned.attempt.experiment in self._keeping
+        files = assigned.model, assigned.optimizer_state
+        snapshot = assigned.snapshot.file if assigned.snapshot is not None else None
+        first, last = assigned.portion or (0, self._site.figures.shard_samples)
         term = self._manager.term
         samples = last - first
-        task = Task(command.attempt, *files, keeps, term, snapshot, samples, command.portion)
+        task = Task(assigned.attempt, *files, keeps, term, snapshot, samples, assigned.portion)
         self._call(entry, "train", (task,), done, failed)
 
     def _cancel(self, command: do.Cancel, done: Done) -> None:

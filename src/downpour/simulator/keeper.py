@@ -9,8 +9,8 @@ from downpour.errors import SharedDirectoryError
 from downpour.node.journal import JournalWriter, Line, Segment
 from downpour.node.keeping import Keeping
 from downpour.scheduler import Entry, Scheduler
-from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
+from downpour.scheduler.facts import Fact
 from downpour.simulator.clock import Process
 from downpour.simulator.disk import Disk
 
@@ -87,9 +87,9 @@ class Keeper:
         for journal in filter(None, self._journals.values()):
             journal.commit()
 
-    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> list[Entry]:
+    def keep(self, core: Scheduler, event: on.Event, happened: Sequence[Fact]) -> list[Entry]:
         """Gather what must be kept; returns it."""
-        return [kept.entry for kept in self.keeping.keep(core, event, commands)]
+        return [kept.entry for kept in self.keeping.keep(core, event, happened)]
 
     def commit(self) -> None:
         """Write it all; raises SharedDirectoryError where that cannot be done now."""

@@ -26,8 +26,7 @@ from downpour.node.manager import (
 )
 from downpour.runtime.forecasting import Forecaster
 from downpour.runtime.recovery import next_order, replay
-from downpour.scheduler import Entry, Scheduler, SchedulerOptions
-from downpour.scheduler import commands as do
+from downpour.scheduler import Entry, Output, Scheduler, SchedulerOptions
 from downpour.scheduler import events as on
 from downpour.simulator.clock import Process
 from downpour.simulator.effects import Effects
@@ -255,12 +254,13 @@ class Manager(Process):
         """Forecast what can be, where there is a predictor."""
         return self.forecaster.forecasts(at_seconds) if self.forecaster is not None else None
 
-    def keep(self, core: Scheduler, event: on.Event, commands: list[do.Command]) -> Sequence[Entry]:
+    def keep(self, core: Scheduler, event: on.Event, output: Output) -> Sequence[Entry]:
         """Gather what must be kept; returns it."""
         if self.forecaster is not None:
-            self.forecaster.follow(core, event, commands)
-        kept = self.keeper.keep(core, event, commands)
-        self.site.watch.handled(Observed(self.core, self.term, event, commands, kept))
+            self.forecaster.follow(core, event, output)
+        kept = self.keeper.keep(core, event, output.facts)
+        came = output.commands, output.facts
+        self.site.watch.handled(Observed(self.core, self.term, event, *came, kept))
         return kept
 
     def commit(self, then: Callable[[], None]) -> None:
@@ -305,7 +305,7 @@ class Manager(Process):
     def _act_on(self, step: Step[Answer]) -> None:
         if step.event is not None:
             self.site.watch.acting(
-                Observed(self.core, self.term, step.event, step.commands, step.kept)
+                Observed(self.core, self.term, step.event, step.commands, step.facts, step.kept)
             )
             for command in step.commands:
                 self.effects.start(command)

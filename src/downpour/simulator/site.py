@@ -12,6 +12,7 @@ from downpour.predictor import Predictor
 from downpour.scheduler import Entry, Scheduler
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
+from downpour.scheduler.facts import Fact
 from downpour.simulator.clock import Clock
 from downpour.simulator.disk import Disk, DiskFigures
 from downpour.simulator.machines import Machines
@@ -64,6 +65,7 @@ class Observed:
     term: int
     event: on.Event
     commands: Sequence[do.Command]
+    facts: Sequence[Fact]
     kept: Sequence[Entry]
 
 

@@ -8,9 +8,10 @@ from random import Random
 
 from downpour.node.worker import WorkerNode
 from downpour.runtime.recovery import replay
-from downpour.scheduler import Scheduler
+from downpour.scheduler import Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
+from downpour.scheduler.facts import Fact
 from downpour.simulator.checks import Blame, Calls, Folding, InvariantCheck, Office, Promises
 from downpour.simulator.cluster import Cluster, ManagerClass
 from downpour.simulator.conduct import Conduct
@@ -184,7 +185,7 @@ class _Ending(Onlooker):
         self.ended = ended | left_out
 
     def acting(self, step: Observed) -> None:
-        self.ended |= {c.experiment for c in step.commands if isinstance(c, do.Conclude)}
+        self.ended |= {fact.experiment for fact in step.facts if isinstance(fact, facts.Concluded)}
 
 
 class _Narrator(Onlooker):
@@ -194,7 +195,11 @@ class _Narrator(Onlooker):
         self._tell = tell
 
     def acting(self, step: Observed) -> None:
-        for line in (_told_of(step.event), *map(_told_to_do, step.commands)):
+        for line in (
+            _told_of(step.event),
+            *map(_told_fact, step.facts),
+            *map(_told_command, step.commands),
+        ):
             if line:
                 self._tell(line)
 
@@ -211,18 +216,19 @@ def _told_of(event: on.Event) -> str:
             return ""
 
 
-def _told_to_do(command: do.Command) -> str:
-    match command:
-        case do.Assign():
-            return f"{command.worker} is asked for {command.attempt}"
-        case do.Repeat():
-            again = command.assignment
-            return f"{again.worker} is asked once more for {again.attempt}"
-        case do.Accept():
-            return f"{command.worker} has trained {command.attempt}"
-        case do.GiveUp():
-            return f"{command.attempt} comes to nothing: {command.reason}"
-        case do.Conclude():
-            return f"{command.experiment} is {command.ending}: {command.reason}"
+def _told_fact(fact: Fact) -> str:
+    match fact:
+        case facts.Accepted():
+            return f"{fact.worker} has trained {fact.attempt}"
+        case facts.GivenUp():
+            return f"{fact.attempt} is given up: {fact.reason}"
+        case facts.Concluded():
+            return f"{fact.experiment} is {fact.ending}: {fact.reason}"
         case _:
             return ""
+
+
+def _told_command(command: do.Command) -> str:
+    if isinstance(command, do.Assign):
+        return f"{command.assigned.worker} is asked for {command.assigned.attempt}"
+    return ""

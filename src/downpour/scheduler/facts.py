@@ -1,0 +1,183 @@
+"""What has happened, as the scheduler says it: a closed list of small frozen values.
+
+A fact asks for nothing (`commands.py` does). It goes on record; and those that change results are
+journaled, so that another scheduler comes to the same state from them (`replay.py`). The facts of
+an event are in the order in which they came about. `cause` is the number of that event, counted
+from 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from downpour.values import (
+    AttemptId,
+    Ending,
+    FailureKind,
+    Forecast,
+    PublishedFile,
+    Snapshot,
+    Update,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """A worker is to train a shard; where there is a snapshot of it, from there on.
+
+    `portion` are the first and the last sample, exclusively, where the round was cut anew.
+    `forecast` are the seconds until its update, where they can be foreseen.
+    """
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    model: PublishedFile
+    optimizer_state: PublishedFile | None
+    reason: str
+    snapshot: Snapshot | None = None
+    portion: tuple[int, int] | None = None
+    forecast: Forecast | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOverAsked:
+    """A worker is to leave an attempt to another one, as soon as it can."""
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    meant_for: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What is predicted of a running attempt.
+
+    `done` is the share of the shard by its last report, which came `elapsed_seconds` after the
+    assignment; `remaining` are the seconds from then until its update.
+    """
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    done: float
+    elapsed_seconds: float
+    remaining: Forecast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """An update counts; `completion_seconds` run from the assignment to the report."""
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    update: Update
+    completion_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """The next attempt at a shard goes on from this snapshot."""
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradicted:
+    """Two updates of one contribution differ; the first one counts.
+
+    They should be the same bytes, so these workers do not compute alike.
+    """
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    update: Update
+    accepted: Update
+    accepted_from: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp:
+    """An attempt has failed, or was taken back."""
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+    failure: FailureKind
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """A round is over without these shards."""
+
+    cause: int
+    experiment: str
+    round: int
+    shards: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resized:
+    """A round is cut into shards of these sizes, in samples."""
+
+    cause: int
+    experiment: str
+    round: int
+    samples: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRequested:
+    """A policy asks for one more worker; a launcher may be there that can start one."""
+
+    cause: int
+    experiment: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dismissed:
+    """A worker has left, or counts as `lost`."""
+
+    cause: int
+    worker: str
+    reason: str
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concluded:
+    """An experiment has ended; `model` is its published result where it finished."""
+
+    cause: int
+    experiment: str
+    ending: Ending
+    reason: str
+    asked_wrongly: bool = False
+    model: PublishedFile | None = None
+
+
+Fact = (
+    Assigned
+    | HandOverAsked
+    | Foreseen
+    | Accepted
+    | Saved
+    | Contradicted
+    | GivenUp
+    | Dropped
+    | Resized
+    | WorkerRequested
+    | Dismissed
+    | Concluded
+)

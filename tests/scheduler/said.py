@@ -1,0 +1,14 @@
+"""All that a scheduler says of an event, in one list."""
+
+from __future__ import annotations
+
+from downpour.scheduler import Output
+from downpour.scheduler.commands import Command
+from downpour.scheduler.facts import Fact
+
+Said = Fact | Command
+
+
+def all_of(output: Output) -> list[Said]:
+    """Return the facts, then the commands."""
+    return [*output.facts, *output.commands]
