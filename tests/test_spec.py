@@ -148,7 +148,7 @@ def test_what_does_not_fit_is_refused_in_one_line(fields: dict[str, Any], line: 
     assert refusal.value.exit_status == 2
 
 
-def test_many_misfits_do_not_flood_the_line() -> None:
+def test_many_invalid_fields_do_not_flood_the_line() -> None:
     """The first is told in full, three more by name, the rest by their number."""
     with pytest.raises(SpecError, match=r"\(and 4 more: split, epochs, retries, …\)"):
         Spec.make({"seed": -1, "split": "", "epochs": 0, "retries": -1, "zzz": 1})

@@ -10,15 +10,15 @@ import pytest
 import xxhash
 
 from downpour.aggregators import summing
-from downpour.aggregators.summing import RunningSum, Source
+from downpour.aggregators.summing import RunningSum, SummedFile
 from downpour.store import Array, decode, encode
 
 
-def source_of(tensors: Mapping[str, Array], factor: float = 1.0) -> tuple[Source, str]:
+def source_of(tensors: Mapping[str, Array], factor: float = 1.0) -> tuple[SummedFile, str]:
     """Return a file to be summed, and its checksum."""
     content = b"".join(encode(tensors, {}))
     file = decode(content, "file")
-    source = Source(head=file.head, data=file.data, factor=factor)
+    source = SummedFile(head=file.head, data=file.data, factor=factor)
     return source, xxhash.xxh3_128_hexdigest(content)
 
 

@@ -19,7 +19,7 @@ from hypothesis.extra.numpy import arrays
 
 from downpour.datasets import open_prepared, prepare
 from downpour.datasets.preparation import _write, prepared_key
-from downpour.datasets.source import Arrays, Found
+from downpour.datasets.source import Arrays, SourceFiles
 from downpour.errors import SharedDirectoryError, SpecError
 from downpour.spec import Spec
 
@@ -47,11 +47,11 @@ class Counted:
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Accept all."""
 
-    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find what was given."""
         del spec, data_dir, downloads
         self.looks += 1
-        return Found(fingerprint=(self.fingerprint,), read=self._read)
+        return SourceFiles(fingerprint=(self.fingerprint,), read=self._read)
 
     def _read(self) -> Arrays:
         self.reads += 1
@@ -64,7 +64,7 @@ class Counted:
 class Gone(Counted):
     """A source whose files are not on this machine."""
 
-    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find nothing."""
         del spec, data_dir, downloads
         raise SpecError("data_path", "set.npz", "no such file or folder")

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from downpour.datasets.preparation import prepared_key
 from downpour.datasets.prepared import open_prepared
-from downpour.datasets.source import Arrays, Found
+from downpour.datasets.source import Arrays, SourceFiles
 from downpour.errors import StoreError
 from downpour.spec import Spec
 from downpour.store import SharedDirectory
@@ -41,7 +41,7 @@ class Source:
     reads = 0
     def check(self, spec, data_dir): pass
     def find(self, spec, data_dir, downloads):
-        return Found(fingerprint=("lab",), read=self.read)
+        return SourceFiles(fingerprint=("lab",), read=self.read)
     def read(self):
         self.reads += 1
         x, y = np.zeros((10, 2)), np.arange(10) % 2

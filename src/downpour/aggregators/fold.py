@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from downpour.aggregators import summing
 from downpour.aggregators.base import Contribution
 from downpour.aggregators.examine import examine
-from downpour.aggregators.summing import RunningSum, Source
+from downpour.aggregators.summing import RunningSum, SummedFile
 from downpour.errors import FileCorrupt, NonFinite, SharedDirectoryError, StoreError, UpdatesRefused
 from downpour.store import Array, ParameterFile, Store, decode
 from downpour.values import PublishedFile
@@ -140,8 +140,8 @@ def _sum_once(
     return _Outcome(tensors=total.tensors())
 
 
-def _source(file: ParameterFile, factor: float = 0.0) -> Source:
-    return Source(head=file.head, data=file.data, factor=factor)
+def _source(file: ParameterFile, factor: float = 0.0) -> SummedFile:
+    return SummedFile(head=file.head, data=file.data, factor=factor)
 
 
 def _open(store: Store, group: Sequence[_Part]) -> tuple[list[ParameterFile], dict[int, str]]:

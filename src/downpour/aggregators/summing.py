@@ -35,7 +35,7 @@ FILES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Source:
+class SummedFile:
     """A file to be summed: the bytes before its tensors, the tensors' bytes (uint8), its factor."""
 
     head: memoryview
@@ -44,7 +44,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class AddedFiles:
     """What is known after some files were added: their checksums; whether all of it is sound.
 
     Sound are numbers that are finite, in a file with factor 0, too, and in the sum; and those that
@@ -76,7 +76,7 @@ class RunningSum:
     """
 
     def __init__(
-        self, layout: Layout, base: Source, *, divisor: float = 1.0, threads: int = 1
+        self, layout: Layout, base: SummedFile, *, divisor: float = 1.0, threads: int = 1
     ) -> None:
         self._layout = layout
         self._base = base
@@ -89,14 +89,14 @@ class RunningSum:
         ]
         self._lanes = threads if layout.size_bytes > PIECE_BYTES else 1
         self._is_empty = True
-        self._sole: Source | None = None
+        self._sole: SummedFile | None = None
 
     @property
     def base_checksum(self) -> str:
         """The base's checksum, which is known once the first files were added."""
         return self._base_hasher.hexdigest()
 
-    def add(self, sources: Sequence[Source], *, is_last: bool = True) -> Tally:
+    def add(self, sources: Sequence[SummedFile], *, is_last: bool = True) -> AddedFiles:
         """Add the next files, each times its factor; with the last ones the mean is made."""
         if self._sole is None:  # factors sum to the divisor
             self._sole = next((one for one in sources if one.factor == self._divisor), None)
@@ -114,7 +114,7 @@ class RunningSum:
             with ThreadPoolExecutor(self._lanes) as pool:
                 sound = list(pool.map(partial(group.sum_lane, self._runs), range(self._lanes)))
         self._is_empty = False
-        return Tally(checksums=group.checksums(), sound=all(sound))
+        return AddedFiles(checksums=group.checksums(), sound=all(sound))
 
     def tensors(self) -> dict[str, Array]:
         """Return the mean as tensors by name, views of one buffer."""
@@ -142,7 +142,7 @@ class _Run:
     def is_float(self) -> bool:
         return self.result.dtype.kind == "f"
 
-    def of(self, source: Source) -> Array:
+    def of(self, source: SummedFile) -> Array:
         return source.data[self.start : self.start + self.result.nbytes].view(self.result.dtype)
 
 
@@ -183,11 +183,11 @@ class _Group:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[SummedFile],
         *,
-        base: Source,
+        base: SummedFile,
         base_hasher: xxhash.xxh3_128 | None,
-        sole: Source | None,
+        sole: SummedFile | None,
         divisor: float | None,
         lanes: int,
     ) -> None:

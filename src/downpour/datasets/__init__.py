@@ -19,11 +19,11 @@ from downpour.datasets.idx import IdxSource
 from downpour.datasets.npz import Npz
 from downpour.datasets.preparation import prepared_key
 from downpour.datasets.prepared import Examples, PreparedDataset, open_prepared
-from downpour.datasets.source import Source
+from downpour.datasets.source import DataSource
 from downpour.errors import SpecError
 from downpour.spec import Spec
 
-SOURCES: dict[str, Source] = {
+SOURCES: dict[str, DataSource] = {
     "digits": Digits(),
     "mnist": IdxSource("MNIST", mean=(0.1307,), std=(0.3081,)),
     "fashion-mnist": IdxSource("FashionMNIST", mean=(0.2860,), std=(0.3530,)),
@@ -81,7 +81,7 @@ def check_source(spec: Spec, data_dir: Path | None = None) -> None:
         raise SpecError("dataset_options", spec.dataset_options, "only a factory takes options")
 
 
-def _source(spec: Spec) -> Source:
+def _source(spec: Spec) -> DataSource:
     source = Factory() if ":" in spec.dataset else SOURCES.get(spec.dataset)
     if source is None:
         known = ", ".join(SOURCES)

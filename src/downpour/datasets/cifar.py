@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from downpour.datasets.downloading import found_or_downloaded
-from downpour.datasets.source import Arrays, Found, fingerprint
+from downpour.datasets.source import Arrays, SourceFiles, fingerprint
 from downpour.errors import SpecError
 from downpour.spec import Spec
 
@@ -32,10 +32,10 @@ class Cifar10:
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Pass: whether a download works shows only when it is tried."""
 
-    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find the six files in the data folder or the cache, or download them there."""
         paths = found_or_downloaded(spec, FOLDER, (data_dir, downloads), _present, _fetch)
-        return Found(fingerprint=fingerprint(paths), read=lambda: _read(paths))
+        return SourceFiles(fingerprint=fingerprint(paths), read=lambda: _read(paths))
 
 
 def _present(folder: Path) -> list[Path] | None:

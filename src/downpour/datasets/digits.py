@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from downpour.datasets.seeding import held_out
-from downpour.datasets.source import Arrays, Found
+from downpour.datasets.source import Arrays, SourceFiles
 from downpour.errors import SpecError
 from downpour.extras import is_installed
 from downpour.spec import Spec
@@ -29,10 +29,10 @@ class Digits:
         if not is_installed("sklearn"):
             raise SpecError("dataset", "digits", _MISSING)
 
-    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find nothing: the data are part of an installed package."""
         del spec, data_dir, downloads
-        return Found(fingerprint=(), read=_read)
+        return SourceFiles(fingerprint=(), read=_read)
 
 
 def _read() -> Arrays:

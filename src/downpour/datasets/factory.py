@@ -18,7 +18,7 @@ from typing import Any
 from downpour.allowlist import check_factory, load_factory, source_file
 from downpour.blame import told
 from downpour.datasets.layout import ACCEPTED, from_names
-from downpour.datasets.source import Arrays, Found, fingerprint
+from downpour.datasets.source import Arrays, SourceFiles, fingerprint
 from downpour.errors import DownpourError, SpecError
 from downpour.spec import Spec
 
@@ -34,11 +34,12 @@ class Factory:
         del data_dir
         check_factory("dataset", spec.dataset)
 
-    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find the factory's module."""
         del data_dir, downloads
         path = source_file(check_factory("dataset", spec.dataset))
-        return Found(fingerprint=fingerprint([path] if path else []), read=lambda: _read(spec))
+        paths = [path] if path else []
+        return SourceFiles(fingerprint=fingerprint(paths), read=lambda: _read(spec))
 
 
 def _read(spec: Spec) -> Arrays:

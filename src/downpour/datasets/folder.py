@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from downpour.datasets.resizing import resized
 from downpour.datasets.room import check_room
 from downpour.datasets.seeding import held_out, random_order
-from downpour.datasets.source import Arrays, Found, fingerprint, named_path
+from downpour.datasets.source import Arrays, SourceFiles, fingerprint, named_path
 from downpour.errors import SpecError
 from downpour.spec import Spec
 
@@ -52,13 +52,13 @@ class Folder:
                 "a folder is needed that holds <class>/ or train/<class>/ and test/<class>/",
             )
 
-    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """List the images that the limits leave."""
         del downloads
         self.check(spec, data_dir)
         train, test = _parts(named_path(spec, data_dir))
         train, test = _limited(train, spec.train_limit), _limited(test, spec.test_limit)
-        return Found(
+        return SourceFiles(
             fingerprint=fingerprint(train.paths + test.paths, field="data_path"),
             read=lambda: _read(train, test, spec.image_size),
         )

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from downpour.datasets.downloading import found_or_downloaded
 from downpour.datasets.room import check_room
-from downpour.datasets.source import Arrays, Found, fingerprint
+from downpour.datasets.source import Arrays, SourceFiles, fingerprint
 from downpour.errors import SpecError
 from downpour.spec import Spec
 
@@ -36,11 +36,11 @@ class IdxSource:
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Pass: whether a download works shows only when it is tried."""
 
-    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find the four files in the data folder or the cache, or download them there."""
         places = (data_dir, downloads)
         paths = found_or_downloaded(spec, self.folder, places, _present, self._fetch)
-        return Found(fingerprint=fingerprint(paths), read=lambda: self._read(paths))
+        return SourceFiles(fingerprint=fingerprint(paths), read=lambda: self._read(paths))
 
     def _fetch(self, root: Path) -> None:
         import torchvision.datasets as known

@@ -15,7 +15,7 @@ import numpy as np
 
 from downpour.datasets.layout import from_names
 from downpour.datasets.room import check_room
-from downpour.datasets.source import Arrays, Found, fingerprint, named_path
+from downpour.datasets.source import Arrays, SourceFiles, fingerprint, named_path
 from downpour.errors import SpecError
 from downpour.spec import Spec
 
@@ -34,12 +34,12 @@ class Npz:
             raise SpecError(_FIELD, spec.data_path, "is not a .npz file")
         _check_heads(path)
 
-    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find the file that `data_path` names."""
         del downloads
         self.check(spec, data_dir)
         path = named_path(spec, data_dir)
-        return Found(fingerprint=fingerprint([path]), read=lambda: _read(path))
+        return SourceFiles(fingerprint=fingerprint([path]), read=lambda: _read(path))
 
 
 def _read(path: Path) -> Arrays:

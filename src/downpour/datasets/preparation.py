@@ -35,7 +35,7 @@ from downpour.datasets.prepared import (
     open_prepared,
     read_facts,
 )
-from downpour.datasets.source import Found, Source, fingerprint
+from downpour.datasets.source import DataSource, SourceFiles, fingerprint
 from downpour.errors import FileCorrupt, FileMissing, SpecError, StoreError
 from downpour.spec import Spec
 from downpour.store.directory import names_in, read_regular
@@ -55,7 +55,7 @@ _LOOKS = Patience(seconds=0.2)
 
 
 def prepared_key(
-    source: Source,
+    source: DataSource,
     spec: Spec,
     datasets_root: Path,
     data_dir: Path | None = None,
@@ -83,7 +83,7 @@ def prepared_key(
     return key
 
 
-def _decoded_key(source: Source, spec: Spec, root: Path, data_dir: Path | None) -> str:
+def _decoded_key(source: DataSource, spec: Spec, root: Path, data_dir: Path | None) -> str:
     """Decode what the source finds now, unless that was done before."""
     with _reading(spec):
         found = source.find(spec, data_dir, root / DOWNLOADS)
@@ -101,7 +101,7 @@ def _decoded_key(source: Source, spec: Spec, root: Path, data_dir: Path | None) 
 
 
 def _same_key_again(
-    source: Source, spec: Spec, root: Path, data_dir: Path | None, begun_with: str, reason: str
+    source: DataSource, spec: Spec, root: Path, data_dir: Path | None, begun_with: str, reason: str
 ) -> str:
     """Decode what an experiment has begun with, where its folder is gone or damaged."""
     try:
@@ -115,7 +115,7 @@ def _same_key_again(
     return key
 
 
-def _decode(found: Found, spec: Spec, root: Path, name: str) -> str:
+def _decode(found: SourceFiles, spec: Spec, root: Path, name: str) -> str:
     with _reading(spec):
         arrays = found.read()
     content = decoded(arrays, spec)
@@ -164,7 +164,7 @@ def _remember(root: Path, name: str, key: str, files: tuple[str, ...]) -> None:
     partial_file.replace(root / SOURCES / f"{name}.json")
 
 
-def _source_name(spec: Spec, found: Found) -> str:
+def _source_name(spec: Spec, found: SourceFiles) -> str:
     determines = {
         "format": FORMAT,
         "dataset": spec.dataset,

@@ -27,11 +27,11 @@ class Arrays:
     `x` is images where it is uint8 with 3 or 4 dimensions ([n, h, w], [n, h, w, c] or
     [n, c, h, w]), and numbers otherwise ([n, ...]). `y` is class numbers [n] or [n, 1], or zeros
     and ones [n, k]. `mean` and `std` are a well-known set's usual ones, per channel of values
-    scaled to 0..1; absent, they are computed from the training set. `normalize` says whether that
-    is to be done: amounts are, names such as token ids must not be; None where nobody has said so,
-    which is enough for images and for numbers that are no integers. `files` were read besides
-    those that `Found` knows of; None where that cannot be known, so that what was decoded once may
-    not be taken for what would be decoded now.
+    scaled to 0..1; absent, they are computed from the training set. `normalize` says whether the
+    values are scaled by them: amounts are, names such as token ids must not be. None leaves that to
+    the dtype, which is enough for images and for numbers that are no integers. `files` were read
+    besides those in `SourceFiles`; None where they cannot be known, and then a decoded copy must
+    not be reused.
     """
 
     train_x: NDArray[Any]
@@ -45,20 +45,20 @@ class Arrays:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SourceFiles:
     """A source's files, found: what tells their content apart, and how to decode them."""
 
     fingerprint: tuple[str, ...]
     read: Callable[[], Arrays]
 
 
-class Source(Protocol):
+class DataSource(Protocol):
     """One kind of dataset."""
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Refuse cheaply, with a SpecError, what cannot work; may pass what fails later."""
 
-    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> Found:
+    def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find the source's files, downloading them into `downloads` where that is its way.
 
         Raises:

@@ -31,7 +31,7 @@ _LIMITS = {
 }
 
 
-class Misfit(ValueError):
+class InvalidField(ValueError):
     """Carries a SpecError through pydantic, which lets only ValueError pass."""
 
     def __init__(self, error: SpecError) -> None:
@@ -39,27 +39,27 @@ class Misfit(ValueError):
         self.error = error
 
 
-def refusal(field: str, value: object, accepted: str) -> Misfit:
+def refusal(field: str, value: object, accepted: str) -> InvalidField:
     """Refuse a value in a validator."""
-    return Misfit(SpecError(field, value, accepted))
+    return InvalidField(SpecError(field, value, accepted))
 
 
 def as_spec_error(
     spec: type[BaseModel], details: Sequence[Any], fields: Mapping[str, Any]
 ) -> SpecError:
-    """Tell of the first misfit in full, and of the others by name.
+    """Tell of the first invalid field in full, and of the others by name.
 
     Args:
         spec: the model whose fields these are.
         details: what pydantic says is wrong.
         fields: what was given.
     """
-    misfits: dict[str, Any] = {}
+    invalid: dict[str, Any] = {}
     for detail in details:  # a union reports once for each of its members
-        misfits.setdefault(_field_of(detail), detail)
-    (field, detail), *others = misfits.items()
+        invalid.setdefault(_field_of(detail), detail)
+    (field, detail), *others = invalid.items()
     cause = detail.get("ctx", {}).get("error")
-    if isinstance(cause, Misfit):
+    if isinstance(cause, InvalidField):
         field, value, accepted = cause.error.args
     elif detail["type"] == "extra_forbidden":
         value, accepted = detail["input"], f"no such field; {_nearest(spec, field)}"
@@ -74,7 +74,7 @@ def as_spec_error(
 
 
 def _field_of(detail: Mapping[str, Any]) -> str:
-    """Name the field of a misfit; within a table of options, its key as well."""
+    """Name the field that is invalid; within a table of options, its key as well."""
     top, *inner = detail["loc"] or ("spec",)
     return f"{top}.{inner[0]}" if inner and str(top).endswith("_options") else str(top)
 

@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from downpour.errors import SpecError
-from downpour.spec.refusals import ACCEPTED, Misfit, as_spec_error, refusal
+from downpour.spec.refusals import ACCEPTED, InvalidField, as_spec_error, refusal
 
 Option = bool | int | float | str | list[int] | list[float] | list[str]
 
@@ -211,7 +211,7 @@ class Spec(BaseModel):
         try:
             parse_split(value)
         except SpecError as error:
-            raise Misfit(error) from None
+            raise InvalidField(error) from None
         return value
 
     @model_validator(mode="after")

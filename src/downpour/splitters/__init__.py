@@ -14,7 +14,7 @@ import numpy as np
 from downpour.errors import SpecError
 from downpour.spec import parse_split
 from downpour.splitters import by_class, dirichlet, equal, random
-from downpour.splitters.base import Indices, Labels, Request, Splitter
+from downpour.splitters.base import Indices, Labels, SplitRequest, Splitter
 
 SPLITTERS: dict[str, Splitter] = {
     "random": random.owners,
@@ -58,7 +58,7 @@ def split(
         raise ValueError(f"{count} examples, but labels of shape {labels.shape}")
     _, classes = np.unique(labels, return_inverse=True)
     generator = np.random.default_rng(seed)
-    request = Request(classes=classes, shards=shards, generator=generator, alpha=alpha)
+    request = SplitRequest(classes=classes, shards=shards, generator=generator, alpha=alpha)
     return _shards_of(SPLITTERS[name](request), shards)
 
 

@@ -17,7 +17,7 @@ Labels = npt.NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Request:
+class SplitRequest:
     """What is to be split.
 
     `classes` has shape (examples,): the class of each, numbered 0..K-1 without gaps, K being the
@@ -31,7 +31,7 @@ class Request:
     alpha: float | None = None
 
 
-Splitter = Callable[[Request], Indices]
+Splitter = Callable[[SplitRequest], Indices]
 """Returns the owners: shape (examples,), each a shard in 0..shards-1, every shard at least once."""
 
 
@@ -51,7 +51,7 @@ def deal(order: Indices, shards: int) -> Indices:
     return owners
 
 
-def shuffled_by_class(request: Request) -> Indices:
+def shuffled_by_class(request: SplitRequest) -> Indices:
     """Lay the classes end to end, each shuffled within itself; a permutation of the examples."""
     shuffled = request.generator.permutation(len(request.classes))
     return shuffled[np.argsort(request.classes[shuffled], kind="stable")]

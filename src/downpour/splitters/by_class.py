@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from downpour.splitters.base import Indices, Request, shuffled_by_class
+from downpour.splitters.base import Indices, SplitRequest, shuffled_by_class
 
 
-def owners(request: Request) -> Indices:
+def owners(request: SplitRequest) -> Indices:
     """Say which shard owns each example; see `Splitter`."""
     classes = request.classes
     counts = np.bincount(classes)

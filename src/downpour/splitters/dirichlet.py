@@ -17,10 +17,10 @@ import heapq
 
 import numpy as np
 
-from downpour.splitters.base import Indices, Request, shuffled_by_class
+from downpour.splitters.base import Indices, SplitRequest, shuffled_by_class
 
 
-def owners(request: Request) -> Indices:
+def owners(request: SplitRequest) -> Indices:
     """Say which shard owns each example; see `Splitter`."""
     classes, shards, generator = request.classes, request.shards, request.generator
     if request.alpha is None:

@@ -8,9 +8,9 @@ totals differ by at most one as well.
 
 from __future__ import annotations
 
-from downpour.splitters.base import Indices, Request, deal, shuffled_by_class
+from downpour.splitters.base import Indices, SplitRequest, deal, shuffled_by_class
 
 
-def owners(request: Request) -> Indices:
+def owners(request: SplitRequest) -> Indices:
     """Say which shard owns each example; see `Splitter`."""
     return deal(shuffled_by_class(request), request.shards)

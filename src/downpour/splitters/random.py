@@ -5,9 +5,9 @@ It never looks at the classes, so it serves datasets that have none.
 
 from __future__ import annotations
 
-from downpour.splitters.base import Indices, Request, deal
+from downpour.splitters.base import Indices, SplitRequest, deal
 
 
-def owners(request: Request) -> Indices:
+def owners(request: SplitRequest) -> Indices:
     """Say which shard owns each example; see `Splitter`."""
     return deal(request.generator.permutation(len(request.classes)), request.shards)
