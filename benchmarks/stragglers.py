@@ -35,10 +35,10 @@ from common import Row, command_line, show
 
 from downpour import Client, Spec
 from downpour.reports import Result
-from downpour.reports.drawing import to_svg
-from downpour.reports.lanes import timelines_figure
+from downpour.reports.export import to_svg
 from downpour.reports.study import read_run
-from downpour.reports.timeline import Stint
+from downpour.reports.timeline import AttemptSpan
+from downpour.reports.timeline_figure import timelines_figure
 
 WORKERS = 9
 SLOWED = "worker-3"
@@ -114,7 +114,7 @@ class Cluster:
         with self.slowed(way), Client(self.manager, shared=self._shared) as client:
             result = client.wait(client.submit(spec))
         folder = self._shared / "experiments" / result.experiment
-        return Run(way, spec, result, self._cpu_seconds() - before, read_run(folder).stints)
+        return Run(way, spec, result, self._cpu_seconds() - before, read_run(folder).attempt_spans)
 
     def _cpu_seconds(self) -> float:
         times = (process.cpu_times() for process in self._processes)
@@ -129,7 +129,7 @@ class Run:
     spec: Spec
     result: Result
     cpu_seconds: float
-    stints: tuple[Stint, ...]
+    attempt_spans: tuple[AttemptSpan, ...]
 
     @property
     def seconds(self) -> list[float]:
@@ -204,10 +204,10 @@ def measure(
 
 def draw(runs: Sequence[Run], way: str, file: Path) -> None:
     """Draw what each policy did about a way of being slow, with the first seed."""
-    shown: dict[str, Sequence[Stint]] = {}
+    shown: dict[str, Sequence[AttemptSpan]] = {}
     for run in runs:
         if run.way == way:
-            shown.setdefault(run.spec.policy, run.stints)
+            shown.setdefault(run.spec.policy, run.attempt_spans)
     file.write_text(to_svg(timelines_figure(shown), file.stem), "utf-8")
 
 

@@ -28,11 +28,11 @@ from matplotlib.figure import Figure
 
 from downpour.errors import DownpourError
 from downpour.models import build
-from downpour.reports.drawing import to_png, to_svg
+from downpour.reports.export import to_png, to_svg
+from downpour.reports.report_tables import Cell, Column, Table
 from downpour.reports.statistics import Estimate
 from downpour.reports.study import RunResult, StudyResult
 from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
-from downpour.reports.summary import Cell, Column, Table
 from downpour.simulator.capacity import Load, forecast
 from downpour.simulator.disk import DiskFigures
 from downpour.simulator.site import Figures
@@ -91,15 +91,15 @@ def processor_seconds(run: RunResult) -> list[float]:
     On a core of its own, that is what it takes by the clock; so it does not matter whether others
     were at work on the machine. Where a task was too short to be sampled, the clock counts.
     """
-    stints = {(one.epoch, one.shard): one for one in run.stints if one.outcome == "trained"}
+    spans = {(one.epoch, one.shard): one for one in run.attempt_spans if one.outcome == "trained"}
     spent = []
     for task in run.result.tasks:
-        stint = stints[task.epoch, task.shard]
+        span = spans[task.epoch, task.shard]
         shares = [
             sample.cpu_share
             for sample in run.resources
-            if sample.worker == stint.worker
-            and stint.begin_seconds < sample.at_seconds <= stint.end_seconds
+            if sample.worker == span.worker
+            and span.begin_seconds < sample.at_seconds <= span.end_seconds
         ]
         share = min(1.0, fmean(shares)) if shares else 1.0
         spent.append(share * task.train_seconds)

@@ -24,12 +24,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from downpour.errors import DownpourError
-from downpour.reports.drawing import to_png, to_svg
+from downpour.reports.export import to_png, to_svg
 from downpour.reports.figures import classes_figure, learning_figure, outcome_figure
+from downpour.reports.report_tables import Cell, Column, Table
 from downpour.reports.statistics import Estimate
 from downpour.reports.study import RunResult, StudyResult, SubgridResult
 from downpour.reports.style import LIGHT, series, styled
-from downpour.reports.summary import Cell, Column, Table
 from downpour.studies import Grid, grid_results, read_folder
 
 EPOCHS = (1, 5)

@@ -15,7 +15,7 @@ from rich.console import Console
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.reports import Result
-from downpour.reports.tables import result_table
+from downpour.reports.terminal_tables import result_table
 from downpour.rpc import ManagerClient
 from downpour.rpc.messages import ExperimentSummary
 from downpour.store import SharedDirectory

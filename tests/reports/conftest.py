@@ -8,7 +8,7 @@ import pytest
 
 from downpour.reports.result import Result, RoundResult
 from downpour.reports.study import RunResult, StudyResult, SubgridResult
-from downpour.reports.timeline import ResourceSample, Stint
+from downpour.reports.timeline import AttemptSpan, ResourceSample
 from downpour.values import ExperimentState
 
 
@@ -85,7 +85,7 @@ class Make:
     def workers(self) -> SubgridResult:
         """Make a subgrid of three numbers of workers, one repetition each."""
         runs = [
-            self.run([0.9], values=(n,), workers=n, seconds=8.0 / n, stints=self.stints(n))
+            self.run([0.9], values=(n,), workers=n, seconds=8.0 / n, attempt_spans=self.spans(n))
             for n in (1, 2, 4)
         ]
         settings = [(1,), (2,), (4,)]
@@ -99,10 +99,10 @@ class Make:
         lists = {name: tuple(given[name]) for name in ("settings", "runs")}
         return SubgridResult(**{**given, **lists})
 
-    def stints(self, workers: int) -> tuple[Stint, ...]:
+    def spans(self, workers: int) -> tuple[AttemptSpan, ...]:
         """Make two epochs of four shards, dealt to workers in turn."""
         return tuple(
-            Stint(
+            AttemptSpan(
                 worker=f"worker-{1 + shard % workers}",
                 epoch=epoch,
                 shard=shard,

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from downpour.reports.drawing import for_page, to_png, to_svg
+from downpour.reports.export import for_page, to_png, to_svg
 from downpour.reports.figures import (
     classes_figure,
     learning_figure,
     outcome_figure,
     plots_of,
 )
-from downpour.reports.lanes import (
-    STINTS_MAX,
+from downpour.reports.style import LIGHT
+from downpour.reports.timeline_figure import (
+    SPANS_MAX,
     first_epochs,
     resource_figure,
     timeline_figure,
     timelines_figure,
 )
-from downpour.reports.style import LIGHT
 from tests.reports.conftest import Make
 
 
@@ -219,7 +219,7 @@ def test_each_class_is_a_square(make: Make) -> None:
 
 def test_each_worker_has_a_lane(make: Make) -> None:
     """Workers in their order; a bar an attempt, with the shard's number on it."""
-    figure = timeline_figure(make.stints(2))
+    figure = timeline_figure(make.spans(2))
     axis = figure.axes[0]
     assert [text.get_text() for text in axis.get_yticklabels()] == ["worker-1", "worker-2"]
     assert len(axis.patches) == 8
@@ -228,14 +228,14 @@ def test_each_worker_has_a_lane(make: Make) -> None:
 
 def test_a_long_experiment_is_drawn_from_its_beginning(make: Make) -> None:
     """Whole epochs, as many as can be told apart; the first in any case."""
-    assert first_epochs(make.stints(2) * (STINTS_MAX // 8 + 1))[-1].epoch == 1
-    assert first_epochs(make.stints(2))[-1].epoch == 2
+    assert first_epochs(make.spans(2) * (SPANS_MAX // 8 + 1))[-1].epoch == 1
+    assert first_epochs(make.spans(2))[-1].epoch == 2
 
 
 def test_runs_are_compared_along_the_same_seconds(make: Make) -> None:
     """Each run has a panel with a lane for everybody, and what was moved is named once."""
-    everybody = make.stints(2)
-    moved = [replace(stint, outcome="moved", end_seconds=50.0) for stint in everybody[:1]]
+    everybody = make.spans(2)
+    moved = [replace(span, outcome="moved", end_seconds=50.0) for span in everybody[:1]]
     figure = timelines_figure({"wait": everybody, "handoff": moved})
     above, below = figure.axes
     assert [axis.get_title("left") for axis in (above, below)] == ["wait", "handoff"]
@@ -260,7 +260,7 @@ def test_resources_are_drawn_a_panel_each(make: Make) -> None:
     drawn = [list(np.asarray(axis.lines[1].get_ydata())) for axis in figure.axes]
     assert drawn == [[1.9, 1.0], [2.0, 3.0], [7, 7], [0.0, 25.0]]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["worker-1", "worker-2"]
-    run = make.run([0.5], resources=samples, stints=make.stints(2))
+    run = make.run([0.5], resources=samples, attempt_spans=make.spans(2))
     plots = plots_of(make.study(make.subgrid(settings=[()], runs=[run])))
     assert [p.name for p in plots if p.part != "outcome"] == ["timeline-one--1", "resources-one--1"]
 

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 
 from downpour.reports.live import experiments_table, status_view
 from downpour.reports.result import FailureResult, Result
-from downpour.reports.tables import result_table, workers_table
+from downpour.reports.terminal_tables import result_table, workers_table
 from downpour.rpc.messages import ExperimentSummary, Status, WorkerStatus
 from downpour.values import ExperimentState, WorkerState
 
@@ -69,7 +69,7 @@ def result(said: str) -> Result:
         reason=said,
         failures=(failed,),
         dataset=(said,),
-        attendance=(said,),
+        worker_changes=(said,),
         numeric_classes={said: ("one",), "another": ("two",)},
     )
 

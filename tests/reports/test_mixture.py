@@ -8,7 +8,7 @@ import pytest
 
 from downpour.reports.mixture import mixture_now, mixture_of
 from downpour.reports.result import Result
-from downpour.reports.tables import result_table
+from downpour.reports.terminal_tables import result_table
 from downpour.rpc.messages import Status, WorkerStatus
 from downpour.runtime.record_lines import (
     PreparedLine,

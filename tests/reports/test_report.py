@@ -13,8 +13,8 @@ from downpour.errors import SpecError
 from downpour.reports.figures import Part
 from downpour.reports.page import Drawn, html_page
 from downpour.reports.report import write_report
+from downpour.reports.report_tables import tables_of
 from downpour.reports.study import StudyResult
-from downpour.reports.summary import tables_of
 from downpour.values import ExperimentState
 from tests.reports.conftest import Make
 
@@ -102,8 +102,8 @@ def test_what_a_spec_says_is_only_text(make: Make, tmp_path: Path) -> None:
 def test_no_name_is_a_formula(make: Make, tmp_path: Path) -> None:
     """A worker may be called what TeX could not set: its name is drawn as it is."""
     odd = "$\\frac{a$"
-    stints = tuple(replace(one, worker=odd) for one in make.stints(workers=1))
-    run = make.run([0.5], stints=stints, values=(odd,))
+    spans = tuple(replace(one, worker=odd) for one in make.spans(workers=1))
+    run = make.run([0.5], attempt_spans=spans, values=(odd,))
     subgrid = make.subgrid(axes=("model",), settings=[(odd,)], runs=[run])
     write_report(make.study(subgrid), tmp_path / "report")
     drawn = (tmp_path / "report").rglob("*.svg")

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from downpour.reports.search_figure import search_figure
 from downpour.reports.search_result import SearchField, SearchResult, SearchRun
-from downpour.reports.tables import search_table, shortened
+from downpour.reports.terminal_tables import search_table, shortened
 
 FIELDS = (
     SearchField("learning_rate", log=True),

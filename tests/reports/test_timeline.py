@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from downpour.reports.study import read_one
-from downpour.reports.timeline import resources, stints
+from downpour.reports.timeline import attempt_spans, resources
 from downpour.runtime.record_lines import (
     AssignedLine,
     AttemptFailedLine,
@@ -62,7 +62,7 @@ def test_attempts_begin_and_end_as_recorded() -> None:
     ]
     told = [
         (s.worker, s.shard, s.begin_seconds, s.end_seconds, s.outcome, s.last)
-        for s in stints(record)
+        for s in attempt_spans(record)
     ]
     assert told == [
         ("a", 0, 0.0, 2.0, "failed", False),
@@ -86,7 +86,7 @@ def test_what_goes_on_elsewhere_has_not_failed() -> None:
         (5.0, updated(0, attempt=1, worker="b")),
         (9.0, assigned(2)),
     ]
-    told = {(s.shard, s.worker): (s.end_seconds, s.outcome) for s in stints(record)}
+    told = {(s.shard, s.worker): (s.end_seconds, s.outcome) for s in attempt_spans(record)}
     assert told == {
         (0, "a"): (1.0, "moved"),
         (0, "b"): (5.0, "trained"),
@@ -99,13 +99,13 @@ def test_what_goes_on_elsewhere_has_not_failed() -> None:
 
 def test_a_lone_shard_is_waited_for_by_nobody() -> None:
     """Only where there are several is one of them the last."""
-    (alone,) = stints([(0.0, assigned(0)), (1.0, updated(0))])
+    (alone,) = attempt_spans([(0.0, assigned(0)), (1.0, updated(0))])
     assert not alone.last
 
 
 def test_a_record_without_assignments_has_no_timeline() -> None:
     """An experiment that has not begun."""
-    assert stints([]) == ()
+    assert attempt_spans([]) == ()
     assert resources([]) == ()
 
 
@@ -114,7 +114,7 @@ def test_a_recorded_experiment_is_read_as_a_study_of_one() -> None:
     study = read_one(RECORDED)
     (subgrid,) = study.subgrids
     assert (study.name, subgrid.axes, study.done, study.asked) == ("gestures", (), 1, 1)
-    assert subgrid.runs[0].stints
+    assert subgrid.runs[0].attempt_spans
     assert subgrid.runs[0].has_uneven_data
 
 

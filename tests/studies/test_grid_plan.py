@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downpour.reports.summary import tables_of
+from downpour.reports.report_tables import tables_of
 from downpour.studies import Grid, StudyFolder, grid_results, read_folder, run_study
 from tests.studies.conftest import GRID, FakeBackend, Interruption, Silence, grid_folder
 

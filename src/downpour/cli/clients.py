@@ -215,7 +215,7 @@ def _stay(client: Client, experiment: str, spec: Spec, follower: Follower | None
 
 def _held(shared: Path) -> tuple[ExperimentSummary, ...]:
     """List what a directory holds, and say that no manager was asked."""
-    from downpour.reports.held import experiments_in
+    from downpour.reports.stored_experiments import experiments_in
     from downpour.store import SharedDirectory
 
     found = experiments_in(SharedDirectory(shared).experiments)

@@ -83,7 +83,7 @@ def grid(
 
 def _tables(folder: StudyFolder[Grid]) -> list[RenderableType]:
     """Show what has ended, a table for each subgrid."""
-    from downpour.reports.tables import study_table
+    from downpour.reports.terminal_tables import study_table
     from downpour.studies import grid_results
 
     return [study_table(subgrid) for subgrid in grid_results(folder).subgrids]

@@ -101,7 +101,7 @@ def print_result(result: Result, *, as_json: bool = False, as_csv: bool = False)
     elif as_csv:
         print(result.to_csv(), end="")  # noqa: T201
     else:
-        from downpour.reports.tables import result_table
+        from downpour.reports.terminal_tables import result_table
 
         out().print(result_table(result))
         if result.model_file:

@@ -47,7 +47,7 @@ def report(
     from rich.progress import Progress
 
     from downpour.reports.report import write_report
-    from downpour.reports.tables import study_table
+    from downpour.reports.terminal_tables import study_table
 
     study, usual = _study(folder)
     if tensorboard is not None:

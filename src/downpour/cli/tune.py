@@ -88,7 +88,7 @@ def tune(
 
 def _tables(folder: StudyFolder[Search]) -> list[RenderableType]:
     """Show the runs that have ended."""
-    from downpour.reports.tables import search_table
+    from downpour.reports.terminal_tables import search_table
     from downpour.studies.search_plan import SearchPlan
 
     result = SearchPlan(folder.study, folder.ended()).result

@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 from math import log
 from typing import TYPE_CHECKING, Any, Literal
 
-from downpour.reports.lanes import MEASURES, measures_of, resource_figure, timeline_figure
+from downpour.reports.report_tables import final_classes, setting_of
 from downpour.reports.statistics import Estimate
 from downpour.reports.study import RunResult, StudyResult, SubgridResult, label
 from downpour.reports.style import (
@@ -26,7 +26,7 @@ from downpour.reports.style import (
     styled,
     turned_where_crowded,
 )
-from downpour.reports.summary import final_classes, setting_of
+from downpour.reports.timeline_figure import MEASURES, measures_of, resource_figure, timeline_figure
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -122,9 +122,9 @@ def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
     setting = setting_of(subgrid, run.values) or subgrid.name
     which = f" (repetition {run.repetition})" if subgrid.repetitions > 1 else ""
     name = run.result.experiment
-    if run.stints:
+    if run.attempt_spans:
         caption = f"{setting}: who trained which shard when{which}"
-        figure = timeline_figure(run.stints)
+        figure = timeline_figure(run.attempt_spans)
         yield Plot(subgrid.name, f"timeline-{name}", caption, figure, part="timeline")
     if measures := measures_of(run.resources):
         rest = "" if len(measures) == len(MEASURES) else "; what is not drawn was 0 throughout"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from downpour.reports.figures import Part
+from downpour.reports.report_tables import Column, Table, setting_of
 from downpour.reports.study import StudyResult, label
 from downpour.reports.style import DARK, LIGHT, variables
-from downpour.reports.summary import Column, Table, setting_of
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 

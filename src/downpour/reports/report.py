@@ -8,11 +8,11 @@ from pathlib import Path
 
 from downpour.errors import SpecError
 from downpour.extras import require
-from downpour.reports.drawing import for_page, to_png, to_svg
+from downpour.reports.export import for_page, to_png, to_svg
 from downpour.reports.figures import Plot, plots_of
 from downpour.reports.page import Drawn, html_page
+from downpour.reports.report_tables import Table, tables_of
 from downpour.reports.study import StudyResult
-from downpour.reports.summary import Table, tables_of
 from downpour.store.trouble import explain
 
 PAGE_NAME = "index.html"

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from downpour.errors import FileCorrupt
 from downpour.extras import require
 from downpour.paths import path_of
-from downpour.reports.attendance import attendance_of
 from downpour.reports.mitigation import Cost, Stragglers, costs_of, stragglers_of
 from downpour.reports.mixture import MANAGER
+from downpour.reports.worker_changes import worker_changes_of
 from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
 from downpour.runtime.record_lines import (
     AggregatedLine,
@@ -120,10 +120,11 @@ class Result:
     changing the spec. `model_file` is the final model, where the experiment is finished and its
     folder known. Seconds of what has not happened yet are 0.
     `stragglers` sums the epochs up, where another policy than waiting was used or work was lost.
-    `dataset` says what the examples were taken for, and on further lines what is strange about
-    them. `numeric_classes` names who computed in which: the workers whose updates counted, and the
-    manager that drew the initial model, where they train on the processor as it does. `attendance`
-    tells in words who joined late, left and was lost.
+    `dataset` says how the examples were understood, and on further lines what is unusual about
+    them. `numeric_classes` maps each numeric class to the processes that computed in it: the
+    workers whose updates counted, and the manager, which drew the initial model, where the workers
+    train on the processor as it does. `worker_changes` has a line for each worker that joined late,
+    left or was lost.
     """
 
     experiment: str
@@ -147,7 +148,7 @@ class Result:
     stragglers: Stragglers | None = None
     numeric_classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     dataset: tuple[str, ...] = ()
-    attendance: tuple[str, ...] = ()
+    worker_changes: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Result:
@@ -194,7 +195,7 @@ class Result:
         """Show a notebook what `downpour results` shows a terminal."""
         from rich.console import Console
 
-        from downpour.reports.tables import result_table
+        from downpour.reports.terminal_tables import result_table
 
         console = Console(file=io.StringIO(), record=True, width=_COLUMNS, force_jupyter=False)
         console.print(result_table(self))
@@ -309,7 +310,7 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
         model_file=folder / finished.file if folder and finished else None,
         stragglers=stragglers_of(costs.values()) if costs else None,
         numeric_classes=told.numeric_classes(),
-        attendance=attendance_of(record),
+        worker_changes=worker_changes_of(record),
         dataset=(prepared.understood, *prepared.remarks) if prepared.understood else (),
     )
 

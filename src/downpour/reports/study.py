@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from downpour.reports.result import Result
-from downpour.reports.timeline import ResourceSample, Stint, resources, stints
+from downpour.reports.timeline import AttemptSpan, ResourceSample, attempt_spans, resources
 from downpour.runtime.record import RECORD_NAME, read_record
 
 UNEVEN_SPLITS = ("class", "dirichlet")
@@ -26,7 +26,7 @@ class RunResult:
     repetition: int = 1
     workers: int | None = None
     result: Result
-    stints: tuple[Stint, ...] = ()
+    attempt_spans: tuple[AttemptSpan, ...] = ()
     resources: tuple[ResourceSample, ...] = ()
 
     @property
@@ -104,7 +104,7 @@ def read_run(folder: Path, *, workers: int | None = None) -> RunResult:
     return RunResult(
         workers=workers,
         result=Result.from_record(record, folder),
-        stints=stints(record),
+        attempt_spans=attempt_spans(record),
         resources=resources(record),
     )
 

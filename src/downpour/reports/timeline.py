@@ -24,7 +24,7 @@ Outcome = Literal["trained", "moved", "stopped", "failed", "open"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stint:
+class AttemptSpan:
     """One attempt at a shard; `last` are those that the end of their epoch waited for."""
 
     worker: str
@@ -52,7 +52,7 @@ class ResourceSample:
     io_wait: float
 
 
-def stints(record: Sequence[tuple[float, RecordLine]]) -> tuple[Stint, ...]:
+def attempt_spans(record: Sequence[tuple[float, RecordLine]]) -> tuple[AttemptSpan, ...]:
     """List the attempts in the order in which they began."""
     begun: dict[tuple[int, int, int], tuple[float, AssignedLine]] = {}
     ended: dict[tuple[int, int, int], tuple[float, Outcome]] = {}
@@ -80,7 +80,7 @@ def stints(record: Sequence[tuple[float, RecordLine]]) -> tuple[Stint, ...]:
         )
         until, outcome = ended.get(key, unended)
         found.append(
-            Stint(
+            AttemptSpan(
                 worker=fact.worker,
                 epoch=fact.round + 1,
                 shard=fact.shard,
@@ -89,7 +89,7 @@ def stints(record: Sequence[tuple[float, RecordLine]]) -> tuple[Stint, ...]:
                 outcome=outcome,
             )
         )
-    return tuple(sorted(_with_last(found), key=lambda stint: (stint.begin_seconds, stint.shard)))
+    return tuple(sorted(_with_last(found), key=lambda span: (span.begin_seconds, span.shard)))
 
 
 def _outcome(failure: str) -> Outcome:
@@ -118,14 +118,14 @@ def resources(record: Sequence[tuple[float, RecordLine]]) -> tuple[ResourceSampl
     return tuple(sorted(found, key=lambda sample: (sample.at_seconds, sample.worker)))
 
 
-def _with_last(found: Sequence[Stint]) -> list[Stint]:
+def _with_last(found: Sequence[AttemptSpan]) -> list[AttemptSpan]:
     """Mark the update that each epoch waited for, where there were several."""
-    last: dict[int, Stint] = {}
+    last: dict[int, AttemptSpan] = {}
     sizes: dict[int, int] = {}
-    for stint in found:
-        if stint.outcome == "trained":
-            sizes[stint.epoch] = sizes.get(stint.epoch, 0) + 1
-            if stint.epoch not in last or stint.end_seconds > last[stint.epoch].end_seconds:
-                last[stint.epoch] = stint
-    marked = {id(stint) for epoch, stint in last.items() if sizes[epoch] > 1}
-    return [replace(stint, last=id(stint) in marked) for stint in found]
+    for span in found:
+        if span.outcome == "trained":
+            sizes[span.epoch] = sizes.get(span.epoch, 0) + 1
+            if span.epoch not in last or span.end_seconds > last[span.epoch].end_seconds:
+                last[span.epoch] = span
+    marked = {id(span) for epoch, span in last.items() if sizes[epoch] > 1}
+    return [replace(span, last=id(span) in marked) for span in found]

@@ -55,7 +55,7 @@ def draw_search(folder: StudyFolder[Search]) -> None:
     Raises:
         SpecError: the figure cannot be written.
     """
-    from downpour.reports.drawing import to_png, to_svg
+    from downpour.reports.export import to_png, to_svg
     from downpour.reports.search_figure import search_figure
 
     result = SearchPlan(folder.study, folder.ended()).result

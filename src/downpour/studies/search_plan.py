@@ -16,7 +16,7 @@ from functools import cached_property
 
 from downpour.errors import ExperimentFailed
 from downpour.reports.search_result import SearchResult, SearchRun, SearchRunState
-from downpour.reports.tables import shortened
+from downpour.reports.terminal_tables import shortened
 from downpour.studies.plan import StudyProgress, outcome, seconds_left
 from downpour.studies.sampler import Sampler, judged
 from downpour.studies.search import Search

@@ -13,16 +13,16 @@ from downpour.runtime.record_lines import (
 )
 
 
-def attendance_of(record: Iterable[tuple[float, RecordLine]]) -> tuple[str, ...]:
+def worker_changes_of(record: Iterable[tuple[float, RecordLine]]) -> tuple[str, ...]:
     """Say it in the order in which it happened.
 
     Whoever was there when work began goes without saying, and so does one that registers again
     because the manager was started again.
     """
-    return tuple(_comings_and_goings(record))
+    return tuple(_changes(record))
 
 
-def _comings_and_goings(record: Iterable[tuple[float, RecordLine]]) -> Iterator[str]:
+def _changes(record: Iterable[tuple[float, RecordLine]]) -> Iterator[str]:
     here, began, at_work = set[str](), 0.0, False
     for at_seconds, fact in record:
         after = f"after {at_seconds - began:.1f} s"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from downpour.reports.attendance import attendance_of
+from downpour.reports.worker_changes import worker_changes_of
 from downpour.runtime.record_lines import (
     AssignedLine,
     RecordLine,
@@ -32,7 +32,7 @@ def test_who_is_lost_is_told_with_the_reason() -> None:
         (18.0, WorkerLeftLine(worker="w2", reason="told to stop")),
         (20.0, joined("w1")),
     ]
-    assert attendance_of(record) == (
+    assert worker_changes_of(record) == (
         "w1 was lost after 12.5 s: no heartbeat for 10 s",
         "w2 left after 13.0 s: told to stop",
         "w1 joined after 15.0 s",
@@ -47,7 +47,7 @@ def test_a_worker_that_registers_with_the_next_manager_was_here_all_the_time() -
         (5.2, AssignedLine(round=0, shard=0, attempt=0, worker="w1", reason="idle")),
         (9.0, joined("w1")),
     ]
-    assert attendance_of(record) == ()
+    assert worker_changes_of(record) == ()
 
 
 def test_an_old_record_says_that_a_worker_left() -> None:

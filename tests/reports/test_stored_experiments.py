@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from downpour.reports.held import experiments_in
+from downpour.reports.stored_experiments import experiments_in
 from downpour.runtime.record import RECORD_NAME, RecordWriter
 from downpour.runtime.record_lines import CancelledLine, SubmittedLine
 from downpour.spec import Spec

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from downpour.reports import Result
-from downpour.reports.tables import (
+from downpour.reports.terminal_tables import (
     classes_table,
     result_table,
     seconds,

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from downpour.reports.statistics import Estimate
-from downpour.reports.study import label, read_one
-from downpour.reports.summary import (
+from downpour.reports.report_tables import (
     Column,
     Table,
     classes,
@@ -20,6 +18,8 @@ from downpour.reports.summary import (
     tables_of,
     written,
 )
+from downpour.reports.statistics import Estimate
+from downpour.reports.study import label, read_one
 from tests.reports.conftest import Make
 
 RECORDED = Path(__file__).parent / "recorded" / "splits"
@@ -41,7 +41,7 @@ def test_a_shard_that_was_moved_has_not_failed() -> None:
     assert [lost.failure for lost in run.result.failures] == ["handed_over"]
     (row,) = json.loads(outcomes(study.subgrids[0]).to_json())
     assert row["failed_attempts"] == 0
-    assert {stint.outcome for stint in run.stints} == {"trained", "moved", "stopped"}
+    assert {span.outcome for span in run.attempt_spans} == {"trained", "moved", "stopped"}
 
 
 def test_means_and_intervals_stand_in_columns_of_their_own(make: Make) -> None:

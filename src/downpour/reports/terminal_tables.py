@@ -17,7 +17,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from downpour.reports import study, summary
+from downpour.reports import report_tables, study
 from downpour.reports.mitigation import Stragglers
 from downpour.reports.mixture import mixture_of
 from downpour.reports.result import Result
@@ -25,7 +25,7 @@ from downpour.reports.search_result import SearchResult
 from downpour.text import one_line
 
 NOTHING = "-"
-_COMINGS_MAX = 8
+_CHANGES_MAX = 8
 _CLASS_EPOCHS_MAX = 6
 _MARKS = {"pruned": "pruned ", "failed": "failed "}
 _ROOMY_FIELDS = 4
@@ -56,7 +56,7 @@ def result_table(result: Result) -> RenderableType:
         why = "\nThe dropped shards differ in their classes from the others. Accuracy by class:"
         parts += [Text(why), classes_table(result)]
     parts.append(_closing(result))
-    lines, more = result.attendance[:_COMINGS_MAX], len(result.attendance) - _COMINGS_MAX
+    lines, more = result.worker_changes[:_CHANGES_MAX], len(result.worker_changes) - _CHANGES_MAX
     parts += [Text(one_line(line), overflow="fold") for line in lines]
     if more > 0:
         parts.append(Text(f"… and {more} more who joined, left or were lost", style="dim"))
@@ -103,7 +103,7 @@ def classes_table(result: Result) -> RenderableType:
 
 def study_table(subgrid: study.SubgridResult) -> RenderableType:
     """Show for each setting of a subgrid: accuracy and seconds of training."""
-    table = summary.outcomes(subgrid)
+    table = report_tables.outcomes(subgrid)
     wanted = {*subgrid.axes, "trials", "accuracy_percent", "train_seconds"}
     texts = table.texts()
     columns: list[Column] = [

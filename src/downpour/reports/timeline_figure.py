@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from downpour.reports.study import natural
 from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
-from downpour.reports.timeline import ResourceSample, Stint
+from downpour.reports.timeline import AttemptSpan, ResourceSample
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STINTS_MAX = 500
+SPANS_MAX = 500
 _LOOKS = {
     "moved": ("series-1", "////", "went on elsewhere"),
     "stopped": ("muted", "....", "not needed any more"),
@@ -40,31 +40,31 @@ MEASURES: dict[str, Callable[[ResourceSample], float]] = {
 }
 
 
-def timeline_figure(stints: Sequence[Stint]) -> Figure:
+def timeline_figure(spans: Sequence[AttemptSpan]) -> Figure:
     """Draw a lane for each worker, and in it each attempt with the shard's number.
 
     Only as many epochs are drawn as can be told apart, the first ones.
     """
-    return timelines_figure({"": stints})
+    return timelines_figure({"": spans})
 
 
-def timelines_figure(runs: Mapping[str, Sequence[Stint]]) -> Figure:
+def timelines_figure(runs: Mapping[str, Sequence[AttemptSpan]]) -> Figure:
     """Draw the timelines of runs, by their titles, one above the other along the same seconds.
 
     Every worker has a lane in all of them, also where it trained nothing.
     """
     from matplotlib.figure import Figure
 
-    shown = {title: first_epochs(stints) for title, stints in runs.items()}
-    everything = [stint for stints in shown.values() for stint in stints]
-    workers = sorted({stint.worker for stint in everything}, key=natural)[:_LANES_MAX]
-    end = max((stint.end_seconds for stint in everything), default=1.0) or 1.0
+    shown = {title: first_epochs(spans) for title, spans in runs.items()}
+    everything = [span for spans in shown.values() for span in spans]
+    workers = sorted({span.worker for span in everything}, key=natural)[:_LANES_MAX]
+    end = max((span.end_seconds for span in everything), default=1.0) or 1.0
     with styled():
         inches = len(shown) * (0.3 + 0.24 * max(1, len(workers)))
         figure = Figure(figsize=(WIDTH_INCHES * 1.4, 0.8 + inches), layout="constrained")
         axes = figure.subplots(len(shown), sharex=True, squeeze=False)[:, 0]
-        for axis, (title, stints) in zip(axes, shown.items(), strict=True):
-            _draw_lanes(axis, workers, stints, end)
+        for axis, (title, spans) in zip(axes, shown.items(), strict=True):
+            _draw_lanes(axis, workers, spans, end)
             axis.set_title(title)
         axes[-1].set_xlabel("seconds since the first assignment")
         _draw_key(figure, axes[0], everything)
@@ -145,21 +145,23 @@ def _broken(
     return [time for time, _ in points], [value for _, value in points], alone
 
 
-def first_epochs(stints: Sequence[Stint]) -> list[Stint]:
+def first_epochs(spans: Sequence[AttemptSpan]) -> list[AttemptSpan]:
     """Pick whole epochs from the first on, so many that their attempts can be told apart."""
-    shown: list[Stint] = []
-    for epoch in sorted({stint.epoch for stint in stints}):
-        own = [stint for stint in stints if stint.epoch == epoch]
-        if shown and len(shown) + len(own) > STINTS_MAX:
+    shown: list[AttemptSpan] = []
+    for epoch in sorted({span.epoch for span in spans}):
+        own = [span for span in spans if span.epoch == epoch]
+        if shown and len(shown) + len(own) > SPANS_MAX:
             break
         shown += own
     return shown
 
 
-def _draw_lanes(axis: Axes, workers: Sequence[str], stints: Sequence[Stint], end: float) -> None:
-    for stint in (stint for stint in stints if stint.worker in workers):
-        _draw_stint(axis, workers.index(stint.worker), stint, end)
-    _draw_ends(axis, stints)
+def _draw_lanes(
+    axis: Axes, workers: Sequence[str], spans: Sequence[AttemptSpan], end: float
+) -> None:
+    for span in (span for span in spans if span.worker in workers):
+        _draw_span(axis, workers.index(span.worker), span, end)
+    _draw_ends(axis, spans)
     axis.set_yticks(range(len(workers)), workers)
     axis.set_ylim(len(workers) - 0.5, -0.5)
     axis.set_xlim(0, end * 1.01)
@@ -167,41 +169,41 @@ def _draw_lanes(axis: Axes, workers: Sequence[str], stints: Sequence[Stint], end
     axis.tick_params(axis="y", length=0)
 
 
-def _draw_stint(axis: Axes, lane: int, stint: Stint, end: float) -> None:
-    width = stint.end_seconds - stint.begin_seconds
-    colour, hatch = LIGHT["series-1" if stint.epoch % 2 else "series-6"], ""
-    if stint.outcome == "moved":
+def _draw_span(axis: Axes, lane: int, span: AttemptSpan, end: float) -> None:
+    width = span.end_seconds - span.begin_seconds
+    colour, hatch = LIGHT["series-1" if span.epoch % 2 else "series-6"], ""
+    if span.outcome == "moved":
         hatch = _LOOKS["moved"][1]
-    elif look := _LOOKS.get(stint.outcome):
+    elif look := _LOOKS.get(span.outcome):
         colour, hatch = LIGHT[look[0]], look[1]
-    elif stint.last:
+    elif span.last:
         colour = LIGHT["series-2"]
     axis.barh(
         lane,
         width,
         0.74,
-        left=stint.begin_seconds,
+        left=span.begin_seconds,
         color=colour,
         hatch=hatch,
         edgecolor=LIGHT["paper"],
         linewidth=0.5,
     )
-    text = str(stint.shard)
+    text = str(span.shard)
     if width / end * WIDTH_INCHES > _LETTER_INCHES * (len(text) + 0.6):
-        middle = stint.begin_seconds + width / 2
+        middle = span.begin_seconds + width / 2
         letters: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": 7.5}
         behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.0} if hatch else None
         axis.text(middle, lane, text, color=LIGHT["paper"], bbox=behind, **letters)
 
 
-def _draw_ends(axis: Axes, stints: Sequence[Stint]) -> None:
+def _draw_ends(axis: Axes, spans: Sequence[AttemptSpan]) -> None:
     """Mark where each epoch's last update arrived."""
-    for stint in stints:
-        if stint.last:
-            axis.axvline(stint.end_seconds, color=LIGHT["muted"], linewidth=0.6, zorder=0)
+    for span in spans:
+        if span.last:
+            axis.axvline(span.end_seconds, color=LIGHT["muted"], linewidth=0.6, zorder=0)
 
 
-def _draw_key(figure: Figure, axis: Axes, stints: Sequence[Stint]) -> None:
+def _draw_key(figure: Figure, axis: Axes, spans: Sequence[AttemptSpan]) -> None:
     from matplotlib.legend_handler import HandlerTuple
     from matplotlib.patches import Patch
 
@@ -211,13 +213,13 @@ def _draw_key(figure: Figure, axis: Axes, stints: Sequence[Stint]) -> None:
     keys: dict[str, Any] = {
         "trained, in odd and even epochs": (patch("series-1"), patch("series-6"))
     }
-    if any(stint.last for stint in stints):
+    if any(span.last for span in spans):
         keys["the one its epoch waited for"] = patch("series-2")
-    there = {stint.outcome for stint in stints}
+    there = {span.outcome for span in spans}
     keys |= {
         name: patch(colour, hatch) for key, (colour, hatch, name) in _LOOKS.items() if key in there
     }
-    ends = ", lines the ends of epochs" if any(stint.last for stint in stints) else ""
+    ends = ", lines the ends of epochs" if any(span.last for span in spans) else ""
     axis.set_title(f"numbers are shards{ends}", loc="right" if axis.get_title("left") else "left")
     figure.legend(
         keys.values(),
