@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from downpour import datasets
-from downpour.cli.ending import LINE_CHARACTERS_MAX
+from downpour.cli.exit_status import LINE_CHARACTERS_MAX
 from downpour.errors import SpecError
 from downpour.spec import Spec
 

@@ -46,7 +46,7 @@ def test_numpy_predicts_what_torch_has_trained(sequences: TaskSequences) -> None
             told = sequences.inputs[:, task, ways[0]]
             found = model.offsets(at, told, np.full(len(at), bool(kind)))
             assert found[:, 1] == pytest.approx(raw[:, 0, 0, 1].detach().numpy(), abs=1e-4)
-        model.noticed(at, sequences.events[:, task], np.full(len(at), task == 0))
+        model.advance_states(at, sequences.events[:, task], np.full(len(at), task == 0))
 
 
 def test_the_same_seed_gives_the_same_weights(training_set: TrainingSet) -> None:
@@ -65,11 +65,11 @@ def test_a_name_that_was_forgotten_starts_anew(trained: Trained) -> None:
     events = np.ones((1, len(EVENTS)), np.float32)
     at = model._histories.add(["a"])
     inputs = np.zeros((1, len(INPUTS)), np.float32)
-    model.noticed(at, events, np.array([True]))
+    model.advance_states(at, events, np.array([True]))
     once = model.offsets(at, inputs, np.array([False]))
-    model.noticed(at, events, np.array([False]))
+    model.advance_states(at, events, np.array([False]))
     twice = model.offsets(at, inputs, np.array([False]))
-    model.noticed(at, events, np.array([True]))
+    model.advance_states(at, events, np.array([True]))
     assert np.array_equal(model.offsets(at, inputs, np.array([False])), once)
     assert not np.array_equal(once, twice)
 

@@ -27,7 +27,7 @@ class Constant:
         self.error = error
         self.asked = 0
 
-    def expect(self, workers: Sequence[str], tasks: Array) -> Array:  # noqa: ARG002
+    def predict(self, workers: Sequence[str], tasks: Array) -> Array:  # noqa: ARG002
         """Answer, or raise."""
         self.asked += 1
         if self.error:

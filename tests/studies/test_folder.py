@@ -130,9 +130,9 @@ def test_a_folder_that_was_cut_off_at_its_beginning_is_as_good_as_empty(
     """The file of what was asked for was being written, or had just been."""
     torn = StudyFolder(tmp_path / "torn", folder.study)
     torn.make()
-    (torn.path / f".new-{torn.asked.name}").write_text("na")
+    (torn.path / f".new-{torn.study_file.name}").write_text("na")
     torn.check()
-    torn.asked.write_text(folder.study.to_toml())
+    torn.study_file.write_text(folder.study.to_toml())
     torn.check()
     assert done(torn).ended()
 

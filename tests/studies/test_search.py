@@ -129,11 +129,11 @@ def test_a_mistake_is_told_in_a_line_that_names_the_field(text: str, line: str) 
 def test_which_search_goes_on_with_which() -> None:
     """More runs or workers change nothing; values, seed and pruner do."""
     search = Search.from_toml(SEARCH)
-    assert Search.from_toml(SEARCH.replace("trials = 12", "trials = 3")).takes_over(search)
+    assert Search.from_toml(SEARCH.replace("trials = 12", "trials = 3")).keeps_runs_of(search)
     for old, new in [("16, 32", "16"), ('"median"', '"median", min_epochs = 2'), ("0.5", "0.6")]:
-        assert not Search.from_toml(SEARCH.replace(old, new)).takes_over(search)
+        assert not Search.from_toml(SEARCH.replace(old, new)).keeps_runs_of(search)
     more = SEARCH.replace("workers = 2", "workers = 3")
-    assert not Search.from_toml(more).takes_over(search)  # for the workers are the shards
+    assert not Search.from_toml(more).keeps_runs_of(search)  # for the workers are the shards
     shards = "epochs = 4\nshards = 2"
     fixed = Search.from_toml(SEARCH.replace("epochs = 4", shards))
-    assert fixed.takes_over(Search.from_toml(more.replace("epochs = 4", shards)))
+    assert fixed.keeps_runs_of(Search.from_toml(more.replace("epochs = 4", shards)))

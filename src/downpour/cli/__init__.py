@@ -34,7 +34,7 @@ def run_command(words: Sequence[str], *, interruptible: bool = False) -> int:
     Where it is `interruptible`, Ctrl-C is heard from the moment the commands are imported.
     """
     from downpour.cli.commands import app
-    from downpour.cli.ending import complain, ended_with
+    from downpour.cli.exit_status import final_status, report_error
 
     try:
         if interruptible:
@@ -42,5 +42,5 @@ def run_command(words: Sequence[str], *, interruptible: bool = False) -> int:
         status = app(list(words), prog_name="downpour", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the edge of the program
-        return complain(error)
-    return ended_with(int(status or 0))
+        return report_error(error)
+    return final_status(int(status or 0))

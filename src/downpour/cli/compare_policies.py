@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from downpour.cli.contradictions import refuse_idle
+from downpour.cli.option_conflicts import refuse_unused
 from downpour.cli.options import AsJson, DataDir, number, path_option, whole_number
 from downpour.cli.printing import check_format, err, note, out, print_json
 from downpour.errors import SpecError
@@ -147,7 +147,7 @@ def compare_policies(
 
     check_format(as_json=as_json, as_csv=as_csv)
     if spec is None:
-        refuse_idle(context, {"data_dir"}, "needs --spec, whose dataset it has")
+        refuse_unused(context, {"data_dir"}, "needs --spec, whose dataset it has")
     _check_figure(figure)
     _check_counts(jobs=jobs, rounds=rounds)
     _check_amounts(0.0, 1.0, moving=moving, saving=saving)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from downpour.cli.contradictions import refuse_idle
 from downpour.cli.help import Command, Group
+from downpour.cli.option_conflicts import refuse_unused
 from downpour.cli.options import AsJson, path_option, whole_number
 from downpour.cli.printing import err, note, out, print_json
 from downpour.errors import SpecError
@@ -111,7 +111,7 @@ def score(
     from downpour.predictor.fitting.traces import read_traces
 
     if not retrain:
-        refuse_idle(context, {"nets", "epochs"}, "needs --retrain")
+        refuse_unused(context, {"nets", "epochs"}, "needs --retrain")
     names = _names(only)
     settings = _settings(nets, epochs, seed)
     told, trained = read_traces(traces), read_trained(predictor)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from downpour.cli.contradictions import refuse_idle
+from downpour.cli.option_conflicts import refuse_unused
 from downpour.cli.options import AsJson, number, whole_number
 from downpour.cli.printing import err, note, out, print_json
 from downpour.errors import SpecError
@@ -112,7 +112,7 @@ def simulate(
     With --workers nothing goes wrong, and the question is how many rounds are done in an hour.
     """
     _check_seeds(seed=seed or 0, from_seed=from_seed)
-    _refuse_idle(context, capacity=workers is not None, alone=seed is not None)
+    _refuse_unused(context, capacity=workers is not None, alone=seed is not None)
     if workers is not None:
         seconds = {
             "task_seconds": task_seconds,
@@ -132,16 +132,16 @@ def simulate(
         _search(from_seed, _at_least_one("seeds", seeds), story=story, as_json=as_json)
 
 
-def _refuse_idle(context: typer.Context, *, capacity: bool, alone: bool) -> None:
+def _refuse_unused(context: typer.Context, *, capacity: bool, alone: bool) -> None:
     """Refuse options of another question than the one that is asked."""
     if capacity:
-        refuse_idle(context, _SEARCHING | _REPLAYING, "changes nothing beside --workers")
+        refuse_unused(context, _SEARCHING | _REPLAYING, "changes nothing beside --workers")
         return
-    refuse_idle(context, _PLANNING, "needs --workers")
+    refuse_unused(context, _PLANNING, "needs --workers")
     if alone:
-        refuse_idle(context, _SEARCHING, "changes nothing beside --seed")
+        refuse_unused(context, _SEARCHING, "changes nothing beside --seed")
     else:
-        refuse_idle(context, {"faults"}, "needs --seed")
+        refuse_unused(context, {"faults"}, "needs --seed")
 
 
 # Faults

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from downpour.cli.contradictions import refuse_both, refuse_own_data
+from downpour.cli.option_conflicts import refuse_both, refuse_own_data
 from downpour.cli.options import (
     SHARED,
     AsJson,

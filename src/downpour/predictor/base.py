@@ -56,7 +56,7 @@ class Predictor(Protocol):
 class Model(Protocol):
     """A member of the family."""
 
-    def expect(self, workers: Sequence[str], tasks: Array) -> Array:
+    def predict(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the quantiles (rows, 4) of the log of the tasks' seconds, in rising order."""
         ...
 

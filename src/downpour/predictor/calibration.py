@@ -79,9 +79,9 @@ class Recalibrated:
         self._tracker = Tracker([[0.0] * len(LEVELS)] * STAGES, rate)
         self._pending = PendingForecasts()
 
-    def expect(self, workers: Sequence[str], tasks: Array) -> Array:
+    def predict(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the model's quantiles, moved, and remember them until the outcome is known."""
-        found = self._model.expect(workers, tasks)
+        found = self._model.predict(workers, tasks)
         stage = stages(tasks)
         self._pending.remember(workers, stage, list(found))
         offsets = np.clip(self._tracker.offsets(stage), -self._most, self._most)

@@ -18,13 +18,13 @@ class Ewma(Point):
         self._means: dict[str, float] = {}
         self._cluster = Median()
 
-    def expected(self, worker: str) -> float | None:
+    def predicted_rate(self, worker: str) -> float | None:
         """Return the worker's mean; for a new worker the cluster's median."""
         mean = self._means.get(worker)
-        return self._cluster.expected(worker) if mean is None else mean
+        return self._cluster.predicted_rate(worker) if mean is None else mean
 
-    def learned(self, worker: str, log_seconds: float) -> None:
+    def observe_rate(self, worker: str, log_seconds: float) -> None:
         """Move the worker's mean towards its latest time."""
         mean = self._means.get(worker, log_seconds)
         self._means[worker] = mean + self._rate * (log_seconds - mean)
-        self._cluster.learned(worker, log_seconds)
+        self._cluster.observe_rate(worker, log_seconds)

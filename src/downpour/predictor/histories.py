@@ -28,7 +28,7 @@ _LIMIT = 5.0
 _COUNT, _BASE, _FAST, _MIDDLE, _LAST, _BEFORE, _TAIL, _HEAD, _SPREAD, _SIZE, _DRIFT = range(11)
 _MEANS = slice(11, 15)
 _PREVIOUS = slice(15, 19)
-_FIGURES = 19
+_STATISTICS = 19
 
 INPUTS = (
     *(f"state_{name}" for name in f.STATE),
@@ -56,7 +56,7 @@ class Histories:
         """Begin knowing nobody; `start` is the log seconds per sample to expect until then."""
         self._start = start
         self._index: dict[str, int] = {}
-        self._figures = np.zeros((16, _FIGURES))
+        self._statistics = np.zeros((16, _STATISTICS))
         self._times = np.zeros((16, MEMORY))
         self._states = np.zeros((16, MEMORY, 4))
         self._starts = np.zeros((16, MEMORY, 4))
@@ -80,22 +80,22 @@ class Histories:
             number = self._index.pop(worker, 0)
             if not number and len(self._index) >= WORKERS_MAX:
                 number = self._index.pop(next(iter(self._index)))
-                self._figures[number] = 0
+                self._statistics[number] = 0
             self._index[worker] = number or len(self._index) + 1
-        while len(self._index) >= len(self._figures):
-            for name in ("_figures", "_times", "_states", "_starts"):
+        while len(self._index) >= len(self._statistics):
+            for name in ("_statistics", "_times", "_states", "_starts"):
                 array = getattr(self, name)
                 setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
         return self.find(workers)
 
-    def fresh(self, at: Array) -> Array:
+    def are_new(self, at: Array) -> Array:
         """Return which of these workers have no history."""
-        fresh: Array = self._figures[at, _COUNT] == 0
+        fresh: Array = self._statistics[at, _COUNT] == 0
         return fresh
 
     def describe(self, at: Array, tasks: Array) -> tuple[Array, Array, Array]:
         """Return (inputs, base, log samples) of tasks on the workers `at`, one row each."""
-        known = self._figures[at]
+        known = self._statistics[at]
         size = self._log_samples(known, tasks)
         base, center = self._bases(known, tasks, size)
         seen = known[:, _COUNT] > 0
@@ -133,7 +133,7 @@ class Histories:
 
     def learn(self, at: Array, tasks: Array, seconds: Array) -> Array:
         """Take in finished tasks of different workers, and return what they teach (`EVENTS`)."""
-        known = self._figures[at]
+        known = self._statistics[at]
         size = self._log_samples(known, tasks)
         times = np.log(seconds) - size
         unreported = tasks.copy()
@@ -158,7 +158,7 @@ class Histories:
         self, at: Array, times: Array, size: Array, during: Array, start: Array,
         ends: tuple[Array, Array], surprise: Array,
     ) -> None:  # fmt: skip
-        known = self._figures[at]
+        known = self._statistics[at]
         count = known[:, _COUNT]
         place = (count % MEMORY).astype(int)
         self._times[at, place] = times
@@ -179,7 +179,7 @@ class Histories:
         known[:, _MEANS] += step * (during - known[:, _MEANS])
         known[:, _PREVIOUS] = during
         known[:, _COUNT] += 1
-        self._figures[at] = known
+        self._statistics[at] = known
         self._center = None
 
     def _log_samples(self, known: Array, tasks: Array) -> Array:
@@ -190,7 +190,7 @@ class Histories:
     def _bases(self, known: Array, tasks: Array, size: Array) -> tuple[Array, float]:
         """Return each row's base and the cluster's: a new worker is taken for an ordinary one."""
         if self._center is None:
-            everybody = self._figures[1 : len(self)]
+            everybody = self._statistics[1 : len(self)]
             everybody = everybody[everybody[:, _COUNT] > 0]
             self._center = float(np.median(everybody[:, _BASE])) if len(everybody) else None
             if len(everybody):

@@ -14,12 +14,12 @@ class LastValue(Point):
         self._last: dict[str, float] = {}
         self._cluster = Median()
 
-    def expected(self, worker: str) -> float | None:
+    def predicted_rate(self, worker: str) -> float | None:
         """Return the worker's last time."""
         last = self._last.get(worker)
-        return self._cluster.expected(worker) if last is None else last
+        return self._cluster.predicted_rate(worker) if last is None else last
 
-    def learned(self, worker: str, log_seconds: float) -> None:
+    def observe_rate(self, worker: str, log_seconds: float) -> None:
         """Remember it until the next."""
         self._last[worker] = log_seconds
-        self._cluster.learned(worker, log_seconds)
+        self._cluster.observe_rate(worker, log_seconds)

@@ -37,10 +37,10 @@ class Learned(ABC):
             reported: Which of the tasks have reported progress.
         """
 
-    def noticed(self, at: Array, events: Array, fresh: Array) -> None:  # noqa: B027 - may do nothing
+    def advance_states(self, at: Array, events: Array, fresh: Array) -> None:  # noqa: B027 - may do nothing
         """Take in what finished tasks taught (`histories.EVENTS`); `fresh` are first tasks."""
 
-    def expect(self, workers: Sequence[str], tasks: Array) -> Array:
+    def predict(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the quantiles of the logarithm of the tasks' seconds."""
         at = self._histories.find(workers)
         inputs, base, size = self._histories.describe(at, tasks)
@@ -48,17 +48,17 @@ class Learned(ABC):
         found = np.clip(self.offsets(at, inputs, reported), -_LIMIT, _LIMIT)
         if len(self._histories) == 1:
             found = np.where(reported[:, None], found, _UNKNOWN)
-        return whole(found + (base + size)[:, None], tasks)
+        return total_from_rest(found + (base + size)[:, None], tasks)
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
         """Take in finished tasks of different workers."""
         at = self._histories.add(workers)
-        fresh = self._histories.fresh(at)
-        self.noticed(at, self._histories.learn(at, tasks, seconds), fresh)
+        fresh = self._histories.are_new(at)
+        self.advance_states(at, self._histories.learn(at, tasks, seconds), fresh)
 
 
-def whole(rest: Array, tasks: Array) -> Array:
-    """Return the log of tasks' seconds from what their rest would take if it were a whole task."""
+def total_from_rest(rest: Array, tasks: Array) -> Array:
+    """Return the log of tasks' seconds from that of their rest, scaled to a whole task."""
     reported = tasks[:, f.SHARE] > 0
     share = np.where(reported, tasks[:, f.SHARE], 0.0)
     elapsed = np.where(reported, tasks[:, f.SECONDS], 0.0)
@@ -66,8 +66,8 @@ def whole(rest: Array, tasks: Array) -> Array:
     return found
 
 
-def remaining(tasks: Array, seconds: Array) -> Array:
-    """Return what the rest of tasks would have taken if it were a whole task: `whole` inverted."""
+def rest_from_total(tasks: Array, seconds: Array) -> Array:
+    """Return the log seconds of tasks' rest, scaled to a whole task: inverts `total_from_rest`."""
     reported = tasks[:, f.SHARE] > 0
     share = np.where(reported, tasks[:, f.SHARE], 0.0)
     elapsed = np.where(reported, tasks[:, f.SECONDS], 0.0)

@@ -75,7 +75,7 @@ class Lstm(Learned):
             found[rows] = self._quantiles(kind, seen[:, rows])
         return found
 
-    def noticed(self, at: Array, events: Array, fresh: Array) -> None:
+    def advance_states(self, at: Array, events: Array, fresh: Array) -> None:
         """Move the states of the workers whose tasks have finished."""
         self._grow()
         self._states[:, :, at[fresh]] = 0

@@ -18,13 +18,13 @@ class Median(Point):
         self._times: deque[float] = deque(maxlen=_TASKS)
         self._median: float | None = None
 
-    def expected(self, worker: str) -> float | None:  # noqa: ARG002 - whoever it is
+    def predicted_rate(self, worker: str) -> float | None:  # noqa: ARG002 - whoever it is
         """Return the cluster's median."""
         if self._median is None and self._times:
             self._median = statistics.median(self._times)
         return self._median
 
-    def learned(self, worker: str, log_seconds: float) -> None:  # noqa: ARG002
+    def observe_rate(self, worker: str, log_seconds: float) -> None:  # noqa: ARG002
         """Count the task among the last ones."""
         self._times.append(log_seconds)
         self._median = None

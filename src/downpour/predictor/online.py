@@ -33,7 +33,7 @@ class Online:
             return []
         self._take_in()
         tasks = task_rows([features for _, features in requests])
-        found = self._model.expect([worker for worker, _ in requests], tasks)
+        found = self._model.predict([worker for worker, _ in requests], tasks)
         return [Quantiles(*row) for row in np.exp(np.minimum(found, 300.0)).tolist()]
 
     def observe(self, worker: str, features: Features, seconds: float) -> None:

@@ -27,14 +27,14 @@ class Point(ABC):
         self._tracker = Tracker(_SPREAD, _RATE)
 
     @abstractmethod
-    def expected(self, worker: str) -> float | None:
+    def predicted_rate(self, worker: str) -> float | None:
         """Return the log seconds a sample that a worker will need; None where nothing is known."""
 
     @abstractmethod
-    def learned(self, worker: str, log_seconds: float) -> None:
+    def observe_rate(self, worker: str, log_seconds: float) -> None:
         """Take in the log seconds a sample of a finished task."""
 
-    def expect(self, workers: Sequence[str], tasks: Array) -> Array:
+    def predict(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the quantiles of the logarithm of the tasks' seconds."""
         offsets = np.maximum.accumulate(self._tracker.offsets(stages(tasks)), axis=1)
         found = self._centers(workers, tasks)[:, None] + offsets
@@ -52,10 +52,10 @@ class Point(ABC):
             off = outcomes - self._centers(workers, rows)
             self._tracker.learn(stages(rows), np.repeat(off[:, None], 4, axis=1))
         for worker, time in zip(workers, (outcomes - _log_samples(tasks)).tolist(), strict=True):
-            self.learned(worker, time)
+            self.observe_rate(worker, time)
 
     def _centers(self, workers: Sequence[str], tasks: Array) -> Array:
-        expected = [self.expected(worker) for worker in workers]
+        expected = [self.predicted_rate(worker) for worker in workers]
         rates = np.array([START_LOG_SECONDS if rate is None else rate for rate in expected])
         share = tasks[:, f.SHARE]
         reported = share > 0

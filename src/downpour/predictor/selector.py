@@ -46,14 +46,14 @@ class Selector:
         """Return the name of the member that answers at a stage."""
         return self._names[self._chosen[stage]]
 
-    def expect(self, workers: Sequence[str], tasks: Array) -> Array:
+    def predict(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the quantiles of the chosen member, row by row."""
         answers = np.full((len(self._names), len(workers), len(LEVELS)), np.nan)
         for place, member in enumerate(self._members.values()):
             if place in self._set_aside:
                 continue
             try:
-                answers[place] = _sound(member.expect(workers, tasks))
+                answers[place] = _sound(member.predict(workers, tasks))
             except Exception as error:  # noqa: BLE001 - whatever is wrong with it, others go on
                 self._put_aside(place, error)
         stage = stages(tasks)

@@ -119,19 +119,19 @@ class _Session:
     def train(self, run: Run, on_status: api.OnStatus, on_epoch: OnEpoch | None) -> bytes:
         """Submit a run and wait for it; where it should end, or the wait does, it is cancelled."""
         lines: list[str] = []
-        hears = on_epoch
+        listener = on_epoch
 
         def watch(status: Status) -> None:
-            nonlocal hears
+            nonlocal listener
             if self.cluster is not None:
                 self.cluster.provide(status.wanted_workers)
             on_status(status)
-            if hears is None:
+            if listener is None:
                 return
             new = self.client.record(experiment, len(lines))
             lines.extend(new)
-            if any(hears(epoch, accuracy) for epoch, accuracy in accuracies_in(new)):
-                hears = None
+            if any(listener(epoch, accuracy) for epoch, accuracy in accuracies_in(new)):
+                listener = None
                 self.client.cancel(experiment)
 
         check = None if self.cluster is None else self.cluster.check

@@ -38,7 +38,7 @@ def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> 
     with held(folder.path):
         folder.begin()
     log = folder.path / LOG_NAME
-    words = [str(folder.asked), "--out", str(folder.path), *options]
+    words = [str(folder.study_file), "--out", str(folder.path), *options]
     with log.open("ab") as file:
         process = subprocess.Popen(  # noqa: S603 - this program itself
             [sys.executable, "-m", "downpour.cli", command, *words],

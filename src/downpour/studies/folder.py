@@ -59,7 +59,7 @@ class StudyFolder(Generic[StudyT_co]):
     study: StudyT_co
 
     @property
-    def asked(self) -> Path:
+    def study_file(self) -> Path:
         """The file of what was asked for, which is there once the folder was begun."""
         return self.path / self.study.file_name
 
@@ -103,10 +103,12 @@ class StudyFolder(Generic[StudyT_co]):
         """Write down what was asked for and remove what was cut off; the caller holds the lock."""
         try:
             # First the file: a folder without it would be refused from then on.
-            replace_file(self.asked, self.study.to_toml().encode())
+            replace_file(self.study_file, self.study.to_toml().encode())
             self._runs.mkdir(exist_ok=True)
             remove_unfinished(self._runs)
-            for name in self._strangers():  # they failed, and the study does not ask for them now
+            for (
+                name
+            ) in self._not_in_study():  # they failed, and the study does not ask for them now
                 shutil.rmtree(self._place(name))
         except OSError as error:
             raise refusal(self.path, explain(error)) from None
@@ -148,11 +150,11 @@ class StudyFolder(Generic[StudyT_co]):
         former = read_study(self.path, type(self.study))
         if former.name != self.study.name:
             return True
-        if self._names() and not self.study.takes_over(former):
+        if self._names() and not self.study.keeps_runs_of(former):
             return True
-        return any(read_summary(self._place(name)).is_finished for name in self._strangers())
+        return any(read_summary(self._place(name)).is_finished for name in self._not_in_study())
 
-    def _strangers(self) -> list[str]:
+    def _not_in_study(self) -> list[str]:
         """Name the runs that the study does not ask for."""
         return [name for name in self._names() if not self.study.has_run(name)]
 

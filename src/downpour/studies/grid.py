@@ -139,7 +139,7 @@ class Grid(Study):
         run = self.runs.get(name)
         return run if run is not None and run.spec == spec else None
 
-    def takes_over(self, former: Grid) -> bool:
+    def keeps_runs_of(self, former: Grid) -> bool:
         """Whether runs of a former file may count: any may, because each is known by its name."""
         del former
         return True

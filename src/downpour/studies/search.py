@@ -134,7 +134,7 @@ class Search(Study):
         run = self.run(values, int(name))
         return run if run.spec == spec else None
 
-    def takes_over(self, former: Search) -> bool:
+    def keeps_runs_of(self, former: Search) -> bool:
         """Whether the runs of a former search count for this one.
 
         They do where only the number of runs differs; or the number of workers, where that does

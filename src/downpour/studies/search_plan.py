@@ -93,7 +93,7 @@ class SearchPlan:
 
     def on_epoch(self, epoch: int, accuracy: float) -> bool:
         """Take the accuracy after an epoch; returns whether the run should end with it."""
-        return self._judge.hears(epoch, accuracy)
+        return self._judge.take(epoch, accuracy)
 
     def judge(self, summary: RunSummary) -> RunSummary:
         """Leave out what came after the run's end.
@@ -101,7 +101,7 @@ class SearchPlan:
         Raises:
             ExperimentFailed: the run was cancelled, and not by this plan.
         """
-        counted = self._judge.sum_up(summary)
+        counted = self._judge.counted(summary)
         if counted.state == "cancelled" and self._judge.ended_at is None:
             raise ExperimentFailed(summary.experiment, summary.reason or "it was cancelled")
         return counted
@@ -130,7 +130,7 @@ class _Judge:
     heard: int = 0
     ended_at: int | None = None
 
-    def hears(self, epoch: int, accuracy: float) -> bool:
+    def take(self, epoch: int, accuracy: float) -> bool:
         """Hear of an epoch, which may be heard of twice; returns whether the run has ended."""
         if self.ended_at is None and epoch > self.heard:
             self.heard = epoch
@@ -138,10 +138,10 @@ class _Judge:
                 self.ended_at = epoch
         return self.ended_at is not None
 
-    def sum_up(self, summary: RunSummary) -> RunSummary:
+    def counted(self, summary: RunSummary) -> RunSummary:
         """Hear the epochs that are left, and leave out those after the run's end."""
         for epoch, accuracy in judged(summary.epoch_accuracy):
-            self.hears(epoch, accuracy)
+            self.take(epoch, accuracy)
         if self.ended_at is None:
             return summary
         counted = summary.epoch_accuracy[: self.ended_at]

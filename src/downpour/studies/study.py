@@ -118,5 +118,5 @@ class Study(Protocol):
     def run_of(self, name: str, spec: ResolvedSpec) -> Run | None:
         """Return the run of this name if it has this spec; None if the spec is another run's."""
 
-    def takes_over(self, former: Self) -> bool:
+    def keeps_runs_of(self, former: Self) -> bool:
         """Whether runs that were made for a former version of the file may count for this one."""

@@ -16,7 +16,7 @@ from downpour.predictor.base import START_LOG_SECONDS, Array
 from downpour.predictor.features import ELAPSED, SECONDS, STATE, task_rows
 from downpour.predictor.fitting.traces import TARGET, Job, Traces
 from downpour.predictor.histories import EVENTS, INPUTS, Histories
-from downpour.predictor.learned import remaining
+from downpour.predictor.learned import rest_from_total
 
 Step = Callable[[str], None]
 
@@ -187,7 +187,7 @@ def _describe(
     seconds, count = traces.seconds(rows), len(rows)
     told = np.concatenate([task_rows(traces.features(rows, percents)) for percents in ways])
     inputs, base, size = histories.describe(np.tile(histories.find(workers), len(ways)), told)
-    expected, target = base + size, remaining(told, np.tile(seconds, len(ways)))
+    expected, target = base + size, rest_from_total(told, np.tile(seconds, len(ways)))
     for way, percents in enumerate(ways):
         here = slice(way * count, (way + 1) * count)
         sequences.inputs[*at, way] = inputs[here]

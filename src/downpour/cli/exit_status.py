@@ -33,22 +33,22 @@ _HUNG_UP = 141
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def complain(error: BaseException) -> int:
+def report_error(error: BaseException) -> int:
     """Tell in one line what went wrong; returns the exit status."""
     if os.environ.get(VARIABLE):
         _print("".join(traceback.format_exception(error)))
-    line, status = _ending_of(error)
+    line, status = _line_and_status(error)
     if line:
         _print(f"downpour: {_in_one_line(line)}\n")
     return status
 
 
-def ended_with(status: int) -> int:
+def final_status(status: int) -> int:
     """Return the status of a command that raised nothing; Ctrl-C may have become one on its way."""
-    return complain(KeyboardInterrupt()) if status == _INTERRUPTED else status
+    return report_error(KeyboardInterrupt()) if status == _INTERRUPTED else status
 
 
-def _ending_of(error: BaseException) -> tuple[str, int]:
+def _line_and_status(error: BaseException) -> tuple[str, int]:
     match error:
         case DownpourError():
             return str(error), error.exit_status
@@ -60,11 +60,11 @@ def _ending_of(error: BaseException) -> tuple[str, int]:
         case KeyboardInterrupt() | typer.Abort():
             return "stopped", _INTERRUPTED
         case OSError():
-            return _ending_of_system(error)
-    return "out of memory" if isinstance(error, MemoryError) else _unforeseen(error), _FAILED
+            return _line_and_status_of_os(error)
+    return "out of memory" if isinstance(error, MemoryError) else _internal_error(error), _FAILED
 
 
-def _ending_of_system(error: OSError) -> tuple[str, int]:
+def _line_and_status_of_os(error: OSError) -> tuple[str, int]:
     """Tell what the operating system refused; streams are what it does not name."""
     if error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}", _FAILED
@@ -74,10 +74,10 @@ def _ending_of_system(error: OSError) -> tuple[str, int]:
         return f"output: {error.strerror}", _FAILED
     if isinstance(error, FileNotFoundError) and not _has_working_directory():
         return "the working directory is gone; change to one that exists", _ASKED_WRONGLY
-    return _unforeseen(error), _FAILED
+    return _internal_error(error), _FAILED
 
 
-def _unforeseen(error: BaseException) -> str:
+def _internal_error(error: BaseException) -> str:
     """Keep the traceback where it can be found; say where."""
     told = f"internal error: {type(error).__name__}: {error}"
     try:

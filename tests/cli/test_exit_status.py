@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from downpour.cli.ending import LINE_CHARACTERS_MAX, VARIABLE, complain
+from downpour.cli.exit_status import LINE_CHARACTERS_MAX, VARIABLE, report_error
 from downpour.errors import DownpourError, SpecError
 
 COMMAND = [sys.executable, "-m", "downpour.cli"]
@@ -35,7 +35,7 @@ def test_each_error_has_its_line_and_status(
     capsys: pytest.CaptureFixture[str], error: BaseException, status: int, line: str
 ) -> None:
     """A user's mistake is 2, Ctrl-C 130, all else 1."""
-    assert complain(error) == status
+    assert report_error(error) == status
     assert capsys.readouterr() == ("", f"downpour: {line}\n")
 
 
@@ -44,13 +44,13 @@ def test_nothing_is_said_to_a_reader_who_has_left(
     capsys: pytest.CaptureFixture[str], error: BaseException
 ) -> None:
     """The status is that of a program which SIGPIPE has ended."""
-    assert complain(error) == 141
+    assert report_error(error) == 141
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_signals_own_status_is_kept() -> None:
     """A manager that SIGTERM has ended says so."""
-    assert complain(SystemExit(143)) == 143
+    assert report_error(SystemExit(143)) == 143
 
 
 def raised() -> Exception:
@@ -68,7 +68,7 @@ def test_what_nobody_foresaw_is_one_line_and_its_traceback_is_kept(
     """The line names the file; where there can be none, the variable that shows it."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert complain(raised()) == 1
+    assert report_error(raised()) == 1
     (kept,) = tmp_path.iterdir()
     said = capsys.readouterr().err
     assert said.startswith("downpour: internal error: KeyError: ")
@@ -76,7 +76,7 @@ def test_what_nobody_foresaw_is_one_line_and_its_traceback_is_kept(
     assert said.count("\n") == 1
     assert '["nobody' in kept.read_text("utf-8")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    complain(raised())
+    report_error(raised())
     assert capsys.readouterr().err.endswith(f"({VARIABLE}=1 shows where)\n")
 
 
@@ -85,7 +85,7 @@ def test_a_traceback_is_shown_to_who_asks(
 ) -> None:
     """The variable does it for every error; the line comes last all the same."""
     monkeypatch.setenv(VARIABLE, "1")
-    complain(SpecError("epochs", 0, "must be 1"))
+    report_error(SpecError("epochs", 0, "must be 1"))
     said = capsys.readouterr().err
     assert said.startswith("downpour.errors.SpecError: epochs")
     assert said.endswith("\ndownpour: epochs = 0: must be 1\n")
@@ -93,7 +93,7 @@ def test_a_traceback_is_shown_to_who_asks(
 
 def test_a_line_is_never_a_flood(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever a peer puts into a reason, it neither fills nor commands the terminal."""
-    complain(DownpourError("\x1b[2J" + "long " * 10_000))
+    report_error(DownpourError("\x1b[2J" + "long " * 10_000))
     said = capsys.readouterr().err
     assert len(said) <= LINE_CHARACTERS_MAX + len("downpour: \n")
     assert "\x1b" not in said

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from downpour.cli.contradictions import refuse_both
+from downpour.cli.option_conflicts import refuse_both
 from downpour.errors import SpecError
 
 TRACES = Path(__file__).parents[2] / "traces"

@@ -11,7 +11,7 @@ from downpour.errors import SpecError
 _TYPED = "COMMANDLINE"
 
 
-def refuse_idle(context: typer.Context, options: Collection[str], why: str) -> None:
+def refuse_unused(context: typer.Context, options: Collection[str], why: str) -> None:
     """Refuse these of a command's options where they stand on the command line.
 
     What a variable of the environment says is meant for many commands, and is no contradiction.
@@ -28,7 +28,9 @@ def refuse_idle(context: typer.Context, options: Collection[str], why: str) -> N
 def refuse_own_data(context: typer.Context, manager: str) -> None:
     """Refuse folders of this machine where a manager elsewhere trains, with folders of its own."""
     if manager:
-        refuse_idle(context, {"shared", "data_dir"}, "is the manager's own, which --manager names")
+        refuse_unused(
+            context, {"shared", "data_dir"}, "is the manager's own, which --manager names"
+        )
 
 
 def refuse_both(**flags: bool) -> None:
