@@ -235,18 +235,7 @@ def _experiment(said: do.Command | facts.Fact) -> str | None:
         return None
     if isinstance(said, do.Assign):
         return said.assigned.attempt.experiment
-    if isinstance(
-        said,
-        facts.Assigned
-        | facts.HandOverAsked
-        | facts.Foreseen
-        | facts.Accepted
-        | facts.Saved
-        | facts.Contradicted
-        | facts.GivenUp
-        | do.Cancel
-        | do.HandOver,
-    ):
+    if isinstance(said, do.Cancel | do.HandOver):
         return said.attempt.experiment
     return said.experiment
 

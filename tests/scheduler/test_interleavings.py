@@ -28,7 +28,6 @@ from downpour.scheduler import (
     checkpoint,
     durable,
     entries,
-    experiment_of,
 )
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
@@ -350,8 +349,8 @@ class Surroundings(RuleBasedStateMachine):
         """Return a core that has taken in what was kept, each experiment's story alone."""
         alone = {name: Scheduler() for name in self.scheduler.state.experiments}
         for at_seconds, entry in self.kept:
-            if experiment_of(entry) in alone:  # not of one that never was
-                alone[experiment_of(entry)].replay(at_seconds, entry)
+            if entry.experiment in alone:  # not of one that never was
+                alone[entry.experiment].replay(at_seconds, entry)
         together = Scheduler()
         found = [core.state.experiments[name] for name, core in alone.items()]
         together.take_in(found, max(core.state.now_seconds for core in alone.values()))
@@ -363,7 +362,7 @@ class Surroundings(RuleBasedStateMachine):
         self.kept = [
             (at_seconds, entry)
             for at_seconds, entry in self.kept
-            if isinstance(entry, heads) or experiment_of(entry) != anew.experiment
+            if isinstance(entry, heads) or entry.experiment != anew.experiment
         ]
         self.kept.append((self.now_seconds, anew))
         self.replica = Scheduler()

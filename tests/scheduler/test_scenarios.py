@@ -214,17 +214,7 @@ def asked(command: do.Command) -> str:  # noqa: C901, PLR0911 - one arm a comman
             assert_never(command)
 
 
-def _said(
-    one: facts.Assigned
-    | facts.Foreseen
-    | facts.Accepted
-    | facts.HandOverAsked
-    | facts.Saved
-    | facts.Contradicted
-    | facts.GivenUp
-    | do.Cancel
-    | do.HandOver,
-) -> str:
+def _said(one: facts.AttemptFact | do.Cancel | do.HandOver) -> str:
     attempt = one.attempt
     return f"{attempt.experiment}/r{attempt.round}/s{attempt.shard}/a{attempt.attempt}"
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
+import pytest
+
+from downpour.errors import MissingPackage
 from downpour.reports.search_result import SearchRun
 from downpour.studies import Search
 from downpour.studies.sampler import Sampler, Values
@@ -97,3 +101,12 @@ def test_a_run_that_failed_counts_as_one_that_learned_nothing() -> None:
         fails = values["learning_rate"] > 0.1
         failed.learn(run_of(number, values, None if fails else 0.8))
         useless.learn(run_of(number, values, 0.0 if fails else 0.8))
+
+
+def test_without_optuna_a_search_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Python as on the command line: a caller can catch it with all other errors."""
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(
+        MissingPackage, match=r"a search needs optuna; install downpour-sgd\[tune\]"
+    ):
+        Sampler(Search.make(SEARCH))

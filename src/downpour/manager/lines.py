@@ -118,15 +118,7 @@ class _Whose(TypedDict):
     worker: str
 
 
-def _whose(
-    fact: facts.Assigned
-    | facts.HandOverAsked
-    | facts.Foreseen
-    | facts.Accepted
-    | facts.Saved
-    | facts.Contradicted
-    | facts.GivenUp,
-) -> _Whose:
+def _whose(fact: facts.AttemptFact) -> _Whose:
     attempt = fact.attempt
     return _Whose(
         round=attempt.round, shard=attempt.shard, attempt=attempt.attempt, worker=fact.worker

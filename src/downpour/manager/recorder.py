@@ -99,14 +99,11 @@ class Recorder:
                 attendance.info("%s %s: %s", fact.worker, how, fact.reason)
                 for experiment in list(self._submitted_at):
                     self._write(experiment, now, line_of(fact))
-            case facts.Dropped() | facts.Resized() | facts.WorkerRequested():
-                self._write(fact.experiment, now, line_of(fact))
-            case facts.Contradicted():
-                line = line_of(fact)
-                log.warning("%s", line)
-                self._write(fact.attempt.experiment, now, line)
             case _:
-                self._write(fact.attempt.experiment, now, line_of(fact))
+                line = line_of(fact)
+                self._write(fact.experiment, now, line)
+                if isinstance(fact, facts.Contradicted):
+                    log.warning("%s", line)
         if isinstance(fact, facts.Accepted | facts.GivenUp):
             self._usage.end(fact.worker, fact.attempt, now)
 

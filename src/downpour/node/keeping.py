@@ -16,7 +16,6 @@ from downpour.scheduler import (
     Scheduler,
     checkpoint,
     entries,
-    experiment_of,
     facts,
     must_last,
 )
@@ -71,7 +70,7 @@ class Keeping:
         kept: list[Kept] = []
         anew = checkpoint(core.state, event, happened)
         for entry in entries(event, happened):
-            experiment = experiment_of(entry)
+            experiment = entry.experiment
             journal = self._journal_of(experiment)
             if journal is None or experiment in self._concluded:
                 continue

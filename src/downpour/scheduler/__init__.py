@@ -10,7 +10,6 @@ from downpour.scheduler.replay import (
     checkpoint,
     durable,
     entries,
-    experiment_of,
     must_last,
 )
 from downpour.scheduler.state import Output, SchedulerOptions, SchedulerState
@@ -26,6 +25,5 @@ __all__ = [
     "checkpoint",
     "durable",
     "entries",
-    "experiment_of",
     "must_last",
 ]

@@ -22,16 +22,27 @@ from downpour.values import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assigned:
+class AttemptFact:
+    """What all facts about an attempt say: whose it is."""
+
+    cause: int
+    worker: str
+    attempt: AttemptId
+
+    @property
+    def experiment(self) -> str:
+        """The experiment that the attempt belongs to."""
+        return self.attempt.experiment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned(AttemptFact):
     """A worker is to train a shard; where there is a snapshot of it, from there on.
 
     `portion` are the first and the last sample, exclusively, where the round was cut anew.
     `forecast` are the seconds until its update, where they can be foreseen.
     """
 
-    cause: int
-    worker: str
-    attempt: AttemptId
     model: PublishedFile
     optimizer_state: PublishedFile | None
     reason: str
@@ -41,75 +52,57 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandOverAsked:
+class HandOverAsked(AttemptFact):
     """A worker is to leave an attempt to another one, as soon as it can."""
 
-    cause: int
-    worker: str
-    attempt: AttemptId
     meant_for: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreseen:
+class Foreseen(AttemptFact):
     """What is predicted of a running attempt.
 
     `done` is the share of the shard by its last report, which came `elapsed_seconds` after the
     assignment; `remaining` are the seconds from then until its update.
     """
 
-    cause: int
-    worker: str
-    attempt: AttemptId
     done: float
     elapsed_seconds: float
     remaining: Forecast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Accepted(AttemptFact):
     """An update counts; `completion_seconds` run from the assignment to the report."""
 
-    cause: int
-    worker: str
-    attempt: AttemptId
     update: Update
     completion_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class Saved(AttemptFact):
     """The next attempt at a shard goes on from this snapshot."""
 
-    cause: int
-    worker: str
-    attempt: AttemptId
     snapshot: Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contradicted:
+class Contradicted(AttemptFact):
     """Two updates of one contribution differ; the first one counts.
 
     They should be the same bytes, so these workers do not compute alike.
     """
 
-    cause: int
-    worker: str
-    attempt: AttemptId
     update: Update
     accepted: Update
     accepted_from: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenUp:
+class GivenUp(AttemptFact):
     """An attempt has failed, or was taken back."""
 
-    cause: int
-    worker: str
-    attempt: AttemptId
     failure: FailureKind
     reason: str
 

@@ -94,13 +94,6 @@ def checkpoint(
     )
 
 
-def experiment_of(entry: Entry) -> str:
-    """Return the experiment that an entry is about."""
-    if isinstance(entry, facts.Assigned | facts.Accepted | facts.Saved | facts.GivenUp):
-        return entry.attempt.experiment
-    return entry.experiment
-
-
 def must_last(entry: Entry) -> bool:
     """Whether nothing may follow from an entry before it is durable.
 

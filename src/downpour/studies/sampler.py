@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from downpour.extras import require
 from downpour.reports.search_result import SearchRun
 from downpour.studies.axis import Axis, Range
 from downpour.studies.fields import Value
@@ -35,9 +36,13 @@ class Sampler:
     """Proposes the values of one run after the other, and learns the outcome of each.
 
     Between `propose` and `learn` it takes the run's accuracies, epoch by epoch.
+
+    Raises:
+        MissingPackage: Optuna is not installed.
     """
 
     def __init__(self, search: Search) -> None:
+        require("a search", "tune")
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
