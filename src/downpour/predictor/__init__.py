@@ -1,7 +1,7 @@
-"""How long will a worker take? A family of predictors, and the one that is used.
+"""How long a worker will take for a task: a family of predictors, and the one that is used.
 
 `pretrained()` makes the predictor for a run: the LSTM that is shipped, recalibrated as outcomes
-come in, behind a selector that takes a simpler one wherever that is better on the run at hand. To
+come in, behind a selector that uses a simpler model where that is better on the run at hand. To
 add a model, write a file with a `Model` and name it in `MODELS`. `predictor.fitting` fits and
 scores models; nothing here imports it.
 """
@@ -47,7 +47,7 @@ def make(name: str, trained: Trained) -> Predictor:
     """Return a new predictor of the family.
 
     Raises:
-        SpecError: there is none of this name.
+        SpecError: there is no predictor of this name.
     """
     if name not in MODELS:
         raise SpecError("predictor", name, f"must be one of {', '.join(MODELS)}")
@@ -55,7 +55,7 @@ def make(name: str, trained: Trained) -> Predictor:
 
 
 def pretrained(path: Path | None = None) -> Predictor:
-    """Return a new predictor for one run, from a file or from the one that is shipped.
+    """Return a new predictor for one run, from a model file or from the one that is shipped.
 
     Raises:
         SpecError: the file cannot be read, is damaged, or is of another version.

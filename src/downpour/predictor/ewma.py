@@ -1,4 +1,4 @@
-"""A worker needs what it has needed on average, recent times counting most."""
+"""Predicts the mean of a worker's times, recent ones weighing most."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _RATE = 0.5
 
 
 class Ewma(Point):
-    """Expects an exponentially weighted mean of each worker's log times a sample."""
+    """Predicts an exponentially weighted mean of each worker's log times a sample."""
 
     def __init__(self, rate: float = _RATE) -> None:
-        """Let each time count `rate`, and what was before it the rest."""
+        """Give each time the weight `rate`, and all times before it the rest."""
         super().__init__()
         self._rate = rate
         self._means: dict[str, float] = {}

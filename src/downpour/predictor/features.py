@@ -3,8 +3,8 @@
 Names are those of the traces' columns: `n_samples`, `batches`, and the machine's state at
 assignment (`cpu_util`, `loadavg1`, `mem_used`, `iowait`). A progress report at NN % of the batches
 (1 to 99) adds `pNN_elapsed_s` and the state at that moment as `pNN_cpu_util` and so on. Of several
-reports the latest counts, and the one before it tells how fast the task has been between the two.
-Whatever has another name is ignored. What is absent, NaN, or cannot be (a negative time) is NaN.
+reports the latest counts, and the one before it gives the pace between the two. Other names are
+ignored. A value that is absent, NaN or impossible (a negative time) becomes NaN.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ SHARE_BEFORE, SECONDS_BEFORE = 11, 12
 DURING = slice(13, 17)
 WIDTH = 17
 
-# Times, sizes and loads beyond these are nobody's, and would overflow.
+# No task, size or load is outside these limits, and logarithms of what is could overflow.
 LEAST, MOST = 1e-9, 1e12
 
-_BATCH_SAMPLES = 32
+_BATCH_SAMPLES = 32  # of the traces: `batches` is the size where `n_samples` is missing
 _PROGRESS = re.compile(r"p([1-9][0-9]?)_(\w+)")
 _FIELDS = (ELAPSED, *STATE)
 
 
-def task_rows(told: Sequence[Features]) -> Array:
-    """Return the rows of tasks; those that are told by the same names are read together."""
+def task_rows(tasks: Sequence[Features]) -> Array:
+    """Return the rows (tasks, `WIDTH`) of tasks' features."""
+    # Tasks with the same names are read as one array: a round's tasks usually have the same ones.
     alike: dict[tuple[str, ...], list[int]] = {}
-    for number, features in enumerate(told):
+    for number, features in enumerate(tasks):
         alike.setdefault(tuple(features), []).append(number)
-    rows = np.full((len(told), WIDTH), math.nan)
+    rows = np.full((len(tasks), WIDTH), math.nan)
     for names, numbers in alike.items():
         plan = _plan(names)
-        values = np.array([plan.values(told[number]) for number in numbers], dtype=float)
+        values = np.array([plan.values(tasks[number]) for number in numbers], dtype=float)
         values = np.where((values >= 0) & (values <= MOST), values, math.nan)
         rows[numbers] = _read(plan, values)
     return rows
@@ -54,7 +55,10 @@ def task_rows(told: Sequence[Features]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Which features count, and where each report's are; a place behind the last holds NaN."""
+    """Where to read each feature in a list of values, whose last element is NaN.
+
+    A feature that is absent is read there, so that no case needs a branch of its own.
+    """
 
     names: tuple[str, ...]
     samples: int
@@ -63,17 +67,17 @@ class _Plan:
     reports: tuple[tuple[int, tuple[int, ...]], ...]  # (percent, places of elapsed and state)
 
     def values(self, features: Features) -> list[float]:
-        """Return the features that count, with NaN behind them."""
+        """Return the values of the features that are used, and NaN after them."""
         return [*(features[name] for name in self.names), math.nan]
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(told: tuple[str, ...]) -> _Plan:
-    found = [_PROGRESS.fullmatch(name) for name in told]
-    percents = sorted({int(match[1]) for match in found if match and match[2] in _FIELDS})
+def _plan(given: tuple[str, ...]) -> _Plan:
+    matches = [_PROGRESS.fullmatch(name) for name in given]
+    percents = sorted({int(match[1]) for match in matches if match and match[2] in _FIELDS})
     wanted = ["n_samples", "batches", *STATE]
     wanted += [f"p{percent}_{field}" for percent in percents for field in _FIELDS]
-    names = tuple(name for name in wanted if name in told)
+    names = tuple(name for name in wanted if name in given)
     place = {name: number for number, name in enumerate(names)}
 
     def at(name: str) -> int:
@@ -89,7 +93,7 @@ def _plan(told: tuple[str, ...]) -> _Plan:
 
 
 def _read(plan: _Plan, values: Array) -> Array:
-    """Return the rows of tasks that are told by the same names."""
+    """Return the rows of tasks that have the same names."""
     rows = np.full((len(values), WIDTH), math.nan)
     samples, batches = values[:, plan.samples], values[:, plan.batches] * _BATCH_SAMPLES
     size = np.where(samples >= LEAST, samples, batches)
@@ -99,6 +103,8 @@ def _read(plan: _Plan, values: Array) -> Array:
     for percent, places in plan.reports:
         report = values[:, places]
         states.append(report[:, 1:])
+        # Time goes forward, so a report at more progress and less time is dropped. Negated, because
+        # SECONDS is NaN until the first report, and a comparison with NaN is false.
         later = (report[:, 0] >= LEAST) & ~(report[:, 0] <= rows[:, SECONDS])
         rows[later, SHARE_BEFORE] = rows[later, SHARE]
         rows[later, SECONDS_BEFORE] = rows[later, SECONDS]
@@ -110,7 +116,7 @@ def _read(plan: _Plan, values: Array) -> Array:
 
 
 def _mean(states: Array) -> Array:
-    """Return the mean over what is known of states (times, rows, 4)."""
+    """Return the mean (rows, 4) of states (times, rows, 4), without what is missing."""
     known = np.isfinite(states)
     counts = known.sum(axis=0)
     sums = np.where(known, states, 0.0).sum(axis=0)

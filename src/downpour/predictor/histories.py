@@ -1,9 +1,9 @@
-"""What is known of every worker, and the inputs of the learned predictors that follow from it.
+"""Statistics of every worker's past, and the inputs of the learned predictors made from them.
 
 All times are logarithms of seconds per sample, relative to the worker's own running rate (its
-*base*), so that inputs say nothing of how fast machines or how large networks are. Rows are handled
-in batches: a batch costs little more than one of its rows. `describe` must only look, `learn` is
-all that changes anything.
+*base*), so that no input depends on how fast a machine or how large a network is. Rows are handled
+in batches: a batch costs little more than one of its rows. `describe` changes nothing; only `add`
+and `learn` do.
 """
 
 from __future__ import annotations
@@ -16,15 +16,22 @@ from downpour.predictor import features as f
 from downpour.predictor.base import Array
 
 MEMORY = 64  # tasks a worker
+# About 5 kB a worker. There is a limit because names may be new with every call, as those of
+# rented functions are.
 WORKERS_MAX = 4096
+# Rates of exponential means. Each mean begins as a plain one, which its `1 / (count + 1)` keeps it
+# until that falls below the rate (at 0.15 for six tasks), so a first task does not weigh for long.
 _BASE_RATE = 0.15
 _FAST_RATE, _MIDDLE_RATE = 0.6, 0.3
 _WIDTHS = np.array([0.12, 0.35, 0.35, 0.15])  # of the kernel, in units of `_warped`
-_AGE = 10.0
+_AGE = 10.0  # tasks after which a time counts 1/e of a new one for `alike_lately`
+# Where few tasks were in a similar state, the mean is drawn towards the base: as if this much of a
+# task had taken exactly that.
 _PRIOR_WEIGHT = 0.3
+# No input counts beyond a factor of e^5 = 148: one absurd measurement must not outweigh the rest.
 _LIMIT = 5.0
 
-# A worker's figures besides its last tasks.
+# The columns of a worker's statistics.
 _COUNT, _BASE, _FAST, _MIDDLE, _LAST, _BEFORE, _TAIL, _HEAD, _SPREAD, _SIZE, _DRIFT = range(11)
 _MEANS = slice(11, 15)
 _PREVIOUS = slice(15, 19)
@@ -50,10 +57,10 @@ EVENTS = (
 
 
 class Histories:
-    """The past of all workers; worker 0 is the one that was never seen."""
+    """The past of all workers; number 0 stands for every worker that was never seen."""
 
     def __init__(self, start: float) -> None:
-        """Begin knowing nobody; `start` is the log seconds per sample to expect until then."""
+        """Begin without workers; `start`: the log seconds a sample until the first task ends."""
         self._start = start
         self._index: dict[str, int] = {}
         self._statistics = np.zeros((16, _STATISTICS))
@@ -68,15 +75,16 @@ class Histories:
         return len(self._index) + 1
 
     def find(self, workers: Sequence[str]) -> Array:
-        """Return the workers' numbers; 0 for those never seen."""
+        """Return the workers' numbers (rows,); 0 for those never seen."""
         return np.array([self._index.get(worker, 0) for worker in workers])
 
     def add(self, workers: Sequence[str]) -> Array:
         """Return the workers' numbers, new ones for those never seen.
 
-        Where there are too many, whoever was seen the longest ago is forgotten.
+        Beyond `WORKERS_MAX`, the worker whose last task is the longest ago is forgotten.
         """
         for worker in workers:
+            # Taken out and put in again: the order of the dictionary is that of the last tasks.
             number = self._index.pop(worker, 0)
             if not number and len(self._index) >= WORKERS_MAX:
                 number = self._index.pop(next(iter(self._index)))
@@ -89,9 +97,9 @@ class Histories:
         return self.find(workers)
 
     def are_new(self, at: Array) -> Array:
-        """Return which of these workers have no history."""
-        fresh: Array = self._statistics[at, _COUNT] == 0
-        return fresh
+        """Return which of these workers have finished no task, as booleans (rows,)."""
+        new: Array = self._statistics[at, _COUNT] == 0
+        return new
 
     def describe(self, at: Array, tasks: Array) -> tuple[Array, Array, Array]:
         """Return (inputs, base, log samples) of tasks on the workers `at`, one row each."""
@@ -132,10 +140,11 @@ class Histories:
         return np.clip(inputs, -_LIMIT, _LIMIT).astype(np.float32), base + recent, size
 
     def learn(self, at: Array, tasks: Array, seconds: Array) -> Array:
-        """Take in finished tasks of different workers, and return what they teach (`EVENTS`)."""
+        """Take in finished tasks of different workers, and return their rows of `EVENTS`."""
         known = self._statistics[at]
         size = self._log_samples(known, tasks)
         times = np.log(seconds) - size
+        # The outcome is compared with what was expected at assignment, before any report.
         unreported = tasks.copy()
         unreported[:, f.SHARE] = np.nan
         base, center = self._bases(known, unreported, size)
@@ -151,8 +160,8 @@ class Histories:
         offsets.append(np.where(known[:, _COUNT] > 0, size - known[:, _SIZE], 0.0))
         self._remember(at, times, size, during, start, (tail, head), np.abs(offsets[2]))
         events = np.concatenate([np.stack(offsets, 1), _squeezed(during), _squeezed(end)], axis=1)
-        taught: Array = np.clip(events, -_LIMIT, _LIMIT).astype(np.float32)
-        return taught
+        clipped: Array = np.clip(events, -_LIMIT, _LIMIT).astype(np.float32)
+        return clipped
 
     def _remember(
         self, at: Array, times: Array, size: Array, during: Array, start: Array,
@@ -172,6 +181,7 @@ class Histories:
             (_MIDDLE, _MIDDLE_RATE, times),
             (_SPREAD, _BASE_RATE, surprise),
             (_SIZE, _BASE_RATE, size),
+            # Clipped, because one stall in either half of a task is no drift.
             (_DRIFT, _BASE_RATE, np.clip(ends[0] - ends[1], -0.2, 0.2)),
         ):
             known[:, column] += np.maximum(rate, 1 / (count + 1)) * (value - known[:, column])
@@ -180,23 +190,25 @@ class Histories:
         known[:, _PREVIOUS] = during
         known[:, _COUNT] += 1
         self._statistics[at] = known
-        self._center = None
+        self._center = None  # computed again when it is next needed, once for a whole round
 
     def _log_samples(self, known: Array, tasks: Array) -> Array:
-        """Return the log of the tasks' sizes; the worker's usual size where it is not told."""
-        told = tasks[:, f.SAMPLES]
-        return np.where(np.isfinite(told), np.log(np.where(told > 0, told, 1.0)), known[:, _SIZE])
+        """Return the log of the tasks' sizes; the worker's usual size where a size is missing."""
+        samples = tasks[:, f.SAMPLES]
+        logs = np.log(np.where(samples > 0, samples, 1.0))
+        return np.where(np.isfinite(samples), logs, known[:, _SIZE])
 
     def _bases(self, known: Array, tasks: Array, size: Array) -> tuple[Array, float]:
-        """Return each row's base and the cluster's: a new worker is taken for an ordinary one."""
+        """Return each row's base and the cluster's, which is also that of a new worker."""
         if self._center is None:
-            everybody = self._statistics[1 : len(self)]
-            everybody = everybody[everybody[:, _COUNT] > 0]
-            self._center = float(np.median(everybody[:, _BASE])) if len(everybody) else None
-            if len(everybody):
-                self._center_last = float(np.median(everybody[:, _LAST] - everybody[:, _BASE]))
+            seen = self._statistics[1 : len(self)]
+            seen = seen[seen[:, _COUNT] > 0]
+            self._center = float(np.median(seen[:, _BASE])) if len(seen) else None
+            if len(seen):
+                self._center_last = float(np.median(seen[:, _LAST] - seen[:, _BASE]))
         if self._center is not None:
             return np.where(known[:, _COUNT] > 0, known[:, _BASE], self._center), self._center
+        # No task has ended yet: the pace of the task's own report is all that can be used.
         share = tasks[:, f.SHARE]
         reported = np.log(np.where(share > 0, tasks[:, f.SECONDS] / share, 1.0)) - size
         return np.where(share > 0, reported, self._start), self._start
@@ -204,7 +216,10 @@ class Histories:
     def _alike(
         self, states: Array, at: Array, known: Array, base: Array, state: Array
     ) -> tuple[Array, ...]:
-        """Return what the worker took in states like this one: ever, lately, and how often."""
+        """Return the worker's mean time in similar states, the same of late, and their log weight.
+
+        The weight of a past task falls with the distance of its state (a Gaussian kernel).
+        """
         count = known[:, [_COUNT]]
         order = np.arange(MEMORY)
         age = (count - 1 - order) % MEMORY
@@ -212,21 +227,21 @@ class Histories:
         weight = np.exp(-np.einsum("bkf,bkf->bk", apart, apart)) * (order < count)
         offset = self._times[at] - base[:, None]
         recent = weight * np.exp(-age / _AGE)
-        found = [
+        ever, lately = (
             (w * offset).sum(axis=1) / (w.sum(axis=1) + _PRIOR_WEIGHT) for w in (weight, recent)
-        ]
-        return found[0], found[1], np.log1p(weight.sum(axis=1))
+        )
+        return ever, lately, np.log1p(weight.sum(axis=1))
 
     def _range(self, at: Array, known: Array, base: Array) -> Array:
-        """Return the lowest, middle and highest of the worker's times, relative to its base."""
+        """Return the 10, 50 and 90 % quantiles of the worker's times, relative to its base."""
         count = np.minimum(known[:, _COUNT], MEMORY).astype(int)
         times = np.where(np.arange(MEMORY) < count[:, None], self._times[at], np.inf)
         times.sort(axis=1)
         last = np.maximum(count - 1, 0)
         rows = np.arange(len(at))
         places = [last // 10, last // 2, last - last // 10]
-        found = np.stack([times[rows, place] for place in places], axis=1) - base[:, None]
-        return np.where(count[:, None] > 0, found, 0.0)
+        quantiles = np.stack([times[rows, place] for place in places], axis=1) - base[:, None]
+        return np.where(count[:, None] > 0, quantiles, 0.0)
 
 
 def _filled(state: Array, otherwise: Array) -> tuple[Array, Array]:
@@ -235,21 +250,25 @@ def _filled(state: Array, otherwise: Array) -> tuple[Array, Array]:
 
 
 def _squeezed(state: Array) -> Array:
-    """Return a state as a network likes it: the load's logarithm, the rest as it is."""
+    """Return a state with the logarithm of the load, which has no upper end, in its place."""
     out = state.copy()
     out[:, 1] = np.log1p(out[:, 1])
     return out
 
 
 def _warped(state: Array) -> Array:
-    """Return a state in which equal distances matter about equally."""
+    """Return a state in which equal distances matter about equally, for the kernel."""
     out = _squeezed(state)
+    # Memory matters where it runs out; 1.03 keeps the logarithm finite where it is all used.
     out[:, 2] = -np.log(1.03 - np.minimum(out[:, 2], 1.0))
     return out
 
 
 def _paces(tasks: Array, base: Array, size: Array) -> tuple[Array, ...]:
-    """Return how fast the task is, all told and lately, relative to its base; and what is known."""
+    """Return (pace, recent pace, share done, has a report, has two), paces relative to the base.
+
+    Paces are log seconds a sample; the recent one is that between the last two reports.
+    """
     share, seconds = tasks[:, f.SHARE], tasks[:, f.SECONDS]
     reported = np.isfinite(share)
     twice = np.isfinite(tasks[:, f.SHARE_BEFORE])
@@ -262,7 +281,7 @@ def _paces(tasks: Array, base: Array, size: Array) -> tuple[Array, ...]:
 
 
 def _halves(tasks: Array, seconds: Array, size: Array, times: Array) -> tuple[Array, Array]:
-    """Return how fast a finished task was before and after its latest report."""
+    """Return the log seconds a sample of a finished task before and after its latest report."""
     share, elapsed = tasks[:, f.SHARE], tasks[:, f.SECONDS]
     known = np.isfinite(share) & (elapsed < seconds)
     head = np.where(known, elapsed / np.where(known, share, 0.5), 1.0)

@@ -1,8 +1,8 @@
 """What the learned predictors share: every worker's history as inputs, offsets as outputs.
 
-A learned model says how much longer the rest of a task takes than it would at the worker's running
-rate, or, after a report, at the pace of that report. So nothing it has learned depends on how fast
-machines are or how large tasks, and no task is predicted to end before it has reported.
+A learned model predicts how much longer the rest of a task takes than it would at the worker's
+running rate, or, after a report, at the pace of that report. So its weights hold for machines of
+any speed and tasks of any size, and no task is predicted to end before it has reported.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from downpour.predictor import features as f
 from downpour.predictor.base import START_LOG_SECONDS, Array
 from downpour.predictor.histories import Histories
 
-_LIMIT = 10.0
-# Where neither a worker nor its cluster has a history, all that is known is the order of magnitude.
+_LIMIT = 10.0  # a factor of 22,000; beyond it `exp` of a broken model's answer could overflow
+# Where neither a worker nor its cluster has a history, only the order of magnitude is known: a
+# tenth of the tasks below 0.22 times the usual time, a fiftieth above 12 times.
 _UNKNOWN = np.array([-1.5, 0.0, 1.5, 2.5])
 
 
@@ -38,22 +39,22 @@ class Learned(ABC):
         """
 
     def advance_states(self, at: Array, events: Array, fresh: Array) -> None:  # noqa: B027 - may do nothing
-        """Take in what finished tasks taught (`histories.EVENTS`); `fresh` are first tasks."""
+        """Take in finished tasks (`histories.EVENTS`); `fresh` marks workers' first tasks."""
 
     def predict(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the quantiles of the logarithm of the tasks' seconds."""
         at = self._histories.find(workers)
         inputs, base, size = self._histories.describe(at, tasks)
         reported = tasks[:, f.SHARE] > 0
-        found = np.clip(self.offsets(at, inputs, reported), -_LIMIT, _LIMIT)
-        if len(self._histories) == 1:
-            found = np.where(reported[:, None], found, _UNKNOWN)
-        return total_from_rest(found + (base + size)[:, None], tasks)
+        offsets = np.clip(self.offsets(at, inputs, reported), -_LIMIT, _LIMIT)
+        if len(self._histories) == 1:  # no worker has finished a task
+            offsets = np.where(reported[:, None], offsets, _UNKNOWN)
+        return total_from_rest(offsets + (base + size)[:, None], tasks)
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
         """Take in finished tasks of different workers."""
         at = self._histories.add(workers)
-        fresh = self._histories.are_new(at)
+        fresh = self._histories.are_new(at)  # before they learn
         self.advance_states(at, self._histories.learn(at, tasks, seconds), fresh)
 
 
@@ -62,8 +63,8 @@ def total_from_rest(rest: Array, tasks: Array) -> Array:
     reported = tasks[:, f.SHARE] > 0
     share = np.where(reported, tasks[:, f.SHARE], 0.0)
     elapsed = np.where(reported, tasks[:, f.SECONDS], 0.0)
-    found: Array = np.log(elapsed[:, None] + (1 - share)[:, None] * np.exp(rest))
-    return found
+    total: Array = np.log(elapsed[:, None] + (1 - share)[:, None] * np.exp(rest))
+    return total
 
 
 def rest_from_total(tasks: Array, seconds: Array) -> Array:
@@ -71,5 +72,6 @@ def rest_from_total(tasks: Array, seconds: Array) -> Array:
     reported = tasks[:, f.SHARE] > 0
     share = np.where(reported, tasks[:, f.SHARE], 0.0)
     elapsed = np.where(reported, tasks[:, f.SECONDS], 0.0)
+    # A task whose result came at once after its report has a rest of 0, which has no logarithm.
     rest: Array = np.log(np.maximum(seconds - elapsed, 1e-3 * seconds) / (1 - share))
     return rest

@@ -1,10 +1,12 @@
 """An LSTM that all workers share, with a state for each: predictions in plain numpy.
 
-A finished task is an event that moves its worker's state; a prediction reads the state and the
-inputs of the task, through one of two small networks: at assignment, or after a report of progress.
-Several such nets, trained from different seeds, answer with the mean of their quantiles. The
-network gives the median and the distances to the others, which cannot be negative, so quantiles
-cannot cross. Weights do not change while it runs. `training` makes them.
+A finished task is an event that moves its worker's state. A prediction reads the state and the
+inputs of the task through one of two small networks: one for tasks at assignment, one for tasks
+that have reported progress. Several such nets, trained from different seeds, answer with the mean
+of their quantiles. A network's outputs are the median and the distances to the other quantiles,
+which cannot be negative, so quantiles cannot cross. `fitting.lstm_training` makes the weights. They
+do not change while a job runs: fine-tuning them on the run at hand made predictions worse for about
+the first eighty rounds. It is written in numpy, so that what predicts need not import torch.
 """
 
 from __future__ import annotations
@@ -26,15 +28,17 @@ RATIOS = tuple(
         "pace", "recent_pace", "lately_faster", "pace_alike", "alike_now",
     )
 )  # fmt: skip
+# Such a ratio is also given as sign(r) log(1 + |r| / 0.03) / 2, which is steep near 0: whether a
+# worker is 1 or 4 % slower matters as well as whether it is twice as slow.
 RATIO_UNIT, RATIO_SCALE = 0.03, 0.5
-FAR = 6.0  # standard deviations: no input counts as further out
+FAR = 6.0  # standard deviations: an input further out than all that were trained on is moved here
 KINDS = ("assigned", "reported")
 
 
 def shapes(nets: int, units: int, wide: int, narrow: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of every array of the network."""
     seen = len(INPUTS) + len(RATIOS) + units
-    found: dict[str, tuple[int, ...]] = {
+    by_name: dict[str, tuple[int, ...]] = {
         "inputs.center": (len(INPUTS),),
         "inputs.scale": (len(INPUTS),),
         "events.center": (len(EVENTS),),
@@ -44,14 +48,14 @@ def shapes(nets: int, units: int, wide: int, narrow: int) -> dict[str, tuple[int
         "cell.bias": (nets, 1, 4 * units),
     }
     for kind in KINDS:
-        found[f"{kind}.wide"] = (nets, seen, wide)
-        found[f"{kind}.wide_bias"] = (nets, 1, wide)
-        found[f"{kind}.narrow"] = (nets, wide, narrow)
-        found[f"{kind}.narrow_bias"] = (nets, 1, narrow)
-        found[f"{kind}.out"] = (nets, narrow, 4)
-        found[f"{kind}.out_bias"] = (nets, 1, 4)
-        found[f"{kind}.skip"] = (nets, seen, 4)
-    return found
+        by_name[f"{kind}.wide"] = (nets, seen, wide)
+        by_name[f"{kind}.wide_bias"] = (nets, 1, wide)
+        by_name[f"{kind}.narrow"] = (nets, wide, narrow)
+        by_name[f"{kind}.narrow_bias"] = (nets, 1, narrow)
+        by_name[f"{kind}.out"] = (nets, narrow, 4)
+        by_name[f"{kind}.out_bias"] = (nets, 1, 4)
+        by_name[f"{kind}.skip"] = (nets, seen, 4)
+    return by_name
 
 
 class Lstm(Learned):
@@ -68,17 +72,17 @@ class Lstm(Learned):
         """Return the quantiles of the log of actual over expected time."""
         self._grow()
         seen = self._seen(at, inputs)
-        if reported.all() or not reported.any():
+        if reported.all() or not reported.any():  # no rows need to be copied
             return self._quantiles(KINDS[int(reported[0])], seen)
-        found = np.empty((len(at), 4))
+        quantiles = np.empty((len(at), 4))
         for kind, rows in zip(KINDS, (~reported, reported), strict=True):
-            found[rows] = self._quantiles(kind, seen[:, rows])
-        return found
+            quantiles[rows] = self._quantiles(kind, seen[:, rows])
+        return quantiles
 
     def advance_states(self, at: Array, events: Array, fresh: Array) -> None:
         """Move the states of the workers whose tasks have finished."""
         self._grow()
-        self._states[:, :, at[fresh]] = 0
+        self._states[:, :, at[fresh]] = 0  # a forgotten worker's number goes to a new one
         hidden, cell = self._states[:, :, at]
         a = self._arrays
         scaled = (events - a["events.center"]) / a["events.scale"]
@@ -88,7 +92,7 @@ class Lstm(Learned):
         self._states[0][:, at], self._states[1][:, at] = _sigmoid(show) * np.tanh(cell), cell
 
     def _seen(self, at: Array, inputs: Array) -> Array:
-        """Return what the networks read: (nets, rows, inputs and state)."""
+        """Return what the networks read: (nets, rows, inputs and ratios and hidden state)."""
         a = self._arrays
         scaled = np.clip((inputs - a["inputs.center"]) / a["inputs.scale"], -FAR, FAR)
         ratios = inputs[:, RATIOS]
@@ -106,7 +110,7 @@ class Lstm(Learned):
         return mean
 
     def _grow(self) -> None:
-        """Have a state for every worker."""
+        """Make room for the state of every worker; doubled, so that it is rarely copied."""
         if (missing := len(self._histories) - self._states.shape[2]) > 0:
             more = max(missing, self._states.shape[2])
             self._states = np.pad(self._states, [(0, 0), (0, 0), (0, more), (0, 0)])
@@ -127,6 +131,7 @@ def spread_out(raw: Array) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
+    # By the hyperbolic tangent, which overflows nowhere; exp(-x) does where x is very negative.
     return 0.5 * (np.tanh(0.5 * x) + 1)
 
 

@@ -1,4 +1,4 @@
-"""Every worker needs what the cluster's median is, whoever it is: best where names mean nothing."""
+"""Predicts the cluster's median for every worker: best where a name is no machine."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections import deque
 
 from downpour.predictor.point import Point
 
-_TASKS = 200
+_TASKS = 200  # of the whole cluster: no more, so that the median follows changes
 
 
 class Median(Point):
-    """Expects the median time a sample of the cluster's last tasks."""
+    """Predicts the median time a sample of the cluster's last tasks."""
 
     def __init__(self) -> None:
         super().__init__()
         self._times: deque[float] = deque(maxlen=_TASKS)
         self._median: float | None = None
 
-    def predicted_rate(self, worker: str) -> float | None:  # noqa: ARG002 - whoever it is
+    def predicted_rate(self, worker: str) -> float | None:  # noqa: ARG002 - the same for all
         """Return the cluster's median."""
         if self._median is None and self._times:
             self._median = statistics.median(self._times)

@@ -1,8 +1,8 @@
 """The model file: the weights of the LSTM and of the ridge regression, as safetensors.
 
 Large arrays are stored as 16-bit numbers, which changes predictions by less than their noise. The
-file says which version of this layout it has and which traces it was trained on; of another
-version, or for other inputs, it is refused.
+file names the version of this layout and the traces that it was trained on. A file of another
+version, or for other inputs, is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORMAT = "downpour-predictor"
 VERSION = "1"
 
 _SHIPPED = "pretrained.safetensors"
-_LARGE = 64
+_LARGE = 64  # elements: below this, 16 bits would save nothing worth their rounding
 _RIDGE = {
     "weights": (2, len(INPUTS)),
     "center": (2, len(INPUTS)),
@@ -35,7 +35,7 @@ _RIDGE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What training gives: the arrays of both models, and the checksum of the traces."""
+    """The result of training: the arrays of both models, and the checksum of the traces."""
 
     lstm: Mapping[str, Array] = field(repr=False)
     ridge: Mapping[str, Array] = field(repr=False)
@@ -89,15 +89,16 @@ def read_trained(path: Path | None = None) -> Trained:
 
 
 def _part(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:
-    found = {name: array for name, array in tensors.items() if name.startswith(prefix)}
-    return {name.removeprefix(prefix): array.astype(np.float32) for name, array in found.items()}
+    own = {name: array for name, array in tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): array.astype(np.float32) for name, array in own.items()}
 
 
 def _check(name: str, trained: Trained) -> None:
-    """Refuse arrays that are not those of a predictor with today's inputs."""
-    found = {key: array.shape for key, array in trained.lstm.items()}
-    state, wide = found.get("cell.state", ()), found.get("assigned.narrow", ())
-    if len(state) != 3 or len(wide) != 3 or found != shapes(*state[:2], *wide[1:]):
+    """Refuse arrays of other shapes than a predictor with today's inputs has."""
+    stored = {key: array.shape for key, array in trained.lstm.items()}
+    # Two arrays give the sizes of the nets, which a user may choose; all others follow from them.
+    state, wide = stored.get("cell.state", ()), stored.get("assigned.narrow", ())
+    if len(state) != 3 or len(wide) != 3 or stored != shapes(*state[:2], *wide[1:]):
         raise SpecError("predictor", name, "does not hold the nets of a predictor")
     if {key: array.shape for key, array in trained.ridge.items()} != _RIDGE:
         raise SpecError("predictor", name, "does not hold the ridge of a predictor")

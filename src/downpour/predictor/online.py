@@ -9,14 +9,14 @@ import numpy as np
 from downpour.predictor.base import Features, Model, Quantiles, Request
 from downpour.predictor.features import LEAST, MOST, task_rows
 
-_WAITING_MAX = 64
+_WAITING_MAX = 64  # outcomes: where nothing is predicted for long, they must not pile up
 
 
 class Online:
-    """Serves a model to whoever has tasks to predict (`Predictor`).
+    """A `Predictor` that is served by a model.
 
-    What is observed waits until the next prediction, so that a model learns from whole rounds at
-    once; that changes what it costs, not what comes out.
+    Outcomes wait until the next prediction, so that a model learns from a whole round at once,
+    which costs less than one by one. It changes no prediction.
     """
 
     def __init__(self, model: Model) -> None:
@@ -33,13 +33,15 @@ class Online:
             return []
         self._take_in()
         tasks = task_rows([features for _, features in requests])
-        found = self._model.predict([worker for worker, _ in requests], tasks)
-        return [Quantiles(*row) for row in np.exp(np.minimum(found, 300.0)).tolist()]
+        quantiles = self._model.predict([worker for worker, _ in requests], tasks)
+        # A float64 overflows beyond exp(709).
+        return [Quantiles(*row) for row in np.exp(np.minimum(quantiles, 300.0)).tolist()]
 
     def observe(self, worker: str, features: Features, seconds: float) -> None:
         """Learn how long a task took; anything but a positive number of seconds is ignored."""
         if not LEAST <= seconds <= MOST:
             return
+        # A model takes one task of each worker at a time, because each moves its worker's state.
         if worker in self._waiting or len(self._waiting) >= _WAITING_MAX:
             self._take_in()
         self._waiting[worker] = (dict(features), seconds)
@@ -47,5 +49,5 @@ class Online:
     def _take_in(self) -> None:
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
-            told, seconds = zip(*waiting.values(), strict=True)
-            self._model.learn(list(waiting), task_rows(told), np.array(seconds))
+            features, seconds = zip(*waiting.values(), strict=True)
+            self._model.learn(list(waiting), task_rows(features), np.array(seconds))

@@ -1,7 +1,7 @@
 """What the simple predictors share: one expected time a sample, and quantiles around it.
 
-The quantiles lie where the predictor's own outcomes have lain. After a report of progress all of
-them extrapolate it: the time so far over the share done.
+The quantiles follow the predictor's own errors so far. After a report of progress the expected time
+is extrapolated from it: the time so far over the share done.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from downpour.predictor import features as f
 from downpour.predictor.base import START_LOG_SECONDS, Array
 from downpour.predictor.calibration import Tracker, stages
 
-# Until outcomes say better: logarithms, at assignment and at early and late reports.
+# The first offsets of the quantiles: logarithms, at assignment and at early and late reports.
 _SPREAD = ((-0.15, 0.0, 0.25, 0.7), (-0.08, 0.0, 0.15, 0.45), (-0.05, 0.0, 0.1, 0.3))
-_RATE = 0.004
+_RATE = 0.004  # twice that of a calibrated model: these offsets begin as a guess
 
 
 class Point(ABC):
-    """A model that expects one time a sample of each worker."""
+    """A model that predicts one time a sample for each worker."""
 
     def __init__(self) -> None:
         self._tracker = Tracker(_SPREAD, _RATE)
 
     @abstractmethod
     def predicted_rate(self, worker: str) -> float | None:
-        """Return the log seconds a sample that a worker will need; None where nothing is known."""
+        """Return the log seconds a sample that a worker will need; None if no task has ended."""
 
     @abstractmethod
     def observe_rate(self, worker: str, log_seconds: float) -> None:
@@ -37,20 +37,21 @@ class Point(ABC):
     def predict(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the quantiles of the logarithm of the tasks' seconds."""
         offsets = np.maximum.accumulate(self._tracker.offsets(stages(tasks)), axis=1)
-        found = self._centers(workers, tasks)[:, None] + offsets
+        quantiles = self._centers(workers, tasks)[:, None] + offsets
         reported = tasks[:, f.SHARE] > 0
         least = np.where(reported, np.log(np.where(reported, tasks[:, f.SECONDS], 1.0)), -np.inf)
-        late: Array = np.maximum(found, least[:, None])
-        return late
+        possible: Array = np.maximum(quantiles, least[:, None])  # not before its latest report
+        return possible
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
-        """Take in finished tasks: first how far off they were, then their times."""
+        """Take in finished tasks: first the errors of what was predicted, then the times."""
         outcomes = np.log(seconds)
+        # A task that has reported was predicted twice, so it moves the offsets of both stages.
         unreported = tasks.copy()
         unreported[:, f.SHARE] = np.nan
         for rows in (unreported, tasks) if np.isfinite(tasks[:, f.SHARE]).any() else (unreported,):
-            off = outcomes - self._centers(workers, rows)
-            self._tracker.learn(stages(rows), np.repeat(off[:, None], 4, axis=1))
+            errors = outcomes - self._centers(workers, rows)
+            self._tracker.learn(stages(rows), np.repeat(errors[:, None], 4, axis=1))
         for worker, time in zip(workers, (outcomes - _log_samples(tasks)).tolist(), strict=True):
             self.observe_rate(worker, time)
 
@@ -64,6 +65,6 @@ class Point(ABC):
 
 
 def _log_samples(tasks: Array) -> Array:
-    """Return the log of the tasks' sizes; one sample where it is not told."""
+    """Return the log of the tasks' sizes; that of one sample where a size is missing."""
     samples = tasks[:, f.SAMPLES]
     return np.log(np.where(np.isfinite(samples), samples, 1.0))

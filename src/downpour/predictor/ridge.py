@@ -9,7 +9,7 @@ import numpy as np
 from downpour.predictor.base import Array
 from downpour.predictor.learned import Learned
 
-BEYOND = 3.0  # standard deviations: further out, a straight line is no longer believed
+BEYOND = 3.0  # standard deviations: further out, a straight line does not hold
 
 
 class Ridge(Learned):
@@ -29,6 +29,6 @@ class Ridge(Learned):
         kind = reported.astype(int)
         scaled = (inputs - self._arrays["center"][kind]) / self._arrays["scale"][kind]
         scaled = np.clip(scaled, -BEYOND, BEYOND)
-        middle: Array = (scaled * self._arrays["weights"][kind]).sum(axis=1)
-        found: Array = middle[:, None] + self._arrays["spread"][kind]
-        return found
+        center: Array = (scaled * self._arrays["weights"][kind]).sum(axis=1)
+        quantiles: Array = center[:, None] + self._arrays["spread"][kind]
+        return quantiles

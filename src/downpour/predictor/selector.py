@@ -1,13 +1,13 @@
-"""The selector: of several models, the one that has lately been right on the run at hand.
+"""The selector: of several models, it answers with the one that has lately been best on this run.
 
-Every member predicts every task, and what each would have answered is judged when the outcome is
-known: by its pinball loss, recent outcomes counting most, separately at assignment and after
-reports of progress. The first member is favored until the outcomes say otherwise, and who is in
-keeps the place until another is clearly better. On workers whose names are not machines, history
+Every member predicts every task. When the outcome is known, each is judged by the pinball loss of
+its prediction, recent outcomes weighing most, separately at assignment and after reports of
+progress. The first member is favored at the beginning, and the chosen one is replaced only by one
+that is clearly better. Where a worker's name is no machine (functions rented by the call), history
 predicts nothing, and the cluster's median wins.
 
-A member that raises, or that answers what no quantiles can be (NaN, infinite, crossing), is
-set aside with one logged warning, and the others go on.
+A member that raises, or whose quantiles are NaN, infinite or cross, is set aside with one logged
+warning, and the others go on.
 """
 
 from __future__ import annotations
@@ -22,9 +22,14 @@ from downpour.predictor.calibration import STAGES, PendingForecasts, stages
 
 _log = logging.getLogger(__name__)
 
-_MEMORY = 0.995  # what an outcome still counts when one more has come
-_FAVOR = 0.8  # of the others' loss, for the first member, at the beginning
-_PATIENCE_OUTCOMES = 30.0  # what the beginning counts for
+_MEMORY = 0.995  # an outcome's weight after one more: about the last 200 outcomes count
+# At the beginning the first member's loss counts this much of itself, because the first few
+# outcomes are too noisy to choose by and it is the best on the traces (docs/predictor.md). After
+# `_FAVOR_OUTCOMES` half of that advantage is left.
+_FAVOR = 0.8
+_FAVOR_OUTCOMES = 30.0
+# Another member takes over below this share of the chosen one's loss. Without such a gap, two that
+# are equally good would take turns, and with them the quantiles that policies act on.
 _CLEARLY = 0.97
 _LEVELS = np.array(LEVELS)
 
@@ -33,7 +38,7 @@ class Selector:
     """A model that answers with the answer of its best member."""
 
     def __init__(self, members: Mapping[str, Model]) -> None:
-        """Choose among `members`, the one to begin with first and the last resort last."""
+        """Choose among `members`: the first is favored at the beginning."""
         self._members = dict(members)
         self._names = list(members)
         self._chosen = [0] * STAGES
@@ -54,7 +59,7 @@ class Selector:
                 continue
             try:
                 answers[place] = _sound(member.predict(workers, tasks))
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with it, others go on
+            except Exception as error:  # noqa: BLE001 - the others go on
                 self._put_aside(place, error)
         stage = stages(tasks)
         self._pending.remember(workers, stage, list(answers.swapaxes(0, 1)))
@@ -62,12 +67,12 @@ class Selector:
         return chosen
 
     def learn(self, workers: Sequence[str], tasks: Array, seconds: Array) -> None:
-        """Judge what was predicted, choose anew, and have all members learn."""
+        """Judge the predictions of these tasks, have all members learn, and choose anew."""
         due = list(self._pending.take(workers, np.log(seconds)))
         if due:
             at = np.array([stage for stage, _, _ in due])
-            off = np.stack([outcome - predicted for _, predicted, outcome in due])
-            loss = np.maximum(_LEVELS * off, (_LEVELS - 1) * off).mean(axis=2)
+            errors = np.stack([outcome - predicted for _, predicted, outcome in due])
+            loss = np.maximum(_LEVELS * errors, (_LEVELS - 1) * errors).mean(axis=2)
             for stage in set(at.tolist()):
                 self._judge(stage, loss[at == stage])
         for place, member in enumerate(self._members.values()):
@@ -80,11 +85,15 @@ class Selector:
         self._choose()
 
     def _judge(self, stage: int, loss: Array) -> None:
-        """Take in the losses (outcomes, members) at one stage; what failed counts no more."""
-        told = np.isfinite(loss).all(axis=0)
+        """Take in the losses (outcomes, members) at one stage.
+
+        A member with a loss that is not finite failed for one of these tasks: all that it has
+        gathered at this stage is dropped.
+        """
+        sound = np.isfinite(loss).all(axis=0)
         fade = _MEMORY ** len(loss)
-        self._weights[stage] = np.where(told, self._weights[stage] * fade + len(loss), 0)
-        self._losses[stage] = np.where(told, self._losses[stage] * fade + loss.sum(axis=0), 0)
+        self._weights[stage] = np.where(sound, self._weights[stage] * fade + len(loss), 0)
+        self._losses[stage] = np.where(sound, self._losses[stage] * fade + loss.sum(axis=0), 0)
 
     def _choose(self) -> None:
         for stage in range(STAGES):
@@ -95,7 +104,7 @@ class Selector:
                 continue
             mean = self._losses[stage] / np.maximum(weight, 1e-9)
             favor = np.ones(len(mean))
-            favor[0] -= (1 - _FAVOR) * _PATIENCE_OUTCOMES / (_PATIENCE_OUTCOMES + weight[0])
+            favor[0] -= (1 - _FAVOR) * _FAVOR_OUTCOMES / (_FAVOR_OUTCOMES + weight[0])
             judged = {p: mean[p] * favor[p] for p in usable if weight[p] > 0}
             best = min(judged, key=lambda p: judged[p])
             now = self._chosen[stage]
@@ -103,10 +112,10 @@ class Selector:
                 self._chosen[stage] = best
 
     def _put_aside(self, place: int, error: Exception) -> None:
-        """Let a member go; the last one's failure is everybody's.
+        """Set a member aside.
 
         Raises:
-            Exception: what the last member raised.
+            Exception: what the member raised, if no other is left.
         """
         if len(self._set_aside) + 1 == len(self._names):
             raise error
@@ -116,14 +125,14 @@ class Selector:
         _log.warning("predictor %s is set aside: %s", self._names[place], error)
 
 
-def _sound(found: Array) -> Array:
-    """Return quantiles that are some.
+def _sound(quantiles: Array) -> Array:
+    """Return the quantiles of a member.
 
     Raises:
         ValueError: they are not finite, or cross.
     """
-    if not np.isfinite(found).all():
-        raise ValueError("it answers what is no number")
-    if (np.diff(found, axis=1) < 0).any():
+    if not np.isfinite(quantiles).all():
+        raise ValueError("its quantiles are not finite")
+    if (np.diff(quantiles, axis=1) < 0).any():
         raise ValueError("its quantiles cross")
-    return found
+    return quantiles

@@ -1,9 +1,9 @@
 """The table of all predictors: each is scored on jobs that it was not fitted on.
 
 What comes from a file is scored as it is. What is fitted (trees always, the rest where it is
-trained anew) is fitted once a fold, on the jobs of all other folds; jobs that share machines are in
-one fold. A fold may be all jobs of a kind, to see what a predictor is worth where it has seen
-nothing like it.
+trained anew) is fitted once a fold, on the jobs of all other folds. Jobs that share machines are in
+one fold: otherwise a predictor would be scored on machines that it has seen. A fold may be all jobs
+of a kind, which shows how good a predictor is on kinds that it was not trained on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ENSEMBLES = 8
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What a fold was fitted to: the arrays of a model file, and trees, which no file holds."""
+    """The result of fitting a fold: the arrays of a model file, and trees, which no file holds."""
 
     trained: Trained
     trees: Ensembles | None = None
@@ -44,7 +44,7 @@ class Fitted:
         """Return a new predictor.
 
         Raises:
-            SpecError: there is none of this name.
+            SpecError: there is no predictor of this name.
         """
         if name == TREES and self.trees is not None:
             return Online(Trees(self.trees))
@@ -53,10 +53,10 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossValidation:
-    """What is to be scored: which predictors, in how many folds; `settings` to train anew.
+    """Which predictors to score, and in how many folds; with `settings` they are trained anew.
 
-    `by` is a label of jobs, for a score of each group that it makes; `held_out` is one whose groups
-    are the folds.
+    `by` is a label of jobs: each of its groups gets scores of its own. `held_out` is a label whose
+    groups are the folds.
     """
 
     names: Sequence[str]
@@ -72,17 +72,17 @@ class CrossValidation:
         return self.settings is not None or TREES in self.names
 
     def parts(self, traces: Traces) -> list[list[int]]:
-        """Return the folds: what is scored in one is fitted on the others.
+        """Return the folds, as job numbers; what is scored in one is fitted on the others.
 
         Raises:
-            SpecError: they would not be two, or machines would be in both.
+            SpecError: there would be fewer than two, or two would share machines.
         """
         if not self.fits:
             return [[job.number for job in traces.jobs]]
         if self.held_out:
             parts = list(traces.groups(self.held_out).values())
-            seen = [{traces.families[number] for number in part} for part in parts]
-            if sum(map(len, seen)) > len(set().union(*seen)):
+            families = [{traces.families[number] for number in part} for part in parts]
+            if sum(map(len, families)) > len(set().union(*families)):  # one is in two folds
                 raise SpecError("hold-out", self.held_out, "must not part jobs on equal machines")
         else:
             parts = folds(traces, self.folds)
@@ -91,7 +91,7 @@ class CrossValidation:
         return parts
 
     def steps(self, traces: Traces) -> int:
-        """Return how often `cross_validate` calls its `step`."""
+        """Return how often `cross_validate` calls its `step`, for a progress bar."""
         steps = len(self.names) * len(traces.jobs)
         parts = len(self.parts(traces)) if self.fits else 0
         steps += 2 * len(traces.jobs) if self.fits else 0

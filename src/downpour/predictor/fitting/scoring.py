@@ -1,8 +1,8 @@
-"""How good predictors are: every job of a trace is replayed with a new predictor each.
+"""How good predictors are: every job of a trace is replayed with a new predictor.
 
 A round is predicted at assignment and once more when a quarter of each task is done, and then
-observed, through the same three calls that anybody uses. A straggler is a task that takes more than
-1.5 times the median of its round.
+observed, through the same calls as in a real run. A straggler is a task that takes more than 1.5
+times the median of its round.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class StageOutcomes:
-    """What was predicted and what came out, a row a task, rounds numbered throughout."""
+    """Predictions and outcomes, a row a task, rounds numbered throughout."""
 
     predicted: Array  # (rows, 4)
     seconds: Array
@@ -57,24 +57,25 @@ def replay_job(make: Callable[[], Predictor], traces: Traces, job: Job) -> dict[
     """Replay one job with a new predictor, and return the outcomes by stage."""
     predictor = make()
     stages = _stages(traces)
-    found: dict[str, list[Array]] = {stage: [] for stage in stages}
+    predicted: dict[str, list[Array]] = {stage: [] for stage in stages}
     costs = dict.fromkeys(stages, 0.0)
     for rows in job.rounds:
         workers = traces.workers(rows)
         for stage, percents in stages.items():
             requests = list(zip(workers, traces.features(rows, percents), strict=True))
+            # Processor time: other work on the machine must not count as the predictor's.
             began = time.thread_time()
             answers = predictor.predict_many(requests)
             costs[stage] += time.thread_time() - began
-            found[stage].append(np.array(answers))
-        told = traces.features(rows, traces.percents)
-        for worker, features, seconds in zip(workers, told, traces.seconds(rows), strict=True):
+            predicted[stage].append(np.array(answers))
+        tasks = traces.features(rows, traces.percents)
+        for worker, features, seconds in zip(workers, tasks, traces.seconds(rows), strict=True):
             predictor.observe(worker, features, float(seconds))
     seconds = np.concatenate([traces.seconds(rows) for rows in job.rounds])
     rounds = np.repeat(np.arange(len(job.rounds)), [len(rows) for rows in job.rounds])
     return {
         stage: StageOutcomes(np.concatenate(parts), seconds, rounds, costs[stage])
-        for stage, parts in found.items()
+        for stage, parts in predicted.items()
     }
 
 
@@ -86,21 +87,21 @@ def scores(
         outcomes = [job[stage] for job in replayed]
         predicted = np.concatenate([outcome.predicted for outcome in outcomes])
         seconds = np.concatenate([outcome.seconds for outcome in outcomes])
-        shown = np.concatenate([_ratios(o.predicted[:, MEDIAN], o.rounds) for o in outcomes])
+        ratios = np.concatenate([_ratios(o.predicted[:, MEDIAN], o.rounds) for o in outcomes])
         late = np.concatenate([_ratios(o.seconds, o.rounds) for o in outcomes]) > STRAGGLER
-        off = np.log(seconds)[:, None] - np.log(predicted)
-        alarm = shown > STRAGGLER
+        errors = np.log(seconds)[:, None] - np.log(predicted)
+        alarm = ratios > STRAGGLER
         hits = float((alarm & late).sum())
         yield Score(
             predictor=predictor,
             stage=stage,
             group=group,
             mape=float(np.mean(np.abs(predicted[:, MEDIAN] / seconds - 1))),
-            pinball=float(np.maximum(_LEVELS * off, (_LEVELS - 1) * off).mean()),
+            pinball=float(np.maximum(_LEVELS * errors, (_LEVELS - 1) * errors).mean()),
             coverage=float(np.mean(seconds <= predicted[:, 2])),
             precision=hits / max(1.0, float(alarm.sum())),
             recall=hits / max(1.0, float(late.sum())),
-            pr_auc=_average_precision(late, shown),
+            pr_auc=_average_precision(late, ratios),
             microseconds=sum(o.cost_seconds for o in outcomes) / len(seconds) * 1e6,
         )
 
@@ -129,8 +130,8 @@ def _ratios(seconds: Array, rounds: Array) -> Array:
     return np.concatenate([part / np.median(part) for part in parts])
 
 
-def _average_precision(late: Array, shown: Array) -> float:
-    """Return the area under the precision-recall curve; NaN where nobody was late."""
+def _average_precision(late: Array, ratios: Array) -> float:
+    """Return the area under the precision-recall curve; NaN where no task was late."""
     from sklearn.metrics import average_precision_score
 
-    return float(average_precision_score(late, shown)) if late.any() else float("nan")
+    return float(average_precision_score(late, ratios)) if late.any() else float("nan")

@@ -1,7 +1,7 @@
-"""Traces: what happened in jobs that are over, one row a task; read from `.npz` and checked.
+"""Traces: the tasks of jobs that have ended, one row a task; read from `.npz` and checked.
 
-`traces/README.md` describes the columns. A trace holds what the predictors learn from and are
-scored on; rows of one (job, round) belong together, in any order and number.
+`traces/README.md` describes the columns. Predictors are trained and scored on traces. Rows of one
+(job, round) belong together, in any order and number.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ class Job:
 class Traces:
     """All rows as columns, the jobs they belong to, and which jobs share their machines.
 
-    `families` gives every job a number; jobs of one family ran on the same machines, so they must
-    not be told apart into training and scoring. `labels` are what is known of each job besides,
-    such as its scenario.
+    `families` gives every job a number; jobs of one family ran on the same machines, so all of them
+    belong either to training or to scoring. `labels` are texts about a job, such as its scenario.
     """
 
     columns: Mapping[str, Array]
@@ -51,11 +50,11 @@ class Traces:
     @property
     def percents(self) -> tuple[int, ...]:
         """The progress, in percent, at which tasks reported."""
-        found = [_REPORT.fullmatch(name) for name in self.columns]
-        return tuple(sorted(int(match[1]) for match in found if match))
+        matches = [_REPORT.fullmatch(name) for name in self.columns]
+        return tuple(sorted(int(match[1]) for match in matches if match))
 
     def features(self, rows: Array, percents: tuple[int, ...]) -> list[dict[str, float]]:
-        """Return what is known of tasks after their reports at `percents`, one mapping a row."""
+        """Return the features of tasks after their reports at `percents`, one mapping a row."""
         names = [name for name in ("n_samples", "batches", *STATE) if name in self.columns]
         for percent in percents:
             reported = (f"p{percent}_{name}" for name in (ELAPSED, *STATE))
@@ -64,19 +63,19 @@ class Traces:
         return [dict(zip(names, row, strict=True)) for row in values]
 
     def groups(self, label: str) -> dict[str, list[int]]:
-        """Return the numbers of the jobs by what a label says of them.
+        """Return the numbers of the jobs by their value of a label.
 
         Raises:
             SpecError: some job has no such label.
         """
-        found: dict[str, list[int]] = {}
+        groups: dict[str, list[int]] = {}
         for job in self.jobs:
-            told = self.labels.get(job.number, {})
-            if label not in told:
+            labels = self.labels.get(job.number, {})
+            if label not in labels:
                 accepted = f"must be a label of all jobs in jobs.json; {job.number} has "
-                raise SpecError("label", label, accepted + (", ".join(told) or "none"))
-            found.setdefault(told[label], []).append(job.number)
-        return found
+                raise SpecError("label", label, accepted + (", ".join(labels) or "none"))
+            groups.setdefault(labels[label], []).append(job.number)
+        return groups
 
     def workers(self, rows: Array) -> list[str]:
         """Return the workers' names."""
@@ -101,7 +100,7 @@ def read_traces(path: Path) -> Traces:
     Those of one scenario and seed share machines.
 
     Raises:
-        SpecError: the file cannot be read, or a column is missing or holds what cannot be.
+        SpecError: the file cannot be read, or a column is missing or holds impossible values.
     """
     columns = _columns(path)
     for name in REQUIRED:
@@ -135,7 +134,7 @@ def _numbers(path: Path, name: str, column: Array) -> Array:
 
 
 def _check(path: Path, name: str, column: Array, length: int) -> None:
-    """Refuse a column that cannot be: state may be missing (NaN), the rest may not."""
+    """Refuse a column with impossible values; the machine's state alone may be missing (NaN)."""
     if len(column) != length:
         raise SpecError("traces", str(path), f"column {name} has {len(column)} rows, not {length}")
     lowest = np.nanmin(column, initial=np.inf)
@@ -155,30 +154,30 @@ def _jobs(columns: Mapping[str, Array]) -> tuple[Job, ...]:
     rounds: dict[int, list[Array]] = {}
     for rows in np.split(order, starts):
         rounds.setdefault(int(job[rows[0]]), []).append(rows)
-    return tuple(Job(number, tuple(found)) for number, found in rounds.items())
+    return tuple(Job(number, tuple(rows_by_round)) for number, rows_by_round in rounds.items())
 
 
 def _labels(beside: Path) -> dict[int, dict[str, str]]:
-    """Read what is told of jobs; without the file, nothing is."""
+    """Read the labels of jobs; there are none without the file."""
     if not beside.is_file():
         return {}
     try:
-        told = json.loads(beside.read_text(encoding="utf-8"))
+        entries = json.loads(beside.read_text(encoding="utf-8"))
         return {
             int(entry["job"]): {
                 "scenario": str(entry["scenario"]),
                 "seed": str(entry["seed"]),
                 **{name: value for name, value in entry.items() if isinstance(value, str)},
             }
-            for entry in told
+            for entry in entries
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SpecError("jobs", str(beside), f"cannot be read ({error!r})") from None
 
 
 def _families(jobs: tuple[Job, ...], labels: Mapping[int, Mapping[str, str]]) -> dict[int, int]:
-    """Number the jobs by what they were made from; those of one seed ran on the same machines."""
+    """Number the jobs by scenario and seed; jobs of one such pair ran on the same machines."""
     names: dict[object, int] = {}
-    told = {number: (found["scenario"], found["seed"]) for number, found in labels.items()}
-    keys = {job.number: told.get(job.number, job.number) for job in jobs}
+    origins = {number: (label["scenario"], label["seed"]) for number, label in labels.items()}
+    keys = {job.number: origins.get(job.number, job.number) for job in jobs}
     return {number: names.setdefault(key, len(names)) for number, key in keys.items()}

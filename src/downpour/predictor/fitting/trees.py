@@ -17,28 +17,29 @@ from downpour.predictor.learned import Learned
 Ensembles: TypeAlias = list[list[Any]]
 """For each kind of prediction, one fitted ensemble a quantile."""
 
-_ROWS_MAX = 120_000
-_OTHERS = 0.4  # of the median's iterations: it matters most
+_ROWS_MAX = 120_000  # more are sampled
+_OTHERS = 0.4  # the share of the median's iterations for the other quantiles, which matter less
 
 
 class Trees(Learned):
     """Predicts with fitted ensembles, the four quantiles of a kind of prediction in a row."""
 
     def __init__(self, ensembles: Ensembles) -> None:
-        """Take what `fit_trees` found."""
+        """Take the result of `fit_trees`."""
         super().__init__()
         self._ensembles = ensembles
         self._threads = _threads()
 
     def offsets(self, at: Array, inputs: Array, reported: Array) -> Array:  # noqa: ARG002
         """Return the quantiles of the log of actual over expected time."""
-        found = np.zeros((len(inputs), len(LEVELS)))
+        quantiles = np.zeros((len(inputs), len(LEVELS)))
         with self._threads.limit(limits=1):
             for kind in np.unique(reported):
                 here = reported == kind
                 parts = [ensemble.predict(inputs[here]) for ensemble in self._ensembles[int(kind)]]
-                found[here] = np.sort(np.stack(parts, axis=1), axis=1)
-        return found
+                # Each quantile has trees of its own, so they may cross; sorting never adds error.
+                quantiles[here] = np.sort(np.stack(parts, axis=1), axis=1)
+        return quantiles
 
 
 def fit_trees(
@@ -59,12 +60,12 @@ def fit_trees(
             inputs, target = inputs[picked], target[picked]
         ensembles.append([])
         for place, level in enumerate(LEVELS):
-            middle = place == MEDIAN
+            is_median = place == MEDIAN
             ensemble = HistGradientBoostingRegressor(
                 loss="quantile",
                 quantile=level,
-                max_iter=iterations if middle else int(iterations * _OTHERS),
-                learning_rate=0.07 if middle else 0.12,
+                max_iter=iterations if is_median else int(iterations * _OTHERS),
+                learning_rate=0.07 if is_median else 0.12,
                 min_samples_leaf=40,
                 early_stopping=False,
                 random_state=seed,
@@ -76,7 +77,7 @@ def fit_trees(
 
 
 def _threads() -> Any:
-    """Return what keeps scikit-learn to one thread: several spin where cores are shared."""
+    """Return a controller of scikit-learn's threads, which spin where cores are shared."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
