@@ -1,6 +1,6 @@
 """Studies: a grid or a search → runs, chosen one after the other, and a folder of their results.
 
-Training is done elsewhere (`downpour.api`); tables, figures and pages are made elsewhere, too.
+`downpour.api` trains the runs; `downpour.reports` makes tables, figures and pages of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a search may choose from: a range of numbers, or a list of values."""
+"""An axis of a search: a range of numbers, or a list of values."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ACCEPTED = "must be a list of values, or { low = …, high = … } with log = t
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `low` to `high`, both included; evenly in their logarithm where `log`.
+    """Numbers from `low` to `high`, both included; sampled in their logarithm if `log`.
 
-    `whole` numbers alone, where the field takes no others.
+    If `whole`, only whole numbers, because the field takes no others.
     """
 
     low: float
@@ -29,11 +29,11 @@ class Range:
 
     @property
     def ends(self) -> tuple[Value, ...]:
-        """What must be accepted for all of it to be."""
+        """The values to check: if the spec accepts both ends, it accepts all between them."""
         return self.low, self.high
 
     def holds(self, value: Value) -> bool:
-        """Whether a value is one of these."""
+        """Whether a value is in the range."""
         return is_number(value) and bool(self.low <= value <= self.high)
 
     def to_toml(self) -> dict[str, Value]:
@@ -43,17 +43,17 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Values in no order."""
+    """A list of values, in no order."""
 
     values: tuple[Value, ...]
 
     @property
     def ends(self) -> tuple[Value, ...]:
-        """What must be accepted for all of it to be."""
+        """The values to check: all of them."""
         return self.values
 
     def holds(self, value: Value) -> bool:
-        """Whether a value is one of these."""
+        """Whether a value is one of the choices."""
         return value in self.values
 
     def to_toml(self) -> list[Value]:
@@ -64,20 +64,20 @@ class Choices:
 Axis = Range | Choices
 
 
-def axis_of(field: str, said: Value) -> Axis:
-    """Read what a file says of a field.
+def axis_of(field: str, given: Value) -> Axis:
+    """Read the axis that a file gives for a field.
 
     Raises:
-        SpecError: it is neither a range nor a list, or an empty one.
+        SpecError: it is neither a range nor a list, or an empty list.
     """
     name = f"search.{field}"
-    if isinstance(said, list):
-        return _choices(name, said)
-    if not isinstance(said, dict) or not {"low", "high"} <= said.keys():
-        raise SpecError(name, said, _ACCEPTED)
-    if unknown := sorted(said.keys() - _BOUNDS):
-        raise SpecError(f"{name}.{unknown[0]}", said[unknown[0]], f"no such setting; {_ACCEPTED}")
-    return _range(name, field, said)
+    if isinstance(given, list):
+        return _choices(name, given)
+    if not isinstance(given, dict) or not {"low", "high"} <= given.keys():
+        raise SpecError(name, given, _ACCEPTED)
+    if unknown := sorted(given.keys() - _BOUNDS):
+        raise SpecError(f"{name}.{unknown[0]}", given[unknown[0]], f"no such setting; {_ACCEPTED}")
+    return _range(name, field, given)
 
 
 def _choices(name: str, values: list[Value]) -> Choices:
@@ -88,15 +88,15 @@ def _choices(name: str, values: list[Value]) -> Choices:
     return Choices(tuple(values))
 
 
-def _range(name: str, field: str, said: Mapping[str, Value]) -> Range:
-    low, high, log = said["low"], said["high"], said.get("log", False)
+def _range(name: str, field: str, given: Mapping[str, Value]) -> Range:
+    low, high, log = given["low"], given["high"], given.get("log", False)
     for bound in ("low", "high"):
-        if not is_number(said[bound]):
-            raise SpecError(f"{name}.{bound}", said[bound], "must be a number")
+        if not is_number(given[bound]):
+            raise SpecError(f"{name}.{bound}", given[bound], "must be a number")
     if not isinstance(log, bool):
         raise SpecError(f"{name}.log", log, "must be true or false")
     if low >= high:
-        raise SpecError(name, dict(said), "low must be below high")
+        raise SpecError(name, dict(given), "low must be below high")
     if log and low <= 0:
         raise SpecError(f"{name}.low", low, "must be above 0 where log = true")
     whole = all(isinstance(bound, int) for bound in (low, high)) and _takes_whole(field)
@@ -110,7 +110,7 @@ def is_number(value: Value) -> bool:
 
 
 def _takes_whole(field: str) -> bool:
-    """Whether a field takes whole numbers alone; an option, of which that is not known, may."""
+    """Whether a field takes only whole numbers. Of an option that is not known, so it may."""
     schema: Any = Spec.model_json_schema()["properties"].get(field, {})
     kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
     return "." in field or any(kind.get("type") == "integer" for kind in kinds)

@@ -1,7 +1,7 @@
 """Where the runs of a study are trained: on this machine, or by a manager elsewhere.
 
-A backend returns a run's record as the manager wrote it, also that of a run that failed. A run ends
-early by being cancelled, as any client may cancel an experiment.
+A backend returns a run's record as the manager wrote it, also if the run failed. To end a run
+early, the backend cancels its experiment, as any client may.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from downpour.studies.study import Run, Study
 from downpour.studies.submission import submitted
 
 Train = Callable[[Run, api.OnStatus, OnEpoch | None], bytes]
-"""Trains a run to its end, or until it should end, and returns its record.
+"""Trains a run until it ends, or until the plan ends it, and returns its record.
 
-Raises DownpourError where it cannot be trained, now or ever.
+Raises DownpourError if it cannot be trained.
 """
 
 
@@ -36,25 +36,25 @@ class Backend(Protocol):
     """Trains the runs of a study."""
 
     def check(self, study: Study) -> None:
-        """Refuse a study that cannot be run here, before anything starts.
+        """Refuse a study that this backend cannot run, before anything starts.
 
         Raises:
             SpecError: names the field and what is accepted.
         """
 
     def start(self, study: Study) -> AbstractContextManager[Train]:
-        """Get ready to train, until the block ends."""
+        """Return a context in which runs can be trained."""
 
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Trains on this machine; manager and workers end with the run, or with the study."""
+    """Trains on this machine; the manager and the workers end with the run, or with the study."""
 
     shared: Path
     data_dir: Path | None = None
 
     def check(self, study: Study) -> None:
-        """Refuse datasets that are not there, and too few workers for a policy."""
+        """Refuse datasets that are missing, and fewer workers than a policy needs."""
         data_dir = self.data_dir or os.environ.get("DOWNPOUR_DATA")
         runs = list(study.samples())
         for spec in _once_each_dataset(run.spec for run in runs):
@@ -64,7 +64,10 @@ class Embedded:
 
     @contextmanager
     def start(self, study: Study) -> Iterator[Train]:
-        """Start as many workers as the runs can use, or none before each run has its own."""
+        """Start as many workers as the largest run uses, or new ones for each run.
+
+        See `Study.shares_workers`.
+        """
         if study.shares_workers:
             runs = list(study.samples())
             with self._cluster(runs[0].spec, max(map(_workers, runs))) as train:
@@ -85,16 +88,17 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Has a manager train, with the workers that it has.
+    """Submits runs to a manager that has workers of its own.
 
-    What is being trained is written down in `note`, so that the next process finds it again.
+    The request of the run that trains is written to `note`, so that the next process finds the
+    run's experiment again if this one is killed.
     """
 
     client: api.Client
     note: Path | None = None
 
     def check(self, study: Study) -> None:
-        """Refuse several numbers of workers: the manager's would train all of them alike."""
+        """Refuse several numbers of workers: the manager trains all runs with those it has."""
         numbers = {run.workers for run in study.samples()}
         if len(numbers) > 1:
             given = sorted(number for number in numbers if number is not None)
@@ -103,23 +107,26 @@ class Remote:
 
     @contextmanager
     def start(self, study: Study) -> Iterator[Train]:
-        """Begin nothing: the manager runs already."""
+        """Start nothing: the manager is running already."""
         del study
         yield _Session(self.client, note=self.note).train
 
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """A client of the manager that trains, and its processes where they are ours."""
+    """A client of the manager that trains, and its processes if this process started them."""
 
     client: api.Client
     note: Path | None = None
     cluster: LocalCluster | None = None
 
     def train(self, run: Run, on_status: api.OnStatus, on_epoch: OnEpoch | None) -> bytes:
-        """Submit a run and wait for it; where it should end, or the wait does, it is cancelled."""
+        """Submit a run and wait for its end.
+
+        The run is cancelled if `on_epoch` returns true or the wait is interrupted.
+        """
         lines: list[str] = []
-        listener = on_epoch
+        listener = on_epoch  # None once it has decided: a run is cancelled at most once
 
         def watch(status: Status) -> None:
             nonlocal listener
@@ -136,14 +143,14 @@ class _Session:
 
         check = None if self.cluster is None else self.cluster.check
         with submitted(self.client, run, self.note) as experiment:
-            with suppress(ExperimentFailed):  # the record tells
+            with suppress(ExperimentFailed):  # the record says how the run ended
                 self.client.wait(experiment, on_status=watch, check=check)
             lines += self.client.record(experiment, len(lines))
         return "".join(f"{line}\n" for line in lines).encode()
 
 
 def accuracies_in(lines: Iterable[str]) -> Iterator[tuple[int, float]]:
-    """Yield the epochs, from 1, of which lines of a record have the accuracy, and the accuracy."""
+    """Yield (epoch, accuracy) for each evaluation in lines of a record; epochs count from 1."""
     for _, fact in parse_lines(lines):
         if isinstance(fact, EvaluatedLine) and math.isfinite(fact.accuracy):
             yield fact.round + 1, fact.accuracy
@@ -154,6 +161,6 @@ def _workers(run: Run) -> int:
 
 
 def _once_each_dataset(specs: Iterable[Spec]) -> Iterable[Spec]:
-    """Pick a spec for each source of examples."""
+    """Return one spec for each set of examples: a grid's runs mostly share one."""
     fields = ("dataset", "data_path", "dataset_options", "image_size", "loss")
     return {str([getattr(spec, field) for field in fields]): spec for spec in specs}.values()

@@ -1,7 +1,7 @@
-"""A process that runs a study without a terminal, in a session of its own, and writes a log.
+"""Starts a process that runs a study without a terminal, in its own session, and writes a log.
 
-It runs the study as the folder's own file has it, so changing the user's file meanwhile changes
-nothing.
+It reads the folder's own copy of the study's file, so later edits of the user's file have no effect
+on it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from downpour.studies.folder import StudyFolder
 from downpour.studies.lock import LOG_NAME, held, holder
 from downpour.studies.study import Study
 
+# A busy machine takes seconds to import what a study needs. After this long the process is assumed
+# to run: `--status` says whether it does.
 _START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 
 
 def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> int:
-    """Begin to run a study in a process of its own; returns its number once it has begun.
+    """Start a process that runs a study; returns its ID once it holds the folder's lock.
 
     Args:
-        command: The word behind `downpour`, which takes a file and `--out`.
-        folder: Where results go; what was asked for is written there.
-        options: Further words for the command.
+        command: The subcommand of `downpour`, which takes a file and `--out`.
+        folder: Where results go; the study's file is written there.
+        options: Further arguments of the command.
 
     Raises:
-        SpecError: the folder holds another study, or a process runs the study already.
-        LaunchError: the process ended at once; has the last line of its log.
+        SpecError: the folder holds another study, or a process is running the study already.
+        LaunchError: the process ended at once; holds the last line of its log.
     """
     folder.check()
     folder.make()
@@ -50,7 +52,7 @@ def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> 
     deadline = time.monotonic() + _START_SECONDS
     while holder(folder.path) is None and time.monotonic() < deadline:
         if process.poll() is not None:
-            if process.returncode == 0:  # nothing was missing
+            if process.returncode == 0:  # all runs had finished before
                 break
             raise LaunchError(_last_words(log), asked_wrongly=process.returncode == 2)
         time.sleep(_LOOK_SECONDS)
@@ -58,5 +60,5 @@ def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> 
 
 
 def _last_words(log: Path) -> str:
-    said = log.read_text("utf-8", errors="replace").strip().splitlines()
-    return said[-1].removeprefix("downpour: ") if said else f"ended at once; see {log}"
+    lines = log.read_text("utf-8", errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("downpour: ") if lines else f"ended at once; see {log}"

@@ -1,4 +1,4 @@
-"""How far a study is, for people who watch it run: bars on a terminal, a line a run in a log."""
+"""The progress of a study for people: bars on a terminal, a line for each run in a log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from downpour.studies.study import Run
 
 
 class StudyDisplay:
-    """A context manager that watches a study; bars are drawn on a terminal only.
+    """A context manager that shows a study's progress; bars are drawn on a terminal only.
 
     Args:
-        console: Where the bars go.
-        say: Takes a line for each run that has ended.
+        console: Where the bars are drawn.
+        say: Prints a line for each run that has ended.
     """
 
     def __init__(self, console: Console, say: Callable[[str], None]) -> None:
@@ -43,12 +43,12 @@ class StudyDisplay:
         self._draw(progress)
 
     def shows(self, status: Status) -> None:
-        """Draw the run as it is now."""
+        """Draw the current state of the run."""
         self._display.show(status)
         self._count_down()
 
     def ends(self, line: str, progress: StudyProgress) -> None:
-        """Tell of a run that has ended."""
+        """Print the line of a run that has ended."""
         self._say(line)
         self._draw(progress)
 

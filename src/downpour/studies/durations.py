@@ -1,4 +1,4 @@
-"""Durations for people."""
+"""Durations in words."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ _HOUR = 3600.0
 
 
 def about(seconds: float | None) -> str:
-    """Write an estimate: "about 12 min"; None is an unknown time."""
+    """Format an estimate: "about 12 min", or "unknown time" for None."""
     return "unknown time" if seconds is None else f"about {spoken(seconds)}"
 
 
 def spoken(seconds: float) -> str:
-    """Write a duration: "43 s", "12 min", "3 h 20 min"."""
+    """Format a duration: "43 s", "12 min", "3 h 20 min"."""
     if seconds < _MINUTE:
         return f"{seconds:.0f} s"
     if seconds < _HOUR:

@@ -1,4 +1,4 @@
-"""What the files of grids and searches have in common: fields of the spec, and checks."""
+"""What the files of grids and searches share: fields of the spec, and their checks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ OPTIONS = ("dataset_options", "model_options", "policy_options")
 """The fields whose values are tables."""
 
 Value = Any
-"""What a field of the file may hold: any value that TOML has."""
+"""The value of a field in a file: anything that TOML can express."""
 
 
 def check_name(field: str, value: Value, own: Sequence[str]) -> None:
-    """Refuse what is neither a field of the spec nor one of a file's own, and say which was meant.
+    """Refuse a name that is neither a field of the spec nor in `own`; suggest the nearest one.
 
     Raises:
         SpecError: there is no such field.
@@ -28,7 +28,7 @@ def check_name(field: str, value: Value, own: Sequence[str]) -> None:
     meant = difflib.get_close_matches(field, [*own, *Spec.model_fields], n=1)
     if meant and meant[0] in own:
         raise SpecError(field, value, f"no such field; did you mean {meant[0]}?")
-    Spec.make({field: value})
+    Spec.make({field: value})  # refuses it with the spec's own suggestion
 
 
 def whole_number(field: str, value: Value, most: int, *, least: int = 1) -> int:
@@ -43,9 +43,9 @@ def whole_number(field: str, value: Value, most: int, *, least: int = 1) -> int:
 
 
 def resolved_defaults() -> dict[str, Value]:
-    """Return the spec's defaults as a file has them, but for the name and those without a value.
+    """Return the spec's defaults as a file has them, without the name and empty values.
 
-    A study's own file holds them, so that later versions' defaults change no study under way.
+    A study's own file holds them, so that another version's defaults change no study in progress.
     """
     fields = Spec().model_dump(mode="json", exclude={"name"})
     return {field: value for field, value in fields.items() if value not in (None, {})}

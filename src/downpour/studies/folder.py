@@ -9,10 +9,10 @@
     log.txt               the output of a detached process
     request.json          what a manager elsewhere is training (`submission.py`)
 
-A run's folder appears whole, by renaming, once the run has ended; so what is there was run, and
-what is not there was not. It is all that a study remembers: what was cut off costs one run alone. A
-study's file may change as long as it still asks for all runs that have finished. A folder that
-holds anything else is refused, and left as it is.
+A run's folder appears whole, by renaming, once the run has ended. So a run has ended exactly if its
+folder is there, and that is all that a study remembers: an interruption costs one run at most. The
+study's file may change as long as it still contains all runs that have finished. A folder that
+holds anything else is refused and left unchanged.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ StudyT_co = TypeVar("StudyT_co", bound=Study, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class StudyFolder(Generic[StudyT_co]):
-    """Where the results of one study lie.
+    """The folder of one study's results.
 
     Raises:
-        SpecError: from everything that reads: the files do not belong to the study, or are not
-            whole; from everything that writes: the folder cannot be written.
+        SpecError: from every method that reads: the files do not belong to the study, or are
+            incomplete; from every method that writes: the folder cannot be written.
     """
 
     path: Path
@@ -60,24 +60,24 @@ class StudyFolder(Generic[StudyT_co]):
 
     @property
     def study_file(self) -> Path:
-        """The file of what was asked for, which is there once the folder was begun."""
+        """The study's own file; it exists after `begin`."""
         return self.path / self.study.file_name
 
     @property
     def request(self) -> Path:
-        """The file that names what a manager elsewhere is training."""
+        """The file with the request of the run that a manager elsewhere is training."""
         return self.path / REQUEST_NAME
 
     @property
     def best(self) -> Path:
-        """The file of the best run's spec, which is there once one has finished."""
+        """The file of the best run's spec; it exists once a run has finished."""
         return self.path / BEST_NAME
 
     def check(self) -> None:
-        """See that the folder can take this study's results; changes nothing.
+        """Check that the folder can take this study's results; changes nothing.
 
-        It can where it is missing or empty, or where all runs that have finished there are of this
-        study; each run is looked at in full.
+        It can if it is missing or empty, or if all runs that have finished in it belong to this
+        study. Every file of each run is read and verified.
         """
         try:
             names = {path.name for path in self.path.iterdir() if not path.name.startswith(".")}
@@ -93,32 +93,30 @@ class StudyFolder(Generic[StudyT_co]):
             check_run(self._place(ended.run.name))
 
     def make(self) -> None:
-        """Make the folder where it is missing."""
+        """Make the folder if it is missing."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise refusal(self.path, explain(error)) from None
 
     def begin(self) -> None:
-        """Write down what was asked for and remove what was cut off; the caller holds the lock."""
+        """Write the study's file and remove incomplete runs; the caller holds the lock."""
         try:
-            # First the file: a folder without it would be refused from then on.
+            # The file comes first: a folder that is not empty and has no such file is refused.
             replace_file(self.study_file, self.study.to_toml().encode())
             self._runs.mkdir(exist_ok=True)
             remove_unfinished(self._runs)
-            for (
-                name
-            ) in self._not_in_study():  # they failed, and the study does not ask for them now
+            for name in self._not_in_study():  # all failed: `check` refuses others
                 shutil.rmtree(self._place(name))
         except OSError as error:
             raise refusal(self.path, explain(error)) from None
 
     def keep(self, run: Run, record: bytes, summary: RunSummary) -> None:
-        """Keep the outcome of a run; whole, or not at all."""
+        """Write the files of a run that has ended; its folder appears whole or not at all."""
         write_run(self._place(run.name), run.spec, record, summary)
 
     def write_best(self, run: Run) -> None:
-        """Write down the spec of the best run."""
+        """Write the spec of the best run."""
         try:
             replace_file(self.best, run.spec.to_toml().encode())
         except OSError as error:
@@ -129,15 +127,15 @@ class StudyFolder(Generic[StudyT_co]):
         return [self._ended(name) for name in self._names() if self.study.has_run(name)]
 
     def records(self) -> list[Path]:
-        """Name the records of the runs that have ended, each in a folder of its run's name."""
+        """Return the paths of the records of ended runs, each in a folder of its run's name."""
         return [self.record(name) for name in self._names() if self.study.has_run(name)]
 
     def record(self, name: str) -> Path:
-        """Name the record of a run, which is there once it has ended."""
+        """Return the path of a run's record; it exists once the run has ended."""
         return self._place(name) / RECORD_NAME
 
     def _ended(self, name: str) -> EndedRun:
-        """Read a run's files, and see that they are of the run whose name the folder has."""
+        """Read a run's files, and check that they belong to the run that the folder is named by."""
         place = self._place(name)
         spec, summary = read_spec(place), read_summary(place)
         run = self.study.run_of(name, spec)
@@ -146,7 +144,7 @@ class StudyFolder(Generic[StudyT_co]):
         return EndedRun(run, summary)
 
     def _holds_another(self) -> bool:
-        """Whether runs have finished here that do not count for the study, or its name differs."""
+        """Whether the study here has another name, or finished runs that this one must not use."""
         former = read_study(self.path, type(self.study))
         if former.name != self.study.name:
             return True
@@ -155,7 +153,7 @@ class StudyFolder(Generic[StudyT_co]):
         return any(read_summary(self._place(name)).is_finished for name in self._not_in_study())
 
     def _not_in_study(self) -> list[str]:
-        """Name the runs that the study does not ask for."""
+        """Return the names of the runs here that the study does not contain."""
         return [name for name in self._names() if not self.study.has_run(name)]
 
     def _names(self) -> list[str]:
@@ -170,7 +168,7 @@ class StudyFolder(Generic[StudyT_co]):
 
 
 def read_folder(path: Path, kind: type[StudyT]) -> StudyFolder[StudyT]:
-    """Open a folder by its own file, which says what was asked for.
+    """Open a folder with the study that its own file describes.
 
     Raises:
         SpecError: it has no such file, or the file cannot be read.
@@ -179,7 +177,7 @@ def read_folder(path: Path, kind: type[StudyT]) -> StudyFolder[StudyT]:
 
 
 def read_study(path: Path, kind: type[StudyT]) -> StudyT:
-    """Read what a folder's own file asks for.
+    """Read the study that a folder's own file describes.
 
     Raises:
         SpecError: it has no such file, or the file cannot be read.

@@ -1,10 +1,10 @@
 """A grid: spec fields of which any may be a list, and how often each combination is run → runs.
 
-A list is an axis of the grid. Three kinds of fields need a rule: where a value is itself a list
-(`betas`), a list of lists is the axis; `*_options` take a list of tables, and a list inside such a
-table is a value; `seed` and `name` are never lists, because the repetitions make the seeds. Without
+A list is an axis of the grid. Three kinds of fields need a rule. If a value is itself a list
+(`betas`), the axis is a list of lists. `*_options` take a list of tables, and a list inside such a
+table is a value. `seed` and `name` are never lists, because the repetitions make the seeds. Without
 `[[experiment]]` the file is one grid; with it, each table is a subgrid that inherits the fields
-above it. The file calls the number of repetitions `trials`. Nothing here looks at a clock.
+above it. The file calls the number of repetitions `trials`. Nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Subgrid:
-    """Fields of which some are lists: the axes, in the order of the file."""
+    """Fields of the spec, some of them lists: these are the axes, in the order of the file."""
 
     name: str
     fields: Mapping[str, Value]
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        """Name the fields that are axes."""
+        """The names of the fields that are axes."""
         return tuple(field for field, value in self.fields.items() if _is_axis(field, value))
 
     def settings(self) -> Iterator[tuple[Value, ...]]:
@@ -84,7 +84,7 @@ class Subgrid:
 
 @dataclass(frozen=True)
 class Grid(Study):
-    """All runs are known from the start; each combination of values is a group."""
+    """A study whose runs are known from the start; each combination of values is a group."""
 
     kind: ClassVar[str] = "grid"
     file_name: ClassVar[str] = GRID_FILE
@@ -99,8 +99,9 @@ class Grid(Study):
 
     @classmethod
     def make(cls, fields: Mapping[str, Value]) -> Grid:
-        """Make a grid of the fields of a file; every run of it is valid."""
+        """Make a grid from the fields of a file; every run of it is valid."""
         grid = cls._of(fields)
+        # The last repetition is checked, because it has the largest seed.
         for subgrid in grid.subgrids:
             for values in subgrid.settings():
                 subgrid.run(values, grid.repetitions)
@@ -113,7 +114,10 @@ class Grid(Study):
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """List all places: the first repetition of every setting before the second of any."""
+        """All places, the first repetition of every setting before the second of any.
+
+        So a grid that is stopped half-way has results for every setting.
+        """
         return tuple(
             Place(subgrid.name, values, repetition, subgrid.run(values, repetition))
             for repetition in range(1, self.repetitions + 1)
@@ -123,7 +127,7 @@ class Grid(Study):
 
     @cached_property
     def runs(self) -> dict[str, Run]:
-        """Return the runs by name, in the order in which to run them."""
+        """The runs by name, in the order in which to run them; subgrids may share runs."""
         return {place.run.name: place.run for place in self.places}
 
     def samples(self) -> Iterator[Run]:
@@ -140,7 +144,7 @@ class Grid(Study):
         return run if run is not None and run.spec == spec else None
 
     def keeps_runs_of(self, former: Grid) -> bool:
-        """Whether runs of a former file may count: any may, because each is known by its name."""
+        """Return true: a run's name holds a digest of all its fields, so no other run has it."""
         del former
         return True
 
@@ -182,8 +186,8 @@ def _subgrid(
     Spec.make({"name": name})
     for field, value in given.items():
         _check(field, value)
-    # First what was given, so that the axes keep their order; then the defaults. Tables come last,
-    # as they do in what `to_toml` writes, so that a grid read back has its axes in this order.
+    # Given fields come first, so that the axes keep their order, then the defaults. Tables come
+    # last, as in the text that `to_toml` writes, so that a grid read back has the same order of axes.
     defaults = {field: value for field, value in resolved_defaults().items() if field not in given}
     fields = {**given, **defaults, "name": grid}
     return Subgrid(name, dict(sorted(fields.items(), key=lambda item: item[0] in OPTIONS)))

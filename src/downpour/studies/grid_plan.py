@@ -1,6 +1,7 @@
-"""The plan of a grid: its runs in order, those left out that have finished before.
+"""The plan of a grid: its runs in order, without those that have finished before.
 
-A run that failed counts for nothing: it is run again the next time, but not twice by one plan.
+A run that failed is run again the next time, but not twice by one plan: its reason may be one that
+holds for every try, and the grid must end.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from downpour.studies.summary import RunSummary
 
 
 class GridPlan:
-    """Chooses the runs of a grid in its order."""
+    """Chooses the runs of a grid in the grid's order."""
 
     best = None
     on_epoch = None
@@ -58,7 +59,7 @@ class GridPlan:
         )
 
     def next(self) -> Run | None:
-        """Choose the first run that is missing."""
+        """Return the first run that is missing, or None."""
         return self._missing[0] if self._missing else None
 
     def judge(self, summary: RunSummary) -> RunSummary:
@@ -66,12 +67,12 @@ class GridPlan:
         return summary
 
     def learn(self, ended: EndedRun) -> None:
-        """Strike the run off the list."""
+        """Take the run off the list of missing ones."""
         self._missing.popleft()
         self._summaries[ended.run.name] = ended.summary
 
     def line(self, ended: EndedRun) -> str:
-        """Tell of a run that has just ended, and how long the others take."""
+        """Return a line about a run that has just ended, with an estimate for the others."""
         progress = self.progress
         left = f", {about(progress.seconds_left)} left" if self._missing else ""
         return f"{progress.count} {ended.run.name} {outcome(ended.summary)}{left}"

@@ -1,6 +1,7 @@
 """The lock of a study's folder: one process at a time runs the study, and others can see which.
 
-The lock ends with its holder; beside it lies the holder's process number.
+The operating system releases the lock when its holder ends, also by a kill. A file beside it has
+the holder's process ID.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from downpour.store.trouble import explain
 _LOCK = "run.lock"
 _PID = "run.pid"
 _LOOK_SECONDS = 0.2
-"""A process that only looks takes the lock, too, for a moment."""
+"""How long to wait for the lock: `holder` takes it for a moment, too, only to look."""
 LOG_NAME = "log.txt"
 LOCK_NAMES = (_LOCK, _PID, LOG_NAME)
-"""What lies in a folder because a process runs the study, or did; a detached process has a log."""
+"""Files that are no results: a folder that holds nothing else counts as empty."""
 
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold a study's folder, which exists.
+    """Hold the lock of a study's folder, which exists.
 
     Raises:
         SpecError: another process holds it.
@@ -48,7 +49,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def holder(folder: Path) -> str | None:
-    """Return the process that holds a study's folder, in words; None where none does."""
+    """Return the process that holds a study's lock, in words; None if none does."""
     if not (folder / _LOCK).exists():
         return None
     lock = FileLock(folder / _LOCK)
@@ -56,7 +57,7 @@ def holder(folder: Path) -> str | None:
         lock.acquire(blocking=False)
     except Timeout:
         return _pid(folder)
-    except OSError:  # another user's folder, which we can only read
+    except OSError:  # another user's folder, which this process may only read
         return _pid(folder) if (folder / _PID).exists() else None
     lock.release()
     return None

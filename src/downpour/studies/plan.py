@@ -1,4 +1,4 @@
-"""What runs next: the seam between the runner, which is one, and the kinds of studies."""
+"""What runs next: the interface between the runner and the kinds of studies."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from downpour.studies.study import EndedRun, Run
 from downpour.studies.summary import RunSummary
 
 OnEpoch = Callable[[int, float], bool]
-"""Hears the accuracy after an epoch, from 1; returns whether the run should end with it."""
+"""Called with an epoch, from 1, and the accuracy after it; returns whether to end the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyProgress:
-    """How far a study is: `left` of its `total` runs are yet to be made, or to be made again.
+    """How far a study is: `left` of its `total` runs are still to be run, or to be run again.
 
-    `is_successful` where nothing is left and the study has what it was made for. `seconds_left` is
-    an estimate, None before a run has ended. `headline` stands beside the bar, `text` is a sentence
-    for people, `fields` are values that JSON can hold.
+    `is_successful` is true once no run is left and the study has its result. `seconds_left` is an
+    estimate, None before a run has ended. `headline` stands beside the bar, `text` is a sentence
+    for people, `fields` are JSON values.
     """
 
     total: int
@@ -36,7 +36,7 @@ class StudyProgress:
 
     @property
     def count(self) -> str:
-        """How many runs are done, of how many."""
+        """The number of runs done, of all: "3/12"."""
         return f"{self.total - self.left}/{self.total}"
 
 
@@ -49,38 +49,38 @@ class StudyPlan(Protocol):
 
     @property
     def best(self) -> Run | None:
-        """The best run so far, where the study looks for one."""
+        """The best run so far; None if the study does not look for one or has none yet."""
 
     @property
     def on_epoch(self) -> OnEpoch | None:
-        """Hears the accuracies of the run that trains, where the plan may end it early."""
+        """Takes the accuracies of the current run; None if the plan ends no run early."""
 
     def next(self) -> Run | None:
-        """Choose the next run; None where all have been run."""
+        """Return the next run; None if no run is left."""
 
     def judge(self, summary: RunSummary) -> RunSummary:
-        """Return the outcome of the run that trained as it counts for the study.
+        """Return the outcome of the current run as it counts for the study.
 
         Raises:
             ExperimentFailed: it must not count, and the study cannot go on.
         """
 
     def learn(self, ended: EndedRun) -> None:
-        """Take in a run that was chosen and has ended."""
+        """Take in the run that `next` returned, once it has ended."""
 
     def line(self, ended: EndedRun) -> str:
-        """Tell people of a run that has just ended."""
+        """Return a line for people about a run that has just ended."""
 
 
 def outcome(ended: RunSummary | SearchRun) -> str:
-    """Tell in words how a run ended, how good it was, and how long it took."""
+    """Say how a run ended, its accuracy, and how long it took."""
     accuracy = "" if ended.accuracy is None else f" accuracy {ended.accuracy:.2%}"
     reason = f": {ended.reason}" if ended.reason else ""
     return f"{ended.state}{accuracy}{reason} in {spoken(ended.wall_seconds)}"
 
 
 def seconds_left(took: Iterable[tuple[str, float]], missing: Sequence[str]) -> float | None:
-    """Estimate how long missing runs take: as others of their group, else as any.
+    """Estimate how long the missing runs take: each as its group's mean, else as the usual run.
 
     Args:
         took: The group of each run that has ended, and its seconds.
@@ -92,6 +92,6 @@ def seconds_left(took: Iterable[tuple[str, float]], missing: Sequence[str]) -> f
     means = {group: fmean(seconds) for group, seconds in known.items()}
     if missing and not means:
         return None
-    # A mean of means: a group with many repetitions says no more of the others than one with few.
+    # A mean of the groups' means, so that a group with many repetitions counts no more than others.
     usual = fmean(means.values()) if means else 0.0
     return sum((means.get(group, usual) for group in missing), start=0.0)

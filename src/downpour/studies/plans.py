@@ -1,4 +1,4 @@
-"""The two kinds of studies and their plans; the only module that tells the kinds apart."""
+"""The plan of each kind of study; the only module that distinguishes the kinds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from downpour.studies.study import EndedRun, Study
 
 
 def plan_of(study: Study, ended: Iterable[EndedRun]) -> StudyPlan:
-    """Make the plan of a study of which these runs have ended.
+    """Make the plan of a study; `ended` are the runs that have ended before.
 
     Raises:
         TypeError: it is neither a grid nor a search.

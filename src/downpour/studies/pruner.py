@@ -1,4 +1,4 @@
-"""When a run of a search is ended early, as a value: which rule, and its numbers."""
+"""The rule by which a search ends runs early, as a value: its name and its numbers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _FIELD = "search.pruner"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruner:
-    """A rule by which a run ends before its last epoch; none does before `min_epochs` are done.
+    """A rule by which a run ends before its last epoch, but never before `min_epochs`.
 
     `median` (Golovin et al. 2017, section 3.2.2): after `startup_trials` have finished, a run
     ends when its best accuracy so far is below the median of theirs at the same epoch. `halving`
     (Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning"): after min_epochs,
-    min_epochs · factor, min_epochs · factor², … epochs only those go on that are among the best of
-    each `factor` so far. `none`: all go on.
+    min_epochs · factor, min_epochs · factor², … epochs only the best 1/`factor` of the runs so far
+    go on. `none`: all runs go on.
     """
 
     name: str = "median"
@@ -34,13 +34,13 @@ class Pruner:
     factor: int = 3
 
     @classmethod
-    def of(cls, said: Value) -> Self:
-        """Read what a file says of it: a name, or a table with a name and settings.
+    def of(cls, field_value: Value) -> Self:
+        """Read the rule from a file: a name, or a table with a name and settings.
 
         Raises:
             SpecError: names the setting and what is accepted.
         """
-        given = dict(said) if isinstance(said, dict) else {"name": said}
+        given = dict(field_value) if isinstance(field_value, dict) else {"name": field_value}
         name = given.pop("name", cls().name)
         if not isinstance(name, str) or name not in _SETTINGS:
             raise SpecError(_FIELD, name, "must be median, halving or none, or a table with a name")

@@ -1,4 +1,4 @@
-"""What a study's folder holds for reports: a grid's runs by place, and the figure of a search."""
+"""A study's folder as reports need it: a grid's runs by place, and the figure of a search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def grid_results(folder: StudyFolder[Grid]) -> StudyResult:
     """Read all runs of a grid that have ended, each at its place.
 
     Raises:
-        SpecError: one of them is not whole.
+        SpecError: a run's files are incomplete or were altered.
     """
     runs = {
         ended.run.name: check_run(folder.record(ended.run.name).parent, ended.run.workers)
@@ -50,7 +50,7 @@ def _results(grid: Grid, subgrid: Subgrid, runs: dict[str, RunResult]) -> Subgri
 
 
 def draw_search(folder: StudyFolder[Search]) -> None:
-    """Draw a search as far as it has come, if some run has an accuracy.
+    """Draw the runs of a search so far, if any has an accuracy.
 
     Raises:
         SpecError: the figure cannot be written.
@@ -71,6 +71,6 @@ def draw_search(folder: StudyFolder[Search]) -> None:
 
 
 def search_files(folder: StudyFolder[Search]) -> list[Path]:
-    """Name the best run's spec and the figure, as far as they are there."""
+    """Return the paths of the best run's spec and of the figure, of those that exist."""
     files = folder.best, *(folder.path / name for name in _FIGURES)
     return [file for file in files if file.exists()]

@@ -1,7 +1,7 @@
 """The folder of a run that has ended: spec.toml, record.jsonl and summary.json.
 
-It appears whole, by renaming, so what is there was run to its end. Which runs belong to which study
-is decided in `folder.py`.
+It appears whole, by renaming, so a run whose folder is there has ended. Which runs belong to which
+study is decided in `folder.py`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ _ENDS = {
     "failed": ("failed",),
     "cancelled": ("cancelled", "finished", "failed"),
 }
-"""How a record may end of what a summary says; a search may end a run that has run through."""
+"""For each state of a summary, how the record may end.
+
+A search may prune a run that has meanwhile run to its end.
+"""
 
 
 def refusal(path: Path, reason: str) -> SpecError:
-    """Say why a folder of results cannot be used."""
+    """Return the error for a folder of results that cannot be used."""
     return SpecError("folder", str(path), reason)
 
 
 def write_run(place: Path, spec: ResolvedSpec, record: bytes, summary: RunSummary) -> None:
-    """Write the files of a run; an earlier attempt at the same place is replaced.
+    """Write the files of a run; the files of an earlier try are replaced.
 
     Raises:
         SpecError: the folder cannot be written.
@@ -61,7 +64,7 @@ def write_run(place: Path, spec: ResolvedSpec, record: bytes, summary: RunSummar
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove the runs that were cut off in the middle of being written.
+    """Remove the folders of runs whose writing was interrupted.
 
     Raises:
         OSError: one cannot be removed.
@@ -71,7 +74,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Name the runs in a folder, which need not exist."""
+    """Return the names of the runs in a folder, which need not exist."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - the names alone are wanted
     except FileNotFoundError:
@@ -122,7 +125,7 @@ def check_run(place: Path, workers: int | None = None) -> RunResult:
         raise _unreadable(place, RECORD_NAME, error) from None
     if run.result.experiment != summary.experiment:
         raise mismatch(place)
-    # Earlier versions wrote no checksum; what is cut off has at least another end.
+    # Earlier versions wrote no checksum; a record that was cut off at least ends differently.
     is_whole = run.result.state in _ENDS[summary.state]
     if summary.checksum not in (None, checksum) or not is_whole:
         raise refusal(place, f"{RECORD_NAME} or {SPEC_NAME} is not what was written")
@@ -130,12 +133,12 @@ def check_run(place: Path, workers: int | None = None) -> RunResult:
 
 
 def mismatch(place: Path) -> SpecError:
-    """Refuse files of another run than the one whose name their folder has."""
-    return refusal(place, "tells of something else than its name says")
+    """Return the error for a folder that holds another run than the one it is named by."""
+    return refusal(place, "holds another run than its name says")
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file that is whole at any moment: as before, or as now.
+    """Replace a file atomically: a reader sees the old content or the new one.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,8 +1,8 @@
-"""Runs a study, run by run, and keeps each as soon as it has ended.
+"""Runs a study, run by run, and keeps the files of each run as soon as it has ended.
 
-A run that fails costs only itself. But where the very first of a study fails because of its spec, a
-mistake in the file is likelier than one setting that is invalid: that ends the study before hours
-of the same, and nothing is kept, so the file can be mended.
+A run that fails does not end the study. The first one does, if it fails because of its spec: a
+mistake in the file is then likelier than one invalid setting, and all later runs would fail as
+well. Nothing is kept of it, so that the file can be corrected.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from downpour.studies.study import EndedRun, Run, Study
 from downpour.studies.summary import RunSummary
 
 OnKept = Callable[[Path], None]
-"""Takes the record of a run that has ended and was kept, in a folder of the run's name."""
+"""Called with the path of a run's record, in a folder of the run's name, once it is kept."""
 
 
 class Watcher(Protocol):
     """Shows how far a study is."""
 
     def begins(self, run: Run, progress: StudyProgress) -> None:
-        """A run begins."""
+        """Called when a run begins."""
 
     def shows(self, status: Status) -> None:
-        """The run goes on."""
+        """Called with each new status of the run."""
 
     def ends(self, line: str, progress: StudyProgress) -> None:
-        """A run has ended and was kept; `line` tells of it."""
+        """Called when a run has ended and was kept, with a line about it."""
 
 
 def run_study(
     folder: StudyFolder[Study], backend: Backend, watcher: Watcher, on_kept: OnKept | None = None
 ) -> StudyProgress:
-    """Run what is missing of a study; returns how far it is then.
+    """Run what is missing of a study; returns its progress at the end.
 
     Raises:
         SpecError: the folder cannot be used or the study cannot be run; nothing was changed.
         ExperimentFailed: the first run's spec is invalid, or a run of a search was cancelled.
-        DownpourError: training cannot go on; what has ended is kept.
+        DownpourError: training cannot go on; the runs that have ended are kept.
     """
     backend.check(folder.study)
     folder.check()
@@ -57,7 +57,7 @@ def run_study(
         folder.begin()
         ended = folder.ended()
         plan = plan_of(folder.study, ended)
-        if plan.best is not None:
+        if plan.best is not None:  # a process that was killed may have kept a run, and not this
             folder.write_best(plan.best)
         if plan.progress.left:
             with backend.start(folder.study) as train:
@@ -80,13 +80,14 @@ def _run(
     *,
     is_first: bool,
 ) -> None:
-    """Run one run, and keep it."""
+    """Train one run, and keep its files."""
     began = time.monotonic()
     record = train(run, watcher.shows, plan.on_epoch)
     result = Result.from_lines(record.decode().splitlines())
     summary = plan.judge(RunSummary.of(result, run.workers, time.monotonic() - began))
     if is_first and summary.asked_wrongly:
         raise ExperimentFailed(summary.experiment, summary.reason or "", asked_wrongly=True)
+    # Kept before the plan learns: what a plan knows follows from the folder alone.
     folder.keep(run, record, summary)
     ended, before = EndedRun(run, summary), plan.best
     plan.learn(ended)

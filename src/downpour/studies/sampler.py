@@ -1,10 +1,10 @@
-"""The one place that knows Optuna: what to try next, and which run to end early.
+"""The only module that knows Optuna: which values to try next, and which run to end early.
 
 Values are sampled with the tree-structured Parzen estimator (Bergstra et al. 2011, section 4); the
 first ten runs are random. Optuna's own study, in which a run is called a trial, is kept in memory
-alone and made anew from the runs that have ended: so there is one truth, the folder, which no
-second file can contradict. What run n gets follows from (seed, n) and the accuracies of those
-before it. So a search that was interrupted has the same runs as one that was not.
+only and rebuilt from the runs that have ended, because a second file could contradict the folder.
+The values of run n follow from (seed, n) and the accuracies of the runs before it. So a search that
+was interrupted makes the same runs as one that was not.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 Values = Mapping[str, Value]
-"""What a run has in the fields that are searched."""
+"""The values of a run in the fields that are searched."""
 
 
 class Sampler:
     """Proposes the values of one run after the other, and learns the outcome of each.
 
-    Between `propose` and `learn` it takes the run's accuracies, epoch by epoch.
+    Between `propose` and `learn`, `is_hopeless` takes the run's accuracies, epoch by epoch.
 
     Raises:
         MissingPackage: Optuna is not installed.
@@ -52,9 +52,11 @@ class Sampler:
         self._trial: optuna_trial.Trial | None = None
 
     def propose(self, number: int) -> Values:
-        """Choose the values of a run, which begins with that."""
+        """Choose the values of a run, and begin it."""
         from optuna.samplers import TPESampler
 
+        # A new sampler for each run: one whose generator went on from run to run would depend on
+        # how many runs this process has proposed.
         state = np.random.SeedSequence((self._search.seed, number)).generate_state(1)
         self._study.sampler = TPESampler(seed=int(state[0]))
         self._trial = self._study.ask(self._space)
@@ -75,10 +77,10 @@ class Sampler:
         return trial.should_prune()
 
     def learn(self, ended: SearchRun) -> None:
-        """Take the outcome of the run. A failed run counts as one that learned nothing.
+        """Take in the outcome of the run.
 
-        The sampler must keep away from values with which training diverges. A run that is to be
-        repeated says nothing about its values.
+        A failed run counts with accuracy 0, so that the sampler avoids values with which training
+        diverges. A run that is to be repeated says nothing about its values.
         """
         from optuna.trial import TrialState
 
@@ -92,7 +94,7 @@ class Sampler:
         self._trial = None
 
     def restore(self, ended: SearchRun) -> None:
-        """Take a run that ended before this process began, as if it had ended now."""
+        """Take in a run that ended before this process began."""
         self.repeat(ended.values)
         for epoch, accuracy in judged(ended.epoch_accuracy):
             self.is_hopeless(epoch, accuracy)
@@ -105,14 +107,14 @@ class Sampler:
 
 
 def judged(epoch_accuracy: Sequence[float | None]) -> Iterator[tuple[int, float]]:
-    """Yield the epochs, from 1, whose accuracy was measured, with it."""
+    """Yield (epoch, accuracy) for the epochs, from 1, whose accuracy was measured."""
     for epoch, accuracy in enumerate(epoch_accuracy, 1):
         if accuracy is not None:
             yield epoch, accuracy
 
 
 def _distribution(axis: Axis) -> BaseDistribution:
-    """Describe an axis to Optuna; choices by their places, because they may be tables."""
+    """Describe an axis to Optuna; choices by their index, because they may be tables."""
     from optuna.distributions import (
         CategoricalDistribution,
         FloatDistribution,

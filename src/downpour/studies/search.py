@@ -1,9 +1,9 @@
-"""A search: fields of the spec, those to be searched, and for how long → the runs it may try.
+"""A search: fields of the spec, axes to search, and a number of runs → the runs it may try.
 
-The file is a spec with a `[search]` table, in which each field that is searched says from what. The
-spec's own value of such a field is not used. Which values a run gets, the sampler decides; here is
-what they may be, and the run that they make. The file calls the number of runs `trials`. Nothing
-here looks at a clock.
+The file is a spec with a `[search]` table, which gives an axis for each field that is searched. The
+spec's own value of such a field is not used. The sampler chooses the values of a run; this module
+says which values are possible, and which run they make. The file calls the number of runs `trials`.
+Nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ _NEVER = {
 
 @dataclass(frozen=True)
 class Search(Study):
-    """What a file asks for; `fields` are the spec's own, `axes` what is searched."""
+    """A study that chooses its runs as it goes.
+
+    `fields` are the spec's own, `axes` those that are searched.
+    """
 
     kind: ClassVar[str] = "search"
     file_name: ClassVar[str] = SEARCH_FILE
@@ -69,7 +72,7 @@ class Search(Study):
 
     @classmethod
     def make(cls, fields: Mapping[str, Value]) -> Search:
-        """Make a search of a file's fields; the spec accepts all choices and ends of ranges."""
+        """Make a search from a file's fields; the spec accepts all choices and ends of ranges."""
         search = cls._of(fields)
         for run in search.samples():
             if not run.spec.evaluate_every:
@@ -89,7 +92,7 @@ class Search(Study):
         return tomli_w.dumps({"name": self.name, **self.fields, **workers, _SEARCH: table})
 
     def run(self, values: Mapping[str, Value], number: int | None = None) -> Run:
-        """Make the run that has these values in the fields that are searched.
+        """Make the run with these values in the fields that are searched.
 
         Raises:
             SpecError: the values are invalid, alone or together.
@@ -104,7 +107,7 @@ class Search(Study):
         return Run(spec, self.workers, number)
 
     def values_of(self, spec: Spec) -> dict[str, Value]:
-        """Return what a spec has in the fields that are searched; where it lacks one, None."""
+        """Return a spec's values in the fields that are searched; None for a missing option."""
         fields = spec.model_dump(mode="json")
         values: dict[str, Value] = {}
         for axis in self.axes:
@@ -117,17 +120,20 @@ class Search(Study):
         return all(axis.holds(values.get(name)) for name, axis in self.axes.items())
 
     def samples(self) -> Iterator[Run]:
-        """Yield the runs at the ends of all ranges, with every choice; ten thousand at most."""
+        """Yield the runs at the ends of all ranges, with every choice; ten thousand at most.
+
+        If the spec accepts these it accepts all: its fields are limited by intervals.
+        """
         ends = itertools.product(*(axis.ends for axis in self.axes.values()))
         for values in itertools.islice(ends, _CORNERS_MAX):
             yield self.run(dict(zip(self.axes, values, strict=True)))
 
     def has_run(self, name: str) -> bool:
-        """Whether it is a number as folders have it."""
+        """Whether the name is a run's number as folders are named: four digits or more."""
         return name.isdecimal() and name == f"{int(name):04d}"
 
     def run_of(self, name: str, spec: Spec) -> Run | None:
-        """Return the run of this number, if its values are of this search and make this spec."""
+        """Return the run of this number if the search allows its values; None for another spec."""
         values = self.values_of(spec)
         if not self.allows(values):
             return None
@@ -137,8 +143,8 @@ class Search(Study):
     def keeps_runs_of(self, former: Search) -> bool:
         """Whether the runs of a former search count for this one.
 
-        They do where only the number of runs differs; or the number of workers, where that does
-        not decide how many shards there are.
+        They do if nothing differs but the number of runs, or the number of workers where the file
+        gives the number of shards.
         """
         has_shards = "shards" in self.fields or "shards" in self.axes
         workers = self.workers if has_shards else former.workers
@@ -146,7 +152,7 @@ class Search(Study):
 
     @property
     def shown(self) -> tuple[SearchField, ...]:
-        """Describe what is searched, for tables and figures."""
+        """The fields that are searched, for tables and figures."""
         return tuple(
             SearchField(name, axis.values)
             if isinstance(axis, Choices)
@@ -157,14 +163,14 @@ class Search(Study):
     @classmethod
     def _of(cls, given: Mapping[str, Value]) -> Search:
         fields = dict(given)
-        said = fields.pop(_SEARCH, None)
-        if said is None:
+        table = fields.pop(_SEARCH, None)
+        if table is None:
             refuse_grid(fields)
-        if not isinstance(said, dict):
-            raise SpecError(_SEARCH, said, "must be a table: [search], with what is searched")
+        if not isinstance(table, dict):
+            raise SpecError(_SEARCH, table, "must be a table: [search], with what is searched")
         for field, value in fields.items():
             _check_above(field, value)
-        settings = dict(said)
+        settings = dict(table)
         name = Spec.make({"name": fields.pop("name", None)}).name
         workers = fields.pop("workers", None)
         if workers is not None:
@@ -189,21 +195,21 @@ class Search(Study):
         )
 
 
-def _axes(said: Mapping[str, Value]) -> dict[str, Axis]:
-    """Read what is searched; `model_options.dropout = …` may stand with or without quotes.
+def _axes(table: Mapping[str, Value]) -> dict[str, Axis]:
+    """Read the axes, sorted by name; `model_options.dropout = …` is accepted with quotes as well.
 
-    In the order of names: which values are drawn for a run depends on the order of the fields,
-    and must not on that of a file's lines, which TOML does not keep either.
+    Sorted, because the sampler draws values field by field: a search must not depend on the order
+    of the lines in its file, which TOML says has no meaning.
     """
     flat: dict[str, Value] = {}
-    for field, value in said.items():
+    for field, value in table.items():
         if field in OPTIONS and isinstance(value, dict):
             flat |= {f"{field}.{option}": one for option, one in value.items()}
         else:
             flat[field] = value
     if not flat:
         accepted = "must name a field to search, as learning_rate = { low = 0.001, high = 0.3 }"
-        raise SpecError(_SEARCH, dict(said), accepted)
+        raise SpecError(_SEARCH, dict(table), accepted)
     for field, value in flat.items():
         _check_field(field, value, flat)
     return {field: axis_of(field, value) for field, value in sorted(flat.items())}

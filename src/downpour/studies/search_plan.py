@@ -1,10 +1,10 @@
 """The plan of a search: values from the sampler, and the rule by which a run ends early.
 
-Whether a run is pruned follows from its accuracies alone, epoch by epoch, not from how soon the
-news of them arrive: an epoch that was trained beyond is not counted. A run that fails because of
-its values, as one that diverges, counts as one that learned nothing, and is not run again. A run
-that failed by bad luck, because workers died, say, is run again with the same values the next time,
-as is one that was cancelled by a user.
+Whether a run is pruned follows from its accuracies alone, epoch by epoch, and not from when the
+client learns them: epochs that were trained after the decision are not counted. A run that fails
+because of its values, such as one that diverges, counts with accuracy 0 and is not run again. A run
+that failed for another reason (workers died, say) is run again with the same values the next time,
+and so is one that a user cancelled.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _STATES: dict[str, SearchRunState] = {
     "cancelled": "pruned",
     "failed": "failed",
 }
-_BAD_LUCK = {FailureKind.LOST, FailureKind.STORE}
-"""What ends attempts whatever is trained: workers that die, files that cannot be read."""
+_NOT_BY_ITS_VALUES = {FailureKind.LOST, FailureKind.STORE}
+"""Failures that do not depend on what is trained: workers that die, files that cannot be read."""
 
 
 class SearchPlan:
-    """Chooses the runs of a search, with those that failed by bad luck in their places again."""
+    """Chooses the runs of a search; a run that is repeated keeps its number."""
 
     def __init__(self, search: Search, ended: Iterable[EndedRun]) -> None:
         self._search = search
@@ -44,7 +44,10 @@ class SearchPlan:
 
     @cached_property
     def _sampler(self) -> Sampler:
-        """The sampler, which knows the runs that ended before; not needed to look how far it is."""
+        """The sampler, which has taken in the runs that ended before.
+
+        Made when it is first needed: importing Optuna takes time, and `progress` needs none.
+        """
         sampler = Sampler(self._search)
         for run in self.result.runs:
             if not run.to_repeat:
@@ -67,7 +70,7 @@ class SearchPlan:
             total=result.asked,
             left=result.left,
             is_successful=not result.left and best is not None,
-            # What will be tried is not known yet: each run is of a group of its own.
+            # Which values come next is not known yet, so each run is a group of its own.
             seconds_left=seconds_left(took, [""] * result.left),
             headline=f"runs, best {best.accuracy:.2%}" if best and best.accuracy else "runs",
             text=str(result),
@@ -81,7 +84,7 @@ class SearchPlan:
         return self._search.run(best.values, best.number) if best else None
 
     def next(self) -> Run | None:
-        """Choose the values of the first run that is missing."""
+        """Return the first run that is missing, with the sampler's values, or None."""
         if not self._missing:
             return None
         number = self._missing.popleft()
@@ -96,7 +99,7 @@ class SearchPlan:
         return self._judge.take(epoch, accuracy)
 
     def judge(self, summary: RunSummary) -> RunSummary:
-        """Leave out what came after the run's end.
+        """Leave out the epochs after the one with which the run was pruned.
 
         Raises:
             ExperimentFailed: the run was cancelled, and not by this plan.
@@ -107,13 +110,13 @@ class SearchPlan:
         return counted
 
     def learn(self, ended: EndedRun) -> None:
-        """Tell the sampler what came of the values that it proposed."""
+        """Give the sampler the outcome of the values that it proposed."""
         run = _searched(self._search, ended)
         self._runs[run.number] = run
         self._sampler.learn(run)
 
     def line(self, ended: EndedRun) -> str:
-        """Tell of a run that has just ended: its values, and whether it is the best."""
+        """Return a line about a run that has just ended: its values, and whether it is the best."""
         run = self._runs[ended.run.number or 0]
         fields = self._search.shown
         chosen = ", ".join(f"{field.words} {shortened(run.values[field.name])}" for field in fields)
@@ -123,23 +126,26 @@ class SearchPlan:
 
 @dataclass(slots=True)
 class _Judge:
-    """Hears the accuracies of a run in order, and decides once at which epoch it ends."""
+    """Takes the accuracies of a run in order, and decides once at which epoch it ends."""
 
     sampler: Sampler
     epochs: int
-    heard: int = 0
+    last_epoch: int = 0
     ended_at: int | None = None
 
     def take(self, epoch: int, accuracy: float) -> bool:
-        """Hear of an epoch, which may be heard of twice; returns whether the run has ended."""
-        if self.ended_at is None and epoch > self.heard:
-            self.heard = epoch
+        """Take the accuracy of an epoch, perhaps again; returns whether the run is to end."""
+        if self.ended_at is None and epoch > self.last_epoch:
+            self.last_epoch = epoch
             if self.sampler.is_hopeless(epoch, accuracy) and epoch < self.epochs:
                 self.ended_at = epoch
         return self.ended_at is not None
 
     def counted(self, summary: RunSummary) -> RunSummary:
-        """Hear the epochs that are left, and leave out those after the run's end."""
+        """Take the epochs that are left, and return the outcome without those after the end.
+
+        The client may have missed the last ones: the run ended before it asked for them.
+        """
         for epoch, accuracy in judged(summary.epoch_accuracy):
             self.take(epoch, accuracy)
         if self.ended_at is None:
@@ -156,7 +162,7 @@ class _Judge:
 
 
 def _searched(search: Search, ended: EndedRun) -> SearchRun:
-    """Return a run as a search sees it."""
+    """Return a run with its values in the fields that are searched."""
     run, summary = ended.run, ended.summary
     return SearchRun(
         number=run.number or 0,
@@ -168,5 +174,5 @@ def _searched(search: Search, ended: EndedRun) -> SearchRun:
         train_seconds=summary.train_seconds,
         wall_seconds=summary.wall_seconds,
         experiment=summary.experiment,
-        to_repeat=summary.state == "failed" and summary.failure in _BAD_LUCK,
+        to_repeat=summary.state == "failed" and summary.failure in _NOT_BY_ITS_VALUES,
     )

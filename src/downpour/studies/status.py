@@ -1,4 +1,4 @@
-"""How far a study is, as a value: read from its folder, whichever process runs it."""
+"""How far a study is, read from its folder alone, whichever process runs it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from downpour.studies.study import Study
 
 @dataclass(frozen=True, slots=True)
 class StudyStatus:
-    """What has been run; `running` names the process that runs the study now."""
+    """A study's progress, and the process that runs the study now, in words, if any."""
 
     progress: StudyProgress
     running: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Turn it into values that JSON can hold."""
+        """Return the status as JSON values."""
         now = {"running": self.running, "seconds_left": self.progress.seconds_left}
         return {**self.progress.fields, **now}
 
@@ -33,5 +33,5 @@ class StudyStatus:
 
 
 def status_of(folder: StudyFolder[Study]) -> StudyStatus:
-    """Look how far a study is."""
+    """Read how far a study is."""
     return StudyStatus(plan_of(folder.study, folder.ended()).progress, holder(folder.path))

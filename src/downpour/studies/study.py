@@ -1,7 +1,7 @@
-"""A study: everything that one file asks for. And a run: one experiment made for it.
+"""A study, the runs that one file describes, and a run, which is one experiment.
 
-`Study` is what folder, backends and runner need to know of a grid or a search. Runs that differ in
-their seed only are a group; each run of a group is a repetition of the same settings.
+`Study` is the interface of grids and searches for the folder, the backends and the runner. Runs
+that differ in their seed only are a group; each run of a group is a repetition of its settings.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from downpour.studies.summary import RunSummary
 
 @dataclass(frozen=True)
 class Run:
-    """One experiment of a study: what is trained, and with how many workers.
+    """One experiment of a study: its spec, and the number of workers.
 
-    `workers` is None where the backend decides. A search counts its runs by `number`, from 1; in a
-    grid a run is known by what it trains, and has none.
+    `workers` is None if the backend decides. A search numbers its runs from 1; a grid's runs are
+    identified by their spec and have no `number`.
     """
 
     spec: ResolvedSpec
@@ -35,10 +35,10 @@ class Run:
 
     @cached_property
     def id(self) -> str:
-        """Name what is run: readable, safe as a folder's name, different for every other run.
+        """The identifier of the run: readable, a safe folder name, different for every other run.
 
-        It follows from spec and workers alone, so two groups of a grid share a run, and a grid may
-        grow.
+        It follows from spec and workers alone. So subgrids may share a run, and a grid that grows
+        keeps its runs. The name is left out, because it changes nothing that is trained.
         """
         fields = self.spec.model_dump(exclude_defaults=True, exclude={"name"})
         content = json.dumps({**fields, "workers": self.workers}, sort_keys=True)
@@ -49,19 +49,19 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Name the folder of its results."""
+        """The name of the folder of its results."""
         return self.id if self.number is None else f"{self.number:04d}"
 
     @property
     def title(self) -> str:
-        """Name the run for people who watch it."""
+        """The run's name on a progress bar."""
         if self.number is not None:
             return f"run {self.number}"
         return f"{self.spec.split}, {self.spec.aggregate}, seed {self.spec.seed}"
 
     @cached_property
     def group(self) -> str:
-        """Identify its group: equal for runs that differ in their seed only."""
+        """The key of its group: equal for runs that differ in their seed only."""
         return self.spec.replace(seed=0).to_toml() + str(self.workers)
 
 
@@ -77,46 +77,46 @@ class Study(Protocol):
     """A grid or a search.
 
     Raises:
-        SpecError: from everything that reads a file; names the field and what is accepted.
+        SpecError: from every method that reads a file; names the field and what is accepted.
     """
 
     kind: ClassVar[str]
-    """The word for such a study."""
+    """What messages call such a study: "grid" or "search"."""
     file_name: ClassVar[str]
-    """The file in the study's folder that says what was asked for."""
+    """The name of the study's own file in its folder."""
     runs_folder: ClassVar[str]
-    """The folder of its runs in the study's folder."""
+    """The name of the folder of its runs in the study's folder."""
     shares_workers: ClassVar[bool]
-    """Whether the same processes train all runs."""
+    """Whether the same manager and workers train all runs."""
 
     name: str
-    """The study's name, which its experiments have, too."""
+    """The study's name, and that of its experiments."""
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
-        """Read a study; all that it may run is valid."""
+        """Read a study; all runs that it may make are valid."""
         return cls.make(toml_fields(text))
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
-        """Read the file that a user wrote."""
+        """Read a study from a user's file."""
         return cls.make(read_toml(path))
 
     @classmethod
     def make(cls, fields: Mapping[str, Value]) -> Self:
-        """Make a study of the fields of a file; all that it may run is valid."""
+        """Make a study from the fields of a file; all runs that it may make are valid."""
 
     def to_toml(self) -> str:
         """Write the study with every field resolved; `from_toml` reads it back to an equal one."""
 
     def samples(self) -> Iterator[Run]:
-        """Yield runs that together need all that any run of the study may need."""
+        """Yield runs that together need every dataset and number of workers of the study."""
 
     def has_run(self, name: str) -> bool:
         """Whether a run of this study may have a folder of this name."""
 
     def run_of(self, name: str, spec: ResolvedSpec) -> Run | None:
-        """Return the run of this name if it has this spec; None if the spec is another run's."""
+        """Return the run of this name; None if that run has another spec."""
 
     def keeps_runs_of(self, former: Self) -> bool:
-        """Whether runs that were made for a former version of the file may count for this one."""
+        """Whether runs made for an earlier version of the file may count for this one."""

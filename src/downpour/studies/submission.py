@@ -1,8 +1,8 @@
-"""A run at a manager elsewhere, which goes on where the process that submitted it is killed.
+"""A run at a manager elsewhere, which goes on if the process that submitted it is killed.
 
-Before it is submitted, its request is written down. The same request leads to the same experiment
-(`Client.submit`), so the next process finds it again and need not train twice. A run that is not
-wanted any more is cancelled.
+Its request is written to a file before it is submitted. The same request leads to the same
+experiment (`Client.submit`), so the next process finds the experiment again and does not train
+twice. The experiment of a run that the study no longer needs is cancelled.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ REQUEST_NAME = "request.json"
 
 @contextmanager
 def submitted(client: Client, run: Run, note: Path | None) -> Iterator[str]:
-    """Submit a run, or find it again, for as long as the block; yields its experiment.
+    """Submit a run, or find its experiment again; yields the experiment's identifier.
 
-    Where the block is interrupted, the experiment is cancelled.
+    If the block is interrupted, the experiment is cancelled.
 
     Args:
-        client: Whose manager trains it.
+        client: A client of the manager that trains it.
         run: What to train.
-        note: The file to write its request into, where it may outlive this process.
+        note: The file for the request; None if the manager ends with this process.
 
     Raises:
         SpecError: the manager refuses the run, or the note cannot be written.
@@ -51,7 +51,7 @@ def submitted(client: Client, run: Run, note: Path | None) -> Iterator[str]:
 
 
 def _request(client: Client, run: Run, note: Path) -> str:
-    """Return the request under which the run goes on, or else a new one, which is written down."""
+    """Return the run's request from the file, or else a new one, written to it."""
     former_run, former = _read(note)
     begun = _find(client, former) if former else None
     if former_run == run.id and not _is_lost(begun):
@@ -60,6 +60,7 @@ def _request(client: Client, run: Run, note: Path) -> str:
         client.cancel(begun.experiment)
     request = secrets.token_hex(4)
     try:
+        # "cell" is what earlier versions called a run, and they must be able to read the file.
         replace_file(note, json.dumps({"cell": run.id, "request": request}).encode())
     except OSError as error:
         raise refusal(note.parent, explain(error)) from None
@@ -67,19 +68,22 @@ def _request(client: Client, run: Run, note: Path) -> str:
 
 
 def _find(client: Client, request: str) -> ExperimentSummary | None:
-    """Return the experiment that a request has led to at this manager."""
+    """Return the experiment of a request at this manager, or None."""
     ending = f"-{request}"
     return next((one for one in client.experiments() if one.experiment.endswith(ending)), None)
 
 
 def _is_lost(begun: ExperimentSummary | None) -> bool:
-    """Whether an experiment ended without a model; one that never arrived may yet have one."""
+    """Whether an experiment ended without a model.
+
+    None is one that the manager does not know: it may be submitted under the same request.
+    """
     state = begun.state if begun else None
     return state in (ExperimentState.FAILED, ExperimentState.CANCELLED)
 
 
 def _read(note: Path) -> tuple[str, str]:
-    """Return the run and the request that were written down; empty where there are none."""
+    """Return the run and the request in the file; two empty texts if there are none."""
     try:
         content = json.loads(note.read_bytes())
         return str(content["cell"]), str(content["request"])

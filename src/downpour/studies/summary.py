@@ -1,4 +1,4 @@
-"""A run's summary: what progress lines and programs need to know without reading its record."""
+"""A run's summary: what progress lines and programs need, without reading its record."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from downpour.values import ExperimentState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """The outcome of a run; `asked_wrongly` is true where it failed because of its spec.
+    """The outcome of a run; `asked_wrongly` is true if it failed because of its spec.
 
-    `failure` is the kind, in a word, of the failed attempt that ended the run; None where the run
-    ended otherwise.
-    Accuracies are shares in 0..1, one an epoch; `wall_seconds` include starting and stopping the
-    processes. For a run that was found again at a manager they count from then.
-    `checksum` is that of the files beside it, where it is kept with them.
+    `failure` is the kind of the failed attempt that ended the run, None if the run ended otherwise.
+    Accuracies are shares in 0..1, one an epoch. `wall_seconds` include starting and stopping the
+    processes; for a run that was found again at a manager they count from then. `checksum` is that
+    of the record and the spec beside the summary, None before they are written.
     """
 
     experiment: str
@@ -42,12 +41,12 @@ class RunSummary:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has a model, and so counts."""
+        """Whether the run has a model; other runs do not count."""
         return self.state == "finished"
 
     @classmethod
     def of(cls, result: Result, workers: int | None, wall_seconds: float) -> RunSummary:
-        """Sum a result up."""
+        """Make the summary of a result."""
         return cls(
             experiment=result.experiment,
             state=result.state,
@@ -83,7 +82,7 @@ class RunSummary:
 
 
 def _failure(result: Result) -> str | None:
-    """Name the kind of the attempt that an experiment failed with, if it failed with one."""
+    """Return the kind of the failed attempt that failed the experiment; None if none did."""
     last = result.failures[-1] if result.failures else None
     names_it = last is not None and (result.reason or "").endswith(last.reason)
     return last.failure if last and names_it and result.state == "failed" else None
