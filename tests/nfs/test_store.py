@@ -90,7 +90,9 @@ def test_a_dataset_that_was_asked_for_too_early_is_neither_missed_nor_made_again
     assert anna.python(prepare.format("shared.datasets")) == key
     for guest in (bert, carl):
         assert not guest.python(look), "this client sees what is there: nothing is tested"
-    read = f"slept.clear(); shared.patience.repeat(lambda: open_prepared(shared.datasets, {key!r}))"
+    read = (
+        f"slept.clear(); shared.retry_policy.call(lambda: open_prepared(shared.datasets, {key!r}))"
+    )
     assert bert.python(f"{read}; out = len(slept)") <= 2
     assert carl.python(f"{prepare.format('shared.datasets')}, source.reads") == [key, 0]
 

@@ -26,7 +26,7 @@ from downpour.store import (
 )
 from downpour.store.directory import names_in
 from downpour.store.layout import AttemptKind, is_spent
-from downpour.store.trouble import explain
+from downpour.store.os_errors import explain
 from downpour.values import AttemptId
 
 numbers = st.integers(0, 10**9)

@@ -18,8 +18,8 @@ from downpour.errors import SharedDirectoryError, StoreError
 from downpour.store import Buffer
 from downpour.store import publish as publishing
 from downpour.store.directory import names_in
-from downpour.store.patience import Patience
 from downpour.store.publish import publish
+from downpour.store.retry import RetryPolicy
 
 
 def test_content_longer_than_a_block_arrives_whole(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(
     slept: list[float] = []
     monkeypatch.setattr(os, name, away_for(3, getattr(os, name), done=done))
     file = publish(
-        tmp_path, "a", [b"one", b"two"], patience=Patience(seconds=9, sleep=slept.append)
+        tmp_path, "a", [b"one", b"two"], retry_policy=RetryPolicy(seconds=9, sleep=slept.append)
     )
     monkeypatch.undo()
     assert (tmp_path / "a").read_bytes() == b"onetwo"
@@ -196,7 +196,7 @@ def test_patience_with_a_server_that_stays_away_ends(
     slept: list[float] = []
     monkeypatch.setattr(os, "link", away_for(10**9, os.link))
     with pytest.raises(SharedDirectoryError, match="Input/output error"):
-        publish(tmp_path, "a", [b"x"], patience=Patience(seconds=3, sleep=slept.append))
+        publish(tmp_path, "a", [b"x"], retry_policy=RetryPolicy(seconds=3, sleep=slept.append))
     assert 3 <= sum(slept) <= 4
     assert names_in(tmp_path) == []
 
@@ -217,7 +217,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "writev", full)
     with pytest.raises(SharedDirectoryError, match=r"full \(No space left on device\)"):
         publish(tmp_path, "a", [b"x"])
-    publish(tmp_path, "a", [b"x"], patience=Patience(seconds=9, sleep=until_there_is_room))
+    publish(tmp_path, "a", [b"x"], retry_policy=RetryPolicy(seconds=9, sleep=until_there_is_room))
     assert names == [[], [], []]
     assert names_in(tmp_path) == ["a"]
 
@@ -236,6 +236,6 @@ def test_what_was_written_into_a_folder_that_is_another_one_by_now_is_lost(
         folder.mkdir()
 
     monkeypatch.setattr(os, "fsync", replaced)
-    never = Patience(seconds=9, sleep=lambda _: pytest.fail("waited"))
+    never = RetryPolicy(seconds=9, sleep=lambda _: pytest.fail("waited"))
     with pytest.raises(StoreError, match="a: what was written of it has vanished"):
         publish(folder, "a", [b"x"], patience=never)

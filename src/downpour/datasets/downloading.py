@@ -17,7 +17,7 @@ from filelock import FileLock
 from downpour.errors import SpecError
 from downpour.spec import Spec
 from downpour.store.directory import names_in
-from downpour.store.trouble import writing
+from downpour.store.os_errors import writing
 
 SILENT_SECONDS = 60.0
 """For how long a server may send nothing."""

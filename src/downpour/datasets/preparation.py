@@ -39,9 +39,9 @@ from downpour.datasets.source import DataSource, SourceFiles, fingerprint
 from downpour.errors import FileCorrupt, FileMissing, SpecError, StoreError
 from downpour.spec import Spec
 from downpour.store.directory import names_in, read_regular
-from downpour.store.patience import Patience
+from downpour.store.os_errors import writing
 from downpour.store.publish import sync_directory
-from downpour.store.trouble import writing
+from downpour.store.retry import RetryPolicy
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ FORMAT = 3
 DOWNLOADS = "downloads"
 SOURCES = "sources"
 
-_LOOKS = Patience(seconds=0.2)
+_LOOKS = RetryPolicy(seconds=0.2)
 """A folder that another machine has just made may be seen only at the second look."""
 
 
@@ -132,7 +132,7 @@ def _decode(found: SourceFiles, spec: Spec, root: Path, name: str) -> str:
 def _damage(root: Path, key: str) -> str | None:
     """Say why a prepared folder cannot be opened, or None where it is whole."""
     try:
-        _LOOKS.repeat(partial(open_prepared, root, key), when=_is_of_the_folder)
+        _LOOKS.call(partial(open_prepared, root, key), when=_is_of_the_folder)
     except (FileMissing, FileCorrupt) as error:
         return str(error)
     return None

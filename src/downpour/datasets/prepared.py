@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from downpour.errors import FileCorrupt, FileMissing
 from downpour.store.directory import names_in, open_regular
-from downpour.store.trouble import reading
+from downpour.store.os_errors import reading
 from downpour.values import DatasetFacts, is_bare_name
 
 FACTS_FILE = "facts.json"

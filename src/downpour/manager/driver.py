@@ -44,7 +44,7 @@ from downpour.node.manager import (
 from downpour.scheduler import Output, Scheduler
 from downpour.scheduler.commands import Command
 from downpour.scheduler.events import Event, HeartbeatReceived, Tick
-from downpour.store.patience import Patience
+from downpour.store.retry import RetryPolicy
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Driver:
         self._on_death = on_death
         self._check_office = check_office
         self._ending = Ending()
-        self._patience = Patience(seconds=patience_seconds, sleep=self._ending.wait)
+        self._retry_policy = RetryPolicy(seconds=patience_seconds, sleep=self._ending.wait)
         self._scheduler = scheduler
         self._node = node_class(scheduler, sink)
         self._sink = sink
@@ -244,7 +244,7 @@ class Driver:
             self._sink.commit()
         except SharedDirectoryError as error:
             log.warning("nothing can be kept, will go on trying: %s", error)
-            self._patience.insist(self._sink.commit)
+            self._retry_policy.call_through_outage(self._sink.commit)
             log.warning("what happened is kept again")
 
     def _act(self, step: _Step) -> None:

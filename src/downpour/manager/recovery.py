@@ -30,9 +30,9 @@ from downpour.store import SharedDirectory, layout
 from downpour.store.directory import names_in
 from downpour.store.hold import HOLD_NAME, is_abandoned
 from downpour.store.lease import Office, highest_term
-from downpour.store.patience import Patience
+from downpour.store.os_errors import reading
 from downpour.store.publish import TEMPORARY_PREFIX
-from downpour.store.trouble import reading
+from downpour.store.retry import RetryPolicy
 from downpour.values import ExperimentState
 
 log = logging.getLogger(__name__)
@@ -62,9 +62,9 @@ def recover(shared: SharedDirectory, core: Scheduler, office: Office, archive: A
     """
     folders = _folders(shared)
     archive.read(set(folders))
-    patience = replace(shared.patience, away_seconds=None)
+    retry_policy = replace(shared.retry_policy, away_seconds=None)
     unread = [shared.experiments / name for name in folders if name not in archive]
-    stories = _stories(unread, office.cluster, archive, patience)
+    stories = _stories(unread, office.cluster, archive, retry_policy)
     known = told(stories, core.state.options)
     for name, reason in known.left_out.items():
         archive.leave_out(name, reason)
@@ -97,7 +97,7 @@ def _folders(shared: SharedDirectory) -> list[str]:
 
 
 def _stories(
-    folders: list[Path], cluster: str, archive: Archive, patience: Patience
+    folders: list[Path], cluster: str, archive: Archive, retry_policy: RetryPolicy
 ) -> dict[str, list[Line]]:
     """Read the journals that count, of folders that need a look."""
     found: dict[str, list[Line]] = {}
@@ -107,7 +107,7 @@ def _stories(
             if _is_a_runs(folder, names):
                 _pass_by(folder, names, archive)
                 continue
-            story = patience.insist(partial(read_journal, folder))
+            story = retry_policy.call_through_outage(partial(read_journal, folder))
             elsewhere = belongs_elsewhere(story, folder.name, cluster) if story else None
             if elsewhere is not None:
                 log.warning("experiments/%s is passed by: it is %s", folder.name, elsewhere)

@@ -216,9 +216,11 @@ def prepare(
     """
     spec, began = space.spec, time.perf_counter()
     _check_code(spec, dataset_is_there=dataset_key is not None)
-    patience, folder = space.shared.patience, space.shared.datasets
-    key = patience.insist(partial(datasets.prepare, spec, folder, data_dir, dataset_key))
-    dataset = patience.insist(partial(datasets.open_prepared, folder, key))
+    retry_policy, folder = space.shared.retry_policy, space.shared.datasets
+    key = retry_policy.call_through_outage(
+        partial(datasets.prepare, spec, folder, data_dir, dataset_key)
+    )
+    dataset = retry_policy.call_through_outage(partial(datasets.open_prepared, folder, key))
     facts = dataset.facts
     decoded = time.perf_counter()
     shards = split(spec.split, dataset.labels, facts.train_samples, spec.shards, spec.seed)

@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from downpour.errors import SpecError
 from downpour.operations.names import Machine, Name, parse_machine
-from downpour.store.trouble import explain
+from downpour.store.os_errors import explain
 
 DAYS_MAX = 3650
 

@@ -23,8 +23,8 @@ from downpour.rpc import PROTOCOL, ManagerClient
 from downpour.rpc.messages import ManagerInfo
 from downpour.store import SharedDirectory
 from downpour.store.mounts import find_mount
+from downpour.store.os_errors import explain
 from downpour.store.publish import TEMPORARY_PREFIX
-from downpour.store.trouble import explain
 from downpour.version import VERSION
 
 Findings = Mapping[str, Finding]

@@ -6,8 +6,8 @@ import secrets
 from pathlib import Path
 
 from downpour.errors import SharedDirectoryError, StoreError
+from downpour.store.os_errors import explain
 from downpour.store.publish import publish
-from downpour.store.trouble import explain
 
 _BYTES = 32
 

@@ -36,7 +36,7 @@ from downpour.runtime.record_lines import (
     SubmittedLine,
     UpdatedLine,
 )
-from downpour.store.trouble import explain
+from downpour.store.os_errors import explain
 from downpour.values import is_bare_name
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from downpour.reports.figures import Plot, plots_of
 from downpour.reports.page import Drawn, html_page
 from downpour.reports.report_tables import Table, tables_of
 from downpour.reports.study import StudyResult
-from downpour.store.trouble import explain
+from downpour.store.os_errors import explain
 
 PAGE_NAME = "index.html"
 GENERATOR = 'name="generator" content="downpour report"'

@@ -24,8 +24,8 @@ from downpour.runtime.lines import seal, whole_lines
 from downpour.scheduler import Checkpoint, Entry, facts
 from downpour.scheduler import events as on
 from downpour.store.directory import names_in, open_regular
+from downpour.store.os_errors import reading, writing
 from downpour.store.publish import publish, sync_directory
-from downpour.store.trouble import reading, writing
 
 _KINDS: dict[str, type[Entry]] = {
     "submitted": on.ExperimentSubmitted,

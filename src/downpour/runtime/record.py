@@ -20,7 +20,7 @@ from typing import Self
 from downpour.errors import FileCorrupt, FileMissing, StoreError
 from downpour.runtime.record_lines import RecordLine, from_fields, to_fields
 from downpour.store.directory import open_regular, read_regular
-from downpour.store.trouble import reading, writing
+from downpour.store.os_errors import reading, writing
 
 RECORD_NAME = "record.jsonl"
 

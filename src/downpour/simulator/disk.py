@@ -23,7 +23,7 @@ from downpour.node.journal import Line, Segment, in_order
 from downpour.runtime.recovery import belongs_elsewhere
 from downpour.simulator.clock import Clock, Process
 from downpour.store.memory import MemoryStore
-from downpour.store.trouble import reading, writing
+from downpour.store.os_errors import reading, writing
 from downpour.values import PublishedFile
 
 LOOK_AGAIN_SECONDS = 0.5

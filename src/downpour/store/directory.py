@@ -25,9 +25,9 @@ import xxhash
 from downpour.errors import FileCorrupt, FileMissing
 from downpour.store.base import Buffer, check_bare_name
 from downpour.store.mounts import find_mount
-from downpour.store.patience import Patience
+from downpour.store.os_errors import reading, writing
 from downpour.store.publish import TEMPORARY_PREFIX, publish
-from downpour.store.trouble import reading, writing
+from downpour.store.retry import RetryPolicy
 from downpour.values import PublishedFile
 
 _WINDOW_BYTES = 2**20
@@ -52,21 +52,23 @@ class DirectoryStore:
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.path = path
-        self._patience = Patience(seconds=patience_seconds, away_seconds=away_seconds, sleep=sleep)
+        self._retry_policy = RetryPolicy(
+            seconds=patience_seconds, away_seconds=away_seconds, sleep=sleep
+        )
 
     def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
         """Publish the chunks as a new file; see `publish`."""
-        return publish(self.path, name, chunks, patience=self._patience)
+        return publish(self.path, name, chunks, retry_policy=self._retry_policy)
 
     def view(self, file: PublishedFile) -> memoryview:
         """Map a file into memory, its size checked; see `Store.view`."""
         check_bare_name(file.name)
-        return self._patience.repeat(partial(self._mapped, file))
+        return self._retry_policy.call(partial(self._mapped, file))
 
     def read(self, file: PublishedFile) -> memoryview:
         """Map a file into memory, its size and checksum checked; see `Store.read`."""
         check_bare_name(file.name)
-        return self._patience.repeat(partial(self._verified, file))
+        return self._retry_policy.call(partial(self._verified, file))
 
     def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
         """Return the first bytes of a file of which only the name is known.
@@ -80,7 +82,7 @@ class DirectoryStore:
             with self._opened(name) as descriptor:
                 return os.read(descriptor, limit_bytes)
 
-        return self._patience.repeat(look)
+        return self._retry_policy.call(look)
 
     def describe(self, name: str) -> PublishedFile:
         """Say what lies under a name of which nothing else is known.
@@ -96,7 +98,7 @@ class DirectoryStore:
             checksum = xxhash.xxh3_128_hexdigest(content)
             return PublishedFile(name=name, size_bytes=len(content), checksum=checksum)
 
-        return self._patience.repeat(look)
+        return self._retry_policy.call(look)
 
     def list(self) -> list[str]:
         """Return the names of all published files, sorted.
@@ -104,7 +106,7 @@ class DirectoryStore:
         Raises:
             SharedDirectoryError: patience ended and the directory itself could not be listed.
         """
-        names = self._patience.insist(partial(names_in, self.path))
+        names = self._retry_policy.call_through_outage(partial(names_in, self.path))
         return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, name: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, Timeout
 
 from downpour.errors import SharedDirectoryError
-from downpour.store.trouble import explain
+from downpour.store.os_errors import explain
 
 HOLD_NAME = "run.lock"
 """In the folder of an experiment, where the run that it belongs to holds it."""

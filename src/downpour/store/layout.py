@@ -23,10 +23,10 @@ from typing import Literal, get_args
 from downpour.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.store.base import check_bare_name
 from downpour.store.directory import DirectoryStore, names_in
-from downpour.store.patience import Patience
+from downpour.store.os_errors import explain, writing
 from downpour.store.presence import Presence, announce
 from downpour.store.publish import TEMPORARY_PREFIX, sync_directory
-from downpour.store.trouble import explain, writing
+from downpour.store.retry import RetryPolicy
 from downpour.values import AttemptId
 
 SPEC_NAME = "spec.toml"
@@ -160,9 +160,9 @@ class SharedDirectory:
             _prove_writable(self.presence)
 
     @property
-    def patience(self) -> Patience:
+    def retry_policy(self) -> RetryPolicy:
         """How long what is read there is looked for again, and the directory itself waited for."""
-        return Patience(
+        return RetryPolicy(
             seconds=self.patience_seconds, away_seconds=self.away_seconds, sleep=self.sleep
         )
 

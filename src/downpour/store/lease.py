@@ -26,8 +26,8 @@ from filelock import FileLock, Timeout
 from downpour.errors import SharedDirectoryError, StoreError
 from downpour.store.directory import read_regular
 from downpour.store.layout import SharedDirectory
+from downpour.store.os_errors import explain, reading
 from downpour.store.publish import publish
-from downpour.store.trouble import explain, reading
 
 log = logging.getLogger(__name__)
 

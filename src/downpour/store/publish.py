@@ -27,8 +27,8 @@ import xxhash
 
 from downpour.errors import StoreError
 from downpour.store.base import Buffer, check_bare_name
-from downpour.store.patience import Patience
-from downpour.store.trouble import writing
+from downpour.store.os_errors import writing
+from downpour.store.retry import RetryPolicy
 from downpour.values import PublishedFile
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ _BLOCK_BYTES = 2**20
 _PIECES_MAX = 1024  # of a gathered write (IOV_MAX)
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
-_NONE = Patience(seconds=0.0)
+_NO_RETRY = RetryPolicy(seconds=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +58,13 @@ def publish(
     name: str,
     chunks: Sequence[Buffer],
     *,
-    patience: Patience = _NONE,
+    retry_policy: RetryPolicy = _NO_RETRY,
     mode: int = 0o666,
 ) -> PublishedFile:
     """Write `chunks` to a new file `name` in `directory`; it is durable on return.
 
     A step that the directory refuses (`trouble`: it is gone, full or closed) is repeated while
-    `patience` lasts. `mode` is who may read and write the file, as far as the process's umask
+    `retry_policy` allows. `mode` is who may read and write the file, as far as the process's umask
     allows.
 
     Raises:
@@ -73,21 +73,21 @@ def publish(
     """
     target = directory / check_bare_name(name)
 
-    def insist(step: Callable[[], T]) -> T:
+    def attempted(step: Callable[[], T]) -> T:
         def told() -> T:
             with writing(directory, name):
                 return step()
 
-        return patience.insist(told)
+        return retry_policy.call_through_outage(told)
 
-    written = insist(partial(_write_new, directory, chunks, mode))
+    written = attempted(partial(_write_new, directory, chunks, mode))
     try:
-        insist(partial(_give_name, written.path, target))
+        attempted(partial(_give_name, written.path, target))
     finally:
         # A publisher that dies before this line leaves the hidden name to `remove_leftovers`.
         with contextlib.suppress(OSError):
             written.path.unlink()
-    insist(partial(sync_directory, directory))
+    attempted(partial(sync_directory, directory))
     return PublishedFile(name=name, size_bytes=written.size_bytes, checksum=written.checksum)
 
 

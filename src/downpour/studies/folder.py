@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 
 from downpour.errors import SpecError
 from downpour.runtime.record import RECORD_NAME
-from downpour.store.trouble import explain
+from downpour.store.os_errors import explain
 from downpour.studies.lock import LOCK_NAMES
 from downpour.studies.run_folder import (
     check_run,

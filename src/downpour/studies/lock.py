@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from downpour.errors import SpecError
-from downpour.store.trouble import explain
+from downpour.store.os_errors import explain
 
 _LOCK = "run.lock"
 _PID = "run.pid"

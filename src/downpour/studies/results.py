@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from downpour.reports.study import RunResult, StudyResult, SubgridResult
-from downpour.store.trouble import explain
+from downpour.store.os_errors import explain
 from downpour.studies.folder import StudyFolder
 from downpour.studies.grid import Grid, Subgrid
 from downpour.studies.run_folder import check_run, refusal, replace_file

@@ -18,8 +18,8 @@ from downpour.reports.study import RunResult, read_run
 from downpour.runtime.record import RECORD_NAME
 from downpour.spec import ResolvedSpec
 from downpour.store import SPEC_NAME
+from downpour.store.os_errors import explain
 from downpour.store.publish import sync_directory
-from downpour.store.trouble import explain
 from downpour.studies.summary import RunSummary
 
 SUMMARY_NAME = "summary.json"

@@ -16,7 +16,7 @@ from pathlib import Path
 from downpour.api import Client
 from downpour.errors import DownpourError
 from downpour.rpc.messages import ExperimentSummary
-from downpour.store.trouble import explain
+from downpour.store.os_errors import explain
 from downpour.studies.run_folder import refusal, replace_file
 from downpour.studies.study import Run
 from downpour.values import ExperimentState

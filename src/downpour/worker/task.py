@@ -119,7 +119,7 @@ class TaskRunner:
         check_code("model", spec.model, spec.code)
         torch.set_num_threads(spec.threads)
         open_dataset = partial(open_prepared, shared.datasets, task.dataset)
-        dataset = shared.patience.repeat(open_dataset)
+        dataset = shared.retry_policy.call(open_dataset)
         self._bench = _Workbench(
             experiment=task.id.experiment,
             spec=spec,

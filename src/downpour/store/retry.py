@@ -19,7 +19,7 @@ from typing import TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
 from downpour.errors import StoreError
-from downpour.store.trouble import is_of_the_directory
+from downpour.store.os_errors import is_outage
 
 log = logging.getLogger(__name__)
 
@@ -31,13 +31,13 @@ _TOLD_AFTER = 10
 """Looks in vain before a log tells of it: five seconds."""
 
 
-def is_of_the_store(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether a look that ended so may succeed later; looking again harms nothing."""
     return isinstance(error, StoreError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """Repeats what the shared directory refused.
 
     `seconds` are how long a file is looked for that is missing, short or altered; `away_seconds`
@@ -48,8 +48,8 @@ class Patience:
     away_seconds: float | None = None
     sleep: Callable[[float], object] = time.sleep
 
-    def repeat(
-        self, act: Callable[[], T], *, when: Callable[[BaseException], bool] = is_of_the_store
+    def call(
+        self, act: Callable[[], T], *, when: Callable[[BaseException], bool] = is_transient
     ) -> T:
         """Return what `act` returns as soon as it raises nothing that `when` calls worth a wait.
 
@@ -65,16 +65,16 @@ class Patience:
         )
         return retrying(act)
 
-    def insist(self, act: Callable[[], T]) -> T:
-        """Do what `repeat` does, as long as it is the directory that refuses."""
-        return self.repeat(act, when=is_of_the_directory)
+    def call_through_outage(self, act: Callable[[], T]) -> T:
+        """Do what `call` does, as long as it is the directory that refuses."""
+        return self.call(act, when=is_outage)
 
     def _pause(self, seconds: float) -> None:
         self.sleep(seconds)
 
     def _is_over(self, state: RetryCallState) -> bool:
         error = state.outcome.exception() if state.outcome is not None else None
-        is_away = error is not None and is_of_the_directory(error)
+        is_away = error is not None and is_outage(error)
         seconds = self.seconds
         if is_away and self.away_seconds is not None:
             seconds = self.away_seconds
@@ -84,5 +84,5 @@ class Patience:
 def _tell(state: RetryCallState) -> None:
     """Say once what is waited for."""
     error = state.outcome.exception() if state.outcome is not None else None
-    if state.attempt_number == _TOLD_AFTER and error is not None and is_of_the_directory(error):
+    if state.attempt_number == _TOLD_AFTER and error is not None and is_outage(error):
         log.warning("waiting for the shared directory: %s", error)

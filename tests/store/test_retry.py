@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from downpour.errors import FileMissing, SharedDirectoryError, StoreError
-from downpour.store.patience import Patience
+from downpour.store.retry import RetryPolicy
 
 
 def looks_until(succeeds_at: int) -> tuple[Callable[[], str], list[int]]:
@@ -27,7 +27,7 @@ def test_a_look_that_succeeds_is_not_repeated() -> None:
     """Patience costs nothing where none is needed."""
     slept: list[float] = []
     look, calls = looks_until(1)
-    assert Patience(seconds=9, sleep=slept.append).repeat(look) == "seen"
+    assert RetryPolicy(seconds=9, sleep=slept.append).call(look) == "seen"
     assert (calls, slept) == ([1], [])
 
 
@@ -35,7 +35,7 @@ def test_the_second_look_comes_at_once_and_later_ones_rarely() -> None:
     """Waits grow from milliseconds to one second."""
     slept: list[float] = []
     look, _ = looks_until(13)
-    Patience(seconds=60, sleep=slept.append).repeat(look)
+    RetryPolicy(seconds=60, sleep=slept.append).call(look)
     assert slept[0] < 0.01
     assert slept == sorted(slept)
     assert slept[-1] == 1.0
@@ -46,7 +46,7 @@ def test_patience_ends_with_the_last_error() -> None:
     slept: list[float] = []
     look, _ = looks_until(10**9)
     with pytest.raises(FileMissing, match="file"):
-        Patience(seconds=5, sleep=slept.append).repeat(look)
+        RetryPolicy(seconds=5, sleep=slept.append).call(look)
     assert 5 <= sum(slept) <= 6
 
 
@@ -54,7 +54,7 @@ def test_no_patience_is_one_look() -> None:
     """Zero seconds mean that the first error stands."""
     look, calls = looks_until(2)
     with pytest.raises(FileMissing):
-        Patience(seconds=0).repeat(look)
+        RetryPolicy(seconds=0).call(look)
     assert calls == [1]
 
 
@@ -65,7 +65,7 @@ def test_other_errors_are_not_waited_for() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        Patience(seconds=9, sleep=lambda _: pytest.fail("slept")).repeat(broken)
+        RetryPolicy(seconds=9, sleep=lambda _: pytest.fail("slept")).call(broken)
 
 
 def test_with_the_directory_there_may_be_another_patience_than_with_a_file() -> None:
@@ -80,7 +80,7 @@ def test_with_the_directory_there_may_be_another_patience_than_with_a_file() -> 
     for act, at_least in ((away, 9), (missing, 3)):
         slept: list[float] = []
         with pytest.raises(StoreError):
-            Patience(seconds=3, away_seconds=9, sleep=slept.append).repeat(act)
+            RetryPolicy(seconds=3, away_seconds=9, sleep=slept.append).call(act)
         assert at_least <= sum(slept) <= at_least + 1
 
 
@@ -88,7 +88,7 @@ def test_who_insists_waits_for_the_directory_alone() -> None:
     """What a file's own error leads to does not change by waiting."""
     look, calls = looks_until(2)
     with pytest.raises(FileMissing):
-        Patience(seconds=9, sleep=lambda _: pytest.fail("slept")).insist(look)
+        RetryPolicy(seconds=9, sleep=lambda _: pytest.fail("slept")).call_through_outage(look)
     assert calls == [1]
 
 
@@ -99,7 +99,7 @@ def test_a_directory_that_stays_away_is_told_of_once(caplog: pytest.LogCaptureFi
         raise SharedDirectoryError("shared", "is away")
 
     with pytest.raises(SharedDirectoryError):
-        Patience(seconds=60, sleep=lambda _: None).insist(away)
+        RetryPolicy(seconds=60, sleep=lambda _: None).call_through_outage(away)
     assert [record.message for record in caplog.records] == [
         "waiting for the shared directory: shared directory shared: is away"
     ]

@@ -17,7 +17,7 @@ from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec
 from downpour.store import DirectoryStore, SharedDirectory
 from downpour.store.lease import Lease, current_office, highest_term
-from downpour.store.trouble import reading, writing
+from downpour.store.os_errors import reading, writing
 
 OF_THE_DIRECTORY = (
     errno.EACCES,

@@ -28,7 +28,7 @@ _OF_ONE_NAME = frozenset(
 _OF_THIS_PROCESS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
-def is_of_the_directory(error: BaseException) -> bool:
+def is_outage(error: BaseException) -> bool:
     """Whether it is the shared directory that is gone, full or closed, and not one file of it."""
     return isinstance(error, SharedDirectoryError)
 
