@@ -5,10 +5,10 @@ and with one that writes nothing; the manager is this process, its two workers a
 is the median round, `cpu_ms` this process's time for one, and the differences are the journal's.
 
 `overhead` trains for real, and adds up the processor time that the manager spends on its journal
-(encoding, writing, syncing), on its lease, and on looking whether it is still in office. `share` is
+(encoding, writing, syncing), on its lease, and on looking whether it still leads. `share` is
 that over the processor time of the workers (limit: 0.02).
 
-`office` is that look alone, which comes once with each batch of events: it lists a folder that has
+`leader` is that look alone, which comes once with each batch of events: it lists a folder that has
 a file for every manager there ever was. `--folder` measures in another one, such as an NFS mount.
 """
 
@@ -183,11 +183,11 @@ def metered(meter: Meter, owner: type, *names: str) -> Iterator[None]:
 def overhead(options: argparse.Namespace) -> list[Row]:
     """Train for real, and add up what safety takes."""
     meter, looks = Meter(), Meter()
-    in_office = property(looks.on(Lease.is_in_office.fget))  # type: ignore[attr-defined]
+    in_office = property(looks.on(Lease.is_leader.fget))  # type: ignore[attr-defined]
     with (
         metered(meter, Journal, "append", "begin_anew", "commit", "close"),
         metered(looks, Lease, "acquire", "claim"),
-        patch.object(Lease, "is_in_office", in_office),
+        patch.object(Lease, "is_leader", in_office),
         cluster() as (made, folder),
     ):
         before, began = made.worker_cpu_seconds, time.process_time()
@@ -226,7 +226,7 @@ def training(folder: Path, options: argparse.Namespace) -> downpour.Spec:
     )
 
 
-def office(options: argparse.Namespace) -> list[Row]:
+def leader(options: argparse.Namespace) -> list[Row]:
     """Look again and again whether there is a later manager."""
     places = {"given": options.folder} if options.folder else folders()
     rows: list[Row] = []
@@ -240,7 +240,7 @@ def office(options: argparse.Namespace) -> list[Row]:
                 seconds = [look(leases[-1]) for _ in range(500)]
             rows.append(
                 {
-                    "measured": "office",
+                    "measured": "leader",
                     "directory": where,
                     "terms": terms,
                     "look_ms": 1000 * statistics.median(seconds),
@@ -253,11 +253,11 @@ def office(options: argparse.Namespace) -> list[Row]:
 def look(lease: Lease) -> float:
     """Return how long one look took."""
     began = time.perf_counter()
-    assert lease.is_in_office
+    assert lease.is_leader
     return time.perf_counter() - began
 
 
-PARTS = {"journal": journal, "overhead": overhead, "office": office}
+PARTS = {"journal": journal, "overhead": overhead, "leader": leader}
 
 
 def main() -> None:
@@ -267,7 +267,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200, help="of each run of `journal`")
     parser.add_argument("--turns", type=int, default=5, help="runs of `journal`; their median")
     parser.add_argument("--samples", type=int, default=3000, help="examples of `overhead`'s tasks")
-    parser.add_argument("--folder", type=Path, help="where `office` looks")
+    parser.add_argument("--folder", type=Path, help="where `leader` looks")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")

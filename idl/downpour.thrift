@@ -140,7 +140,7 @@ struct ManagerInfo {
   /** A file in the shared directory's `presence/`, and what its reader must tell back. */
   3: required string presence_file
   4: required double heartbeat_seconds
-  /** Of the manager in office; each that takes over has a higher one. Protocol 1 had none. */
+  /** Of the leading manager; each that takes over has a higher one. Protocol 1 had none. */
   5: i64 term = 0
   /** Scales how long a worker looks for what is missing. */
   6: double patience = 1.0

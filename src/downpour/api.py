@@ -231,7 +231,7 @@ class Client:
         shared: Its shared directory where this machine sees it too; results then name the files.
         credentials: What it asks for; else what the environment has (`DOWNPOUR_TOKEN` and others).
         connect_seconds: How long `submit` and `watch` wait for a manager that is not there yet.
-        follow: Whether to turn to the manager in office, as the shared directory names it, where
+        follow: Whether to turn to the leading manager, as the shared directory names it, where
             the one at the address does not answer.
 
     Raises:
@@ -368,7 +368,7 @@ class Client:
         return answer
 
     def _ask_now(self, question: Callable[[ManagerClient], _Answer]) -> _Answer:
-        """Ask the manager, or where it cannot be reached, the one that is in office by now."""
+        """Ask the manager, or where it cannot be reached, the one that leads by now."""
         try:
             return question(self._manager)
         except Unreachable:

@@ -194,7 +194,7 @@ class Stage:
     def hand_over(self) -> None:
         """A successor waits at another address while the manager dies."""
         waiting = Process("manager", "--shared", str(self.shared), "--port", "0", "--successor")
-        waiting.says("waiting for the manager in office")
+        waiting.says("waiting for the leading manager")
         self._note("hand_over", "manager")
         self.manager.kill()
         waiting.says("^manager at ")

@@ -23,7 +23,7 @@ METRICS = re.compile(r"metrics at (http://127\.0\.0\.1:\d+/metrics)\n")
 def test_a_port_that_cannot_be_had_is_named(
     refused: Callable[..., str], tmp_path: Path, command: str
 ) -> None:
-    """Before a manager takes office, and before a worker looks for one."""
+    """Before a manager becomes the leader, and before a worker looks for one."""
     at = command, "--port", 0, "--shared", tmp_path, "--metrics-port"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -91,7 +91,7 @@ class ForgetsItsOffice(Driver):
     """Does not look whether another manager has taken over."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "check_office": lambda: None})
+        super().__init__(*args, **{**options, "check_leader": lambda: None})
 
 
 DEFECTS: tuple[type[Driver], ...] = (

@@ -116,14 +116,14 @@ def test_what_still_waits_in_the_queue_at_the_end_is_refused() -> None:
 
 
 def test_who_is_replaced_answers_nobody_and_does_nothing() -> None:
-    """What it had begun to decide is for the manager in office; what leads to nothing is taken."""
+    """What it had begun to decide is for the leading manager; what leads to nothing is taken."""
     died: SimpleQueue[DownpourError] = SimpleQueue()
     sink = Sink()
 
     def replaced() -> None:
         raise SharedDirectoryError("shared", "another manager has taken over")
 
-    driver = Driver(Scheduler(), sink, on_death=died.put, check_office=replaced)
+    driver = Driver(Scheduler(), sink, on_death=died.put, check_leader=replaced)
     driver.start()
     assert driver.post(JOINED).result(PATIENCE_SECONDS) == Output()
     left = driver.post(WorkerLeft(at_seconds=1.0, worker="anna", reason="tired"))

@@ -127,11 +127,11 @@ def judged(
         deaths.append(error)
         dead.set()
 
-    def check_office() -> None:
+    def check_leader() -> None:
         if storage.is_replaced:
             raise SharedDirectoryError("shared", "another manager has taken over")
 
-    driver = kind(Scheduler(), storage, on_death=died, check_office=check_office)
+    driver = kind(Scheduler(), storage, on_death=died, check_leader=check_leader)
     answers = [posted(driver, storage, event) for event in happening(seed)]
     driver.start()
     wait_for(answers)

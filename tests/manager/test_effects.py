@@ -122,7 +122,7 @@ def office(tmp_path: Path) -> Iterator[Office]:
     deaths = SimpleQueue[DownpourError]()
     effects = Effects(roster, Forecaster(pretrained()), None, Archive(shared), on_death=deaths.put)
     effects.attach(events.put, lambda: 0.0)
-    term = lease.Office(term=1, addresses=(), hostname="here", pid=1)
+    term = lease.Leader(term=1, addresses=(), hostname="here", pid=1)
     space = open_workspace(shared, "any", SPEC, term)
     effects.open(space)
     effects.keep(

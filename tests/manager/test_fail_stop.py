@@ -48,7 +48,7 @@ PLACES: dict[str, tuple[type, str]] = {
     "the core": (Scheduler, "handle"),
     "gathering": (Sink, "keep"),
     "keeping": (Sink, "commit"),
-    "the office": (Driver, "_check_office"),
+    "the lead": (Driver, "_check_leader"),
     "carrying out": (Sink, "carry_out"),
     "answering": (Driver, "_announce"),
 }

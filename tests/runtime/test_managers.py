@@ -1,4 +1,4 @@
-"""A worker whose manager is gone looks where the one in office is."""
+"""A worker whose manager is gone looks where the leader is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_without_a_manager_in_office_there_is_one_address(shared: SharedDirector
 
 
 def test_told_and_in_office_take_turns(shared: SharedDirectory) -> None:
-    """A machine may have several addresses, and the office may change hands meanwhile."""
+    """A machine may have several addresses, and the lead may change hands meanwhile."""
     managers = Managers(shared, TOLD, OPEN)
     Lease(shared).claim("there:2", "[fd00::2]:2")
     turns = [str(found.address) for _ in range(4) if (found := managers.another())]

@@ -11,7 +11,7 @@ import pytest
 
 from downpour.errors import SharedDirectoryError
 from downpour.store import SharedDirectory
-from downpour.store.lease import Lease, Office, current_office, highest_term
+from downpour.store.lease import Leader, Lease, current_leader, highest_term
 
 PATIENCE_SECONDS = 30.0
 HOLDER = """
@@ -27,7 +27,7 @@ sys.stdin.read()
 """
 
 
-def nobody(holder: Office | None) -> None:
+def nobody(holder: Leader | None) -> None:
     """Nobody has to be waited for."""
     raise AssertionError(holder)
 
@@ -40,16 +40,16 @@ def shared(tmp_path: Path) -> SharedDirectory:
 
 def test_terms_rise_and_the_highest_says_who_is_in_office(shared: SharedDirectory) -> None:
     """Each has a file of its own that is never written again."""
-    assert current_office(shared.terms) is None
+    assert current_leader(shared.terms) is None
     for term in (1, 2, 3):
         lease = Lease(shared)
         lease.acquire(wait=False, while_waiting=nobody)
         assert lease.claim(f"host:{term}").term == term
-        assert lease.is_in_office
+        assert lease.is_leader
         lease.release()
-    office = current_office(shared.terms)
-    assert office is not None
-    assert (office.term, office.addresses) == (3, ("host:3",))
+    leader = current_leader(shared.terms)
+    assert leader is not None
+    assert (leader.term, leader.addresses) == (3, ("host:3",))
     assert highest_term(shared.terms) == 3
 
 
@@ -58,7 +58,7 @@ def test_who_lost_the_lock_unawares_learns_of_the_later_term(shared: SharedDirec
     first = Lease(shared)
     first.claim("first:1")
     Lease(shared).claim("second:2")
-    assert not first.is_in_office
+    assert not first.is_leader
 
 
 @pytest.mark.slow

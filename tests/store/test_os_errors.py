@@ -16,7 +16,7 @@ from downpour.runtime.record import RecordWriter
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec
 from downpour.store import DirectoryStore, SharedDirectory
-from downpour.store.lease import Lease, current_office, highest_term
+from downpour.store.lease import Lease, current_leader, highest_term
 from downpour.store.os_errors import reading, writing
 
 OF_THE_DIRECTORY = (
@@ -156,7 +156,7 @@ def test_what_is_no_regular_file_holds_nobody_up(
         read_journal(store.path)
     shared.terms.mkdir()
     make(Path("terms/000001"))
-    assert current_office(shared.terms) is None
+    assert current_leader(shared.terms) is None
 
 
 def test_a_record_in_whose_place_a_fifo_lies_is_not_read(tmp_path: Path) -> None:

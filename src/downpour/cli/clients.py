@@ -230,7 +230,7 @@ def _client(
     shared: Path | None = None,
     connect_seconds: float = 0.0,
 ) -> Client:
-    """Make a client that finds the manager in office where the folder that it is of is known."""
+    """Make a client that finds the leading manager where the folder that it is of is known."""
     from downpour.api import Client
 
     if shared is None and manager == MANAGER:

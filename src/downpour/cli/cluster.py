@@ -82,7 +82,7 @@ def manager(
     ] = False,
     successor: Annotated[
         bool,
-        typer.Option("--successor", help="Wait until the manager in office is gone, then go on."),
+        typer.Option("--successor", help="Wait until the leading manager is gone, then go on."),
     ] = False,
     patience: Patience = 1.0,
     predictor: PredictorFile = "",
@@ -157,7 +157,7 @@ def worker(
     """Serve as a worker until Ctrl-C.
 
     It trains the shards that the manager hands out. It may be started before the manager, and finds
-    the one in office through the shared directory.
+    the leader through the shared directory.
     """
     if device not in DEVICES:
         raise SpecError("device", device, f"must be {' or '.join(DEVICES)}")

@@ -100,7 +100,7 @@ SharedIfSeen = Annotated[
         envvar="DOWNPOUR_SHARED",
         metavar="DIR",
         parser=path_option("shared"),
-        help="The shared directory, where this machine sees it: it names the manager in office.",
+        help="The shared directory, where this machine sees it: it names the leading manager.",
         show_default="./shared_dir, if no --manager is given",
     ),
 ]

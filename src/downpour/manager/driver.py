@@ -90,11 +90,11 @@ class Driver:
         *,
         patience_seconds: float = 60.0,
         on_death: Callable[[DownpourError], None] = lambda _: None,
-        check_office: Callable[[], None] = lambda: None,
+        check_leader: Callable[[], None] = lambda: None,
         node_class: type[ManagerNode[_Waiting]] = ManagerNode,
     ) -> None:
         self._on_death = on_death
-        self._check_office = check_office
+        self._check_leader = check_leader
         self._ending = Ending()
         self._retry_policy = RetryPolicy(seconds=patience_seconds, sleep=self._ending.wait)
         self._scheduler = scheduler
@@ -233,7 +233,7 @@ class Driver:
             log.warning("the manager stood still for %.0f s", ready.stood_still_seconds)
         self._commit()
         if ready.must_lead:
-            self._check_office()
+            self._check_leader()
         for step in ready.steps:
             self._act(step)
         self._taken = []

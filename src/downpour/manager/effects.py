@@ -43,7 +43,7 @@ from downpour.scheduler import Entry, Output, Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.store import find_updates
-from downpour.store.lease import Office
+from downpour.store.lease import Leader
 from downpour.values import ExperimentState, FailureKind
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Effects:
         on_death: OnDeath = lambda _: None,
     ) -> None:
         self._on_death = on_death
-        self._office: Office | None = None
+        self._leader: Leader | None = None
         self._closing = Event()
         self._roster = roster
         self._forecaster = forecaster
@@ -99,9 +99,9 @@ class Effects:
         self._post = post
         self._clock = clock
 
-    def take_up(self, legacy: Legacy, office: Office) -> None:
-        """Go on, in an office of one's own, with what an earlier manager has left."""
-        self._office = office
+    def take_up(self, legacy: Legacy, leader: Leader) -> None:
+        """As the leader, go on with what an earlier manager has left."""
+        self._leader = leader
         self._spaces.update((space.experiment, space) for space in legacy.spaces)
         self._keeper = Keeper(self._spaces, self._roster, self._archive, legacy.next_order)
         self._keeper.recorder.go_on(dict(legacy.submitted_at))
@@ -122,8 +122,8 @@ class Effects:
 
     @property
     def term(self) -> int:
-        """The manager's; 0 where it is in no office."""
-        return self._office.term if self._office is not None else 0
+        """The manager's; 0 where it does not lead."""
+        return self._leader.term if self._leader is not None else 0
 
     @property
     def tally(self) -> Tally:

@@ -22,7 +22,7 @@ class ManagerOptions:
     file that is missing or short is looked at again for `patience_seconds`; then its attempt has
     failed. `patience` scales that and every other limit there is (`scheduler/timeouts.py`).
     `predictor` is a file that `downpour predictor train` has made, instead of the one shipped. A
-    `successor` waits until the manager in office is gone. An `embedded` manager belongs to one
+    `successor` waits until the leading manager is gone. An `embedded` manager belongs to one
     run: it neither takes up what others have left nor keeps others away, and ends what it began.
     Metrics are served at `metrics_port`, if at all.
     """

@@ -32,7 +32,7 @@ from downpour.rpc import Address, Trust, serve_manager
 from downpour.runtime.forecasting import Forecaster
 from downpour.scheduler import Scheduler, SchedulerOptions
 from downpour.store import SharedDirectory
-from downpour.store.lease import Lease, Office
+from downpour.store.lease import Leader, Lease
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Manager:
             self._effects,
             patience_seconds=_AWAY_SECONDS * options.patience,
             on_death=on_death,
-            check_office=self._raise_if_replaced,
+            check_leader=self._raise_if_replaced,
         )
         self._effects.attach(self._driver.post, lambda: self._driver.now_seconds)
         self._service = ManagerService(
@@ -123,20 +123,20 @@ class Manager:
         return MetricsEndpoint(source, self.address.host, options.metrics_port, trust)
 
     def _begin(self, shared: SharedDirectory, core: Scheduler) -> None:
-        """Take office, go on with what was left, and answer.
+        """Take leader, go on with what was left, and answer.
 
-        In this order: who was in office until now, and does not know that he is not, adds nothing
+        In this order: a former leader that does not know that it was replaced adds nothing
         that counts once there is a later term.
         """
-        office = None if self._embedded else self._lease.claim(*_called_at(self.address))
+        leader = None if self._embedded else self._lease.claim(*_called_at(self.address))
         goes_on = False
-        if office is not None:
-            legacy = recover(shared, core, office, self._archive)
-            self._effects.take_up(legacy, office)
+        if leader is not None:
+            legacy = recover(shared, core, leader, self._archive)
+            self._effects.take_up(legacy, leader)
             goes_on = bool(legacy.spaces)
         if not goes_on:
             self._service.warm_up()
-        self._service.announce(office)
+        self._service.announce(leader)
         self._driver.start(core.resume())
         self._server.start()
         if self._metrics is not None:
@@ -193,7 +193,7 @@ class Manager:
             self._on_death(error)
 
     def _raise_if_replaced(self) -> None:
-        if not self._embedded and not self._lease.is_in_office:
+        if not self._embedded and not self._lease.is_leader:
             reason = "another manager has taken over; this one ends"
             raise SharedDirectoryError(self._lease.root, reason)
 
@@ -245,10 +245,8 @@ def _wait(stop: SimpleQueue[DownpourError | None], manager: Manager) -> None:
         manager.look_around()
 
 
-def _say_who_serves(holder: Office | None) -> None:
-    log.warning(
-        "waiting for the manager in office to go: %s", holder or "it has not said who it is"
-    )
+def _say_who_serves(holder: Leader | None) -> None:
+    log.warning("waiting for the leading manager to go: %s", holder or "it has not said who it is")
 
 
 def _called_at(address: Address) -> list[str]:

@@ -29,7 +29,7 @@ from downpour.scheduler.experiment import Experiment
 from downpour.store import SharedDirectory, layout
 from downpour.store.directory import names_in
 from downpour.store.hold import HOLD_NAME, is_abandoned
-from downpour.store.lease import Office, highest_term
+from downpour.store.lease import Leader, highest_term
 from downpour.store.os_errors import reading
 from downpour.store.publish import TEMPORARY_PREFIX
 from downpour.store.retry import RetryPolicy
@@ -54,8 +54,8 @@ class Legacy:
     submitted_at: tuple[tuple[str, float], ...] = ()
 
 
-def recover(shared: SharedDirectory, core: Scheduler, office: Office, archive: Archive) -> Legacy:
-    """Take up what was left, with an empty core and an empty archive; the office is one's own.
+def recover(shared: SharedDirectory, core: Scheduler, leader: Leader, archive: Archive) -> Legacy:
+    """Take up what was left, with an empty core and an empty archive; `leader` is this manager.
 
     Raises:
         SharedDirectoryError: the directory cannot be used, or another manager has taken over.
@@ -64,7 +64,7 @@ def recover(shared: SharedDirectory, core: Scheduler, office: Office, archive: A
     archive.read(set(folders))
     retry_policy = replace(shared.retry_policy, away_seconds=None)
     unread = [shared.experiments / name for name in folders if name not in archive]
-    stories = _stories(unread, office.cluster, archive, retry_policy)
+    stories = _stories(unread, leader.cluster, archive, retry_policy)
     known = told(stories, core.state.options)
     for name, reason in known.left_out.items():
         archive.leave_out(name, reason)
@@ -75,8 +75,8 @@ def recover(shared: SharedDirectory, core: Scheduler, office: Office, archive: A
             archive.conclude(status.summary(experiment))
             archive.end(name)
     going = {n: one for n, one in known.experiments.items() if not one.life.state.ended}
-    spaces = _opened(shared, going, office, stories, archive)
-    archive.begin(office.term)
+    spaces = _opened(shared, going, leader, stories, archive)
+    archive.begin(leader.term)
     take_in(
         core, Told({space.experiment: going[space.experiment] for space in spaces}, {}), stories
     )
@@ -174,7 +174,7 @@ def _tidy(shared: SharedDirectory, ended: Experiment) -> None:
 def _opened(
     shared: SharedDirectory,
     going: dict[str, Experiment],
-    office: Office,
+    leader: Leader,
     stories: dict[str, list[Line]],
     archive: Archive,
 ) -> tuple[Workspace, ...]:
@@ -182,19 +182,19 @@ def _opened(
     spaces = []
     for name, experiment in going.items():
         try:
-            spaces.append(_open(shared, experiment, office, stories[name]))
+            spaces.append(_open(shared, experiment, leader, stories[name]))
         except StoreError as error:
             shared.prove_writable()
-            if highest_term(shared.terms) > office.term:
+            if highest_term(shared.terms) > leader.term:
                 raise
             archive.leave_out(name, str(error))
     return tuple(spaces)
 
 
 def _open(
-    shared: SharedDirectory, experiment: Experiment, office: Office, story: list[Line]
+    shared: SharedDirectory, experiment: Experiment, leader: Leader, story: list[Line]
 ) -> Workspace:
-    space = reopen_workspace(shared, experiment, office, story)
+    space = reopen_workspace(shared, experiment, leader, story)
     try:
         if space.journal is not None:
             # First: else what an earlier manager still writes might name what is removed.

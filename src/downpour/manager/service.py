@@ -49,7 +49,7 @@ from downpour.runtime.record import RecordReader
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec, Spec
 from downpour.store import SharedDirectory, layout
-from downpour.store.lease import Office
+from downpour.store.lease import Leader
 from downpour.store.presence import Presence
 from downpour.values import AttemptId, FailureKind, NumericClass, Snapshot, Update
 from downpour.version import VERSION
@@ -76,7 +76,7 @@ class ManagerService:
     ) -> None:
         self._options = options
         self._trust = trust
-        self._office: Office | None = None
+        self._leader: Leader | None = None
         self._submitting = Lock()
         self._shared = shared
         self._driver = driver
@@ -88,9 +88,9 @@ class ManagerService:
         self._presence = secrets.token_hex(16)
         self._announced: Presence | None = None
 
-    def announce(self, office: Office | None) -> None:
+    def announce(self, leader: Leader | None) -> None:
         """Publish the file by which workers prove that they see the same folder."""
-        self._office = office
+        self._leader = leader
         self._announced = self._shared.announce(self._presence)
 
     def withdraw(self) -> None:
@@ -239,7 +239,7 @@ class ManagerService:
         resolved = resolve(asked, self._driver.ask(lambda core: len(core.state.workers)))
         resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))
         experiment = _new_name(resolved.name, request)
-        self._effects.open(open_workspace(self._shared, experiment, resolved, self._office))
+        self._effects.open(open_workspace(self._shared, experiment, resolved, self._leader))
         event = on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=resolved)
         self._driver.post(event).result()
         log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.epochs)

@@ -40,7 +40,7 @@ from downpour.splitters import split
 from downpour.store import DirectoryStore, SharedDirectory, decode, encode, layout
 from downpour.store.directory import names_in
 from downpour.store.hold import HOLD_NAME, hold
-from downpour.store.lease import Office
+from downpour.store.lease import Leader
 from downpour.training.batches import batch_order
 from downpour.values import Evaluation, PublishedFile
 
@@ -107,7 +107,7 @@ class Workspace:
 
 
 def open_workspace(
-    shared: SharedDirectory, experiment: str, spec: ResolvedSpec, office: Office | None = None
+    shared: SharedDirectory, experiment: str, spec: ResolvedSpec, leader: Leader | None = None
 ) -> Workspace:
     """Make an experiment's folder, with its resolved spec and an empty record.
 
@@ -115,12 +115,12 @@ def open_workspace(
         shared: the shared directory.
         experiment: its identifier.
         spec: its resolved spec.
-        office: the manager's; a run's has none, and keeps no journal.
+        leader: the manager's; a run's has none, and keeps no journal.
     """
     folder = shared.experiment_path(experiment)
     store = shared.create_experiment(experiment)
     # Before all else: a folder in which there is nothing is removed by whoever takes up others.
-    held = hold(folder / HOLD_NAME) if office is None else None
+    held = hold(folder / HOLD_NAME) if leader is None else None
     return Workspace(
         experiment=experiment,
         spec=spec,
@@ -128,13 +128,13 @@ def open_workspace(
         store=store,
         record=RecordWriter(folder / layout.RECORD_NAME),
         spec_file=store.put_new(layout.SPEC_NAME, [_toml(spec)]),
-        journal=Journal(folder, office.term, cluster=office.cluster) if office else None,
+        journal=Journal(folder, leader.term, cluster=leader.cluster) if leader else None,
         held=held,
     )
 
 
 def reopen_workspace(
-    shared: SharedDirectory, experiment: Experiment, office: Office, story: Sequence[Line]
+    shared: SharedDirectory, experiment: Experiment, leader: Leader, story: Sequence[Line]
 ) -> Workspace:
     """Open the folder of an experiment that an earlier manager took in, to go on there.
 
@@ -143,7 +143,7 @@ def reopen_workspace(
     Args:
         shared: the shared directory.
         experiment: what the journal comes to.
-        office: this manager's.
+        leader: this manager's.
         story: what the journal holds.
 
     Raises:
@@ -159,7 +159,7 @@ def reopen_workspace(
         store=store,
         record=RecordWriter(folder / layout.RECORD_NAME),
         spec_file=_restored_spec(store, experiment),
-        journal=Journal(folder, office.term, story, cluster=office.cluster),
+        journal=Journal(folder, leader.term, story, cluster=leader.cluster),
     )
 
 

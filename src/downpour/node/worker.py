@@ -280,7 +280,7 @@ class WorkerNode(Generic[H]):
     def beat_failed(self, *, unreachable: bool) -> list[Action[H]]:
         """Take in that a heartbeat was not answered.
 
-        A manager that is merely slow is still in office, so there is no other to look for.
+        A manager that is merely slow is still the leader, so there is no other to look for.
         """
         self._is_heard = False
         return [LookElsewhere()] if unreachable else []
@@ -289,7 +289,7 @@ class WorkerNode(Generic[H]):
 def another_place(told: P, in_office: Sequence[P], last: P) -> P | None:
     """Return where to look for a manager that did not answer at `last`; None: nowhere else.
 
-    It is by turns the place that was told and those of the manager in office: the first may be a
+    It is by turns the place that was told and those of the leading manager: the first may be a
     name that moves, the others may not be seen from here.
     """
     places = list(dict.fromkeys([told, *in_office]))

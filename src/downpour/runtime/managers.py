@@ -1,4 +1,4 @@
-"""Where to find a manager: at the address that was told, or where the one in office says it is."""
+"""Where to find a manager: at the address that was told, or where the leader says it is."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from downpour.errors import SpecError
 from downpour.node.worker import another_place
 from downpour.rpc import Address, ManagerClient, Trust, parse_address
 from downpour.store import SharedDirectory
-from downpour.store.lease import current_office
+from downpour.store.lease import current_leader
 
 
 class Managers:
     """Clients of the managers that there may be, for a worker or a user; `first` is the one told.
 
     Args:
-        shared: the shared directory, where managers write that they are in office; None: it is not
+        shared: the shared directory, where managers write that they lead; None: it is not
             known, or no other manager is wanted.
         told: the address that was given.
         trust: what is asked of managers.
@@ -41,8 +41,8 @@ class Managers:
         self._client.close()
 
     def _in_office(self) -> list[Address]:
-        office = current_office(self._shared.terms) if self._shared is not None else None
+        leader = current_leader(self._shared.terms) if self._shared is not None else None
         try:
-            return [parse_address(address) for address in office.addresses] if office else []
+            return [parse_address(address) for address in leader.addresses] if leader else []
         except SpecError:
             return []

@@ -177,6 +177,6 @@ class Office(Onlooker):
         self._disk = disk
 
     def acting(self, step: Observed) -> None:
-        """Look who is in office."""
+        """Look which manager leads."""
         in_office = step.term == len(self._disk.terms)
         expect(in_office or not step.kept, f"term {step.term} acts in the time of a later one")

@@ -357,7 +357,7 @@ class Disk:
     # The lock and the terms
 
     def lock(self, process: Process) -> bool:
-        """Try to become the manager in office; says whether that went well.
+        """Try to become the leading manager; says whether that went well.
 
         Raises:
             SharedDirectoryError: the directory refuses.

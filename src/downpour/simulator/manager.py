@@ -150,7 +150,7 @@ class Manager(Process):
         self.site.network.serve(self.host, self)
         self.node.start(self.now_seconds)
         self._rest()
-        self.after(LOOK_SECONDS, self._check_office)
+        self.after(LOOK_SECONDS, self._check_leader)
 
     def begin_journals(self) -> None:
         """Write what was read, before anything is removed."""
@@ -189,10 +189,10 @@ class Manager(Process):
         self.site.tell(f"{self.host} stops")
         self._on_death(self.host)
 
-    def _check_office(self) -> None:
+    def _check_leader(self) -> None:
         if not self.in_office():
             self.crash("because another manager is in office")
-        self.after(LOOK_SECONDS, self._check_office)
+        self.after(LOOK_SECONDS, self._check_leader)
 
     def in_office(self) -> bool:
         """Whether nobody has begun a later term."""

@@ -1,7 +1,7 @@
 """The only place that spells the paths of a shared directory and the names of its files.
 
     presence/        one small file a manager, by which workers prove that they see the same folder
-    terms/           one small file a manager, numbered: who is, or was, in office, and where
+    terms/           one small file a manager, numbered: which manager leads, or led, and where
     datasets/        prepared datasets, each in a folder of its own
     experiments/ID/  one experiment's spec, record, model versions and updates in flight
 
@@ -173,7 +173,7 @@ class SharedDirectory:
 
     @property
     def terms(self) -> Path:
-        """Where each manager has written that it is in office; the highest number counts."""
+        """Where each manager has written that it leads; the highest number counts."""
         return self.root / "terms"
 
     @property

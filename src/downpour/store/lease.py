@@ -4,7 +4,7 @@ It is a lock that is held, so that it ends with its holder, and a *term* that is
 the file `terms/N`, which fails where N is taken: a holder whose lock was lost without his knowledge
 (a network file system forgets it when it has not heard of him for long) finds that there is a
 higher term than his. The file says where the manager answers, so that workers find the one in
-office, and which *cluster* this is: the first manager makes an identity up, and each one after it
+leader, and which *cluster* this is: the first manager makes an identity up, and each one after it
 hands it on. What another cluster's managers wrote is known by that.
 """
 
@@ -36,7 +36,7 @@ _LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Office:
+class Leader:
     """Who manages, or did: the term, where it may answer, and which process that is.
 
     The `cluster` is the same for all managers of a directory; earlier versions had none.
@@ -62,7 +62,7 @@ class Lease:
         self._lock = FileLock(shared.root / _LOCK, thread_local=False)
         self.term = 0
 
-    def acquire(self, *, wait: bool, while_waiting: Callable[[Office | None], None]) -> None:
+    def acquire(self, *, wait: bool, while_waiting: Callable[[Leader | None], None]) -> None:
         """Become the one who holds it.
 
         Args:
@@ -75,7 +75,7 @@ class Lease:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            holder = current_office(self._terms)
+            holder = current_leader(self._terms)
             if not wait:
                 raise SharedDirectoryError(self.root, _taken(holder)) from None
             while_waiting(holder)
@@ -92,7 +92,7 @@ class Lease:
                 log.info("the lock cannot be looked at: %s", explain(error))
                 time.sleep(_LOOK_SECONDS)
 
-    def claim(self, *addresses: str) -> Office:
+    def claim(self, *addresses: str) -> Leader:
         """Begin a term of one's own, as the manager who answers there.
 
         Raises:
@@ -105,7 +105,7 @@ class Lease:
             raise SharedDirectoryError(self.root, explain(error)) from error
         while True:
             self.term = highest_term(self._terms) + 1
-            office = Office(
+            leader = Leader(
                 term=self.term,
                 addresses=addresses,
                 hostname=socket.gethostname(),
@@ -113,17 +113,17 @@ class Lease:
                 cluster=cluster_of(self._terms) or made_up,
             )
             try:
-                publish(self._terms, _name(self.term), [json.dumps(asdict(office)).encode()])
+                publish(self._terms, _name(self.term), [json.dumps(asdict(leader)).encode()])
             except SharedDirectoryError:
                 raise
             except StoreError:
                 if highest_term(self._terms) < self.term:
                     raise
             else:
-                return office
+                return leader
 
     @property
-    def is_in_office(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether nobody has begun a later term; where that cannot be seen, it is assumed."""
         try:
             return highest_term(self._terms) <= self.term
@@ -136,12 +136,12 @@ class Lease:
             self._lock.release()
 
 
-def current_office(terms: Path) -> Office | None:
+def current_leader(terms: Path) -> Leader | None:
     """Return who manages, or did last; None where nobody ever has, or the file cannot be read."""
     try:
         term = highest_term(terms)
         told = json.loads(read_regular(terms / _name(term)))
-        return Office(
+        return Leader(
             term=term,
             addresses=tuple(map(str, told["addresses"])),
             hostname=str(told["hostname"]),
@@ -181,7 +181,7 @@ def _name(term: int) -> str:
     return f"{term:06d}"
 
 
-def _taken(holder: Office | None) -> str:
+def _taken(holder: Leader | None) -> str:
     where = f"at {', '.join(holder.addresses)}" if holder else ""
     who = f" ({holder.hostname}, process {holder.pid}, {where})" if holder else ""
     return f"another manager serves here{who}; --successor waits until it is gone"

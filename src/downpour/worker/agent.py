@@ -71,7 +71,7 @@ class _Given(TaskControl):
 class WorkerAgent:
     """Speaks with one manager at a time; implements the Worker service.
 
-    Where that one cannot be reached, `find_manager` says which other may be in office by now.
+    Where that one cannot be reached, `find_manager` says which other may lead by now.
     `node_class` makes what decides, for tests to plant defects in.
     """
 
@@ -316,7 +316,7 @@ class WorkerAgent:
         return self._manager.address
 
     def look_elsewhere(self) -> None:
-        """Speak with another manager from now on, where one may be in office.
+        """Speak with another manager from now on, where one may lead.
 
         What was said to the former is said again.
         """

@@ -40,7 +40,7 @@ def run_worker(
     """Work until told to leave; calls `ready` with its address once it is registered.
 
     The manager, its folder and its token may come later than this worker, which waits for them.
-    Where another manager is in office, as the folder says, the worker turns to that one.
+    Where another manager leads, as the folder says, the worker turns to that one.
 
     Where it tells metrics, `measured` is called after that, with their URL.
 

@@ -1368,7 +1368,7 @@ class ManagerInfo(object):
      - version
      - presence_file: A file in the shared directory's `presence/`, and what its reader must tell back.
      - heartbeat_seconds
-     - term: Of the manager in office; each that takes over has a higher one. Protocol 1 had none.
+     - term: Of the leading manager; each that takes over has a higher one. Protocol 1 had none.
      - patience: Scales how long a worker looks for what is missing.
 
     """
