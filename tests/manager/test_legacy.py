@@ -19,7 +19,7 @@ from downpour.rpc import ManagerClient
 from downpour.rpc.messages import ExperimentSummary, Task
 from downpour.runtime.journal import segments
 from downpour.store import SPEC_NAME, SharedDirectory, layout
-from downpour.store.hold import HOLD_NAME, hold, is_abandoned
+from downpour.store.process_lock import RUN_LOCK_NAME, is_abandoned, lock_file
 from downpour.values import ExperimentState
 from tests.manager.conftest import SMALL, Cluster, diligent
 
@@ -145,7 +145,7 @@ def test_a_run_holds_its_folder_while_it_lives(start: Start) -> None:
     """So that others can tell one that is abandoned."""
     run = start(embedded=True)
     experiment = run.submit()
-    lock = run.shared.experiment_path(experiment) / HOLD_NAME
+    lock = run.shared.experiment_path(experiment) / RUN_LOCK_NAME
     assert lock.exists()
     assert not is_abandoned(lock)
     end(run)
@@ -336,9 +336,9 @@ def test_folders_in_which_nothing_was_begun_are_removed(start: Start) -> None:
     (root / "with-spec" / SPEC_NAME).write_text(SMALL.to_toml())
     (root / "with-spec" / layout.RECORD_NAME).touch()
     (root / "with-spec" / f".tmp-{secrets.token_hex(4)}").write_bytes(b"half")
-    (root / "of-a-run" / HOLD_NAME).touch()
+    (root / "of-a-run" / RUN_LOCK_NAME).touch()
     (root / "notes" / "mine.txt").write_text("keep this")
-    held = hold(root / "alive" / HOLD_NAME)
+    held = lock_file(root / "alive" / RUN_LOCK_NAME)
     second = start()
     assert {path.name for path in root.iterdir()} == {"alive", "notes"}
     assert listed(second) == {}

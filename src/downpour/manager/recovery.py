@@ -28,9 +28,9 @@ from downpour.scheduler import Scheduler
 from downpour.scheduler.experiment import Experiment
 from downpour.store import SharedDirectory, layout
 from downpour.store.directory import names_in
-from downpour.store.hold import HOLD_NAME, is_abandoned
 from downpour.store.lease import Leader, highest_term
 from downpour.store.os_errors import reading
+from downpour.store.process_lock import RUN_LOCK_NAME, is_abandoned
 from downpour.store.publish import TEMPORARY_PREFIX
 from downpour.store.retry import RetryPolicy
 from downpour.values import ExperimentState
@@ -125,12 +125,12 @@ def _stories(
 def _is_a_runs(folder: Path, names: list[str]) -> bool:
     """Whether a folder belongs to a run; those of earlier versions kept a journal of term 0."""
     journal = segments(folder)
-    return HOLD_NAME in names or (journal != [] and all(term_of(each) == 0 for each in journal))
+    return RUN_LOCK_NAME in names or (journal != [] and all(term_of(each) == 0 for each in journal))
 
 
 def _pass_by(folder: Path, names: list[str], archive: Archive) -> None:
     """Leave a run's folder to it; where it was killed before it had begun, there is nothing."""
-    if HOLD_NAME in names and not is_abandoned(folder / HOLD_NAME):
+    if RUN_LOCK_NAME in names and not is_abandoned(folder / RUN_LOCK_NAME):
         return
     if _was_never_begun(folder, names):
         _remove(folder, names)
@@ -143,7 +143,12 @@ def _was_never_begun(folder: Path, names: list[str]) -> bool:
 
     A manager, or a run, may have been killed when it had made the folder.
     """
-    made = {layout.SPEC_NAME, layout.RECORD_NAME, HOLD_NAME, *(s.name for s in segments(folder))}
+    made = {
+        layout.SPEC_NAME,
+        layout.RECORD_NAME,
+        RUN_LOCK_NAME,
+        *(s.name for s in segments(folder)),
+    }
     if any(name not in made and not name.startswith(TEMPORARY_PREFIX) for name in names):
         return False
     try:

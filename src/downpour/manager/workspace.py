@@ -39,8 +39,8 @@ from downpour.spec import ResolvedSpec, Spec
 from downpour.splitters import split
 from downpour.store import DirectoryStore, SharedDirectory, decode, encode, layout
 from downpour.store.directory import names_in
-from downpour.store.hold import HOLD_NAME, hold
 from downpour.store.lease import Leader
+from downpour.store.process_lock import RUN_LOCK_NAME, lock_file
 from downpour.training.batches import batch_order
 from downpour.values import Evaluation, PublishedFile
 
@@ -69,8 +69,8 @@ class Prepared:
 class Workspace:
     """One experiment's folder, and what has been made for it so far.
 
-    That of a run of its own has no `journal`: nobody takes it up. Instead the run holds the folder
-    (`held`), so that others can see that it lives. Once an experiment is `concluded`, nothing more
+    That of a run of its own has no `journal`: it is never taken up. Instead the run holds
+    `run_lock`, so that others can see that it lives. Once it is `concluded`, nothing more
     is journaled. While its folder `is_gone`, nothing of it gets on. The `global_model` is
     drawn where the experiment begins here, else made for its first evaluation.
     """
@@ -82,7 +82,7 @@ class Workspace:
     record: RecordWriter
     spec_file: PublishedFile
     journal: Journal | None
-    held: BaseFileLock | None = None
+    run_lock: BaseFileLock | None = None
     concluded: bool = False
     is_gone: bool = False
     prepared: Prepared | None = None
@@ -102,8 +102,8 @@ class Workspace:
         if self.journal is not None:
             self.journal.close()
         self.record.close()
-        if self.held is not None:
-            self.held.release()
+        if self.run_lock is not None:
+            self.run_lock.release()
 
 
 def open_workspace(
@@ -120,7 +120,7 @@ def open_workspace(
     folder = shared.experiment_path(experiment)
     store = shared.create_experiment(experiment)
     # Before all else: a folder in which there is nothing is removed by whoever takes up others.
-    held = hold(folder / HOLD_NAME) if leader is None else None
+    run_lock = lock_file(folder / RUN_LOCK_NAME) if leader is None else None
     return Workspace(
         experiment=experiment,
         spec=spec,
@@ -129,7 +129,7 @@ def open_workspace(
         record=RecordWriter(folder / layout.RECORD_NAME),
         spec_file=store.put_new(layout.SPEC_NAME, [_toml(spec)]),
         journal=Journal(folder, leader.term, cluster=leader.cluster) if leader else None,
-        held=held,
+        run_lock=run_lock,
     )
 
 

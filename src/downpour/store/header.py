@@ -45,7 +45,7 @@ _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TensorEntry:
     """One tensor's place: its bytes are `start` to `stop`, counted from the end of the header."""
 
     name: str
@@ -59,7 +59,7 @@ class Entry:
 class Layout:
     """The places of all tensors, in the order of their bytes; equal layouts can be folded."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TensorEntry, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -106,7 +106,7 @@ def plan_layout(tensors: Mapping[str, Array]) -> Layout:
         array = tensors[name]
         stop = start + array.nbytes
         entries.append(
-            Entry(name=name, dtype=DTYPES[code], shape=array.shape, start=start, stop=stop)
+            TensorEntry(name=name, dtype=DTYPES[code], shape=array.shape, start=start, stop=stop)
         )
         start = stop
     return _in_order(entries)
@@ -140,31 +140,31 @@ def read_header(buffer: memoryview, name: str) -> Header:
     """
     try:
         return _checked_header(buffer)
-    except _Misfit as misfit:
-        raise FileCorrupt(name, f"is not a parameter file: {misfit}") from None
+    except _HeaderError as error:
+        raise FileCorrupt(name, f"is not a parameter file: {error}") from None
 
 
-class _Misfit(ValueError):
+class _HeaderError(ValueError):
     """What is wrong with a header."""
 
 
 def _checked_header(buffer: memoryview) -> Header:
     if len(buffer) < _LENGTH_BYTES:
-        raise _Misfit(f"{len(buffer)} bytes are too few")
+        raise _HeaderError(f"{len(buffer)} bytes are too few")
     length = int.from_bytes(buffer[:_LENGTH_BYTES], "little")
     data_start = _LENGTH_BYTES + length
     if length > HEADER_BYTES_MAX or data_start > len(buffer):
-        raise _Misfit(f"a header of {length} bytes in a file of {len(buffer)}")
+        raise _HeaderError(f"a header of {length} bytes in a file of {len(buffer)}")
     fields = _parsed(bytes(buffer[_LENGTH_BYTES:data_start]))
     metadata = _checked_metadata(fields.pop(_METADATA, {}))
     layout = _in_order([_checked_entry(name, field) for name, field in fields.items()])
     end = 0
     for entry in layout.entries:
         if entry.start != end:
-            raise _Misfit(f"tensor {entry.name!r} begins at {entry.start}, not at {end}")
+            raise _HeaderError(f"tensor {entry.name!r} begins at {entry.start}, not at {end}")
         end = entry.stop
     if end != len(buffer) - data_start:
-        raise _Misfit(f"tensors of {end} bytes in {len(buffer) - data_start}")
+        raise _HeaderError(f"tensors of {end} bytes in {len(buffer) - data_start}")
     return Header(layout=layout, metadata=metadata, data_start=data_start)
 
 
@@ -172,42 +172,42 @@ def _parsed(text: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(text.decode(), object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
-        raise _Misfit(f"its header cannot be read ({error})") from None
+        raise _HeaderError(f"its header cannot be read ({error})") from None
     if not isinstance(fields, dict):
-        raise _Misfit("its header is not a JSON object")
+        raise _HeaderError("its header is not a JSON object")
     return fields
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise _Misfit("a name stands twice")
+        raise _HeaderError("a name stands twice")
     return fields
 
 
 def _checked_metadata(metadata: object) -> dict[str, str]:
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise _Misfit("its metadata are not texts by name")
+        raise _HeaderError("its metadata are not texts by name")
     return metadata
 
 
-def _checked_entry(name: str, field: object) -> Entry:
+def _checked_entry(name: str, field: object) -> TensorEntry:
     if not isinstance(field, dict) or set(field) != {"dtype", "shape", "data_offsets"}:
-        raise _Misfit(f"tensor {name!r} has not a dtype, a shape and offsets")
+        raise _HeaderError(f"tensor {name!r} has not a dtype, a shape and offsets")
     dtype = DTYPES.get(field["dtype"]) if isinstance(field["dtype"], str) else None
     if dtype is None:
-        raise _Misfit(f"tensor {name!r} has the unknown dtype {field['dtype']!r}")
+        raise _HeaderError(f"tensor {name!r} has the unknown dtype {field['dtype']!r}")
     shape, offsets = _naturals(name, field["shape"]), _naturals(name, field["data_offsets"])
     if len(shape) > _DIMENSIONS_MAX or math.prod(size or 1 for size in shape) > _ELEMENTS_MAX:
-        raise _Misfit(f"tensor {name!r} has an impossible shape")
+        raise _HeaderError(f"tensor {name!r} has an impossible shape")
     if len(offsets) != 2 or offsets[1] - offsets[0] != math.prod(shape) * dtype.itemsize:
-        raise _Misfit(f"tensor {name!r} of shape {list(shape)} cannot lie at {list(offsets)}")
-    return Entry(name=name, dtype=dtype, shape=shape, start=offsets[0], stop=offsets[1])
+        raise _HeaderError(f"tensor {name!r} of shape {list(shape)} cannot lie at {list(offsets)}")
+    return TensorEntry(name=name, dtype=dtype, shape=shape, start=offsets[0], stop=offsets[1])
 
 
 def _naturals(name: str, numbers: object) -> tuple[int, ...]:
     if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
-        raise _Misfit(f"tensor {name!r} has {str(numbers)[:40]!r} where numbers belong")
+        raise _HeaderError(f"tensor {name!r} has {str(numbers)[:40]!r} where numbers belong")
     return tuple(numbers)
 
 
@@ -219,7 +219,7 @@ def _code(name: str, array: Array) -> str:
     return code
 
 
-def _in_order(entries: list[Entry]) -> Layout:
+def _in_order(entries: list[TensorEntry]) -> Layout:
     """Order entries by place; empty tensors share theirs, so the name decides between them."""
     ordered = sorted(entries, key=lambda entry: (entry.start, entry.stop, entry.name))
     return Layout(tuple(ordered))

@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import BaseFileLock
 
 from downpour.store.directory import DirectoryStore, names_in
-from downpour.store.hold import hold, is_abandoned
+from downpour.store.process_lock import is_abandoned, lock_file
 
 _LOCK = ".lock"
 
@@ -43,7 +43,7 @@ def announce(files: DirectoryStore, content: str) -> Presence:
     """
     _remove_abandoned(files.path)
     name = f"manager-{uuid.uuid4().hex[:12]}"
-    lock = hold(files.path / (name + _LOCK))
+    lock = lock_file(files.path / (name + _LOCK))
     files.put_new(name, [content.encode()])
     return Presence(name, lock, files.path)
 

@@ -13,14 +13,14 @@ from filelock import BaseFileLock, FileLock, Timeout
 from downpour.errors import SharedDirectoryError
 from downpour.store.os_errors import explain
 
-HOLD_NAME = "run.lock"
+RUN_LOCK_NAME = "run.lock"
 """In the folder of an experiment, where the run that it belongs to holds it."""
 
 _LOOK_SECONDS = 2.0
 """Whoever only looks holds it, too, but for a moment."""
 
 
-def hold(path: Path) -> BaseFileLock:
+def lock_file(path: Path) -> BaseFileLock:
     """Hold a file, made where it is missing, until this process ends or releases it.
 
     Raises:
