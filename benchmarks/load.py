@@ -34,7 +34,7 @@ from common import Row, command_line, folders, show
 
 import downpour
 from downpour.rpc import ManagerClient, parse_address, serve_worker
-from downpour.rpc.messages import IndicesFile, Task
+from downpour.rpc.messages import IndicesFile, TaskMessage
 from downpour.spec import Spec
 from downpour.store import SharedDirectory, decode, encode, layout
 from downpour.training.batches import work_of
@@ -52,7 +52,7 @@ class Sleeper:
         self._shared = shared
         self._task_seconds = task_seconds
 
-    def run(self, task: Task, control: TaskControl) -> Update:
+    def run(self, task: TaskMessage, control: TaskControl) -> Update:
         """Sleep, then publish the model of the task as its update."""
         if control.cancelled.wait(self._task_seconds):
             raise TaskCancelled

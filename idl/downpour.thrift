@@ -56,7 +56,7 @@ struct Snapshot {
 }
 
 /** Train one shard in one round, starting from a model version. */
-struct Task {
+struct TaskMessage {
   1: required AttemptId id
   /** The resolved spec, as TOML; the same for all tasks of an experiment. */
   2: required PublishedFile spec
@@ -331,7 +331,7 @@ struct WorkerInfo {
 service Worker {
   WorkerInfo ping()
   /** Accepts the task and returns at once. */
-  void train(1: Task task) throws (1: Refusal refusal)
+  void train(1: TaskMessage task) throws (1: Refusal refusal)
   /** Stops the attempt at its next step; says nothing where it is not running. */
   void cancel(1: AttemptId id)
   /** Publish the attempt's state at its next step and stop; says nothing where it is not running. */

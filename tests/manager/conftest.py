@@ -17,7 +17,7 @@ import pytest
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import PROTOCOL, ManagerClient, parse_address, serve_worker
-from downpour.rpc.messages import IndicesFile, Registration, Status, Task, WorkerInfo
+from downpour.rpc.messages import IndicesFile, Registration, Status, TaskMessage, WorkerInfo
 from downpour.spec import ResolvedSpec, Spec
 from downpour.store import SharedDirectory, attempt_name, decode, encode
 from downpour.training.batches import work_of
@@ -25,7 +25,7 @@ from downpour.values import AttemptId, NumericClass, PublishedFile, SystemState,
 from downpour.version import VERSION
 
 Arrays = dict[str, npt.NDArray[Any]]
-Train = Callable[["FakeWorker", Task], None]
+Train = Callable[["FakeWorker", TaskMessage], None]
 
 NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
 CALM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.1, io_wait=0.0)
@@ -40,9 +40,9 @@ class FakeWorker:
     shared: SharedDirectory
     name: str
     behave: Train
-    tasks: list[Task] = field(default_factory=list)
+    tasks: list[TaskMessage] = field(default_factory=list)
     cancelled: SimpleQueue[AttemptId] = field(default_factory=SimpleQueue)
-    inbox: SimpleQueue[Task | None] = field(default_factory=SimpleQueue)
+    inbox: SimpleQueue[TaskMessage | None] = field(default_factory=SimpleQueue)
 
     def __post_init__(self) -> None:
         """Serve, and register with the manager."""
@@ -67,7 +67,7 @@ class FakeWorker:
         """Say who is here."""
         return WorkerInfo(protocol=PROTOCOL, version=VERSION, name=self.name)
 
-    def train(self, task: Task) -> None:
+    def train(self, task: TaskMessage) -> None:
         """Take a task."""
         self.tasks.append(task)
         self.inbox.put(task)
@@ -83,22 +83,22 @@ class FakeWorker:
     def drain(self) -> None:
         """Do nothing; a fake does not leave by itself."""
 
-    def parameters(self, task: Task) -> Arrays:
+    def parameters(self, task: TaskMessage) -> Arrays:
         """Return the parameters that the task starts from."""
         file = self.shared.store(task.id.experiment).read(task.model)
         return dict(decode(file, task.model.name).tensors)
 
-    def publish(self, task: Task, arrays: Arrays) -> PublishedFile:
+    def publish(self, task: TaskMessage, arrays: Arrays) -> PublishedFile:
         """Publish an update's file."""
         number = task.id
         name = attempt_name("update", number, secrets.token_hex(3))
         return self.shared.store(number.experiment).put_new(name, encode(arrays, {}))
 
-    def report(self, task: Task, file: PublishedFile, loss: float = 1.0) -> None:
+    def report(self, task: TaskMessage, file: PublishedFile, loss: float = 1.0) -> None:
         """Report an update."""
         self.client.report_update(self.name, task.id, self.update(task, file, loss))
 
-    def update(self, task: Task, file: PublishedFile, loss: float = 1.0) -> Update:
+    def update(self, task: TaskMessage, file: PublishedFile, loss: float = 1.0) -> Update:
         """Say of a file what is true of a task's update."""
         store = self.shared.store(task.id.experiment)
         spec = ResolvedSpec.from_toml(bytes(store.read(task.spec)).decode())
@@ -124,11 +124,11 @@ class FakeWorker:
             self.behave(self, task)
 
 
-def _count(task: Task) -> int:
+def _count(task: TaskMessage) -> int:
     return task.indices.count if isinstance(task.indices, IndicesFile) else len(task.indices)
 
 
-def diligent(worker: FakeWorker, task: Task) -> None:
+def diligent(worker: FakeWorker, task: TaskMessage) -> None:
     """Add the shard's number plus one to every parameter, and report that."""
     arrays = {
         name: array + np.asarray(task.id.shard + 1, dtype=array.dtype)

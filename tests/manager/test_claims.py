@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from downpour.errors import DownpourError, Refused
-from downpour.rpc.messages import Heartbeat, Task
+from downpour.rpc.messages import Heartbeat, TaskMessage
 from downpour.store import layout
 from downpour.values import AttemptId, ExperimentState, Progress, PublishedFile, Snapshot, Update
 from tests.manager.conftest import CALM, diligent
@@ -34,7 +34,7 @@ def test_what_does_not_follow_from_the_task_is_refused(cluster: Any, field: str)
     """The field is named; told truly, the same update counts."""
     refusals = []
 
-    def boastful(worker: FakeWorker, task: Task) -> None:
+    def boastful(worker: FakeWorker, task: TaskMessage) -> None:
         update = worker.update(task, worker.publish(task, worker.parameters(task)))
         with pytest.raises(DownpourError, match=r"loss|refuse|update") as refusal:
             worker.client.report_update(worker.name, task.id, CLAIMS[field](update))
@@ -52,7 +52,7 @@ def test_no_file_of_others_can_be_reported_away(cluster: Any) -> None:
     """Journal, record, spec, models and other attempts' files are nobody's update or snapshot."""
     named, taken = set[str](), list[str]()
 
-    def greedy(worker: FakeWorker, task: Task) -> None:
+    def greedy(worker: FakeWorker, task: TaskMessage) -> None:
         late = replace(task.id, round=0, shard=0, attempt=0)
         for path in worker.shared.experiment_path(task.id.experiment).iterdir():
             for attempt in (task.id, late):
@@ -72,7 +72,7 @@ def test_no_file_of_others_can_be_reported_away(cluster: Any) -> None:
     assert not [line for line in cluster.record(experiment) if '"saved"' in line]
 
 
-def claims_taken(worker: FakeWorker, task: Task, attempt: AttemptId, name: str) -> list[str]:
+def claims_taken(worker: FakeWorker, task: TaskMessage, attempt: AttemptId, name: str) -> list[str]:
     """Claim a file for an attempt in every way there is; returns what was not refused."""
     file = PublishedFile(name=name, size_bytes=1, checksum="0" * 32)
     snapshot = Snapshot(file=file, steps_done=1, steps_total=9)

@@ -20,7 +20,7 @@ from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import Prepared, Workspace, open_workspace, prepare
 from downpour.predictor import pretrained
-from downpour.rpc.messages import Registration, Task
+from downpour.rpc.messages import Registration, TaskMessage
 from downpour.runtime.forecasting import Forecaster
 from downpour.runtime.record import RecordWriter
 from downpour.runtime.record_lines import RecordLine
@@ -217,7 +217,7 @@ def test_a_call_that_fails_because_its_worker_registered_anew_says_nothing_of_th
     class Former:
         """A client whose worker registers anew while it is called."""
 
-        def train(self, task: Task) -> None:
+        def train(self, task: TaskMessage) -> None:
             """Fail as a closed client does."""
             del task
             roster.enter(REGISTRATION, Newcomer())  # type: ignore[arg-type]
@@ -235,7 +235,7 @@ def test_a_call_that_fails_because_its_worker_registered_anew_says_nothing_of_th
 class Newcomer:
     """A client of a worker that does nothing."""
 
-    def train(self, task: Task) -> None:
+    def train(self, task: TaskMessage) -> None:
         """Take a task."""
 
     def close(self) -> None:
@@ -246,7 +246,7 @@ def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is written once a shard, and removed when the experiment is concluded."""
-    tasks: SimpleQueue[Task] = SimpleQueue()
+    tasks: SimpleQueue[TaskMessage] = SimpleQueue()
 
     class Client:
         """Remembers tasks."""
@@ -305,5 +305,5 @@ def _prepared(office: Office) -> Prepared:
     return prepare(office.space, None)
 
 
-def _file_of(task: Task) -> Any:
+def _file_of(task: TaskMessage) -> Any:
     return getattr(task.indices, "file", None)

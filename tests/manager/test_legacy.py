@@ -16,7 +16,7 @@ from downpour.manager.metrics import ManagerMetrics
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import ManagerClient
-from downpour.rpc.messages import ExperimentSummary, Task
+from downpour.rpc.messages import ExperimentSummary, TaskMessage
 from downpour.runtime.journal import segments
 from downpour.store import SPEC_NAME, SharedDirectory, layout
 from downpour.store.process_lock import RUN_LOCK_NAME, is_abandoned, lock_file
@@ -117,7 +117,7 @@ def test_a_healthy_cluster_survives_runs_in_its_directory(start: Start) -> None:
     """It ends while a run is at it; the next manager goes on, and so does the run."""
     begun, go_on = Event(), Event()
 
-    def patient(worker: FakeWorker, task: Task) -> None:
+    def patient(worker: FakeWorker, task: TaskMessage) -> None:
         begun.set()
         assert go_on.wait(PATIENCE_SECONDS)
         diligent(worker, task)

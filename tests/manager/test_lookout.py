@@ -13,14 +13,14 @@ from downpour.manager import lookout
 from downpour.manager.lookout import Lookout
 from downpour.manager.roster import Roster
 from downpour.rpc import Address, ManagerClient, Trust, WorkerClient, parse_address
-from downpour.rpc.messages import Heartbeat, Registration, Task
+from downpour.rpc.messages import Heartbeat, Registration, TaskMessage
 from downpour.values import ExperimentState, NumericClass, SystemState
 
 CALM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
 NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
 
 
-def never(worker: Any, task: Task) -> None:
+def never(worker: Any, task: TaskMessage) -> None:
     """Take a task, and do not finish it."""
     del worker, task
 

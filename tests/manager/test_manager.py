@@ -14,7 +14,7 @@ import pytest
 from downpour.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
-from downpour.rpc.messages import Heartbeat, Task
+from downpour.rpc.messages import Heartbeat, TaskMessage
 from downpour.scheduler import events as on
 from downpour.store import decode, encode, layout
 from downpour.values import (
@@ -50,10 +50,10 @@ def test_two_rounds_average_what_the_workers_published(cluster: Any) -> None:
 
 def test_the_order_of_completion_changes_no_byte(cluster: Any) -> None:
     """Four workers that finish every round in another order make the same model."""
-    waiting: list[tuple[Any, Task]] = []
+    waiting: list[tuple[Any, TaskMessage]] = []
     shuffled = random.Random(5)
 
-    def in_any_order(worker: Any, task: Task) -> None:
+    def in_any_order(worker: Any, task: TaskMessage) -> None:
         waiting.append((worker, task))
         if len(waiting) == 4:
             together = waiting[:]
@@ -153,9 +153,9 @@ def test_updates_are_gone_when_all_is_done_and_the_last_models_are_kept(cluster:
 
 def _spoiled(how: str) -> Any:
     """Return a worker's behavior that spoils its first update in some way, and none after."""
-    spoiled: list[Task] = []
+    spoiled: list[TaskMessage] = []
 
-    def behave(worker: Any, task: Task) -> None:
+    def behave(worker: Any, task: TaskMessage) -> None:
         arrays = worker.parameters(task)
         if spoiled:
             worker.report(task, worker.publish(task, arrays))
@@ -197,7 +197,7 @@ def test_a_spoiled_update_costs_its_attempt_and_nothing_else(cluster: Any, how: 
 def test_all_updates_must_have_the_networks_layout(cluster: Any) -> None:
     """Even if all agree on other shapes, none of them becomes a model."""
 
-    def reshape(worker: Any, task: Task) -> None:
+    def reshape(worker: Any, task: TaskMessage) -> None:
         arrays = {name: array.reshape(-1) for name, array in worker.parameters(task).items()}
         worker.report(task, worker.publish(task, arrays))
 
@@ -210,7 +210,7 @@ def test_all_updates_must_have_the_networks_layout(cluster: Any) -> None:
 def test_a_task_that_fails_everywhere_fails_the_experiment_with_the_cause(cluster: Any) -> None:
     """After its retries are used up, the experiment ends and says in one line what went wrong."""
 
-    def fail(worker: Any, task: Task) -> None:
+    def fail(worker: Any, task: TaskMessage) -> None:
         worker.client.report_failure(worker.name, task.id, FailureKind.TASK, "no such luck")
 
     cluster.join("one", fail)
@@ -225,7 +225,7 @@ def test_a_task_that_fails_everywhere_fails_the_experiment_with_the_cause(cluste
 def test_a_cancelled_experiment_ends_and_its_workers_are_told(cluster: Any) -> None:
     """Cancelling ends the experiment at once; what runs for it is cancelled at its worker."""
 
-    def never(worker: Any, task: Task) -> None:
+    def never(worker: Any, task: TaskMessage) -> None:
         del worker, task
 
     worker = cluster.join("one", never)
@@ -394,7 +394,7 @@ def test_kept_optimizer_states_follow_their_shard(cluster: Any) -> None:
     """The state a shard's task published is handed to the same shard's task of the next round."""
     published: dict[tuple[int, int], PublishedFile] = {}
 
-    def keeper(worker: Any, task: Task) -> None:
+    def keeper(worker: Any, task: TaskMessage) -> None:
         arrays = worker.parameters(task)
         name = layout.attempt_name("optimizer", task.id, "x")
         store = worker.shared.store(task.id.experiment)

@@ -20,7 +20,7 @@ from downpour.manager import effects
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import ManagerClient
-from downpour.rpc.messages import Heartbeat, Task
+from downpour.rpc.messages import Heartbeat, TaskMessage
 from downpour.runtime.journal import read_journal, segments
 from downpour.store import SharedDirectory, Work, layout, publish_work
 from downpour.store.lease import Lease
@@ -52,11 +52,11 @@ def gone(cluster: Cluster) -> None:
     cluster.client.close()
 
 
-def diligent_until(tasks: int, then: Event) -> Callable[[FakeWorker, Task], None]:
+def diligent_until(tasks: int, then: Event) -> Callable[[FakeWorker, TaskMessage], None]:
     """Do so many tasks, then none, and tell."""
     done = Counter[str]()
 
-    def behave(worker: FakeWorker, task: Task) -> None:
+    def behave(worker: FakeWorker, task: TaskMessage) -> None:
         if done["tasks"] < tasks:
             done["tasks"] += 1
             diligent(worker, task)
@@ -84,10 +84,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return model
 
 
-def publishes_and_dies(told: Event) -> Callable[[FakeWorker, Task], None]:
+def publishes_and_dies(told: Event) -> Callable[[FakeWorker, TaskMessage], None]:
     """Publish the update of shard 1 and say nothing of it; do the other tasks."""
 
-    def behave(worker: FakeWorker, task: Task) -> None:
+    def behave(worker: FakeWorker, task: TaskMessage) -> None:
         if task.id.shard == 0:
             diligent(worker, task)
             return
@@ -280,7 +280,7 @@ def test_a_worker_goes_on_with_what_it_was_given(tmp_path: Path) -> None:
     """It says so when it registers anew, and is not asked to begin again."""
     begun, go_on = Event(), Event()
 
-    def patient(worker: FakeWorker, task: Task) -> None:
+    def patient(worker: FakeWorker, task: TaskMessage) -> None:
         begun.set()
         assert go_on.wait(PATIENCE_SECONDS)
         worker.client = second.client

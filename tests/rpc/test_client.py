@@ -15,7 +15,7 @@ from downpour.rpc import (
     HeartbeatReply,
     Registered,
     Registration,
-    Task,
+    TaskMessage,
     WorkerClient,
     WorkerInfo,
     serve_worker,
@@ -84,7 +84,7 @@ def test_the_time_asked_to_wait_is_added_to_the_deadline(manager: Served) -> Non
 class FakeWorker:
     """Takes one task, remembers the rest."""
 
-    tasks: list[Task] = field(default_factory=list)
+    tasks: list[TaskMessage] = field(default_factory=list)
     heard: list[object] = field(default_factory=list)
 
     def ping(self) -> WorkerInfo:
@@ -92,7 +92,7 @@ class FakeWorker:
         running = self.tasks[0].id if self.tasks else None
         return WorkerInfo(protocol=PROTOCOL, version="0", name="w1", running=running)
 
-    def train(self, task: Task) -> None:
+    def train(self, task: TaskMessage) -> None:
         """One at a time."""
         if self.tasks:
             raise Refused("task", f"busy with {self.tasks[0].id}", busy=True)
@@ -114,7 +114,7 @@ class FakeWorker:
 def test_a_tasks_life(attempt: AttemptId, file: PublishedFile) -> None:
     """A worker takes a task with its indices, refuses a second, and hears the rest."""
     indices = np.array([5, 70_000, 1])
-    task = Task(id=attempt, spec=file, dataset="digits", model=file, indices=indices)
+    task = TaskMessage(id=attempt, spec=file, dataset="digits", model=file, indices=indices)
     worker = FakeWorker()
     with (
         serve_worker(worker, "127.0.0.1", 0) as server,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from downpour import values
 from downpour.rpc import frames, messages
+from downpour.rpc.field_error import FieldError
 from downpour.rpc.generated import ttypes
-from downpour.rpc.misfit import Misfit
 from downpour.rpc.wire import from_wire, to_wire
 
 _NAMES = st.text(
@@ -29,8 +29,8 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "PublishedFile.checksum": _CHECKSUMS,
     "AttemptId.experiment": _NAMES,
     "ExperimentSummary.experiment": _NAMES,
-    "Task.dataset": _NAMES,
-    "Task.indices": _ARRAYS,
+    "TaskMessage.dataset": _NAMES,
+    "TaskMessage.indices": _ARRAYS,
     "ManagerInfo.presence_file": _NAMES,
     "Registration.port": st.integers(1, 65535),
     "Update.loss": st.floats(allow_nan=False),
@@ -79,7 +79,7 @@ def through_bytes(struct: Any) -> Any:
 
 def told(value: Any) -> Any:
     """A value in a form that compares by content, arrays included."""
-    if isinstance(value, messages.Task):
+    if isinstance(value, messages.TaskMessage):
         names = [field.name for field in fields(value)]
         return {name: told(getattr(value, name)) for name in names}
     return value.tolist() if isinstance(value, np.ndarray) else value
@@ -106,7 +106,7 @@ def test_a_task_may_carry_its_indices_as_a_file(file: values.PublishedFile, coun
     """A list too large for a message travels as a file, whose size must fit the count."""
     held = values.PublishedFile(name=file.name, size_bytes=4 * count, checksum=file.checksum)
     task = _task(messages.IndicesFile(width_bytes=4, count=count, file=held))
-    assert told(from_wire(messages.Task, through_bytes(to_wire(task)))) == told(task)
+    assert told(from_wire(messages.TaskMessage, through_bytes(to_wire(task)))) == told(task)
 
 
 def test_too_many_indices_do_not_go_into_a_message() -> None:
@@ -151,8 +151,8 @@ def test_a_hostile_task_is_refused_by_field(path: str, value: object) -> None:
     """What is missing, negative or not bare is named with its path."""
     task = to_wire(_task(np.arange(3)))
     _set(path, value)(task)
-    with pytest.raises(Misfit) as caught:
-        from_wire(messages.Task, task)
+    with pytest.raises(FieldError) as caught:
+        from_wire(messages.TaskMessage, task)
     assert caught.value.field == path
 
 
@@ -172,8 +172,8 @@ def test_hostile_indices_are_refused(change: Callable[[Any], None]) -> None:
     """Width, count and bytes must fit together, and there is one list only."""
     task = to_wire(_task(np.arange(3)))
     change(task.indices)
-    with pytest.raises(Misfit, match="indices"):
-        from_wire(messages.Task, task)
+    with pytest.raises(FieldError, match="indices"):
+        from_wire(messages.TaskMessage, task)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_a_hostile_indices_file_is_refused(path: str, value: object) -> None:
     file = values.PublishedFile(name="f", size_bytes=8, checksum="0" * 32)
     task = to_wire(_task(messages.IndicesFile(width_bytes=4, count=2, file=file)))
     _set(path, value)(task.indices)
-    with pytest.raises(Misfit, match=r"indices\.file"):
-        from_wire(messages.Task, task)
+    with pytest.raises(FieldError, match=r"indices\.file"):
+        from_wire(messages.TaskMessage, task)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
@@ -195,7 +195,7 @@ def test_measurements_are_finite(number: float, update: values.Update) -> None:
     struct.loss = number
     from_wire(values.Update, struct)
     struct.train_seconds = number
-    with pytest.raises(Misfit, match="train_seconds"):
+    with pytest.raises(FieldError, match="train_seconds"):
         from_wire(values.Update, struct)
 
 
@@ -203,7 +203,7 @@ def test_a_misfit_inside_a_list_tells_its_place(heartbeat: messages.Heartbeat) -
     """The path counts the elements."""
     struct = to_wire(heartbeat)
     struct.running[0].attempt.shard = -4
-    with pytest.raises(Misfit, match=r"^running\[0\]\.attempt\.shard = -4: 0 or more$"):
+    with pytest.raises(FieldError, match=r"^running\[0\]\.attempt\.shard = -4: 0 or more$"):
         from_wire(messages.Heartbeat, struct)
 
 
@@ -215,7 +215,7 @@ def test_a_state_that_nobody_knows_is_refused() -> None:
     struct = to_wire(idle)
     assert struct.state == "idle"
     struct.state = "[red]asleep"
-    with pytest.raises(Misfit, match=r"state = '.red.asleep': one of awaited, idle, busy"):
+    with pytest.raises(FieldError, match=r"state = '.red.asleep': one of awaited, idle, busy"):
         from_wire(messages.WorkerStatus, struct)
 
 
@@ -224,7 +224,7 @@ def test_a_worker_need_not_say_what_it_uses(heartbeat: messages.Heartbeat) -> No
     struct = to_wire(heartbeat)
     assert from_wire(messages.Heartbeat, struct) == heartbeat
     struct.process.cpu_share = math.nan
-    with pytest.raises(Misfit, match=r"process\.cpu_share"):
+    with pytest.raises(FieldError, match=r"process\.cpu_share"):
         from_wire(messages.Heartbeat, struct)
     struct.process = None
     assert from_wire(messages.Heartbeat, struct).process is None
@@ -241,9 +241,9 @@ def test_what_is_no_value_is_not_sent(samples: Any, update: values.Update) -> No
     assert "Update.samples" in caught.value.__notes__[0]
 
 
-def _task(indices: Any) -> messages.Task:
+def _task(indices: Any) -> messages.TaskMessage:
     file = values.PublishedFile(name="file", size_bytes=1, checksum="0" * 32)
-    return messages.Task(
+    return messages.TaskMessage(
         id=values.AttemptId(experiment="e", round=0, shard=0, attempt=0),
         spec=file,
         dataset="digits",

@@ -22,7 +22,7 @@ from downpour.rpc.messages import (
     Registered,
     Registration,
     Status,
-    Task,
+    TaskMessage,
 )
 from downpour.spec import Spec
 from downpour.store import SharedDirectory, encode
@@ -143,7 +143,7 @@ class Trainable:
     """A task that can be run, in a shared directory as a manager leaves it."""
 
     shared: SharedDirectory
-    task: Task
+    task: TaskMessage
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def trainable(tmp_path_factory: pytest.TempPathFactory) -> Trainable:
     key = datasets.prepare(spec, shared.datasets)
     facts = datasets.open_prepared(shared.datasets, key).facts
     store = shared.create_experiment("any")
-    task = Task(
+    task = TaskMessage(
         id=AttemptId(experiment="any", round=0, shard=0, attempt=0),
         spec=store.put_new("spec.toml", [spec.to_toml().encode()]),
         dataset=key,

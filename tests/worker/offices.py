@@ -13,7 +13,7 @@ import numpy as np
 
 from downpour.node.worker import WorkerNode
 from downpour.rpc import ManagerClient, Server, WorkerClient, serve_worker
-from downpour.rpc.messages import Task
+from downpour.rpc.messages import TaskMessage
 from downpour.values import AttemptId, NumericClass, PublishedFile, Snapshot, Update
 from downpour.worker.agent import WorkerAgent
 from downpour.worker.control import HandedOver, TaskControl
@@ -37,9 +37,9 @@ UPDATE = Update(
 )
 
 
-def task(round_number: int = 0) -> Task:
+def task(round_number: int = 0) -> TaskMessage:
     """Make a task; nobody reads its files."""
-    return Task(
+    return TaskMessage(
         id=AttemptId(experiment="any", round=round_number, shard=0, attempt=0),
         spec=FILE,
         dataset="some-data",
@@ -52,10 +52,10 @@ def task(round_number: int = 0) -> Task:
 class Work:
     """What a task comes to: it says that it began, then does as the test has set."""
 
-    began: SimpleQueue[Task]
+    began: SimpleQueue[TaskMessage]
     act: Callable[[TaskControl], Update]
 
-    def __call__(self, given: Task, control: TaskControl) -> Update:
+    def __call__(self, given: TaskMessage, control: TaskControl) -> Update:
         """Carry a task out."""
         act = self.act  # before the test learns that the task began, and changes it
         self.began.put(given)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from downpour.errors import NonFinite
-from downpour.rpc.messages import Task
+from downpour.rpc.messages import TaskMessage
 from downpour.values import PublishedFile, Snapshot, Update
 from downpour.worker.control import HandedOver, TaskCancelled, TaskControl
 from downpour.worker.metrics import WorkerMetrics
@@ -59,7 +59,7 @@ def test_a_finished_task_is_counted(trainable: Any) -> None:
 def test_only_the_workers_own_part_of_a_task_counts(trainable: Any) -> None:
     """What a snapshot brought along was somebody else's work; speed is measured without it."""
 
-    def going_on(_: Task, control: TaskControl) -> Update:
+    def going_on(_: TaskMessage, control: TaskControl) -> Update:
         control.steps_before, control.steps_done, control.steps_total = 6, 8, 8
         return update(8, train_seconds=0.5)
 
@@ -75,7 +75,7 @@ def test_a_task_under_way_shows_how_far_it_is(trainable: Any) -> None:
     """Its steps count as they are made, and are counted once."""
     scraped, midway = Event(), Event()
 
-    def halfway(_: Task, control: TaskControl) -> Update:
+    def halfway(_: TaskMessage, control: TaskControl) -> Update:
         control.steps_done, control.steps_total = 2, 8
         midway.set()
         scraped.wait()
@@ -110,7 +110,7 @@ def test_a_task_that_came_to_nothing_is_counted_by_its_end(
 ) -> None:
     """What ended it goes on to whoever asked for it."""
 
-    def ending(_: Task, control: TaskControl) -> Update:
+    def ending(_: TaskMessage, control: TaskControl) -> Update:
         control.steps_done = 3
         raise error
 

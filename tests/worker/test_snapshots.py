@@ -15,7 +15,7 @@ from downpour.worker.snapshots import Snapshots
 from downpour.worker.task import TaskRunner
 
 if TYPE_CHECKING:
-    from downpour.rpc.messages import Task
+    from downpour.rpc.messages import TaskMessage
     from downpour.store import SharedDirectory
     from tests.worker.conftest import Trainable
 
@@ -42,7 +42,7 @@ class Halfway(TaskControl):
             self.cancelled.set()
 
 
-def interrupted(shared: SharedDirectory, task: Task) -> Snapshot:
+def interrupted(shared: SharedDirectory, task: TaskMessage) -> Snapshot:
     """Train a task up to its first snapshot."""
     control = Halfway(task.id)
     with pytest.raises(TaskCancelled):

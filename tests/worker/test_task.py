@@ -14,7 +14,7 @@ import pytest
 
 from downpour.errors import FileCorrupt, OtherCode, TrainingError
 from downpour.rpc.indices import pack_indices
-from downpour.rpc.messages import IndicesFile, Task
+from downpour.rpc.messages import IndicesFile, TaskMessage
 from downpour.spec import Spec
 from downpour.store import SharedDirectory, decode
 from downpour.values import PublishedFile
@@ -33,7 +33,7 @@ def shared(trainable: Trainable) -> SharedDirectory:
 
 
 @pytest.fixture(scope="module")
-def task(trainable: Trainable) -> Task:
+def task(trainable: Trainable) -> TaskMessage:
     """The first task of shard 0."""
     return trainable.task
 
@@ -43,7 +43,7 @@ def content(shared: SharedDirectory, file: PublishedFile) -> bytes:
     return bytes(shared.store("any").read(file))
 
 
-def test_a_task_publishes_what_it_trained(shared: SharedDirectory, task: Task) -> None:
+def test_a_task_publishes_what_it_trained(shared: SharedDirectory, task: TaskMessage) -> None:
     """The update holds other parameters than the model, and says what was done for it."""
     control = TaskControl(task.id)
     update = TaskRunner(shared, "cpu").run(task, control)
@@ -57,7 +57,7 @@ def test_a_task_publishes_what_it_trained(shared: SharedDirectory, task: Task) -
     assert update.optimizer_state is not None
 
 
-def test_equal_tasks_publish_equal_bytes(shared: SharedDirectory, task: Task) -> None:
+def test_equal_tasks_publish_equal_bytes(shared: SharedDirectory, task: TaskMessage) -> None:
     """Another runner, and another attempt, make the same update."""
     one = TaskRunner(shared, "cpu").run(task, TaskControl(task.id))
     again = replace(task, id=replace(task.id, attempt=1))
@@ -66,7 +66,7 @@ def test_equal_tasks_publish_equal_bytes(shared: SharedDirectory, task: Task) ->
     assert one.file.checksum == other.file.checksum
 
 
-def test_a_kept_optimizer_state_is_continued(shared: SharedDirectory, task: Task) -> None:
+def test_a_kept_optimizer_state_is_continued(shared: SharedDirectory, task: TaskMessage) -> None:
     """With the state of the round before, the next round comes out differently than without."""
     runner = TaskRunner(shared, "cpu")
     first = runner.run(task, TaskControl(task.id))
@@ -76,7 +76,7 @@ def test_a_kept_optimizer_state_is_continued(shared: SharedDirectory, task: Task
     assert without.file.checksum != with_state.file.checksum
 
 
-def test_indices_may_come_as_a_file(shared: SharedDirectory, task: Task) -> None:
+def test_indices_may_come_as_a_file(shared: SharedDirectory, task: TaskMessage) -> None:
     """A list too large for a message is read from the experiment's folder."""
     packed = pack_indices(np.arange(100))
     file = IndicesFile(
@@ -90,7 +90,7 @@ def test_indices_may_come_as_a_file(shared: SharedDirectory, task: Task) -> None
     assert in_message.file.checksum == in_file.file.checksum
 
 
-def test_a_cancelled_task_publishes_nothing(shared: SharedDirectory, task: Task) -> None:
+def test_a_cancelled_task_publishes_nothing(shared: SharedDirectory, task: TaskMessage) -> None:
     """It ends before its next step."""
     before = shared.store("any").list()
     control = TaskControl(task.id)
@@ -100,7 +100,9 @@ def test_a_cancelled_task_publishes_nothing(shared: SharedDirectory, task: Task)
     assert shared.store("any").list() == before
 
 
-def test_a_dataset_that_is_seen_late_is_waited_for(shared: SharedDirectory, task: Task) -> None:
+def test_a_dataset_that_is_seen_late_is_waited_for(
+    shared: SharedDirectory, task: TaskMessage
+) -> None:
     """As every other file that another machine has made."""
     elsewhere = shared.root / "elsewhere"
     (shared.datasets / task.dataset).rename(elsewhere)
@@ -113,7 +115,7 @@ def test_a_dataset_that_is_seen_late_is_waited_for(shared: SharedDirectory, task
     assert TaskRunner(late, "cpu").run(task, TaskControl(task.id)).samples == 100
 
 
-def test_a_cancelled_task_waits_for_no_file(shared: SharedDirectory, task: Task) -> None:
+def test_a_cancelled_task_waits_for_no_file(shared: SharedDirectory, task: TaskMessage) -> None:
     """A file that is missing may be on its way; nobody waits for it who is not wanted."""
     gone = replace(task, model=replace(task.model, name="model-000009-gone.safetensors"))
     control = TaskControl(task.id)
@@ -124,7 +126,7 @@ def test_a_cancelled_task_waits_for_no_file(shared: SharedDirectory, task: Task)
 
 @pytest.mark.parametrize("call", ["open", "link"])
 def test_a_directory_that_is_away_is_waited_for_as_long_as_the_attempt_is_wanted(
-    shared: SharedDirectory, task: Task, monkeypatch: pytest.MonkeyPatch, call: str
+    shared: SharedDirectory, task: TaskMessage, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """Longer than any patience with a file; neither reading nor publishing loses the attempt."""
     waits: list[float] = []
@@ -146,7 +148,7 @@ def test_a_directory_that_is_away_is_waited_for_as_long_as_the_attempt_is_wanted
 
 
 def test_an_attempt_that_is_taken_back_waits_for_no_directory(
-    shared: SharedDirectory, task: Task, monkeypatch: pytest.MonkeyPatch
+    shared: SharedDirectory, task: TaskMessage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker is free for another one."""
     control = TaskControl(task.id)
@@ -160,14 +162,14 @@ def test_an_attempt_that_is_taken_back_waits_for_no_directory(
         TaskRunner(taken_back, "cpu").run(task, control)
 
 
-def test_an_altered_model_is_noticed(shared: SharedDirectory, task: Task) -> None:
+def test_an_altered_model_is_noticed(shared: SharedDirectory, task: TaskMessage) -> None:
     """A task never trains from bytes that are not what the manager named."""
     altered = replace(task.model, checksum="0" * 32)
     with pytest.raises(FileCorrupt):
         TaskRunner(shared, "cpu").run(replace(task, model=altered), TaskControl(task.id))
 
 
-def test_a_worker_without_cuda_says_so(shared: SharedDirectory, task: Task) -> None:
+def test_a_worker_without_cuda_says_so(shared: SharedDirectory, task: TaskMessage) -> None:
     """A task for CUDA on a worker for the CPU fails; the manager will try another one."""
     store = shared.create_experiment("accelerated")
     spec = store.put_new("spec.toml", [Spec(device="cuda").to_toml().encode()])
@@ -177,7 +179,7 @@ def test_a_worker_without_cuda_says_so(shared: SharedDirectory, task: Task) -> N
 
 
 def test_other_code_than_was_submitted_is_refused_and_named(
-    shared: SharedDirectory, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: SharedDirectory, task: TaskMessage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it is imported, and before anything of the task is read."""
     (tmp_path / "their_nets.py").write_text("raise SystemExit('this must not be imported')")

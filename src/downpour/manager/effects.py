@@ -37,7 +37,7 @@ from downpour.manager.recovery import Legacy
 from downpour.manager.roster import Roster
 from downpour.manager.tally import Tally
 from downpour.manager.workspace import Workspace
-from downpour.rpc.messages import Task
+from downpour.rpc.messages import TaskMessage
 from downpour.runtime.forecasting import Forecaster
 from downpour.scheduler import Entry, Output, Scheduler, facts
 from downpour.scheduler import commands as do
@@ -281,9 +281,9 @@ class Effects:
         except ProtocolError as error:
             log.info("%s: could not be asked to hand over: %s", command.worker, error)
 
-    def _task(self, assigned: facts.Assigned) -> Task:
+    def _task(self, assigned: facts.Assigned) -> TaskMessage:
         space = self._spaces[assigned.attempt.experiment]
-        return Task(
+        return TaskMessage(
             id=assigned.attempt,
             spec=space.spec_file,
             dataset=workspace.ready(space).dataset_key,

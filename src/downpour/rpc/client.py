@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from downpour.errors import IncompatiblePeer
 from downpour.rpc.address import Address
 from downpour.rpc.connection import Peer
+from downpour.rpc.field_error import FieldError
 from downpour.rpc.generated import Manager, Worker
 from downpour.rpc.messages import (
     ExperimentSummary,
@@ -24,10 +25,9 @@ from downpour.rpc.messages import (
     Registered,
     Registration,
     Status,
-    Task,
+    TaskMessage,
     WorkerInfo,
 )
-from downpour.rpc.misfit import Misfit
 from downpour.rpc.trust import OPEN, Trust
 from downpour.rpc.wire import from_wire, to_wire
 from downpour.values import AttemptId, FailureKind, Snapshot, Update
@@ -99,8 +99,8 @@ class _Client:
             raise IncompatiblePeer(f"{self.address} answered {method} with nothing")
         try:
             return from_wire(answer, found)
-        except Misfit as misfit:
-            raise IncompatiblePeer(f"{self.address} answered {misfit.inside(method)}") from misfit
+        except FieldError as error:
+            raise IncompatiblePeer(f"{self.address} answered {error.inside(method)}") from error
 
 
 class ManagerClient(_Client):
@@ -180,7 +180,7 @@ class WorkerClient(_Client):
         """Who answers there, and what it runs."""
         return self._call(WorkerInfo, "ping")
 
-    def train(self, task: Task) -> None:
+    def train(self, task: TaskMessage) -> None:
         """Hand a task over; returns when it is accepted, not when it is done."""
         self._call(NoneType, "train", task)
 

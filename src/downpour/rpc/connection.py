@@ -33,8 +33,8 @@ from downpour.errors import (
 )
 from downpour.rpc import frames, handshake
 from downpour.rpc.address import Address
+from downpour.rpc.field_error import Shown
 from downpour.rpc.generated.ttypes import Refusal, RefusalKind
-from downpour.rpc.misfit import Shown
 from downpour.rpc.trust import OPEN, Trust
 
 

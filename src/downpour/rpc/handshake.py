@@ -49,7 +49,7 @@ _WANTS_NOTHING = (
 )
 
 
-class Stranger(Exception):
+class CallerRejected(Exception):
     """Somebody who was turned away; says why."""
 
 
@@ -72,7 +72,7 @@ def admit(channel: frames.Channel, trust: Trust, deadline: float) -> None:
     """Have a caller prove who he is, where that is asked.
 
     Raises:
-        Stranger: he could not, and was told.
+        CallerRejected: the caller could not, and was told why.
         TimeoutError: the deadline passed.
         OSError: the connection broke.
     """
@@ -146,7 +146,7 @@ def _admit_holder(channel: frames.Channel, token: bytes, deadline: float) -> Non
     channel.send(mine + _proof(token, b"server", theirs, mine), deadline)
     proof = channel.receive(deadline, bytes_max=_PROOF_BYTES)
     if not hmac.compare_digest(proof, _proof(token, b"caller", theirs, mine)):
-        raise Stranger("proves no token")
+        raise CallerRejected("proves no token")
     to_server, to_caller = _keys(token, theirs, mine)
     channel.seal(sending_key=to_caller, receiving_key=to_server)
 
@@ -163,7 +163,7 @@ def _keys(token: bytes, caller_nonce: bytes, server_nonce: bytes) -> tuple[bytes
 
 def _turn_away(channel: frames.Channel, frame: bytes, reason: str, deadline: float) -> NoReturn:
     channel.send(_NOTICE + reason.encode() if is_hello(frame) else _told(frame, reason), deadline)
-    raise Stranger(f"was turned away: {reason}")
+    raise CallerRejected(f"was turned away: {reason}")
 
 
 def _told(frame: bytes, reason: str) -> bytes:

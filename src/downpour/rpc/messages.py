@@ -43,7 +43,7 @@ class IndicesFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Task:
+class TaskMessage:
     """Train one shard in one round, starting from a model version; told apart by its `id`.
 
     `spec` is the resolved spec as TOML; `dataset` is the bare name of the prepared dataset's

@@ -165,8 +165,8 @@ class Server:
         except frames.Closed as closed:
             if closed.midway:
                 _LOG.info("%s left in the middle of a message", peer)
-        except handshake.Stranger as stranger:
-            _LOG.warning("%s %s", peer, stranger)
+        except handshake.CallerRejected as rejected:
+            _LOG.warning("%s %s", peer, rejected)
         except ssl.SSLError as error:
             _LOG.warning("%s was turned away: TLS: %s", peer, error.reason)
         except OSError as error:

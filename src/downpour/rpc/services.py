@@ -15,6 +15,7 @@ from typing import Any, Protocol, get_type_hints
 from thrift.Thrift import TApplicationException
 
 from downpour.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
+from downpour.rpc.field_error import FieldError, Shown, shown
 from downpour.rpc.generated import Manager, Worker
 from downpour.rpc.generated.ttypes import Refusal, RefusalKind
 from downpour.rpc.messages import (
@@ -26,10 +27,9 @@ from downpour.rpc.messages import (
     Registered,
     Registration,
     Status,
-    Task,
+    TaskMessage,
     WorkerInfo,
 )
-from downpour.rpc.misfit import Misfit, Shown, shown
 from downpour.rpc.server import Limits, Server
 from downpour.rpc.trust import OPEN, Trust
 from downpour.rpc.wire import reader, writer
@@ -89,7 +89,7 @@ class WorkerService(Protocol):
     def ping(self) -> WorkerInfo:
         """Say who answers here, and what is running."""
 
-    def train(self, task: Task) -> None:
+    def train(self, task: TaskMessage) -> None:
         """Accept a task and return at once; the same attempt again is accepted again."""
 
     def cancel(self, attempt: AttemptId) -> None:
@@ -184,17 +184,17 @@ def _adapted(
 
 def _argument(name: str, read: Callable[[Any], Any], struct: Any) -> Any:
     if struct is None:
-        raise Misfit(name, None, "required")
+        raise FieldError(name, None, "required")
     try:
         return read(struct)
-    except Misfit as misfit:
-        raise misfit.inside(name) from None
+    except FieldError as error:
+        raise error.inside(name) from None
 
 
 def _refusal(error: Exception) -> Refusal:
     """An error of our tree as a refusal; the inverse of `connection._refused`."""
     match error:
-        case SpecError() | Misfit():
+        case SpecError() | FieldError():
             kind, field, value, reason = RefusalKind.ASKED, error.field, error.value, error.accepted
         case SharedDirectoryError():
             kind, field = RefusalKind.SHARED_DIRECTORY, "shared_dir"

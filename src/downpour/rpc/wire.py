@@ -22,10 +22,10 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from thrift.Thrift import TType
 
 from downpour.errors import IncompatiblePeer
+from downpour.rpc.field_error import FieldError
 from downpour.rpc.generated import ttypes
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices, unpack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
-from downpour.rpc.misfit import Misfit
 from downpour.values import BARE_NAME, PublishedFile, is_bare_name
 
 Convert = Callable[[Any], Any]
@@ -43,7 +43,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "AttemptId.experiment": (is_bare_name, BARE_NAME),
     "ExperimentSummary.experiment": (is_bare_name, BARE_NAME),
-    "Task.dataset": (is_bare_name, BARE_NAME),
+    "TaskMessage.dataset": (is_bare_name, BARE_NAME),
     "ManagerInfo.presence_file": (is_bare_name, BARE_NAME),
     "Registration.port": (lambda port: 1 <= port <= 65535, "a port from 1 to 65535"),
     "Update.loss": (lambda _: True, "any number: whether it is finite is for the aggregator"),
@@ -60,7 +60,7 @@ def to_wire(value: object) -> Any:
 
 
 def from_wire(annotation: type[_Value], found: Any) -> _Value:
-    """The value that Thrift delivered; raises `Misfit` where it is none."""
+    """The value that Thrift delivered; raises `FieldError` where it is none."""
     kind: Any = annotation
     value: _Value = reader(kind)(found)
     return value
@@ -71,7 +71,7 @@ def reader(annotation: Any, name: str = "") -> Convert:
     """How to turn what Thrift delivered into a value of this annotation.
 
     `name` is that of the field or argument, for the rules that hold beyond its type. The result
-    raises `Misfit`, with a path to the field that is wrong.
+    raises `FieldError`, with a path to the field that is wrong.
     """
     kind: Any = _without_none(annotation)
     if get_origin(kind) is tuple:
@@ -110,7 +110,7 @@ def writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
 
 
 def _struct_reader(value_type: type) -> Convert:
-    """Read a struct field by field, telling a misfit where it lies."""
+    """Read a struct field by field, telling a field error where it lies."""
     rows = tuple(
         (
             field.name,
@@ -128,10 +128,10 @@ def _struct_reader(value_type: type) -> Convert:
             if found is not None:
                 try:
                     values[name] = convert(found)
-                except Misfit as misfit:
-                    raise misfit.inside(struct_name) from None
+                except FieldError as error:
+                    raise error.inside(struct_name) from None
             elif not optional:
-                raise Misfit(struct_name, None, "required")
+                raise FieldError(struct_name, None, "required")
         return value_type(**values)
 
     return read
@@ -192,7 +192,7 @@ def _same(value: Any) -> Any:
 def _checked(accepts: Callable[[Any], bool], accepted: str) -> Convert:
     def check(value: Any) -> Any:
         if not accepts(value):
-            raise Misfit("", value, accepted)
+            raise FieldError("", value, accepted)
         return value
 
     return check
@@ -208,7 +208,7 @@ def _member_reader(kind: type[Enum]) -> Convert:
             return kind(found)
         except ValueError:
             words = ", ".join(str(member.value) for member in kind)
-            raise Misfit("", found, f"one of {words}") from None
+            raise FieldError("", found, f"one of {words}") from None
 
     return read
 
@@ -227,8 +227,8 @@ def _each(read: Convert) -> Convert:
         for position, struct in enumerate(structs):
             try:
                 values.append(read(struct))
-            except Misfit as misfit:
-                raise misfit.inside(f"[{position}]") from None
+            except FieldError as error:
+                raise error.inside(f"[{position}]") from None
         return tuple(values)
 
     return read_all
@@ -254,18 +254,18 @@ def _read_indices(struct: Any) -> IndexArray | IndicesFile:
     """Packed indices become an array; a file stays a file, for the reader of files to fetch."""
     width, count = struct.width_bytes, struct.count
     if width is None or count is None or (struct.packed is None) == (struct.file is None):
-        raise Misfit("", struct, "a width, a count, and either packed bytes or a file")
+        raise FieldError("", struct, "a width, a count, and either packed bytes or a file")
     if struct.packed is not None:
         try:
             return unpack_indices(width, count, struct.packed)
         except IncompatiblePeer as error:
-            raise Misfit("", count, str(error)) from None
+            raise FieldError("", count, str(error)) from None
     try:
         file: PublishedFile = reader(PublishedFile)(struct.file)
-    except Misfit as misfit:
-        raise misfit.inside("file") from None
+    except FieldError as error:
+        raise error.inside("file") from None
     if width not in (2, 4, 8) or count < 0 or width * count != file.size_bytes:
-        raise Misfit("file.size_bytes", file.size_bytes, f"{count} indices of {width} bytes")
+        raise FieldError("file.size_bytes", file.size_bytes, f"{count} indices of {width} bytes")
     return IndicesFile(width_bytes=width, count=count, file=file)
 
 
@@ -279,5 +279,5 @@ def _write_indices(indices: IndexArray | IndicesFile) -> Any:
     return ttypes.Indices(width_bytes=packed.width_bytes, count=packed.count, packed=packed.data)
 
 
-_FIELD_READERS: dict[str, Convert] = {"Task.indices": _read_indices}
-_FIELD_WRITERS: dict[str, Convert] = {"Task.indices": _write_indices}
+_FIELD_READERS: dict[str, Convert] = {"TaskMessage.indices": _read_indices}
+_FIELD_WRITERS: dict[str, Convert] = {"TaskMessage.indices": _write_indices}

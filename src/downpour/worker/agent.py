@@ -45,7 +45,7 @@ from downpour.rpc import PROTOCOL, Address, ManagerClient
 from downpour.rpc.messages import (
     Heartbeat,
     Registration,
-    Task,
+    TaskMessage,
     WorkerInfo,
 )
 from downpour.runtime.awaiting import manager_may_come
@@ -57,7 +57,7 @@ from downpour.worker.system import Samples
 
 log = logging.getLogger(__name__)
 
-RunTask = Callable[[Task, TaskControl], Update]
+RunTask = Callable[[TaskMessage, TaskControl], Update]
 FindManager = Callable[[], ManagerClient | None]
 
 
@@ -65,7 +65,7 @@ FindManager = Callable[[], ManagerClient | None]
 class _Given(TaskControl):
     """An attempt that was accepted, with its task."""
 
-    task: Task = field(kw_only=True)
+    task: TaskMessage = field(kw_only=True)
 
 
 class WorkerAgent:
@@ -111,7 +111,7 @@ class WorkerAgent:
             running = self._node.attempt
         return WorkerInfo(protocol=PROTOCOL, version=VERSION, name=self.name, running=running)
 
-    def train(self, task: Task) -> None:
+    def train(self, task: TaskMessage) -> None:
         """Take a task; a different one that is running is given up for it.
 
         A manager that was replaced without its knowledge is refused.

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from downpour.metrics import Timing, counter, gauge, summary
-from downpour.rpc.messages import Task
+from downpour.rpc.messages import TaskMessage
 from downpour.values import Update
 from downpour.worker.agent import RunTask
 from downpour.worker.control import HandedOver, TaskCancelled, TaskControl
@@ -42,7 +42,7 @@ class WorkerMetrics:
         self._load, self._train, self._publish = Timing(), Timing(), Timing()
         self._sampler = SystemSampler()
 
-    def run(self, task: Task, control: TaskControl) -> Update:
+    def run(self, task: TaskMessage, control: TaskControl) -> Update:
         """Carry a task out; raises what `run_task` raises."""
         with self._lock:
             self._running = control

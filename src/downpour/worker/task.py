@@ -23,7 +23,7 @@ from downpour.errors import StoreError, TrainingError
 from downpour.factory_code import check_code
 from downpour.models import build
 from downpour.rpc.indices import unpack_indices
-from downpour.rpc.messages import IndexArray, IndicesFile, Task
+from downpour.rpc.messages import IndexArray, IndicesFile, TaskMessage
 from downpour.spec import Spec
 from downpour.store import DirectoryStore, SharedDirectory, Work, decode, publish_work
 from downpour.training.loop import LocalTask, ShardTraining
@@ -66,7 +66,7 @@ class TaskRunner:
         self._device = device
         self._bench: _Workbench | None = None
 
-    def run(self, task: Task, control: TaskControl) -> Update:
+    def run(self, task: TaskMessage, control: TaskControl) -> Update:
         """Train a task and publish its update.
 
         Raises:
@@ -104,7 +104,7 @@ class TaskRunner:
             self._control.raise_if_cancelled()
         self._sleep(seconds)
 
-    def _workbench(self, task: Task, patience: float) -> _Workbench:
+    def _workbench(self, task: TaskMessage, patience: float) -> _Workbench:
         if self._bench is not None and self._bench.experiment == task.id.experiment:
             return self._bench
         self._bench = None
@@ -135,7 +135,7 @@ class TaskRunner:
         return self._bench
 
 
-def _begin(bench: _Workbench, task: Task) -> ShardTraining:
+def _begin(bench: _Workbench, task: TaskMessage) -> ShardTraining:
     """Begin a task where an earlier attempt's snapshot ends, or at its beginning."""
     training = _afresh(bench, task)
     if task.snapshot is None:
@@ -148,7 +148,7 @@ def _begin(bench: _Workbench, task: Task) -> ShardTraining:
     return training
 
 
-def _afresh(bench: _Workbench, task: Task) -> ShardTraining:
+def _afresh(bench: _Workbench, task: TaskMessage) -> ShardTraining:
     load_parameters(bench.model, _tensors(bench.store, task.model))
     state = task.optimizer_state
     return ShardTraining(

@@ -26,7 +26,7 @@ class Iface(object):
     def ping(self) -> WorkerInfo:
         pass
 
-    def train(self, task: Task) -> None:
+    def train(self, task: TaskMessage) -> None:
         """
         Accepts the task and returns at once.
 
@@ -97,7 +97,7 @@ class Client(Iface):
             return result.success
         raise TApplicationException(TApplicationException.MISSING_RESULT, "ping failed: unknown result")
 
-    def train(self, task: Task) -> None:
+    def train(self, task: TaskMessage) -> None:
         """
         Accepts the task and returns at once.
 
@@ -108,7 +108,7 @@ class Client(Iface):
         self.send_train(task)
         self.recv_train()
 
-    def send_train(self, task: Task):
+    def send_train(self, task: TaskMessage):
         self._oprot.writeMessageBegin('train', TMessageType.CALL, self._seqid)
         args = train_args()
         args.task = task
@@ -535,8 +535,8 @@ class train_args(object):
     )
 
 
-    def __init__(self, task: typing.Optional[Task] = None,):
-        self.task: typing.Optional[Task] = task
+    def __init__(self, task: typing.Optional[TaskMessage] = None,):
+        self.task: typing.Optional[TaskMessage] = task
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -551,7 +551,7 @@ class train_args(object):
                     break
                 if fid == 1:
                     if ftype == TType.STRUCT:
-                        self.task = Task()
+                        self.task = TaskMessage()
                         self.task.read(iprot)
                     else:
                         iprot.skip(ftype)
@@ -602,7 +602,7 @@ class train_args(object):
 all_structs.append(train_args)
 train_args.thrift_spec = (
     None,  # 0
-    (1, TType.STRUCT, 'task', [Task, None], None, ),  # 1
+    (1, TType.STRUCT, 'task', [TaskMessage, None], None, ),  # 1
 )
 
 

@@ -517,7 +517,7 @@ class Snapshot(object):
         return not (self == other)
 
 
-class Task(object):
+class TaskMessage(object):
     """
     Train one shard in one round, starting from a model version.
 
@@ -627,7 +627,7 @@ class Task(object):
             return
         oprot.increment_recursion_depth()
         try:
-            oprot.writeStructBegin('Task')
+            oprot.writeStructBegin('TaskMessage')
             if self.id is not None:
                 oprot.writeFieldBegin('id', TType.STRUCT, 1)
                 self.id.write(oprot)
@@ -3263,8 +3263,8 @@ Snapshot.thrift_spec = (
     (2, TType.I64, 'steps_done', None, None, ),  # 2
     (3, TType.I64, 'steps_total', None, None, ),  # 3
 )
-all_structs.append(Task)
-Task.thrift_spec = (
+all_structs.append(TaskMessage)
+TaskMessage.thrift_spec = (
     None,  # 0
     (1, TType.STRUCT, 'id', [AttemptId, None], None, ),  # 1
     (2, TType.STRUCT, 'spec', [PublishedFile, None], None, ),  # 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from downpour.errors import IncompatiblePeer
 
 
-class Misfit(IncompatiblePeer):
+class FieldError(IncompatiblePeer):
     """A field of a message holds what the protocol does not allow there."""
 
     def __init__(self, field: str, value: object, accepted: str) -> None:
@@ -17,10 +17,10 @@ class Misfit(IncompatiblePeer):
     def __str__(self) -> str:
         return f"{self.field} = {shown(self.value)}: {self.accepted}"
 
-    def inside(self, outer: str) -> Misfit:
-        """The same misfit, seen from the message that holds the field's struct."""
+    def inside(self, outer: str) -> FieldError:
+        """The same error, seen from the message that holds the field's struct."""
         dot = "." if self.field and not self.field.startswith("[") else ""
-        return Misfit(f"{outer}{dot}{self.field}", self.value, self.accepted)
+        return FieldError(f"{outer}{dot}{self.field}", self.value, self.accepted)
 
 
 def shown(value: object, limit: int = 200) -> str:
