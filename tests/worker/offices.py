@@ -16,7 +16,7 @@ from downpour.rpc import ManagerClient, Server, WorkerClient, serve_worker
 from downpour.rpc.messages import TaskMessage
 from downpour.values import AttemptId, NumericClass, PublishedFile, Snapshot, Update
 from downpour.worker.agent import WorkerAgent
-from downpour.worker.control import HandedOver, TaskControl
+from downpour.worker.control import HandOverStop, TaskControl
 
 PATIENCE_SECONDS = 10
 NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
@@ -113,4 +113,4 @@ def until_cancelled(control: TaskControl) -> Update:
 def hands_over(control: TaskControl) -> Update:
     """Run until it is asked for its state."""
     assert control.leaving.wait(PATIENCE_SECONDS)
-    raise HandedOver(SNAPSHOT)
+    raise HandOverStop(SNAPSHOT)

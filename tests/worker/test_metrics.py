@@ -11,7 +11,7 @@ import torch
 from downpour.errors import NonFinite
 from downpour.rpc.messages import TaskMessage
 from downpour.values import PublishedFile, Snapshot, Update
-from downpour.worker.control import HandedOver, TaskCancelled, TaskControl
+from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.worker.metrics import WorkerMetrics
 from downpour.worker.task import TaskRunner
 
@@ -100,7 +100,7 @@ def test_a_task_under_way_shows_how_far_it_is(trainable: Any) -> None:
     ("error", "end"),
     [
         (TaskCancelled(), "cancelled"),
-        (HandedOver(SNAPSHOT), "handed_over"),
+        (HandOverStop(SNAPSHOT), "handed_over"),
         (NonFinite("loss"), "failed"),
         (ValueError("surprise"), "failed"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from downpour.errors import StoreError
 from downpour.training.loop import ShardTraining
 from downpour.values import PublishedFile, Snapshot
-from downpour.worker.control import HandedOver, TaskCancelled, TaskControl
+from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.worker.snapshots import Snapshots
 from downpour.worker.task import TaskRunner
 
@@ -113,7 +113,7 @@ def test_a_task_is_handed_over_where_it_is(trainable: Trainable) -> None:
     """Its worker stops at its next step; another one ends it with the same bytes."""
     shared, task = trainable.shared, trainable.task
     whole = TaskRunner(shared, "cpu").run(task, TaskControl(task.id))
-    with pytest.raises(HandedOver) as stopped:
+    with pytest.raises(HandOverStop) as stopped:
         TaskRunner(shared, "cpu").run(task, Leaving(task.id))
     snapshot = stopped.value.snapshot
     assert (snapshot.steps_done, snapshot.steps_total) == (1, whole.steps)

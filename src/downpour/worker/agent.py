@@ -52,7 +52,7 @@ from downpour.runtime.awaiting import manager_may_come
 from downpour.store import SharedDirectory
 from downpour.values import AttemptId, FailureKind, NumericClass, Snapshot, Update
 from downpour.version import VERSION
-from downpour.worker.control import HandedOver, TaskCancelled, TaskControl
+from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.worker.system import Samples
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ FindManager = Callable[[], ManagerClient | None]
 
 
 @dataclass(slots=True, eq=False)
-class _Given(TaskControl):
+class _AcceptedTask(TaskControl):
     """An attempt that was accepted, with its task."""
 
     task: TaskMessage = field(kw_only=True)
@@ -83,7 +83,7 @@ class WorkerAgent:
         numeric_class: NumericClass,
         run_task: RunTask,
         find_manager: FindManager = lambda: None,
-        node_class: type[WorkerNode[_Given]] = WorkerNode,
+        node_class: type[WorkerNode[_AcceptedTask]] = WorkerNode,
     ) -> None:
         self._manager = manager
         self._shared = shared
@@ -117,7 +117,7 @@ class WorkerAgent:
         A manager that was replaced without its knowledge is refused.
         """
         with self._lock:
-            given = _Given(task.id, patience=self._node.patience, task=task)
+            given = _AcceptedTask(task.id, patience=self._node.patience, task=task)
             self._do(self._node.train(given, task.term))
         self._news.put(None)
 
@@ -137,7 +137,7 @@ class WorkerAgent:
             self._node.drain()
         self._news.put(None)
 
-    def _do(self, actions: Sequence[Action[_Given]]) -> None:
+    def _do(self, actions: Sequence[Action[_AcceptedTask]]) -> None:
         """Do what the node asks for."""
         for action in actions:
             match action:
@@ -219,7 +219,7 @@ class WorkerAgent:
         except DownpourError as error:
             log.info("could not say goodbye: %s", error)
 
-    def _next(self) -> _Given | None:
+    def _next(self) -> _AcceptedTask | None:
         """Wait for an attempt to begin; None when it is time to leave."""
         while True:
             with self._lock:
@@ -232,20 +232,20 @@ class WorkerAgent:
                 return None
             self._news.get()
 
-    def _carry_out(self, given: _Given) -> None:
+    def _carry_out(self, given: _AcceptedTask) -> None:
         end = self._end_of(given)
         with self._lock:
             report = self._node.ended(end)
         if report is not None:
             self._insist(given.attempt, report)
 
-    def _end_of(self, given: _Given) -> End:
+    def _end_of(self, given: _AcceptedTask) -> End:
         """Carry a task out, and say what came of it."""
         try:
             return self._run_task(given.task, given)
         except TaskCancelled:
             return Stopped()
-        except HandedOver as stopped:
+        except HandOverStop as stopped:
             return stopped.snapshot
         except Exception as error:
             known = isinstance(error, DownpourError)

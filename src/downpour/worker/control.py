@@ -14,7 +14,7 @@ class TaskCancelled(Exception):
     """The attempt is no longer wanted; nobody's error."""
 
 
-class HandedOver(Exception):
+class HandOverStop(Exception):
     """The attempt has stopped where it was asked to; whoever has the snapshot goes on."""
 
     def __init__(self, snapshot: Snapshot) -> None:

@@ -15,7 +15,7 @@ from downpour.metrics import Timing, counter, gauge, summary
 from downpour.rpc.messages import TaskMessage
 from downpour.values import Update
 from downpour.worker.agent import RunTask
-from downpour.worker.control import HandedOver, TaskCancelled, TaskControl
+from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.worker.system import SystemSampler
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class WorkerMetrics:
         except TaskCancelled:
             end = CANCELLED
             raise
-        except HandedOver:
+        except HandOverStop:
             end = HANDED_OVER
             raise
         finally:

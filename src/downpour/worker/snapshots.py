@@ -16,7 +16,7 @@ from downpour.node.saving import SavingPace
 from downpour.store import DirectoryStore, encode, layout
 from downpour.training.loop import ShardTraining
 from downpour.values import Snapshot
-from downpour.worker.control import HandedOver, TaskControl
+from downpour.worker.control import HandOverStop, TaskControl
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Snapshots:
         except StoreError as error:
             log.warning("%s: cannot be handed over: %s", self._control.attempt, error)
             return
-        raise HandedOver(snapshot)
+        raise HandOverStop(snapshot)
 
     def withdraw_unknown(self) -> None:
         """Remove a snapshot that nobody has heard of, now that the attempt has ended."""

@@ -45,7 +45,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Workbench:
+class _LoadedExperiment:
     """What the tasks of one experiment share; `snapshots` is the same store with less patience."""
 
     experiment: str
@@ -64,7 +64,7 @@ class TaskRunner:
         self._sleep = shared.sleep
         self._control: TaskControl | None = None
         self._device = device
-        self._bench: _Workbench | None = None
+        self._loaded: _LoadedExperiment | None = None
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
         """Train a task and publish its update.
@@ -76,17 +76,17 @@ class TaskRunner:
         """
         began = time.perf_counter()
         self._control = control
-        bench = self._workbench(task, control.patience)
-        training = _begin(bench, task)
+        loaded = self._load_experiment(task, control.patience)
+        training = _begin(loaded, task)
         control.begin(training.steps_done, training.steps_total)
         loaded = time.perf_counter()
-        snapshots = Snapshots(bench.snapshots, control, bench.spec.snapshot_every)
+        snapshots = Snapshots(loaded.snapshots, control, loaded.spec.snapshot_every)
         try:
             _train(training, control, snapshots)
         finally:
             snapshots.withdraw_unknown()
         trained = time.perf_counter()
-        file, optimizer_state = publish_work(bench.store, task.id, _work(bench.spec, training))
+        file, optimizer_state = publish_work(loaded.store, task.id, _work(loaded.spec, training))
         return Update(
             file=file,
             samples=training.samples,
@@ -104,10 +104,10 @@ class TaskRunner:
             self._control.raise_if_cancelled()
         self._sleep(seconds)
 
-    def _workbench(self, task: TaskMessage, patience: float) -> _Workbench:
-        if self._bench is not None and self._bench.experiment == task.id.experiment:
-            return self._bench
-        self._bench = None
+    def _load_experiment(self, task: TaskMessage, patience: float) -> _LoadedExperiment:
+        if self._loaded is not None and self._loaded.experiment == task.id.experiment:
+            return self._loaded
+        self._loaded = None
         seconds = self._shared.patience_seconds * patience
         shared = replace(
             self._shared, patience_seconds=seconds, away_seconds=_AWAY_SECONDS * patience
@@ -120,7 +120,7 @@ class TaskRunner:
         torch.set_num_threads(spec.threads)
         open_dataset = partial(open_prepared, shared.datasets, task.dataset)
         dataset = shared.retry_policy.call(open_dataset)
-        self._bench = _Workbench(
+        self._loaded = _LoadedExperiment(
             experiment=task.id.experiment,
             spec=spec,
             store=store,
@@ -132,33 +132,33 @@ class TaskRunner:
             dataset=dataset,
             model=build(spec, dataset.facts),
         )
-        return self._bench
+        return self._loaded
 
 
-def _begin(bench: _Workbench, task: TaskMessage) -> ShardTraining:
+def _begin(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
     """Begin a task where an earlier attempt's snapshot ends, or at its beginning."""
-    training = _afresh(bench, task)
+    training = _afresh(loaded, task)
     if task.snapshot is None:
         return training
     try:
-        training.restore(_tensors(bench.snapshots, task.snapshot.file))
+        training.restore(_tensors(loaded.snapshots, task.snapshot.file))
     except StoreError as error:
         log.warning("%s begins at its beginning: %s", task.id, error)
-        return _afresh(bench, task)
+        return _afresh(loaded, task)
     return training
 
 
-def _afresh(bench: _Workbench, task: TaskMessage) -> ShardTraining:
-    load_parameters(bench.model, _tensors(bench.store, task.model))
+def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
+    load_parameters(loaded.model, _tensors(loaded.store, task.model))
     state = task.optimizer_state
     return ShardTraining(
-        bench.spec,
-        bench.model,
-        bench.dataset,
+        loaded.spec,
+        loaded.model,
+        loaded.dataset,
         LocalTask(
-            indices=_indices(bench.store, task.indices), round=task.id.round, shard=task.id.shard
+            indices=_indices(loaded.store, task.indices), round=task.id.round, shard=task.id.shard
         ),
-        optimizer_state=_tensors(bench.store, state) if state is not None else None,
+        optimizer_state=_tensors(loaded.store, state) if state is not None else None,
     )
 
 
