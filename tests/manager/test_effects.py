@@ -18,7 +18,7 @@ from downpour.manager.archive import Archive
 from downpour.manager.effects import Effects
 from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
-from downpour.manager.workspace import Prepared, Workspace, open_workspace, prepare
+from downpour.manager.workspace import PreparedExperiment, Workspace, open_workspace, prepare
 from downpour.predictor import pretrained
 from downpour.rpc.messages import Registration, TaskMessage
 from downpour.runtime.forecasting import Forecaster
@@ -160,7 +160,7 @@ def test_a_directory_that_is_away_for_a_while_costs_nothing(office: Office) -> N
 
     office.space.store = DirectoryStore(folder, away_seconds=60, sleep=wait)
     office.effects.carry_out([PREPARE])
-    assert isinstance(office.event(), on.Prepared)
+    assert isinstance(office.event(), on.PreparedExperiment)
     assert len(waits) == 3
     assert office.deaths.empty()
 
@@ -301,7 +301,7 @@ def test_what_goes_on_is_opened_again_without_its_network(office: Office) -> Non
     assert (again.model, again.drawn) == (first.model, None)
 
 
-def _prepared(office: Office) -> Prepared:
+def _prepared(office: Office) -> PreparedExperiment:
     return prepare(office.space, None)
 
 

@@ -38,7 +38,7 @@ _RECORDS_OPEN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ArchiveEntry:
     """A folder that needs no look at a start.
 
     It is that of an experiment that has ended, submitted at this `place` among all of them, or one
@@ -50,7 +50,7 @@ class Entry:
     summary: ExperimentSummary | None = None
 
 
-_ENTRY = TypeAdapter(Entry)
+_ENTRY = TypeAdapter(ArchiveEntry)
 
 
 class Archive:
@@ -65,7 +65,7 @@ class Archive:
     def __init__(self, shared: SharedDirectory) -> None:
         self.places: dict[str, int] = {}
         self._shared = shared
-        self._ended: dict[str, Entry] = {}
+        self._ended: dict[str, ArchiveEntry] = {}
         self._left_out: dict[str, ExperimentSummary] = {}
         self._concluded: dict[str, ExperimentSummary] = {}
         self._path: Path | None = None
@@ -122,13 +122,13 @@ class Archive:
         summary = self._concluded.pop(experiment, None)
         if summary is not None:
             place = self.places.get(experiment, 0)
-            self._add(Entry(folder=experiment, place=place, summary=summary))
+            self._add(ArchiveEntry(folder=experiment, place=place, summary=summary))
 
     def pass_by(self, folder: str) -> None:
         """Note a folder that is a run's own."""
-        self._add(Entry(folder=folder))
+        self._add(ArchiveEntry(folder=folder))
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: ArchiveEntry) -> None:
         self._note(entry)
         if self._path is not None:
             with suppress(OSError):  # its journal says the same
@@ -138,7 +138,7 @@ class Archive:
                 finally:
                     os.close(file)
 
-    def _note(self, entry: Entry) -> None:
+    def _note(self, entry: ArchiveEntry) -> None:
         self._ended[entry.folder] = entry
         if entry.summary is not None:
             self.places[entry.folder] = entry.place
@@ -189,5 +189,5 @@ def _files(root: Path) -> list[Path]:
     ]
 
 
-def _line(entry: Entry) -> bytes:
+def _line(entry: ArchiveEntry) -> bytes:
     return seal(_ENTRY.dump_json(entry))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from threading import local
 
 from downpour.errors import DownpourError, Unreachable
-from downpour.manager.roster import Entry, Roster
+from downpour.manager.roster import Roster, RosterEntry
 from downpour.rpc import Address, Trust, WorkerClient
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Lookout:
 
         One that left, or has registered anew, is not looked after here.
         """
-        heard: tuple[str, Entry | None] = getattr(self._connection, "heard", ("", None))
+        heard: tuple[str, RosterEntry | None] = getattr(self._connection, "heard", ("", None))
         worker, entry = heard
         if entry is None:
             return

@@ -24,7 +24,7 @@ from downpour.manager.metrics import ManagerMetrics
 from downpour.manager.options import ManagerOptions
 from downpour.manager.recovery import recover
 from downpour.manager.roster import Roster
-from downpour.manager.service import ManagerService
+from downpour.manager.service import ManagerHandler
 from downpour.metrics import MetricsEndpoint
 from downpour.node.manager import LOOK_SECONDS
 from downpour.predictor import pretrained
@@ -85,7 +85,7 @@ class Manager:
             check_leader=self._raise_if_replaced,
         )
         self._effects.attach(self._driver.post, lambda: self._driver.now_seconds)
-        self._service = ManagerService(
+        self._service = ManagerHandler(
             options, trust, shared, self._driver, self._effects, self._roster, self._archive
         )
         # The import of torch slows down every other thread: workers of an experiment that goes on

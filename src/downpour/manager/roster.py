@@ -16,7 +16,7 @@ attendance = logging.getLogger("downpour.attendance")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RosterEntry:
     """One registered worker."""
 
     registration: Registration
@@ -32,7 +32,7 @@ class Roster:
     """Written by registrations, read by calls; safe between threads."""
 
     def __init__(self) -> None:
-        self._registry = Registry[Entry]()
+        self._registry = Registry[RosterEntry]()
         self._lock = Lock()
 
     def enter(self, registration: Registration, client: WorkerClient) -> str:
@@ -40,13 +40,13 @@ class Roster:
         process = registration.hostname, registration.pid
         with self._lock:
             name, former = self._registry.enter(
-                registration.name, process, Entry(registration, client)
+                registration.name, process, RosterEntry(registration, client)
             )
         if former is not None:
             former.client.close()
         return name
 
-    def get(self, name: str) -> Entry | None:
+    def get(self, name: str) -> RosterEntry | None:
         """Return a worker's entry, or None where it is not here."""
         return self._registry.get(name)
 
@@ -61,7 +61,7 @@ class Roster:
         """Name all of them, in the order in which they came."""
         return self._registry.names()
 
-    def is_dead(self, name: str, entry: Entry, *, refused: bool = True) -> bool:
+    def is_dead(self, name: str, entry: RosterEntry, *, refused: bool = True) -> bool:
         """Whether a call that failed shows that a worker is dead; see `Registry`."""
         with self._lock:
             return self._registry.is_dead(name, entry, refused=refused)

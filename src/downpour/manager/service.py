@@ -61,8 +61,8 @@ _NAME_CHARACTERS_MAX = 64
 _REQUEST = re.compile(r"[0-9a-f]{4,32}")
 
 
-class ManagerService:
-    """Implements the Manager service over a driver and its effects."""
+class ManagerHandler:
+    """Handles the calls of the Manager service over a driver and its effects."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ _SPEC_BYTES_MAX = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedExperiment:
     """What a spec becomes before its first round; `drawn` where the experiment begins here."""
 
     dataset_key: str
@@ -85,7 +85,7 @@ class Workspace:
     run_lock: BaseFileLock | None = None
     concluded: bool = False
     is_gone: bool = False
-    prepared: Prepared | None = None
+    prepared: PreparedExperiment | None = None
     global_model: GlobalModel | None = None
     index_files: dict[tuple[int, int], IndicesFile] = field(default_factory=dict)
 
@@ -203,7 +203,7 @@ def prepare(
     data_dir: Path | None,
     dataset_key: str | None = None,
     model: PublishedFile | None = None,
-) -> Prepared:
+) -> PreparedExperiment:
     """Decode the dataset, cut it into shards, try the network, publish the first model version.
 
     Where the experiment goes on, `dataset_key` names the dataset that it began with, and `model`
@@ -233,7 +233,7 @@ def prepare(
         drawn.check_trains(shards)
         name = layout.model_name(0, secrets.token_hex(3))
         model = space.store.put_new(name, encode(drawn.parameters(), {}))
-    return Prepared(
+    return PreparedExperiment(
         dataset_key=key,
         dataset=dataset,
         shards=tuple(shards),
@@ -315,7 +315,7 @@ def sweep(store: DirectoryStore, *, finished: bool) -> None:
     store.remove_leftovers()
 
 
-def ready(space: Workspace) -> Prepared:
+def ready(space: Workspace) -> PreparedExperiment:
     """Return what `prepare` made; the core never asks for more before it has."""
     if space.prepared is None:
         raise RuntimeError(f"{space.experiment} has not been prepared")
