@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from downpour.errors import DownpourError, FailStop, IllegalTransition, Refused, SpecError
+from downpour.manager.command_runner import CommandRunner
 from downpour.manager.driver import Driver
-from downpour.manager.effects import Effects
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import ManagerClient
@@ -100,7 +100,7 @@ def test_whatever_is_raised_wherever_ends_the_driver_and_it_says_so(
 def test_what_cannot_be_begun_again_ends_the_driver_too() -> None:
     """What an earlier manager left to be done is the first thing that can fail."""
     deaths: SimpleQueue[DownpourError] = SimpleQueue()
-    driver = Driver(Scheduler(), Effects.__new__(Effects), on_death=deaths.put)
+    driver = Driver(Scheduler(), CommandRunner.__new__(CommandRunner), on_death=deaths.put)
     driver.start([do.Dismiss(worker="anna")])
     assert "AttributeError" in str(deaths.get(timeout=PATIENCE_SECONDS))
     driver.stop()
@@ -159,8 +159,8 @@ def at_the_end_of_round_0(method: Callable[..., Any]) -> Callable[..., Any]:
     ("owner", "name"),
     [
         (Scheduler, "handle"),
-        (Effects, "keep"),
-        pytest.param(Effects, "carry_out", marks=pytest.mark.slow),
+        (CommandRunner, "keep"),
+        pytest.param(CommandRunner, "carry_out", marks=pytest.mark.slow),
     ],
 )
 def test_the_next_manager_goes_on_with_the_same_bytes(
@@ -196,19 +196,19 @@ import importlib.abc, importlib.util, sys
 
 class Plant(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != "downpour.manager.effects":
+        if name != "downpour.manager.command_runner":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         load = spec.loader.exec_module
         def load_and_plant(module):
             load(module)
-            keep = module.Effects.keep
+            keep = module.CommandRunner.keep
             def defective(self, core, event, output):
                 if type(event).__name__ == "Prepared":
                     raise OSError(116, "Stale file handle")
                 keep(self, core, event, output)
-            module.Effects.keep = defective
+            module.CommandRunner.keep = defective
         spec.loader.exec_module = load_and_plant
         return spec
 

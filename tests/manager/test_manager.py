@@ -427,8 +427,8 @@ def test_who_asks_for_an_unknown_experiment_is_told_where_to_look(cluster: Any) 
 def test_who_reads_that_an_experiment_has_ended_has_all_of_its_lines(cluster: Any) -> None:
     """A page never tells of an end whose last line it does not lead to."""
     experiment = cluster.submit()
-    effects = cluster.manager._effects
-    record = effects.space(experiment).record
+    runner = cluster.manager._runner
+    record = runner.space(experiment).record
 
     class EndsWhileRead:
         """A record whose experiment ends between a look at it and the next question."""
@@ -448,9 +448,9 @@ def test_who_reads_that_an_experiment_has_ended_has_all_of_its_lines(cluster: An
             return getattr(record, name)
 
     there = len(cluster.record(experiment))
-    effects.space(experiment).record = EndsWhileRead()
+    runner.space(experiment).record = EndsWhileRead()
     page = cluster.client.results(experiment, there, 0.0)
-    effects.space(experiment).record = record
+    runner.space(experiment).record = record
     assert page.lines or not page.experiment.state.ended
 
 

@@ -11,9 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from downpour.errors import SpecError
+from downpour.manager.counters import Counters
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
-from downpour.manager.tally import Tally
 from downpour.runtime.record_lines import (
     AttemptFailedLine,
     DroppedLine,
@@ -121,11 +121,11 @@ def test_a_manager_tells_nothing_unless_asked_to(tmp_path: Path) -> None:
 def test_attempts_are_counted_by_their_end() -> None:
     """Those that were moved away as well as those that were lost."""
     of: dict[str, Any] = {"round": 0, "shard": 0, "attempt": 0, "worker": "ann"}
-    tally = Tally()
+    counters = Counters()
     for kind in (FailureKind.HANDED_OVER, FailureKind.WITHDRAWN, FailureKind.WITHDRAWN):
-        tally.take(AttemptFailedLine(**of, failure=kind, reason=""))
-    tally.take(SavedLine(**of, step=1, bytes=1))
-    tally.take(DroppedLine(round=0, shards=(1, 2), reason=""))
-    tally.take(WorkerLeftLine(worker="ann", reason=""))
-    assert tally.ended == {"handed_over": 1, "withdrawn": 2}
-    assert (tally.snapshots, tally.dropped, tally.assigned) == (1, 2, 0)
+        counters.take(AttemptFailedLine(**of, failure=kind, reason=""))
+    counters.take(SavedLine(**of, step=1, bytes=1))
+    counters.take(DroppedLine(round=0, shards=(1, 2), reason=""))
+    counters.take(WorkerLeftLine(worker="ann", reason=""))
+    assert counters.ended == {"handed_over": 1, "withdrawn": 2}
+    assert (counters.snapshots, counters.dropped, counters.assigned) == (1, 2, 0)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from downpour.errors import Refused, SharedDirectoryError, SpecError
-from downpour.manager import effects
+from downpour.manager import command_runner
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.rpc import ManagerClient
@@ -364,7 +364,7 @@ def test_code_that_was_changed_meanwhile_is_waited_for(
     network.write_text(NETWORK)
     monkeypatch.syspath_prepend(str(code))
     monkeypatch.setenv("DOWNPOUR_ALLOW", "changing_net")
-    monkeypatch.setattr(effects, "_HELD_SECONDS", 0.01)
+    monkeypatch.setattr(command_runner, "_HELD_SECONDS", 0.01)
     first = manager_of(tmp_path)
     first.join("one", diligent_until(1, first_round))
     experiment = first.submit(model="changing_net:build")

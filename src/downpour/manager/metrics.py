@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from downpour.errors import StoreError
 from downpour.manager.archive import Archive
+from downpour.manager.command_runner import CommandRunner
+from downpour.manager.counters import ENDS, Counters
 from downpour.manager.driver import Driver
-from downpour.manager.effects import Effects
-from downpour.manager.tally import ENDS, Tally
 from downpour.metrics import counter, gauge, summary
 from downpour.runtime.journal import segments
 from downpour.scheduler import Scheduler
@@ -34,30 +34,30 @@ class ManagerMetrics:
 
     Args:
         driver: owns the core.
-        effects: knows the term and the experiments' folders, and counts.
+        runner: knows the term and the experiments' folders, and counts.
         archive: knows what ended under earlier managers.
     """
 
-    def __init__(self, driver: Driver, effects: Effects, archive: Archive) -> None:
+    def __init__(self, driver: Driver, runner: CommandRunner, archive: Archive) -> None:
         self._driver = driver
-        self._effects = effects
+        self._runner = runner
         self._archive = archive
 
     def __call__(self) -> Iterator[Metric]:
         """Give the metrics as they are now; raises Refused where the manager is stopping."""
-        effects = self._effects
+        runner = self._runner
         archive = self._archive
-        yield from self._driver.ask(lambda core: _known(core, archive, effects.tally))
+        yield from self._driver.ask(lambda core: _known(core, archive, runner.counters))
         going = self._driver.ask(_going)
-        spaces = filter(None, map(effects.space, going))
+        spaces = filter(None, map(runner.space, going))
         folders = [space.shared.experiment_path(space.experiment) for space in spaces]
         told = "Size of the journals of the experiments that have not ended."
         yield gauge("downpour_journal_bytes", told, sum(map(_journal_bytes, folders)))
-        yield gauge("downpour_term", "The number of this manager's term.", effects.term)
+        yield gauge("downpour_term", "The number of this manager's term.", runner.term)
 
 
-def _known(core: Scheduler, archive: Archive, tally: Tally) -> list[Metric]:
-    return [*_standing(core, archive), *_active(core.state.active), *_past(tally)]
+def _known(core: Scheduler, archive: Archive, counters: Counters) -> list[Metric]:
+    return [*_standing(core, archive), *_active(core.state.active), *_past(counters)]
 
 
 def _standing(core: Scheduler, archive: Archive) -> Iterator[Metric]:
@@ -101,25 +101,25 @@ def _active(active: Experiment | None) -> Iterator[Metric]:
     yield gauge("downpour_experiment_test_loss", told, loss, "experiment")
 
 
-def _past(tally: Tally) -> Iterator[Metric]:
-    yield counter("downpour_attempts_assigned_total", "Tasks given to workers.", tally.assigned)
+def _past(counters: Counters) -> Iterator[Metric]:
+    yield counter("downpour_attempts_assigned_total", "Tasks given to workers.", counters.assigned)
     told = "Attempts by what became of them: counted, handed_over, withdrawn, lost and so on."
-    ends = {end: tally.ended[end] for end in ENDS}
+    ends = {end: counters.ended[end] for end in ENDS}
     yield counter("downpour_attempts_ended_total", told, ends, "end")
     told = "States of tasks that were published for others to go on from."
-    yield counter("downpour_snapshots_total", told, tally.snapshots)
+    yield counter("downpour_snapshots_total", told, counters.snapshots)
     told = "Shards that a round was closed without."
-    yield counter("downpour_shards_dropped_total", told, tally.dropped)
+    yield counter("downpour_shards_dropped_total", told, counters.dropped)
     told = "Updates that differ from the one that counts, though they should be the same."
-    yield counter("downpour_updates_contradicted_total", told, tally.contradicted)
+    yield counter("downpour_updates_contradicted_total", told, counters.contradicted)
     told = "From a round's first assignment to its last update."
-    yield summary("downpour_round_seconds", told, tally.training)
+    yield summary("downpour_round_seconds", told, counters.training)
     told = "The same of the last round."
-    yield gauge("downpour_last_round_seconds", told, tally.training.last_seconds)
+    yield gauge("downpour_last_round_seconds", told, counters.training.last_seconds)
     told = "From a round's last update to the next model."
-    yield summary("downpour_aggregation_seconds", told, tally.aggregation)
+    yield summary("downpour_aggregation_seconds", told, counters.aggregation)
     told = "Evaluation of a model, beside the next round."
-    yield summary("downpour_evaluation_seconds", told, tally.evaluation)
+    yield summary("downpour_evaluation_seconds", told, counters.evaluation)
 
 
 def _by_state(

@@ -18,8 +18,8 @@ import psutil
 
 from downpour.errors import DownpourError, SharedDirectoryError
 from downpour.manager.archive import Archive
+from downpour.manager.command_runner import CommandRunner
 from downpour.manager.driver import Driver
-from downpour.manager.effects import Effects
 from downpour.manager.metrics import ManagerMetrics
 from downpour.manager.options import ManagerOptions
 from downpour.manager.recovery import recover
@@ -74,19 +74,19 @@ class Manager:
         self._roster = Roster()
         self._archive = Archive(shared)
         forecaster = Forecaster(predictor, always=True)
-        self._effects = Effects(
+        self._runner = CommandRunner(
             self._roster, forecaster, data_dir, self._archive, on_death=on_death
         )
         self._driver = Driver(
             core,
-            self._effects,
+            self._runner,
             patience_seconds=_AWAY_SECONDS * options.patience,
             on_death=on_death,
             check_leader=self._raise_if_replaced,
         )
-        self._effects.attach(self._driver.post, lambda: self._driver.now_seconds)
+        self._runner.attach(self._driver.post, lambda: self._driver.now_seconds)
         self._service = ManagerHandler(
-            options, trust, shared, self._driver, self._effects, self._roster, self._archive
+            options, trust, shared, self._driver, self._runner, self._roster, self._archive
         )
         # The import of torch slows down every other thread: workers of an experiment that goes on
         # come back before it.
@@ -119,7 +119,7 @@ class Manager:
         """Make the endpoint of metrics, where one is wanted; it answers nobody yet."""
         if options.metrics_port is None:
             return None
-        source = ManagerMetrics(self._driver, self._effects, self._archive)
+        source = ManagerMetrics(self._driver, self._runner, self._archive)
         return MetricsEndpoint(source, self.address.host, options.metrics_port, trust)
 
     def _begin(self, shared: SharedDirectory, core: Scheduler) -> None:
@@ -131,9 +131,9 @@ class Manager:
         leader = None if self._embedded else self._lease.claim(*_called_at(self.address))
         goes_on = False
         if leader is not None:
-            legacy = recover(shared, core, leader, self._archive)
-            self._effects.take_up(legacy, leader)
-            goes_on = bool(legacy.spaces)
+            recovered = recover(shared, core, leader, self._archive)
+            self._runner.take_up(recovered, leader)
+            goes_on = bool(recovered.spaces)
         if not goes_on:
             self._service.warm_up()
         self._service.announce(leader)
@@ -168,7 +168,7 @@ class Manager:
                 self._service.cancel_all("the run was stopped")
         self._server.stop()
         self._driver.stop()
-        self._effects.close()
+        self._runner.close()
         self._roster.close()
         self._service.withdraw()
         if not self._embedded:
@@ -186,7 +186,7 @@ class Manager:
         Stop where a later manager has taken over, though this one never gave up its lock; and know
         whose folder was removed.
         """
-        self._effects.look()
+        self._runner.look()
         try:
             self._raise_if_replaced()
         except SharedDirectoryError as error:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from downpour.manager.lines import line_of
+from downpour.manager.counters import Counters
+from downpour.manager.fact_lines import line_of
 from downpour.manager.roster import Roster, attendance
-from downpour.manager.tally import Tally
 from downpour.manager.usage import Usage
 from downpour.manager.workspace import Workspace
 from downpour.runtime.record_lines import (
@@ -38,10 +38,10 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Appends to the records of the given workspaces, and keeps a tally."""
+    """Appends to the records of the given workspaces, and counts."""
 
     def __init__(self, spaces: Mapping[str, Workspace], roster: Roster) -> None:
-        self.tally = Tally()
+        self.counters = Counters()
         self._spaces = spaces
         self._roster = roster
         self._touched: set[str] = set()
@@ -194,5 +194,5 @@ class Recorder:
         space = self._spaces.get(experiment)
         if space is not None and experiment in self._submitted_at:
             space.record.append(now, line)
-            self.tally.take(line)
+            self.counters.take(line)
             self._touched.add(experiment)

@@ -41,7 +41,7 @@ _BEFORE_ANYTHING = SubmittedLine, WorkerJoinedLine, WorkerLeftLine
 
 
 @dataclass(frozen=True, slots=True)
-class Legacy:
+class RecoveredState:
     """What was left: a core that has taken in what goes on, and the folders of that.
 
     `next_order` is the place of the next entry among those of all experiments, `submitted_at` the
@@ -54,7 +54,9 @@ class Legacy:
     submitted_at: tuple[tuple[str, float], ...] = ()
 
 
-def recover(shared: SharedDirectory, core: Scheduler, leader: Leader, archive: Archive) -> Legacy:
+def recover(
+    shared: SharedDirectory, core: Scheduler, leader: Leader, archive: Archive
+) -> RecoveredState:
     """Take up what was left, with an empty core and an empty archive; `leader` is this manager.
 
     Raises:
@@ -81,7 +83,7 @@ def recover(shared: SharedDirectory, core: Scheduler, leader: Leader, archive: A
         core, Told({space.experiment: going[space.experiment] for space in spaces}, {}), stories
     )
     orders = (line.order for story in stories.values() for line in story)
-    return Legacy(
+    return RecoveredState(
         core=core,
         spaces=spaces,
         next_order=max((*orders, *archive.places.values()), default=0) + 1,

@@ -26,9 +26,9 @@ from downpour.factory_code import fixed_code
 from downpour.manager import status as views
 from downpour.manager.archive import Archive
 from downpour.manager.claims import check_snapshot, check_update, check_work, credible
+from downpour.manager.command_runner import CommandRunner
+from downpour.manager.connection_monitor import ConnectionMonitor
 from downpour.manager.driver import Driver
-from downpour.manager.effects import Effects
-from downpour.manager.lookout import Lookout
 from downpour.manager.options import ManagerOptions
 from downpour.manager.roster import Roster, attendance
 from downpour.manager.workspace import open_workspace
@@ -62,7 +62,7 @@ _REQUEST = re.compile(r"[0-9a-f]{4,32}")
 
 
 class ManagerHandler:
-    """Handles the calls of the Manager service over a driver and its effects."""
+    """Handles the calls of the Manager service over a driver and its command runner."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ManagerHandler:
         trust: Trust,
         shared: SharedDirectory,
         driver: Driver,
-        effects: Effects,
+        runner: CommandRunner,
         roster: Roster,
         archive: Archive,
     ) -> None:
@@ -80,10 +80,10 @@ class ManagerHandler:
         self._submitting = Lock()
         self._shared = shared
         self._driver = driver
-        self._effects = effects
+        self._runner = runner
         self._roster = roster
         self._archive = archive
-        self._lookout = Lookout(roster, trust, self._lose)
+        self._connection_monitor = ConnectionMonitor(roster, trust, self._lose)
         self._numeric_class: NumericClass | None = None
         self._presence = secrets.token_hex(16)
         self._announced: Presence | None = None
@@ -115,7 +115,7 @@ class ManagerHandler:
             presence_file=self._announced.name if self._announced is not None else "",
             heartbeat_seconds=self._options.heartbeat_seconds,
             patience=self._options.patience,
-            term=self._effects.term,
+            term=self._runner.term,
         )
 
     def register_worker(self, registration: Registration) -> Registered:
@@ -132,13 +132,13 @@ class ManagerHandler:
         self._warn_of_mixture(worker, registration)
         joined = on.WorkerJoined(at_seconds=self._now, worker=worker, running=registration.running)
         self._driver.post(joined).result()
-        self._lookout.heard(worker)
+        self._connection_monitor.heard(worker)
         attendance.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
         return Registered(worker=worker)
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Take note that a worker lives; tell it what it should not be running."""
-        self._lookout.heard(heartbeat.worker)
+        self._connection_monitor.heard(heartbeat.worker)
         event = on.HeartbeatReceived(
             at_seconds=self._now,
             worker=heartbeat.worker,
@@ -189,7 +189,7 @@ class ManagerHandler:
 
     def connection_ended(self) -> None:
         """Notice where the connection that this thread served was that of a worker now dead."""
-        self._lookout.connection_ended()
+        self._connection_monitor.connection_ended()
 
     def _lose(self, worker: str, reason: str) -> None:
         log.info("%s is lost: %s", worker, reason)
@@ -239,7 +239,7 @@ class ManagerHandler:
         resolved = resolve(asked, self._driver.ask(lambda core: len(core.state.workers)))
         resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))
         experiment = _new_name(resolved.name, request)
-        self._effects.open(open_workspace(self._shared, experiment, resolved, self._leader))
+        self._runner.open(open_workspace(self._shared, experiment, resolved, self._leader))
         event = on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=resolved)
         self._driver.post(event).result()
         log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.epochs)
@@ -337,13 +337,13 @@ class ManagerHandler:
                 return
 
     def _check_known(self, experiment: str) -> None:
-        here = self._effects.space(experiment) or self._archive.summary(experiment)
+        here = self._runner.space(experiment) or self._archive.summary(experiment)
         if here is None:
             raise Refused("experiment", f"no experiment '{experiment}'; `downpour list` names them")
 
     def _record(self, experiment: str) -> RecordReader:
         self._check_known(experiment)
-        space = self._effects.space(experiment)
+        space = self._runner.space(experiment)
         record = space.record if space is not None else self._archive.record(experiment)
         if record is None:
             raise Refused("experiment", f"{experiment} has no record that could be read")
@@ -351,7 +351,7 @@ class ManagerHandler:
 
     def _held_up(self, summary: ExperimentSummary) -> ExperimentSummary:
         """Add why an experiment does not get on, where its folder was removed."""
-        space = self._effects.space(summary.experiment)
+        space = self._runner.space(summary.experiment)
         if summary.state.ended or space is None or not space.is_gone:
             return summary
         told = f"held up: its folder is gone from {self._shared.experiments}"

@@ -2,7 +2,7 @@
 
 `prepare` is the station between a spec and its first round: dataset, shards, first model version.
 `aggregate` and `measure` follow each round. All are plain functions of a workspace, run where
-`effects.py` puts them; they know neither the core nor the workers.
+`command_runner.py` puts them; they know neither the core nor the workers.
 
 What needs torch is imported where it is needed. A manager that takes over gets on with the round
 without it, and its workers do not wait the 1 to 3 s that the import takes.

@@ -1,4 +1,4 @@
-"""Carries a manager's commands out in virtual time, as `manager/effects.py` does in real time.
+"""Runs a manager's commands in virtual time, as `manager/command_runner.py` does in real time.
 
 Work on parameters runs one after the other, evaluations on a line of their own, calls to each
 worker in order. What a command comes to returns to the manager as an event.
@@ -87,7 +87,7 @@ class Effects:
         return self._roster.enter(name, identity, _Registered(address)).name
 
     def connection_ended(self, address: str) -> None:
-        """Call the workers back that were heard from there, as `manager/lookout.py` does."""
+        """Call back the workers heard from there, as `manager/connection_monitor.py` does."""
         for name in self._roster.names():
             entry = self._roster.get(name)
             if entry is not None and entry.address == address:

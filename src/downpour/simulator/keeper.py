@@ -43,7 +43,7 @@ class MemorySegments:
 
 
 class Keeper:
-    """What a manager keeps, as `manager/keeper.py` has it, but for the record.
+    """What a manager keeps, as `manager/persistence.py` has it, but for the record.
 
     Args:
         disk: the simulated directory.

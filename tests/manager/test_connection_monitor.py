@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from downpour.manager import lookout
-from downpour.manager.lookout import Lookout
+from downpour.manager import connection_monitor
+from downpour.manager.connection_monitor import ConnectionMonitor
 from downpour.manager.roster import Roster
 from downpour.rpc import Address, ManagerClient, Trust, WorkerClient, parse_address
 from downpour.rpc.messages import Heartbeat, Registration, TaskMessage
@@ -61,11 +61,13 @@ def test_who_registers_and_dies_before_its_first_heartbeat_is_missed(cluster: An
 
 
 class Entries:
-    """A roster with one worker, a lookout over it, and who is lost."""
+    """A roster with one worker, a connection monitor over it, and who is lost."""
 
     def __init__(self) -> None:
         self.roster, self.lost = Roster(), list[str]()
-        self.lookout = Lookout(self.roster, Trust(), lambda worker, _: self.lost.append(worker))
+        self.monitor = ConnectionMonitor(
+            self.roster, Trust(), lambda worker, _: self.lost.append(worker)
+        )
 
     def enter(self, address: Address) -> None:
         """Take the worker in, or again, at an address."""
@@ -101,8 +103,8 @@ def nobody() -> Address:
 def test_a_worker_that_opens_another_connection_stays(cluster: Any, entries: Entries) -> None:
     """It is called back, and answers."""
     entries.enter(cluster.join("one").server.address)
-    entries.lookout.heard("one")
-    entries.lookout.connection_ended()
+    entries.monitor.heard("one")
+    entries.monitor.connection_ended()
     assert entries.lost == []
 
 
@@ -110,20 +112,20 @@ def test_a_worker_that_is_slow_to_answer_stays(
     entries: Entries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where somebody takes the call, the worker's silence will tell, or nothing."""
-    monkeypatch.setattr(lookout, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(connection_monitor, "_ANSWER_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         entries.enter(Address(*silent.getsockname()))
-        entries.lookout.heard("one")
-        entries.lookout.connection_ended()
+        entries.monitor.heard("one")
+        entries.monitor.connection_ended()
     assert entries.lost == []
 
 
 def test_where_no_worker_was_heard_nobody_is_lost(entries: Entries, nobody: Address) -> None:
     """Clients connect, too; and who sends heartbeats may not be known."""
     entries.enter(nobody)
-    entries.lookout.connection_ended()
-    entries.lookout.heard("stranger")
-    entries.lookout.connection_ended()
+    entries.monitor.connection_ended()
+    entries.monitor.heard("stranger")
+    entries.monitor.connection_ended()
     assert entries.lost == []
 
 
@@ -135,11 +137,11 @@ def test_one_that_has_left_or_registered_anew_is_not_looked_after(
 ) -> None:
     """What is known over a former connection says nothing of the worker as it is now."""
     entries.enter(nobody)
-    entries.lookout.heard("one")
+    entries.monitor.heard("one")
     leaves(entries, nobody)
-    entries.lookout.connection_ended()
+    entries.monitor.connection_ended()
     assert entries.lost == []
     entries.enter(nobody)
-    entries.lookout.heard("one")
-    entries.lookout.connection_ended()
+    entries.monitor.heard("one")
+    entries.monitor.connection_ended()
     assert entries.lost == ["one"]

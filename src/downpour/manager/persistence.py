@@ -21,7 +21,7 @@ from downpour.scheduler import Entry, Output, Scheduler, facts
 from downpour.scheduler import events as on
 
 
-class Keeper:
+class Persistence:
     """Writes into the given workspaces; for the driver's thread.
 
     Args:

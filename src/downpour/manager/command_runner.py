@@ -30,12 +30,12 @@ from downpour.errors import (
 )
 from downpour.manager import workspace
 from downpour.manager.archive import Archive
-from downpour.manager.calls import OrderedCalls
-from downpour.manager.keeper import Keeper
-from downpour.manager.lanes import Lane
-from downpour.manager.recovery import Legacy
+from downpour.manager.counters import Counters
+from downpour.manager.ordered_calls import OrderedCalls
+from downpour.manager.persistence import Persistence
+from downpour.manager.recovery import RecoveredState
 from downpour.manager.roster import Roster
-from downpour.manager.tally import Tally
+from downpour.manager.serial_executor import SerialExecutor
 from downpour.manager.workspace import Workspace
 from downpour.rpc.messages import TaskMessage
 from downpour.runtime.forecasting import Forecaster
@@ -60,7 +60,7 @@ _CLOSING_SECONDS = 30.0
 """For what is running when the manager ends; it is written for nobody then."""
 
 
-class Effects:
+class CommandRunner:
     """The driver's command sink in a real manager.
 
     Args:
@@ -88,23 +88,25 @@ class Effects:
         self._data_dir = data_dir
         self._archive = archive
         self._calls = OrderedCalls(CALLS_AT_ONCE)
-        self._works = Lane("work")
-        self._evaluations = Lane("evaluation")
+        self._works = SerialExecutor("work")
+        self._evaluations = SerialExecutor("evaluation")
         self._spaces: dict[str, Workspace] = {}
         self._held: set[str] = set()
-        self._keeper = Keeper(self._spaces, roster, archive)
+        self._persistence = Persistence(self._spaces, roster, archive)
 
     def attach(self, post: Post, clock: Callable[[], float]) -> None:
         """Say where events go and what time it is there; to be called before the first command."""
         self._post = post
         self._clock = clock
 
-    def take_up(self, legacy: Legacy, leader: Leader) -> None:
+    def take_up(self, recovered: RecoveredState, leader: Leader) -> None:
         """As the leader, go on with what an earlier manager has left."""
         self._leader = leader
-        self._spaces.update((space.experiment, space) for space in legacy.spaces)
-        self._keeper = Keeper(self._spaces, self._roster, self._archive, legacy.next_order)
-        self._keeper.recorder.go_on(dict(legacy.submitted_at))
+        self._spaces.update((space.experiment, space) for space in recovered.spaces)
+        self._persistence = Persistence(
+            self._spaces, self._roster, self._archive, recovered.next_order
+        )
+        self._persistence.recorder.go_on(dict(recovered.submitted_at))
 
     def open(self, space: Workspace) -> None:
         """Take in a new experiment's workspace, before the core hears of it."""
@@ -126,9 +128,9 @@ class Effects:
         return self._leader.term if self._leader is not None else 0
 
     @property
-    def tally(self) -> Tally:
+    def counters(self) -> Counters:
         """What went on record since this manager began; for the driver's thread."""
-        return self._keeper.recorder.tally
+        return self._persistence.recorder.counters
 
     def close(self) -> None:
         """Let what is running end, begin nothing more; no command may come any more."""
@@ -145,13 +147,13 @@ class Effects:
         return self._forecaster.forecasts(at_seconds)
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
-        """Gather what must be kept, see `Keeper`; the forecaster learns from it."""
+        """Gather what must be kept, see `Persistence`; the forecaster learns from it."""
         self._forecaster.follow(core, event, output)
-        return self._keeper.keep(core, event, output)
+        return self._persistence.keep(core, event, output)
 
     def commit(self) -> None:
-        """Make it durable; see `Keeper`."""
-        self._keeper.commit()
+        """Make it durable; see `Persistence`."""
+        self._persistence.commit()
 
     def carry_out(self, commands: Sequence[do.Command]) -> None:
         """Start what is asked for."""
@@ -185,7 +187,7 @@ class Effects:
             case _:
                 assert_never(command)
 
-    def _work(self, lane: Lane, experiment: str, effect: Callable[[], None]) -> None:
+    def _work(self, lane: SerialExecutor, experiment: str, effect: Callable[[], None]) -> None:
         """Run a long effect; where it fails, so does its experiment."""
 
         def guarded() -> None:
@@ -298,7 +300,7 @@ class Effects:
 
     def _begin_to_prepare(self, command: do.Prepare) -> None:
         """Prepare in a thread of its own: it may hang, and nothing else is to wait for it."""
-        alone = Lane("preparation")
+        alone = SerialExecutor("preparation")
         self._work(alone, command.experiment, lambda: self._prepare(command))
         alone.finish()
 

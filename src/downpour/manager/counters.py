@@ -28,7 +28,7 @@ ENDS = (COUNTED, *map(str, FailureKind))
 
 
 @dataclass(slots=True)
-class Tally:
+class Counters:
     """What happened: attempts `assigned` and `ended`, by how; shards that were `dropped`.
 
     `snapshots` counts the published states of tasks, `contradicted` the updates that differ from

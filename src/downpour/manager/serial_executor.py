@@ -14,7 +14,7 @@ from threading import Event, Thread
 Work = Callable[[], None]
 
 
-class Lane:
+class SerialExecutor:
     """One thread, from now to `close`."""
 
     def __init__(self, name: str) -> None:

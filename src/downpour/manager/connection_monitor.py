@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _ANSWER_SECONDS = 3.0
 
 
-class Lookout:
+class ConnectionMonitor:
     """Remembers for each connection's thread which worker was heard there.
 
     Args:

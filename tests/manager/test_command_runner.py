@@ -15,7 +15,7 @@ import pytest
 
 from downpour.errors import DownpourError, SharedDirectoryError, Unreachable
 from downpour.manager.archive import Archive
-from downpour.manager.effects import Effects
+from downpour.manager.command_runner import CommandRunner
 from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import PreparedExperiment, Workspace, open_workspace, prepare
@@ -91,10 +91,10 @@ class StuckStore(DirectoryStore):
 
 
 @dataclass
-class Office:
-    """Effects over one experiment's real workspace; events end in a queue."""
+class RunningManager:
+    """A command runner over one experiment's real workspace; events end in a queue."""
 
-    effects: Effects
+    runner: CommandRunner
     roster: Roster
     space: Workspace
     events: SimpleQueue[on.Event]
@@ -106,49 +106,51 @@ class Office:
 
     def rest(self) -> list[on.Event]:
         """Let all that was begun end, and return the events that are left."""
-        effects = self.effects
-        effects._calls._pool.submit(int).result(PATIENCE_SECONDS)
-        for lane in (effects._works, effects._evaluations):
-            lane.submit(lambda: None).result(PATIENCE_SECONDS)
-        effects.close()
+        runner = self.runner
+        runner._calls._pool.submit(int).result(PATIENCE_SECONDS)
+        for executor in (runner._works, runner._evaluations):
+            executor.submit(lambda: None).result(PATIENCE_SECONDS)
+        runner.close()
         return [self.events.get() for _ in range(self.events.qsize())]
 
 
 @pytest.fixture
-def office(tmp_path: Path) -> Iterator[Office]:
-    """Effects whose one experiment has been submitted."""
+def manager(tmp_path: Path) -> Iterator[RunningManager]:
+    """A command runner whose one experiment has been submitted."""
     shared = replace(SharedDirectory.open(tmp_path, create=True), patience_seconds=0.1)
     roster, events = Roster(), SimpleQueue[on.Event]()
     deaths = SimpleQueue[DownpourError]()
-    effects = Effects(roster, Forecaster(pretrained()), None, Archive(shared), on_death=deaths.put)
-    effects.attach(events.put, lambda: 0.0)
+    runner = CommandRunner(
+        roster, Forecaster(pretrained()), None, Archive(shared), on_death=deaths.put
+    )
+    runner.attach(events.put, lambda: 0.0)
     term = lease.Leader(term=1, addresses=(), hostname="here", pid=1)
     space = open_workspace(shared, "any", SPEC, term)
-    effects.open(space)
-    effects.keep(
+    runner.open(space)
+    runner.keep(
         Scheduler(), on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC), Output()
     )
-    yield Office(effects, roster, space, events, deaths)
-    effects.close()
+    yield RunningManager(runner, roster, space, events, deaths)
+    runner.close()
 
 
-def test_what_cannot_be_kept_now_is_kept_later(office: Office) -> None:
+def test_what_cannot_be_kept_now_is_kept_later(manager: RunningManager) -> None:
     """A full disk is the driver's to wait for; then the record has every line, once."""
-    record = office.space.record
-    office.space.record = FullRecord(record)  # type: ignore[assignment]
-    office.effects.keep(Scheduler(), on.WorkerJoined(at_seconds=1.0, worker="anna"), Output())
+    record = manager.space.record
+    manager.space.record = FullRecord(record)  # type: ignore[assignment]
+    manager.runner.keep(Scheduler(), on.WorkerJoined(at_seconds=1.0, worker="anna"), Output())
     for _ in range(2):
         with pytest.raises(SharedDirectoryError, match="No space left"):
-            office.effects.commit()
-    office.space.record = record
-    office.effects.commit()
+            manager.runner.commit()
+    manager.space.record = record
+    manager.runner.commit()
     kinds = [json.loads(line)["kind"] for line in record.lines(0)]
     assert kinds == ["submitted", "worker-joined"]
 
 
-def test_a_directory_that_is_away_for_a_while_costs_nothing(office: Office) -> None:
+def test_a_directory_that_is_away_for_a_while_costs_nothing(manager: RunningManager) -> None:
     """What was asked for is done when it is back."""
-    folder = office.space.store.path
+    folder = manager.space.store.path
     elsewhere = folder.with_name("elsewhere")
     folder.rename(elsewhere)
     waits: list[float] = []
@@ -158,61 +160,61 @@ def test_a_directory_that_is_away_for_a_while_costs_nothing(office: Office) -> N
         if len(waits) == 3:
             elsewhere.rename(folder)
 
-    office.space.store = DirectoryStore(folder, away_seconds=60, sleep=wait)
-    office.effects.carry_out([PREPARE])
-    assert isinstance(office.event(), on.PreparedExperiment)
+    manager.space.store = DirectoryStore(folder, away_seconds=60, sleep=wait)
+    manager.runner.carry_out([PREPARE])
+    assert isinstance(manager.event(), on.Prepared)
     assert len(waits) == 3
-    assert office.deaths.empty()
+    assert manager.deaths.empty()
 
 
 @pytest.mark.parametrize("command", ["prepare", "assign"])
 def test_a_directory_that_stays_away_ends_the_manager_and_no_experiment(
-    office: Office, monkeypatch: pytest.MonkeyPatch, command: str
+    manager: RunningManager, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """The next manager finds everything as it was; no worker is blamed."""
     monkeypatch.setattr("downpour.manager.workspace.PACKED_BYTES_MAX", 8)
-    office.roster.enter(REGISTRATION, Newcomer())  # type: ignore[arg-type]
-    office.space.prepared = _prepared(office)
-    office.space.store.path.rename(office.space.store.path.with_name("elsewhere"))
-    office.effects.carry_out([PREPARE if command == "prepare" else ASSIGN])
-    assert "no such folder" in str(office.deaths.get(timeout=PATIENCE_SECONDS))
-    assert office.events.empty()
+    manager.roster.enter(REGISTRATION, Newcomer())  # type: ignore[arg-type]
+    manager.space.prepared = _prepared(manager)
+    manager.space.store.path.rename(manager.space.store.path.with_name("elsewhere"))
+    manager.runner.carry_out([PREPARE if command == "prepare" else ASSIGN])
+    assert "no such folder" in str(manager.deaths.get(timeout=PATIENCE_SECONDS))
+    assert manager.events.empty()
 
 
 def test_a_file_that_cannot_be_removed_is_left_over_and_nothing_else_is_lost(
-    office: Office,
+    manager: RunningManager,
 ) -> None:
     """Neither discarding nor concluding fails an experiment; concluding lets go of everything."""
-    office.space.prepared = _prepared(office)
-    office.space.store.put_new("update-000000-000000-000-abc.safetensors", [b"x"])
-    office.space.store = StuckStore(office.space.store.path)
+    manager.space.prepared = _prepared(manager)
+    manager.space.store.put_new("update-000000-000000-000-abc.safetensors", [b"x"])
+    manager.space.store = StuckStore(manager.space.store.path)
     discard = do.Discard(experiment="any", files=(FILE,))
-    office.effects.carry_out([discard, CONCLUDE])
-    assert office.rest() == []
-    assert office.space.prepared is None
+    manager.runner.carry_out([discard, CONCLUDE])
+    assert manager.rest() == []
+    assert manager.space.prepared is None
 
 
-def test_what_was_asked_of_a_concluded_experiment_is_not_done(office: Office) -> None:
+def test_what_was_asked_of_a_concluded_experiment_is_not_done(manager: RunningManager) -> None:
     """An evaluation that comes to its turn too late is nobody's failure."""
-    office.effects.carry_out([CONCLUDE])
-    assert office.space.prepared is None
-    office.effects.carry_out([do.Evaluate(experiment="any", round=0, model=FILE)])
-    assert office.rest() == []
+    manager.runner.carry_out([CONCLUDE])
+    assert manager.space.prepared is None
+    manager.runner.carry_out([do.Evaluate(experiment="any", round=0, model=FILE)])
+    assert manager.rest() == []
 
 
-def test_a_worker_that_is_not_registered_is_not_here(office: Office) -> None:
+def test_a_worker_that_is_not_registered_is_not_here(manager: RunningManager) -> None:
     """The core hears that it has left, which costs no retry; it is asked to register anew."""
-    office.effects.carry_out([ASSIGN])
-    left = office.event()
+    manager.runner.carry_out([ASSIGN])
+    left = manager.event()
     assert isinstance(left, on.WorkerLeft)
     assert left.worker == "anna"
 
 
 def test_a_call_that_fails_because_its_worker_registered_anew_says_nothing_of_the_new_life(
-    office: Office,
+    manager: RunningManager,
 ) -> None:
     """Registering again closes the former client; that must not dismiss the newcomer."""
-    roster = office.roster
+    roster = manager.roster
 
     class Former:
         """A client whose worker registers anew while it is called."""
@@ -226,10 +228,10 @@ def test_a_call_that_fails_because_its_worker_registered_anew_says_nothing_of_th
         def close(self) -> None:
             """Nothing is open."""
 
-    office.space.prepared = _prepared(office)
+    manager.space.prepared = _prepared(manager)
     roster.enter(REGISTRATION, Former())  # type: ignore[arg-type]
-    office.effects.carry_out([ASSIGN])
-    assert office.rest() == []
+    manager.runner.carry_out([ASSIGN])
+    assert manager.rest() == []
 
 
 class Newcomer:
@@ -243,7 +245,7 @@ class Newcomer:
 
 
 def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    manager: RunningManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is written once a shard, and removed when the experiment is concluded."""
     tasks: SimpleQueue[TaskMessage] = SimpleQueue()
@@ -257,21 +259,21 @@ def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
             """Nothing is open."""
 
     monkeypatch.setattr("downpour.manager.workspace.PACKED_BYTES_MAX", 8)
-    office.space.prepared = _prepared(office)
-    office.roster.enter(REGISTRATION, Client())  # type: ignore[arg-type]
-    office.effects.carry_out([ASSIGN, ASSIGN])
+    manager.space.prepared = _prepared(manager)
+    manager.roster.enter(REGISTRATION, Client())  # type: ignore[arg-type]
+    manager.runner.carry_out([ASSIGN, ASSIGN])
     first, second = (_file_of(tasks.get(timeout=PATIENCE_SECONDS)) for _ in range(2))
     assert first == second
-    office.effects.carry_out([CONCLUDE])
-    office.rest()
-    assert not [name for name in office.space.store.list() if name.startswith("indices")]
+    manager.runner.carry_out([CONCLUDE])
+    manager.rest()
+    assert not [name for name in manager.space.store.list() if name.startswith("indices")]
 
 
 def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(
-    office: Office,
+    manager: RunningManager,
 ) -> None:
     """The recorder forgets what it knew of an experiment when that is concluded."""
-    recorder = Recorder({"any": office.space}, office.roster)
+    recorder = Recorder({"any": manager.space}, manager.roster)
     submitted = on.ExperimentSubmitted(at_seconds=0.0, experiment="any", spec=SPEC)
     aggregate = do.Aggregate(
         experiment="any",
@@ -293,16 +295,16 @@ def test_a_manager_that_takes_over_imports_no_torch_to_go_on() -> None:
     assert "torch" not in done.stdout.split()
 
 
-def test_what_goes_on_is_opened_again_without_its_network(office: Office) -> None:
+def test_what_goes_on_is_opened_again_without_its_network(manager: RunningManager) -> None:
     """No network is drawn or tried again: its model is there, and its facts are on record."""
-    first = _prepared(office)
-    again = prepare(office.space, None, first.dataset_key, first.model)
+    first = _prepared(manager)
+    again = prepare(manager.space, None, first.dataset_key, first.model)
     assert first.drawn is not None
     assert (again.model, again.drawn) == (first.model, None)
 
 
-def _prepared(office: Office) -> PreparedExperiment:
-    return prepare(office.space, None)
+def _prepared(manager: RunningManager) -> PreparedExperiment:
+    return prepare(manager.space, None)
 
 
 def _file_of(task: TaskMessage) -> Any:
