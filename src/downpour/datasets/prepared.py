@@ -181,7 +181,7 @@ def _mapped(folder: Path, name: str, stated: dict[str, Any]) -> NDArray[Any]:
 
 @contextmanager
 def _found(folder: Path, name: str) -> Iterator[None]:
-    """Raise what goes wrong with a file of a prepared folder; see `store.trouble`."""
+    """Raise what goes wrong with a file of a prepared folder; see `store.os_errors`."""
     with reading(folder, name):
         try:
             yield
