@@ -44,6 +44,21 @@ def test_every_link_in_the_docs_leads_somewhere() -> None:
             assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
+@pytest.mark.parametrize("page", ["tour.md", "architecture.md"])
+def test_every_file_that_a_page_names_is_there(page: str) -> None:
+    """So is every function that the tour names in one, as `file.py` · `function`."""
+    text = re.sub(r"```.*?```", "", (ROOT / "docs" / page).read_text("utf-8"), flags=re.DOTALL)
+    for path in set(re.findall(r"`([\w/]+/\w+\.py)`", text)):
+        assert _in_the_house(path), f"{page} names {path}"
+    for path, function in re.findall(r"`([\w/]+\.py)` · `(\w+)`", text):
+        code = (ROOT / "src" / "downpour" / path).read_text("utf-8")
+        assert re.search(rf"^ *(?:def|class) {function}\b", code, re.MULTILINE), (path, function)
+
+
+def _in_the_house(path: str) -> bool:
+    return any((root / path).exists() for root in (ROOT, ROOT / "src" / "downpour"))
+
+
 @pytest.mark.parametrize(
     "example", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.stem
 )

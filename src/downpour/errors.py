@@ -21,7 +21,8 @@
     │   ├── UpdatesRefused           updates that cannot be aggregated: {shard: reason}
     │   └── OutOfMemory              the worker's memory, or its accelerator's
     ├── FailStop                 a defect ended the manager; what it acknowledged is in the journal
-    ├── OtherCode                a factory's code is not what the experiment was submitted with
+    ├── UnfitWorker              this worker cannot train the experiment, another one may
+    │   └── OtherCode                a factory's code is not what the experiment was submitted with
     ├── ExperimentFailed         an experiment that ended without a model; carries the cause
     └── IllegalTransition        a lifecycle table was violated: a defect of this program
 
@@ -221,7 +222,14 @@ class FailStop(DownpourError):
         return f"the manager ends, because of a defect of this program: {self.cause}"
 
 
-class OtherCode(DownpourError):
+class UnfitWorker(DownpourError):
+    """This worker cannot train an experiment, for a reason that other workers need not share.
+
+    It costs the experiment no retry: this worker is given nothing more of it.
+    """
+
+
+class OtherCode(UnfitWorker):
     """A file of a factory's code is not the one that the experiment was submitted with."""
 
     def __init__(self, file: str) -> None:

@@ -19,7 +19,7 @@ from downpour.errors import (
     Refused,
     SharedDirectoryError,
     SpecError,
-    TrainingError,
+    UnfitWorker,
 )
 from downpour.rpc import serve_manager
 from downpour.store import SharedDirectory
@@ -418,11 +418,12 @@ def test_only_what_nobody_foresaw_is_logged_with_its_traceback(
     """An error of this package's tree is one line."""
 
     def fail(_: TaskControl) -> Update:
-        raise TrainingError("this worker trains on the cpu")
+        raise UnfitWorker("this worker trains on the cpu")
 
     office.work.act = fail
     office.client.train(task())
-    assert desk.manager.reports.get(timeout=PATIENCE_SECONDS)[1][0] is FailureKind.TASK
+    kind = desk.manager.reports.get(timeout=PATIENCE_SECONDS)[1][0]
+    assert kind is FailureKind.OTHER_CODE, "which costs the task no retry"
     said = [record for record in caplog.records if "trains on the cpu" in record.getMessage()]
     assert said
     assert not any(record.exc_info for record in said)

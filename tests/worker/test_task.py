@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from downpour.errors import FileCorrupt, OtherCode, TrainingError
+from downpour.errors import FileCorrupt, OtherCode, TrainingError, UnfitWorker
 from downpour.rpc.indices import pack_indices
 from downpour.rpc.messages import IndicesFile, TaskMessage
 from downpour.spec import Spec
@@ -170,11 +170,11 @@ def test_an_altered_model_is_noticed(shared: SharedDirectory, task: TaskMessage)
 
 
 def test_a_worker_without_cuda_says_so(shared: SharedDirectory, task: TaskMessage) -> None:
-    """A task for CUDA on a worker for the CPU fails; the manager will try another one."""
+    """A task for CUDA is not for a worker on the CPU; the manager gives it nothing more of that."""
     store = shared.create_experiment("accelerated")
     spec = store.put_new("spec.toml", [Spec(device="cuda").to_toml().encode()])
     other = replace(task, id=replace(task.id, experiment="accelerated"), spec=spec)
-    with pytest.raises(TrainingError, match="--device cuda"):
+    with pytest.raises(UnfitWorker, match="--device cuda"):
         TaskRunner(shared, "cpu").run(other, TaskControl(other.id))
 
 

@@ -23,10 +23,10 @@ from downpour.errors import (
     DownpourError,
     IncompatiblePeer,
     NonFinite,
-    OtherCode,
     OutOfMemory,
     SpecError,
     StoreError,
+    UnfitWorker,
     Unreachable,
 )
 from downpour.node.worker import (
@@ -344,7 +344,7 @@ _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (MemoryError, FailureKind.OUT_OF_MEMORY),
     (StoreError, FailureKind.STORE),
     (SpecError, FailureKind.SPEC),
-    (OtherCode, FailureKind.OTHER_CODE),
+    (UnfitWorker, FailureKind.OTHER_CODE),  # the word on the wire is older than its other causes
 )
 
 

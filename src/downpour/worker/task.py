@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from downpour.datasets import PreparedDataset, open_prepared
-from downpour.errors import StoreError, TrainingError
+from downpour.errors import StoreError, UnfitWorker
 from downpour.factory_code import check_code
 from downpour.models import build
 from downpour.rpc.indices import unpack_indices
@@ -115,7 +115,7 @@ class TaskRunner:
         store = shared.store(task.id.experiment)
         spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
         if spec.device == "cuda" and self._device != "cuda":
-            raise TrainingError("this worker trains on the cpu; start it with --device cuda")
+            raise UnfitWorker("this worker trains on the cpu; start it with --device cuda")
         check_code("model", spec.model, spec.code)
         torch.set_num_threads(spec.threads)
         open_dataset = partial(open_prepared, shared.datasets, task.dataset)
