@@ -7,6 +7,7 @@ turns these values into Thrift structs and back.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, get_args
@@ -203,9 +204,9 @@ class ProcessState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """How long something takes, in seconds, as quantiles: of a hundred times, so many are shorter.
+    """The quantiles of a duration, in seconds: it is below `q10` with probability 0.1, and so on.
 
-    They never cross; `q98` is hardly ever exceeded.
+    Forecast never cross.
     """
 
     q10: float
@@ -213,23 +214,28 @@ class Forecast:
     q90: float
     q98: float
 
+    @classmethod
+    def of(cls, quantiles: Iterable[float]) -> Forecast:
+        """Make a forecast of its four quantiles, in rising order."""
+        q10, q50, q90, q98 = quantiles
+        return cls(q10=q10, q50=q50, q90=q90, q98=q98)
+
+    @property
+    def quantiles(self) -> tuple[float, float, float, float]:
+        """The four quantiles, in rising order."""
+        return self.q10, self.q50, self.q90, self.q98
+
     def times(self, factor: float) -> Forecast:
-        """Return the forecast of so many times as much."""
-        return Forecast(
-            q10=self.q10 * factor,
-            q50=self.q50 * factor,
-            q90=self.q90 * factor,
-            q98=self.q98 * factor,
-        )
+        """Return the forecast of a duration multiplied by `factor`."""
+        return Forecast.of(seconds * factor for seconds in self.quantiles)
 
     def later(self, seconds: float) -> Forecast:
-        """Return the forecast of what takes so many seconds more."""
-        return Forecast(
-            q10=self.q10 + seconds,
-            q50=self.q50 + seconds,
-            q90=self.q90 + seconds,
-            q98=self.q98 + seconds,
-        )
+        """Return the forecast of a duration that is longer by `seconds`."""
+        return Forecast.of(each + seconds for each in self.quantiles)
+
+    def after(self, seconds: float) -> Forecast:
+        """Return the forecast of what is left after `seconds`; never negative."""
+        return Forecast.of(max(0.0, each - seconds) for each in self.quantiles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

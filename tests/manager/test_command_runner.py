@@ -20,8 +20,8 @@ from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import PreparedExperiment, Workspace, open_workspace, prepare
 from downpour.predictor import pretrained
+from downpour.predictor.forecaster import Forecaster
 from downpour.rpc.messages import Registration, TaskMessage
-from downpour.runtime.forecasting import Forecaster
 from downpour.runtime.record import RecordWriter
 from downpour.runtime.record_lines import RecordLine
 from downpour.scheduler import Output, Scheduler, facts

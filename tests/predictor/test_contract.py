@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from downpour.errors import SpecError
-from downpour.predictor import Predictor, Quantiles, make
+from downpour.predictor import Predictor, make
 from downpour.predictor.features import STATE
 from downpour.predictor.fitting.cross_validation import NAMES, Fitted
 from downpour.predictor.fitting.traces import Traces
 from downpour.predictor.model_file import Trained
+from downpour.values import Forecast
 
 FAMILY = pytest.mark.parametrize("name", NAMES)
 NUMBERS = st.one_of(
@@ -33,9 +34,9 @@ FEATURES = [
 ]
 
 
-def replayed(predictor: Predictor, traces: Traces) -> list[Quantiles]:
+def replayed(predictor: Predictor, traces: Traces) -> list[Forecast]:
     """Replay the first job of a trace; return what was predicted."""
-    answers: list[Quantiles] = []
+    answers: list[Forecast] = []
     for rows in traces.jobs[0].rounds:
         workers, told = traces.workers(rows), traces.features(rows, (10, 25))
         answers += predictor.predict_many(list(zip(workers, told, strict=True)))
@@ -44,9 +45,10 @@ def replayed(predictor: Predictor, traces: Traces) -> list[Quantiles]:
     return answers
 
 
-def sane(answer: Quantiles) -> bool:
+def sane(answer: Forecast) -> bool:
     """Whether quantiles are some: finite, positive, not crossing."""
-    return bool(np.isfinite(answer).all() and answer.q10 > 0 and list(answer) == sorted(answer))
+    found = list(answer.quantiles)
+    return bool(np.isfinite(found).all() and answer.q10 > 0 and found == sorted(found))
 
 
 @FAMILY
@@ -81,7 +83,9 @@ def test_many_at_once_is_one_by_one(name: str, fitted: Fitted, traces: Traces) -
     ]
     together = predictor.predict_many([*requests, ("new", {})])
     alone = [other.predict(*request) for request in [*requests, ("new", {})]]
-    assert np.allclose(together, alone, rtol=1e-5)
+    assert np.allclose(
+        *([each.quantiles for each in all_] for all_ in (together, alone)), rtol=1e-5
+    )
     assert predictor.predict_many([]) == []
 
 

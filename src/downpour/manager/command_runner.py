@@ -37,8 +37,8 @@ from downpour.manager.recovery import RecoveredState
 from downpour.manager.roster import Roster
 from downpour.manager.serial_executor import SerialExecutor
 from downpour.manager.workspace import Workspace
+from downpour.predictor.forecaster import Forecaster
 from downpour.rpc.messages import TaskMessage
-from downpour.runtime.forecasting import Forecaster
 from downpour.scheduler import Entry, Output, Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on

@@ -28,8 +28,8 @@ from downpour.manager.service import ManagerHandler
 from downpour.metrics import MetricsEndpoint
 from downpour.node.manager import LOOK_SECONDS
 from downpour.predictor import pretrained
+from downpour.predictor.forecaster import Forecaster
 from downpour.rpc import Address, Trust, serve_manager
-from downpour.runtime.forecasting import Forecaster
 from downpour.scheduler import Scheduler, SchedulerOptions
 from downpour.store import SharedDirectory
 from downpour.store.lease import Leader, Lease

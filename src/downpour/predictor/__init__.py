@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from downpour.errors import SpecError
-from downpour.predictor.base import Model, Predictor, Quantiles
+from downpour.predictor.base import Model, Predictor
 from downpour.predictor.calibration import Recalibrated
 from downpour.predictor.ewma import Ewma
 from downpour.predictor.last_value import LastValue
@@ -63,4 +63,4 @@ def pretrained(path: Path | None = None) -> Predictor:
     return make("selector", read_trained(path))
 
 
-__all__ = ["MODELS", "Predictor", "Quantiles", "Trained", "make", "pretrained", "read_trained"]
+__all__ = ["MODELS", "Predictor", "Trained", "make", "pretrained", "read_trained"]

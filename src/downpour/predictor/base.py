@@ -9,9 +9,11 @@ seen is a new worker. All seconds count from the assignment of a task to its res
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+
+from downpour.values import Forecast
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Features: TypeAlias = Mapping[str, float]
@@ -24,15 +26,6 @@ MEDIAN = 1  # its place among the levels
 START_LOG_SECONDS = -5.7
 
 
-class Quantiles(NamedTuple):
-    """Seconds that a task stays below with probability .1, .5, .9 and .98; they never cross."""
-
-    q10: float
-    q50: float
-    q90: float
-    q98: float
-
-
 class Predictor(Protocol):
     """Predicts how long tasks take, and learns from how long they took.
 
@@ -40,11 +33,11 @@ class Predictor(Protocol):
     answers.
     """
 
-    def predict(self, worker: str, features: Features) -> Quantiles:
+    def predict(self, worker: str, features: Features) -> Forecast:
         """Predict one task; a progress report among the features makes it sharper."""
         ...
 
-    def predict_many(self, requests: Sequence[Request]) -> list[Quantiles]:
+    def predict_many(self, requests: Sequence[Request]) -> list[Forecast]:
         """Predict many tasks at once, which costs much less than one by one."""
         ...
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from downpour.predictor.base import Features, Model, Quantiles, Request
+from downpour.predictor.base import Features, Model, Request
 from downpour.predictor.features import LEAST, MOST, task_rows
+from downpour.values import Forecast
 
 _WAITING_MAX = 64  # outcomes: where nothing is predicted for long, they must not pile up
 
@@ -23,11 +24,11 @@ class Online:
         self._model = model
         self._waiting: dict[str, tuple[Features, float]] = {}
 
-    def predict(self, worker: str, features: Features) -> Quantiles:
+    def predict(self, worker: str, features: Features) -> Forecast:
         """Predict one task."""
         return self.predict_many([(worker, features)])[0]
 
-    def predict_many(self, requests: Sequence[Request]) -> list[Quantiles]:
+    def predict_many(self, requests: Sequence[Request]) -> list[Forecast]:
         """Predict many tasks at once; the answers come in the order of the requests."""
         if not requests:
             return []
@@ -35,7 +36,7 @@ class Online:
         tasks = task_rows([features for _, features in requests])
         quantiles = self._model.predict([worker for worker, _ in requests], tasks)
         # A float64 overflows beyond exp(709).
-        return [Quantiles(*row) for row in np.exp(np.minimum(quantiles, 300.0)).tolist()]
+        return [Forecast.of(row) for row in np.exp(np.minimum(quantiles, 300.0)).tolist()]
 
     def observe(self, worker: str, features: Features, seconds: float) -> None:
         """Learn how long a task took; anything but a positive number of seconds is ignored."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from downpour.predictor import Quantiles
 from downpour.predictor.base import Features, Request
+from downpour.values import Forecast
 
 _SPREAD = 1.0
 _TYPICAL_SECONDS = 2.0
@@ -19,12 +19,12 @@ class Guessing:
     def __init__(self, random: Random) -> None:
         self._random = random
 
-    def predict(self, worker: str, features: Features) -> Quantiles:  # noqa: ARG002
+    def predict(self, worker: str, features: Features) -> Forecast:  # noqa: ARG002
         """Guess how long a task takes, whatever it is."""
         middle = _TYPICAL_SECONDS * self._random.lognormvariate(0.0, _SPREAD)
-        return Quantiles(*(middle * share for share in _QUANTILES))
+        return Forecast.of(middle * share for share in _QUANTILES)
 
-    def predict_many(self, requests: Sequence[Request]) -> list[Quantiles]:
+    def predict_many(self, requests: Sequence[Request]) -> list[Forecast]:
         """Guess for each."""
         return [self.predict(*request) for request in requests]
 

@@ -24,7 +24,7 @@ from downpour.node.manager import (
     Step,
     heartbeat_reply,
 )
-from downpour.runtime.forecasting import Forecaster
+from downpour.predictor.forecaster import Forecaster
 from downpour.runtime.recovery import next_order, replay
 from downpour.scheduler import Entry, Output, Scheduler, SchedulerOptions
 from downpour.scheduler import events as on

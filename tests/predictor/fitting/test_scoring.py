@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from downpour.predictor.base import Features, Quantiles, Request
+from downpour.predictor.base import Features, Request
 from downpour.predictor.fitting.scoring import folds, replay_job, scores
 from downpour.predictor.fitting.traces import Traces
+from downpour.values import Forecast
 from tests.predictor.conftest import WORKERS
 
 
@@ -24,14 +25,14 @@ class Knows:
         self.factor = factor
         self.observed: list[tuple[str, float]] = []
 
-    def predict(self, worker: str, features: Features) -> Quantiles:
+    def predict(self, worker: str, features: Features) -> Forecast:
         """Never asked."""
         raise NotImplementedError
 
-    def predict_many(self, requests: Sequence[Request]) -> list[Quantiles]:
+    def predict_many(self, requests: Sequence[Request]) -> list[Forecast]:
         """Tell what will be."""
         outcome = next(self.told)[: len(requests)] * self.factor
-        return [Quantiles(*(seconds * np.array([0.9, 1, 1.1, 1.2]))) for seconds in outcome]
+        return [Forecast.of(seconds * np.array([0.9, 1, 1.1, 1.2])) for seconds in outcome]
 
     def observe(self, worker: str, features: Features, seconds: float) -> None:
         """Remember."""

@@ -67,7 +67,7 @@ def replay_job(make: Callable[[], Predictor], traces: Traces, job: Job) -> dict[
             began = time.thread_time()
             answers = predictor.predict_many(requests)
             costs[stage] += time.thread_time() - began
-            predicted[stage].append(np.array(answers))
+            predicted[stage].append(np.array([answer.quantiles for answer in answers]))
         tasks = traces.features(rows, traces.percents)
         for worker, features, seconds in zip(workers, tasks, traces.seconds(rows), strict=True):
             predictor.observe(worker, features, float(seconds))

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from downpour.predictor import Predictor, Quantiles
+from downpour.predictor.base import Features, Predictor, Request
 from downpour.scheduler import Output, Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
@@ -24,9 +24,6 @@ _PERCENT = 100
 _APART_PERCENT = 10
 _TELLING_SHARE = 0.1
 """Of an attempt that was taken away so much must be done to tell how fast its worker is."""
-
-Features = dict[str, float]
-Request = tuple[str, Features]
 
 
 @dataclass(slots=True)
@@ -54,7 +51,7 @@ class _Task:
 
     def features(self) -> Features:
         """Return it as a predictor knows it: with its last report, and one well before that."""
-        found = {"n_samples": self.samples, **self.state}
+        found: dict[str, float] = {"n_samples": self.samples, **self.state}
         for percent, seconds, state in self._telling():
             found[f"p{percent}_elapsed_s"] = seconds
             found |= {f"p{percent}_{name}": value for name, value in state.items()}
@@ -194,11 +191,11 @@ class Forecaster:
         return on.Forecasts(
             at_seconds=at_seconds,
             paces=tuple(
-                (name, _forecast(pace).times(1.0 / self._usual_samples))
+                (name, pace.after(0.0).times(1.0 / self._usual_samples))
                 for name, pace in zip(self._machines, paces, strict=True)
             ),
             remaining=tuple(
-                (task.attempt, _forecast(end, task.reported_seconds))
+                (task.attempt, end.after(task.reported_seconds))
                 for task, end in zip(busy.values(), ends, strict=True)
             ),
         )
@@ -218,7 +215,7 @@ class Forecaster:
             except Exception as error:  # noqa: BLE001 - whatever is wrong with it, training goes on
                 self._set_aside(error)
 
-    def _predict(self, requests: list[Request]) -> list[Quantiles] | None:
+    def _predict(self, requests: list[Request]) -> list[Forecast] | None:
         if self._predictor is not None:
             try:
                 return self._predictor.predict_many(requests)
@@ -229,9 +226,3 @@ class Forecaster:
     def _set_aside(self, error: Exception) -> None:
         self._predictor = None
         _log.warning("nothing is forecast any more: the predictor fails (%s)", error)
-
-
-def _forecast(found: Quantiles, spent_seconds: float = 0.0) -> Forecast:
-    """Return what is left of so many seconds."""
-    q10, q50, q90, q98 = (max(0.0, seconds - spent_seconds) for seconds in found)
-    return Forecast(q10=q10, q50=q50, q90=q90, q98=q98)

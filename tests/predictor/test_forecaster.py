@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from downpour.predictor import Quantiles
 from downpour.predictor.base import Features, Request
-from downpour.runtime.forecasting import Forecaster
+from downpour.predictor.forecaster import Forecaster
 from downpour.scheduler import Scheduler
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec
@@ -36,17 +35,17 @@ class Oracle:
         self.observed: list[tuple[str, Features, float]] = []
         self.broken = False
 
-    def predict(self, worker: str, features: Features) -> Quantiles:
+    def predict(self, worker: str, features: Features) -> Forecast:
         """Predict one task."""
         return self.predict_many([(worker, features)])[0]
 
-    def predict_many(self, requests: Sequence[Request]) -> list[Quantiles]:
+    def predict_many(self, requests: Sequence[Request]) -> list[Forecast]:
         """Predict many."""
         if self.broken:
             raise ArithmeticError("no weights")
         self.asked = list(requests)
         times = [features["n_samples"] / 10 for _, features in requests]
-        return [Quantiles(0.5 * t, t, 2 * t, 3 * t) for t in times]
+        return [Forecast.of((0.5 * t, t, 2 * t, 3 * t)) for t in times]
 
     def observe(self, worker: str, features: Features, seconds: float) -> None:
         """Remember."""
