@@ -20,8 +20,8 @@ import numpy as np
 from common import Row, command_line, folders, show
 
 import downpour
-from downpour.runtime.record import read_record
-from downpour.runtime.record_lines import AggregatedLine
+from downpour.records.record import read_record
+from downpour.records.record_lines import AggregatedLine
 from downpour.store import SharedDirectory
 
 

@@ -36,8 +36,8 @@ import psutil
 from common import Row, command_line, show
 
 import downpour
-from downpour.runtime.record import read_record
-from downpour.runtime.record_lines import (
+from downpour.records.record import read_record
+from downpour.records.record_lines import (
     AssignedLine,
     RecordLine,
     UpdatedLine,

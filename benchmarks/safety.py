@@ -33,9 +33,9 @@ import downpour
 from downpour.manager import workspace
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
-from downpour.runtime.journal import Journal
-from downpour.runtime.record import read_record
-from downpour.runtime.record_lines import AggregatedLine, AssignedLine, RecordLine
+from downpour.records.journal import Journal
+from downpour.records.record import read_record
+from downpour.records.record_lines import AggregatedLine, AssignedLine, RecordLine
 from downpour.scheduler import Checkpoint, Entry
 from downpour.store import SharedDirectory
 from downpour.store.lease import Lease

@@ -29,11 +29,11 @@ import downpour
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.manager.usage import Usage
+from downpour.records.record import read_record
+from downpour.records.record_lines import RecordLine, ResourcesUsedLine, to_fields
 from downpour.rpc import ManagerClient, serve_worker
 from downpour.rpc.messages import Heartbeat
 from downpour.rpc.wire import from_wire, to_wire
-from downpour.runtime.record import read_record
-from downpour.runtime.record_lines import RecordLine, ResourcesUsedLine, to_fields
 from downpour.store import SharedDirectory
 from downpour.values import NumericClass, ProcessState, SystemState
 from downpour.worker.agent import WorkerAgent

@@ -64,7 +64,7 @@ def _in_the_house(path: str) -> bool:
 )
 def test_every_example_is_a_spec_or_a_search(example: Path) -> None:
     """The TOML files under examples/ are accepted as they are."""
-    from downpour.runtime.spec_file import read_spec
+    from downpour.spec_file import read_spec
     from downpour.studies.search import Search
 
     read = Search.from_file if "[search]" in example.read_text("utf-8") else read_spec

@@ -25,7 +25,7 @@ IMPURE = re.compile(
     r"subprocess|signal|threading|multiprocessing|concurrent|asyncio|queue|logging|torch|thrift)\b"
 )
 ENTRANCES = {"__init__", "__main__"}
-NO_TORCH = PURE | {"store", "rpc", "runtime", "reports", "studies", "cli"}
+NO_TORCH = PURE | {"store", "rpc", "records", "discovery", "spec_file", "reports", "studies", "cli"}
 # Certificates are made by one module, which `downpour certs` imports where it runs.
 LAZY = {module for modules in EXTRAS.values() for module in modules} - {"cryptography"}
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}

@@ -14,6 +14,8 @@ from typing import Any, Self, TypeVar
 
 from downpour import datasets
 from downpour.credentials import Credentials
+from downpour.discovery.managers import Managers
+from downpour.discovery.waiting import CONNECT_SECONDS, awaiting, checked_seconds
 from downpour.errors import ExperimentFailed, SpecError, Unreachable
 from downpour.launchers import LocalCluster
 from downpour.manager.options import (
@@ -28,10 +30,8 @@ from downpour.reports.event_files import Follower
 from downpour.resolve import resolve
 from downpour.rpc import ManagerClient, Trust, parse_address
 from downpour.rpc.messages import ExperimentSummary, RecordPage, Status
-from downpour.runtime.awaiting import CONNECT_SECONDS, awaiting, checked_seconds
-from downpour.runtime.managers import Managers
-from downpour.runtime.spec_file import read_spec
 from downpour.spec import ResolvedSpec, Spec
+from downpour.spec_file import read_spec
 from downpour.store import SharedDirectory
 from downpour.values import ExperimentState
 

@@ -10,8 +10,8 @@ import pytest
 
 from downpour.cli.spec_options import parse_fields
 from downpour.errors import SpecError
-from downpour.runtime.spec_file import read_spec
 from downpour.spec import Spec
+from downpour.spec_file import read_spec
 from tests.badinput.conftest import Refused
 
 # Values as TOML has them, and what the line must say is accepted.

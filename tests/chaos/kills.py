@@ -21,8 +21,8 @@ from random import Random
 from time import monotonic
 
 from downpour import Client, Spec, run
-from downpour.runtime.record import read_record
-from downpour.runtime.record_lines import (
+from downpour.records.record import read_record
+from downpour.records.record_lines import (
     AssignedLine,
     AttemptFailedLine,
     FailedLine,

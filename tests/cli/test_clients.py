@@ -14,9 +14,10 @@ import pytest
 from downpour.cli import clients
 from downpour.launchers import LocalCluster
 from downpour.manager.options import ManagerOptions
-from downpour.runtime.record import RECORD_NAME, RecordWriter
-from downpour.runtime.record_lines import CancelledLine, SubmittedLine
+from downpour.records.record import RecordWriter
+from downpour.records.record_lines import CancelledLine, SubmittedLine
 from downpour.spec import Spec
+from downpour.store.layout import RECORD_NAME
 
 Downpour = Callable[..., Any]
 Refused = Callable[..., str]

@@ -28,8 +28,8 @@ from downpour.credentials import Credentials
 from downpour.errors import DownpourError
 from downpour.rpc import ManagerClient, Trust, parse_address
 from downpour.rpc.messages import Status
-from downpour.runtime.spec_file import read_spec
 from downpour.spec import Spec
+from downpour.spec_file import read_spec
 
 ROOT = Path(__file__).parents[2]
 BESIDE = ROOT.parent / "shared"

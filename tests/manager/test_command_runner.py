@@ -21,9 +21,9 @@ from downpour.manager.roster import Roster
 from downpour.manager.workspace import PreparedExperiment, Workspace, open_workspace, prepare
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
+from downpour.records.record import RecordWriter
+from downpour.records.record_lines import RecordLine
 from downpour.rpc.messages import Registration, TaskMessage
-from downpour.runtime.record import RecordWriter
-from downpour.runtime.record_lines import RecordLine
 from downpour.scheduler import Output, Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on

@@ -15,9 +15,9 @@ from downpour.manager import recovery
 from downpour.manager.metrics import ManagerMetrics
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
+from downpour.records.journal import segments
 from downpour.rpc import ManagerClient
 from downpour.rpc.messages import ExperimentSummary, TaskMessage
-from downpour.runtime.journal import segments
 from downpour.store import SPEC_NAME, SharedDirectory, layout
 from downpour.store.process_lock import RUN_LOCK_NAME, is_abandoned, lock_file
 from downpour.values import ExperimentState

@@ -14,7 +14,7 @@ from downpour.errors import SpecError
 from downpour.manager.counters import Counters
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
-from downpour.runtime.record_lines import (
+from downpour.records.record_lines import (
     AttemptFailedLine,
     DroppedLine,
     SavedLine,

@@ -19,9 +19,9 @@ from downpour.errors import Refused, SharedDirectoryError, SpecError
 from downpour.manager import command_runner
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
+from downpour.records.journal import read_journal, segments
 from downpour.rpc import ManagerClient
 from downpour.rpc.messages import Heartbeat, TaskMessage
-from downpour.runtime.journal import read_journal, segments
 from downpour.store import SharedDirectory, Work, layout, publish_work
 from downpour.store.lease import Lease
 from downpour.values import AttemptId, ExperimentState, Progress, Snapshot

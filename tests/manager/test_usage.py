@@ -7,7 +7,7 @@ import json
 import pytest
 
 from downpour.manager.usage import SAMPLES_MAX, Usage
-from downpour.runtime.record_lines import RecordLine, ResourcesUsedLine, Sample, to_fields
+from downpour.records.record_lines import RecordLine, ResourcesUsedLine, Sample, to_fields
 from downpour.scheduler import events as on
 from downpour.values import AttemptId, ProcessState, Progress, SystemState
 

@@ -15,13 +15,13 @@ import pytest
 
 from downpour.errors import SharedDirectoryError, StoreError
 from downpour.node.journal import JournalWriter, Line, Segment
-from downpour.runtime.journal import DiskSegments, read_journal
+from downpour.records.journal import DiskSegments, read_journal
 from downpour.scheduler import Checkpoint, Entry
 from downpour.simulator.manager import Manager
 from downpour.simulator.search import outcomes
 from downpour.simulator.world import simulate
 from tests.node.journal_defects import DEFECTS, RemovesBeforeItPublishes, WritesOnAfterAFailure
-from tests.runtime.test_journal import ONE_OF_EACH
+from tests.records.test_journal import ONE_OF_EACH
 
 SUBMITTED, PREPARED, ASSIGNED = ONE_OF_EACH[:3]
 ANEW = ONE_OF_EACH[-1]

@@ -11,10 +11,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from downpour.errors import FileCorrupt, MissingPackage, SpecError, Unreachable
+from downpour.records.record import parse_lines, read_record
+from downpour.records.record_lines import AggregatedLine, ResourcesUsedLine, Sample, SubmittedLine
 from downpour.reports import Result
 from downpour.reports.event_files import EndedRuns, EventFiles, Follower, write_events
-from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
-from downpour.runtime.record_lines import AggregatedLine, ResourcesUsedLine, Sample, SubmittedLine
+from downpour.store.layout import RECORD_NAME
 
 RECORDED = Path(__file__).parent / "recorded"
 HANDOFF = read_record(RECORDED / "handoff" / RECORD_NAME)

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from downpour.reports import Result, Stragglers
-from downpour.reports.mitigation import costs_of, stragglers_of
-from downpour.runtime.record_lines import (
+from downpour.records.record_lines import (
     AggregatedLine,
     AssignedLine,
     AttemptFailedLine,
@@ -20,6 +18,8 @@ from downpour.runtime.record_lines import (
     SavedLine,
     UpdatedLine,
 )
+from downpour.reports import Result, Stragglers
+from downpour.reports.mitigation import costs_of, stragglers_of
 
 HANDOFF = Path(__file__).parent / "recorded" / "handoff"
 ENDS = ("lost", "handed_over", "withdrawn", "task")

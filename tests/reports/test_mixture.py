@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from downpour.reports.mixture import mixture_now, mixture_of
-from downpour.reports.result import Result
-from downpour.reports.terminal_tables import result_table
-from downpour.rpc.messages import Status, WorkerStatus
-from downpour.runtime.record_lines import (
+from downpour.records.record_lines import (
     PreparedLine,
     RecordLine,
     SubmittedLine,
     UpdatedLine,
     WorkerJoinedLine,
 )
+from downpour.reports.mixture import mixture_now, mixture_of
+from downpour.reports.result import Result
+from downpour.reports.terminal_tables import result_table
+from downpour.rpc.messages import Status, WorkerStatus
 from downpour.values import NumericClass, WorkerState
 
 WIDE = NumericClass(torch="2", device="cpu", instruction_set="AVX512")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from downpour.records.record import RecordWriter
+from downpour.records.record_lines import CancelledLine, SubmittedLine
 from downpour.reports.stored_experiments import experiments_in
-from downpour.runtime.record import RECORD_NAME, RecordWriter
-from downpour.runtime.record_lines import CancelledLine, SubmittedLine
 from downpour.spec import Spec
+from downpour.store.layout import RECORD_NAME
 
 
 def test_records_are_summed_up_and_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:

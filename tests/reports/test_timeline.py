@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from downpour.reports.study import read_one
-from downpour.reports.timeline import attempt_spans, resources
-from downpour.runtime.record_lines import (
+from downpour.records.record_lines import (
     AssignedLine,
     AttemptFailedLine,
     RecordLine,
@@ -14,6 +12,8 @@ from downpour.runtime.record_lines import (
     Sample,
     UpdatedLine,
 )
+from downpour.reports.study import read_one
+from downpour.reports.timeline import attempt_spans, resources
 
 RECORDED = Path(__file__).parent / "recorded" / "gestures"
 

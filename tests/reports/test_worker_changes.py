@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from downpour.reports.worker_changes import worker_changes_of
-from downpour.runtime.record_lines import (
+from downpour.records.record_lines import (
     AssignedLine,
     RecordLine,
     SubmittedLine,
@@ -11,6 +10,7 @@ from downpour.runtime.record_lines import (
     WorkerLeftLine,
     from_fields,
 )
+from downpour.reports.worker_changes import worker_changes_of
 
 
 def joined(name: str) -> WorkerJoinedLine:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
-from downpour.runtime.journal import Journal, read_journal, segments
-from downpour.runtime.record import RecordWriter
+from downpour.records.journal import Journal, read_journal, segments
+from downpour.records.record import RecordWriter
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec
 from downpour.store import DirectoryStore, SharedDirectory

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from downpour.api import OnStatus
-from downpour.rpc.messages import Status
-from downpour.runtime.record_lines import (
+from downpour.records.record_lines import (
     AggregatedLine,
     AssignedLine,
     AttemptFailedLine,
@@ -31,6 +30,7 @@ from downpour.runtime.record_lines import (
     UpdatedLine,
     to_fields,
 )
+from downpour.rpc.messages import Status
 from downpour.studies import Grid, Run, Search, Study, StudyFolder
 from downpour.studies.backends import Train, accuracies_in
 from downpour.studies.plan import OnEpoch

@@ -35,16 +35,16 @@ from downpour.cli.printing import (
 from downpour.cli.spec_options import with_spec
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
+from downpour.discovery.waiting import CONNECT_SECONDS
 from downpour.errors import SpecError, StoreError, Unreachable
-from downpour.runtime.awaiting import CONNECT_SECONDS
 from downpour.spec import Spec
 
 if TYPE_CHECKING:
     from downpour.api import Client
+    from downpour.records.record_lines import RecordLine
     from downpour.reports import Result
     from downpour.reports.event_files import Follower
     from downpour.rpc.messages import ExperimentSummary, Status
-    from downpour.runtime.record_lines import RecordLine
 
     Record = list[tuple[float, RecordLine]]
 
@@ -242,7 +242,8 @@ def _find(
     experiment: str, shared: Path, manager: str, credentials: Credentials
 ) -> tuple[Record, Path | None]:
     """Return an experiment's record, and its folder where this machine has it."""
-    from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
+    from downpour.records.record import parse_lines, read_record
+    from downpour.store.layout import RECORD_NAME
     from downpour.store import SharedDirectory
 
     try:

@@ -24,10 +24,10 @@ from downpour.cli.options import (
 from downpour.cli.printing import note
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
+from downpour.discovery.waiting import CONNECT_SECONDS, checked_seconds
 from downpour.errors import SpecError
 from downpour.extras import require
 from downpour.manager.options import DEFAULT_PORT, ManagerOptions, checked_patience
-from downpour.runtime.awaiting import CONNECT_SECONDS, checked_seconds
 from downpour.text import log_to_stderr
 from downpour.worker.options import WorkerOptions
 

@@ -221,7 +221,7 @@ def _run(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
 def _experiment(path: Path | None, data_dir: Path | None) -> Spec | None:
     """Read what is to be trained, and see to it that its dataset is there before all else runs."""
     from downpour.datasets import check_source
-    from downpour.runtime.spec_file import read_spec
+    from downpour.spec_file import read_spec
 
     if path is None:
         return None

@@ -17,8 +17,8 @@ import typer
 
 from downpour.cli.options import path_option
 from downpour.errors import SpecError
-from downpour.runtime.spec_file import read_spec
 from downpour.spec import Spec
+from downpour.spec_file import read_spec
 
 # A group begins with the field named here and ends where the next begins.
 _GROUPS = {

@@ -1,12 +1,13 @@
-"""The experiments of a directory that nobody goes on with: what is listed of them, and where.
+"""The experiments of a directory that no manager continues: what `downpour list` shows of them.
 
-Those that have ended are known from one file, so that a start does not read thousands of journals:
-`ended-TERM.jsonl`, with a line for each (`runtime/lines.py`), written by the manager of that term.
-It only spares reading: where it is missing or damaged, journals are read instead. A manager begins
-a file of its own with all that it knows, and later ones read the one of the highest term alone; so
-one that was replaced without its knowing says nothing that counts.
+Those that have ended are read from one file, `ended-TERM.jsonl`, so that a start does not read
+thousands of journals. The file has a line for each experiment (`records/sealed_lines.py`) and is
+written by the manager of that term. It only saves time: where it is missing or damaged, the
+journals are read instead. Each manager writes a new file with all that it knows, and later managers
+read only the one of the highest term, because a manager that was replaced without its knowledge may
+go on writing to an older one.
 
-Those that cannot be taken up are kept in mind with the reason, and their files are not touched.
+Experiments that cannot be continued are listed with the reason, and their files are not touched.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from downpour.errors import SharedDirectoryError, StoreError
+from downpour.records.record import RecordReader
+from downpour.records.sealed_lines import seal, whole_lines
 from downpour.rpc.messages import ExperimentSummary
-from downpour.runtime.lines import seal, whole_lines
-from downpour.runtime.record import RECORD_NAME, RecordReader
 from downpour.store import SharedDirectory
 from downpour.store.directory import names_in, read_regular
+from downpour.store.layout import RECORD_NAME
 from downpour.store.publish import publish
 from downpour.values import ExperimentState
 

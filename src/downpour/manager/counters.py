@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from downpour.metrics import Timing
-from downpour.runtime.record_lines import (
+from downpour.records.record_lines import (
     AggregatedLine,
     AssignedLine,
     AttemptFailedLine,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict, assert_never
 
-from downpour.runtime.record_lines import (
+from downpour.records.record_lines import (
     AssignedLine,
     AttemptFailedLine,
     ContradictedLine,

@@ -19,7 +19,7 @@ from downpour.manager.command_runner import CommandRunner
 from downpour.manager.counters import ENDS, Counters
 from downpour.manager.driver import Driver
 from downpour.metrics import counter, gauge, summary
-from downpour.runtime.journal import segments
+from downpour.records.journal import segments
 from downpour.scheduler import Scheduler
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, State, Step, Table

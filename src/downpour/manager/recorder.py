@@ -1,9 +1,9 @@
-"""Puts on record what happened to an experiment: what the core knows, and what it does not.
+"""Turns events and facts into the lines of the records.
 
 Runs in the driver's thread, before the commands are carried out. A fact of the core makes one line
-(`lines.py`) in the record of its experiment; comings and goings of workers go to all records that
-are still open. What the manager alone knows (addresses, sizes, seconds) makes lines of events. The
-keeper writes them to the disk.
+(`fact_lines.py`) in the record of its experiment; workers that join and leave are noted in all
+records that are still open. What the manager alone knows (addresses, sizes, seconds) makes lines of
+events. `persistence.py` writes the lines to the disk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from downpour.manager.fact_lines import line_of
 from downpour.manager.roster import Roster, attendance
 from downpour.manager.usage import Usage
 from downpour.manager.workspace import Workspace
-from downpour.runtime.record_lines import (
+from downpour.records.record_lines import (
     AggregatedLine,
     CancelledLine,
     EvaluatedLine,

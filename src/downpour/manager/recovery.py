@@ -20,10 +20,10 @@ from downpour.manager import status
 from downpour.manager.archive import Archive
 from downpour.manager.workspace import Workspace, reopen_workspace, sweep
 from downpour.node.journal import Line
-from downpour.runtime.journal import read_journal, segments, term_of
-from downpour.runtime.record import read_record
-from downpour.runtime.record_lines import SubmittedLine, WorkerJoinedLine, WorkerLeftLine
-from downpour.runtime.recovery import Told, belongs_elsewhere, take_in, told
+from downpour.records.journal import read_journal, segments, term_of
+from downpour.records.record import read_record
+from downpour.records.record_lines import SubmittedLine, WorkerJoinedLine, WorkerLeftLine
+from downpour.records.recovery import Told, belongs_elsewhere, take_in, told
 from downpour.scheduler import Scheduler
 from downpour.scheduler.experiment import Experiment
 from downpour.store import SharedDirectory, layout

@@ -33,6 +33,7 @@ from downpour.manager.options import ManagerOptions
 from downpour.manager.roster import Roster, attendance
 from downpour.manager.workspace import open_workspace
 from downpour.node.manager import heartbeat_reply
+from downpour.records.record import RecordReader
 from downpour.resolve import resolve
 from downpour.rpc import PROTOCOL, Address, Trust, WorkerClient
 from downpour.rpc.messages import (
@@ -45,7 +46,6 @@ from downpour.rpc.messages import (
     Registration,
     Status,
 )
-from downpour.runtime.record import RecordReader
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec, Spec
 from downpour.store import SharedDirectory, layout

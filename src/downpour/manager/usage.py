@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from downpour.runtime.record_lines import (
+from downpour.records.record_lines import (
     RecordLine,
     ResourcesUsedLine,
     Sample,

@@ -29,10 +29,10 @@ from downpour.datasets import PreparedDataset
 from downpour.errors import FileCorrupt, SpecError, StoreError
 from downpour.factory_code import check_code
 from downpour.node.journal import Line
+from downpour.records.journal import Journal
+from downpour.records.record import RecordWriter
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
-from downpour.runtime.journal import Journal
-from downpour.runtime.record import RecordWriter
 from downpour.scheduler.commands import Aggregate
 from downpour.scheduler.experiment import Experiment
 from downpour.spec import ResolvedSpec, Spec

@@ -14,7 +14,7 @@ A checkpoint begins the journal anew: submission, preparation and checkpoint are
 as a segment, so that it is there whole or not at all, and the segments before it are removed. Who
 finds them still there begins to read at the last segment that has an entry of number 1.
 
-Where segments lie is not known here: `runtime/journal.py` has them on a disk, the simulator in
+Where segments lie is not known here: `records/journal.py` has them on a disk, the simulator in
 memory.
 """
 

@@ -24,9 +24,8 @@ import tomli_w
 
 from downpour.errors import DownpourError, FileCorrupt, SpecError
 from downpour.extras import require
-from downpour.reports.result import Result, RoundResult
-from downpour.runtime.record import parse_lines, read_record
-from downpour.runtime.record_lines import (
+from downpour.records.record import parse_lines, read_record
+from downpour.records.record_lines import (
     AggregatedLine,
     EvaluatedLine,
     PreparedLine,
@@ -36,6 +35,7 @@ from downpour.runtime.record_lines import (
     SubmittedLine,
     UpdatedLine,
 )
+from downpour.reports.result import Result, RoundResult
 from downpour.store.os_errors import explain
 from downpour.values import is_bare_name
 

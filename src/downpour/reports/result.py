@@ -23,11 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from downpour.errors import FileCorrupt
 from downpour.extras import require
 from downpour.paths import path_of
-from downpour.reports.mitigation import Cost, Stragglers, costs_of, stragglers_of
-from downpour.reports.mixture import MANAGER
-from downpour.reports.worker_changes import worker_changes_of
-from downpour.runtime.record import RECORD_NAME, parse_lines, read_record
-from downpour.runtime.record_lines import (
+from downpour.records.record import parse_lines, read_record
+from downpour.records.record_lines import (
     AggregatedLine,
     AttemptFailedLine,
     CancelledLine,
@@ -40,6 +37,10 @@ from downpour.runtime.record_lines import (
     UpdatedLine,
     WorkerJoinedLine,
 )
+from downpour.reports.mitigation import Cost, Stragglers, costs_of, stragglers_of
+from downpour.reports.mixture import MANAGER
+from downpour.reports.worker_changes import worker_changes_of
+from downpour.store.layout import RECORD_NAME
 from downpour.text import one_line
 from downpour.values import BLAMELESS, ExperimentState
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from downpour.errors import StoreError
 from downpour.reports.result import Result
 from downpour.rpc.messages import ExperimentSummary
-from downpour.runtime.record import RECORD_NAME
+from downpour.store.layout import RECORD_NAME
 
 
 def experiments_in(folder: Path) -> tuple[ExperimentSummary, ...]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from downpour.records.record import read_record
 from downpour.reports.result import Result
 from downpour.reports.timeline import AttemptSpan, ResourceSample, attempt_spans, resources
-from downpour.runtime.record import RECORD_NAME, read_record
+from downpour.store.layout import RECORD_NAME
 
 UNEVEN_SPLITS = ("class", "dirichlet")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from downpour.runtime.record_lines import (
+from downpour.records.record_lines import (
     AggregatedLine,
     AssignedLine,
     AttemptFailedLine,

@@ -6,7 +6,7 @@ a sentence. None of them trusts the core's state where it can count for itself.
 
 from __future__ import annotations
 
-from downpour.runtime.recovery import replay
+from downpour.records.recovery import replay
 from downpour.scheduler import Scheduler, durable, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on

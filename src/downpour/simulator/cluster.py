@@ -8,7 +8,7 @@ from typing import cast
 
 from downpour.node.worker import WorkerNode
 from downpour.predictor import Predictor
-from downpour.runtime.recovery import replay
+from downpour.records.recovery import replay
 from downpour.scheduler import Scheduler
 from downpour.simulator.client import Client
 from downpour.simulator.clock import Clock

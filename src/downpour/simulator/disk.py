@@ -20,7 +20,7 @@ from typing import Literal, get_args
 
 from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
 from downpour.node.journal import Line, Segment, in_order
-from downpour.runtime.recovery import belongs_elsewhere
+from downpour.records.recovery import belongs_elsewhere
 from downpour.simulator.clock import Clock, Process
 from downpour.store.memory import MemoryStore
 from downpour.store.os_errors import reading, writing

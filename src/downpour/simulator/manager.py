@@ -25,7 +25,7 @@ from downpour.node.manager import (
     heartbeat_reply,
 )
 from downpour.predictor.forecaster import Forecaster
-from downpour.runtime.recovery import next_order, replay
+from downpour.records.recovery import next_order, replay
 from downpour.scheduler import Entry, Output, Scheduler, SchedulerOptions
 from downpour.scheduler import events as on
 from downpour.simulator.clock import Process

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from downpour.node.worker import WorkerNode
-from downpour.runtime.recovery import replay
+from downpour.records.recovery import replay
 from downpour.scheduler import Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on

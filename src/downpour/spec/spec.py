@@ -3,7 +3,7 @@
 A spec is the whole input of an experiment: in synchronous mode the bytes of every model version
 follow from the resolved spec alone (within one numeric class). Hence nothing that changes a result
 may live anywhere else, and nothing here may depend on the machine or touch a file
-(`runtime/spec_file.py` does that). This module knows the names of the families (splitters,
+(`spec_file.py` does that). This module knows the names of the families (splitters,
 aggregators, ...) but not their code. A field that does not fit is refused in one line
 (`refusals.py`).
 """

@@ -17,9 +17,9 @@ from typing import Protocol
 from downpour import api, datasets
 from downpour.errors import ExperimentFailed, SpecError
 from downpour.launchers import LocalCluster
+from downpour.records.record import parse_lines
+from downpour.records.record_lines import EvaluatedLine
 from downpour.rpc.messages import Status
-from downpour.runtime.record import parse_lines
-from downpour.runtime.record_lines import EvaluatedLine
 from downpour.spec import Spec
 from downpour.studies.plan import OnEpoch
 from downpour.studies.study import Run, Study

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from downpour.errors import SpecError
-from downpour.runtime.record import RECORD_NAME
+from downpour.store.layout import RECORD_NAME
 from downpour.store.os_errors import explain
 from downpour.studies.lock import LOCK_NAMES
 from downpour.studies.run_folder import (

@@ -15,9 +15,9 @@ import xxhash
 
 from downpour.errors import FileCorrupt, FileMissing, SpecError, StoreError
 from downpour.reports.study import RunResult, read_run
-from downpour.runtime.record import RECORD_NAME
 from downpour.spec import ResolvedSpec
 from downpour.store import SPEC_NAME
+from downpour.store.layout import RECORD_NAME
 from downpour.store.os_errors import explain
 from downpour.store.publish import sync_directory
 from downpour.studies.summary import RunSummary

@@ -18,8 +18,8 @@ import tomli_w
 from downpour.errors import SpecError
 from downpour.reports.search_result import SearchField
 from downpour.resolve import resolve
-from downpour.runtime.spec_file import refuse_grid
 from downpour.spec import Spec
+from downpour.spec_file import refuse_grid
 from downpour.studies.axis import Axis, Choices, axis_of
 from downpour.studies.fields import (
     OPTIONS,

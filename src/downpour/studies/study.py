@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Protocol, Self
 
-from downpour.runtime.spec_file import read_toml
 from downpour.spec import ResolvedSpec, toml_fields
+from downpour.spec_file import read_toml
 from downpour.studies.fields import Value
 from downpour.studies.summary import RunSummary
 

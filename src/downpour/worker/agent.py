@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 
 from downpour.blame import told
+from downpour.discovery.waiting import manager_may_come
 from downpour.errors import (
     DownpourError,
     IncompatiblePeer,
@@ -48,7 +49,6 @@ from downpour.rpc.messages import (
     TaskMessage,
     WorkerInfo,
 )
-from downpour.runtime.awaiting import manager_may_come
 from downpour.store import SharedDirectory
 from downpour.values import AttemptId, FailureKind, NumericClass, Snapshot, Update
 from downpour.version import VERSION

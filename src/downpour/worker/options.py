@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from downpour.credentials import Credentials
-from downpour.runtime.awaiting import CONNECT_SECONDS
+from downpour.discovery.waiting import CONNECT_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,11 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
+from downpour.discovery.managers import Managers
+from downpour.discovery.waiting import awaiting, files_may_come
 from downpour.errors import SpecError
 from downpour.metrics import MetricsEndpoint
 from downpour.rpc import Address, Trust, parse_address, serve_worker
-from downpour.runtime.awaiting import awaiting, files_may_come
-from downpour.runtime.managers import Managers
 from downpour.store import SharedDirectory
 from downpour.worker.agent import WorkerAgent
 from downpour.worker.environment import keep_memory, wait_passively

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from downpour.discovery.managers import Managers
 from downpour.rpc import OPEN, Address, parse_address
-from downpour.runtime.managers import Managers
 from downpour.store import SharedDirectory
 from downpour.store.lease import Lease
 

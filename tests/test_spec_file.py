@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from downpour.errors import SpecError
-from downpour.runtime.spec_file import read_spec
 from downpour.spec import Spec
+from downpour.spec_file import read_spec
 
 
 def test_a_file_is_read_and_overridden(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from downpour.credentials import Credentials
+from downpour.discovery.waiting import awaiting, checked_seconds, files_may_come
 from downpour.errors import (
     DownpourError,
     IncompatiblePeer,
@@ -17,7 +18,6 @@ from downpour.errors import (
     Unreachable,
 )
 from downpour.rpc import Trust
-from downpour.runtime.awaiting import awaiting, checked_seconds, files_may_come
 from downpour.store import SharedDirectory
 
 PATIENCE_SECONDS = 30.0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from downpour.errors import FileCorrupt, SharedDirectoryError
 from downpour.node.journal import Line
-from downpour.runtime.journal import Journal, read_journal, segments
+from downpour.records.journal import Journal, read_journal, segments
 from downpour.scheduler import Checkpoint, Entry, facts
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec

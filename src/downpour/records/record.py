@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Self
 
 from downpour.errors import FileCorrupt, FileMissing, StoreError
-from downpour.runtime.record_lines import RecordLine, from_fields, to_fields
+from downpour.records.record_lines import RecordLine, from_fields, to_fields
 from downpour.store.directory import open_regular, read_regular
 from downpour.store.os_errors import reading, writing
-
-RECORD_NAME = "record.jsonl"
 
 PAGE_LINES_MAX = 1000
 PAGE_BYTES_MAX = 4_000_000

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from downpour.node.journal import Line
-from downpour.runtime.recovery import belongs_elsewhere, next_order, replay
+from downpour.records.recovery import belongs_elsewhere, next_order, replay
 from downpour.scheduler import Entry, Scheduler, durable, facts
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec

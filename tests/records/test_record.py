@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
-from downpour.runtime import record as module
-from downpour.runtime.record import RecordWriter, parse_lines, read_record
-from downpour.runtime.record_lines import (
+from downpour.records import record as module
+from downpour.records.record import RecordWriter, parse_lines, read_record
+from downpour.records.record_lines import (
     KINDS,
     AssignedLine,
     CancelledLine,

@@ -1,9 +1,9 @@
 """A journal on the disk: each of its segments is a file of checksummed lines in the folder.
 
-Each line (`lines.py`) is JSON: the entry's number, its time, how long the record was when it was
-made, and the entry (`scheduler.replay` says which there are). The first one names the cluster, so
-that a folder which was copied from elsewhere is known as such. What is written when, and what
-counts of it, are the rules in `node/journal.py`.
+Each line (`sealed_lines.py`) is JSON: the entry's number, its time, the length of the record when
+it was made, and the entry (`scheduler.replay` says which there are). The first line names the
+cluster, so that a folder that was copied from another cluster is recognized. What is written when,
+and which lines count, are the rules in `node/journal.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from downpour.errors import FileCorrupt, StoreError
 from downpour.node.journal import JournalWriter, Line, Segment, in_order
-from downpour.runtime.lines import seal, whole_lines
+from downpour.records.sealed_lines import seal, whole_lines
 from downpour.scheduler import Checkpoint, Entry, facts
 from downpour.scheduler import events as on
 from downpour.store.directory import names_in, open_regular
