@@ -385,7 +385,7 @@ def test_a_start_reads_no_journal_of_what_has_ended(
     assert read == []
     assert list(listed(last)) == names
     assert {one.state for one in listed(last).values()} == {ExperimentState.FINISHED}
-    metrics = ManagerMetrics(last.manager._driver, last.manager._effects, last.manager._archive)
+    metrics = ManagerMetrics(last.manager._driver, last.manager._runner, last.manager._archive)
     told = {metric.name: metric.samples for metric in metrics()}
     assert {s.value for s in told["downpour_experiments"] if s.labels["state"] == "finished"} == {2}
     assert told["downpour_rounds"][0].value == 2

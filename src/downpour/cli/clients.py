@@ -243,8 +243,8 @@ def _find(
 ) -> tuple[Record, Path | None]:
     """Return an experiment's record, and its folder where this machine has it."""
     from downpour.records.record import parse_lines, read_record
-    from downpour.store.layout import RECORD_NAME
     from downpour.store import SharedDirectory
+    from downpour.store.layout import RECORD_NAME
 
     try:
         folder = SharedDirectory(shared).experiment_path(experiment)

@@ -67,8 +67,8 @@ def report(
 def _write_events(folder: Path, tensorboard: Path) -> None:
     """Write the event files of all that has ended in a grid, or of one experiment."""
     from downpour.records.record import read_record
-    from downpour.store.layout import RECORD_NAME
     from downpour.reports.event_files import write_events
+    from downpour.store.layout import RECORD_NAME
     from downpour.studies import Grid, read_folder
 
     if not (folder / Grid.file_name).exists():

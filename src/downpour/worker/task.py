@@ -79,7 +79,7 @@ class TaskRunner:
         loaded = self._load_experiment(task, control.patience)
         training = _begin(loaded, task)
         control.begin(training.steps_done, training.steps_total)
-        loaded = time.perf_counter()
+        loaded_at = time.perf_counter()
         snapshots = Snapshots(loaded.snapshots, control, loaded.spec.snapshot_every)
         try:
             _train(training, control, snapshots)
@@ -92,8 +92,8 @@ class TaskRunner:
             samples=training.samples,
             steps=training.steps_done,
             loss=training.mean_loss,
-            load_seconds=loaded - began,
-            train_seconds=trained - loaded,
+            load_seconds=loaded_at - began,
+            train_seconds=trained - loaded_at,
             optimizer_state=optimizer_state,
             publish_seconds=time.perf_counter() - trained,
         )
