@@ -83,9 +83,8 @@ def test_many_at_once_is_one_by_one(name: str, fitted: Fitted, traces: Traces) -
     ]
     together = predictor.predict_many([*requests, ("new", {})])
     alone = [other.predict(*request) for request in [*requests, ("new", {})]]
-    assert np.allclose(
-        *([each.quantiles for each in all_] for all_ in (together, alone)), rtol=1e-5
-    )
+    for batched, single in zip(together, alone, strict=True):
+        assert batched.quantiles == pytest.approx(single.quantiles, rel=1e-5)
     assert predictor.predict_many([]) == []
 
 
