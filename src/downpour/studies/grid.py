@@ -187,7 +187,7 @@ def _subgrid(
     for field, value in given.items():
         _check(field, value)
     # Given fields come first, so that the axes keep their order, then the defaults. Tables come
-    # last, as in the text that `to_toml` writes, so that a grid read back has the same order of axes.
+    # last, as in the text that `to_toml` writes: a grid read back has the same order of axes.
     defaults = {field: value for field, value in resolved_defaults().items() if field not in given}
     fields = {**given, **defaults, "name": grid}
     return Subgrid(name, dict(sorted(fields.items(), key=lambda item: item[0] in OPTIONS)))
