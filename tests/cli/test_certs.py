@@ -21,7 +21,7 @@ def test_it_says_what_was_written_and_how_to_use_it(downpour: Downpour, tmp_path
     assert (outcome.status, outcome.err) == (0, "")
     for path in folder.iterdir():
         assert f"\n{path}: " in "\n" + outcome.out
-    assert f"{folder / 'first.pem'}: for first, 10.0.0.5; good until " in outcome.out
+    assert f"{folder / 'first.pem'}: for first, 10.0.0.5; valid until " in outcome.out
     options = [shlex.split(line) for line in outcome.out.splitlines() if "--tls-" in line]
     exports = [shlex.split(line) for line in outcome.out.splitlines() if "export " in line]
     for name, words, variables in zip(("first", "second"), options, exports, strict=True):
@@ -56,7 +56,7 @@ def test_a_machine_added_later_is_told_alone(downpour: Downpour, tmp_path: Path)
         (["a b"], "NAME = 'a b': DNS names and IP addresses with commas between them, such as "),
         (["ca"], "NAME = 'ca': ca.pem is the authority's own file"),
         (["first", "--days", "0"], "days = 0: must be from 1 to 3650"),
-        (["first", "--days", "x"], "Invalid value for '--days': 'x' is no whole number"),
+        (["first", "--days", "x"], "Invalid value for '--days': 'x' is not a whole number"),
         (["first", "first"], "NAME = 'first': first.pem would be written twice"),
     ],
 )

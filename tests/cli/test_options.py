@@ -22,7 +22,7 @@ def test_whole_numbers_are_whole() -> None:
     """Everything else is refused with what was typed."""
     assert whole_number("-3") == -3
     for text in ("two", "1.5", ""):
-        with pytest.raises(typer.BadParameter, match=f"'{text}' is no whole number"):
+        with pytest.raises(typer.BadParameter, match=f"'{text}' is not a whole number"):
             whole_number(text)
 
 

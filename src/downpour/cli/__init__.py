@@ -1,9 +1,9 @@
 """The command line: parse, build a spec, call one function, print.
 
-A user's mistake costs one line on standard error and exit status 2. Ctrl-C ends with status 130,
-everything that was started having been stopped; while the commands are still being imported it ends
-the process at once. What a command needs is imported when it runs, so that help and mistakes are
-answered at once, and nothing at all is imported here.
+A user's mistake costs one line on standard error and exit status 2. Ctrl-C stops everything that
+was started and ends with status 130; while the commands are still being imported it ends the
+process at once. A command imports what it needs when it runs, so that help and mistakes are
+answered at once. This module imports nothing at all.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from collections.abc import Sequence
 
 def main() -> None:
     """Run the command line and exit with its status."""
+    # A parent may have Ctrl-C ignored (nohup, a shell's background job); then it stays ignored.
     heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if heard:  # an interrupted import leaves half a module, and a traceback
+    if heard:  # an import that is interrupted leaves half a module and prints a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from downpour.cli import streams
 
     streams.prepare()
     status = run_command(sys.argv[1:], interruptible=heard)
-    if heard:
+    if heard:  # a late Ctrl-C must not add a traceback to a command that has ended
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     streams.abandon_broken()
     sys.exit(status)
 
 
 def run_command(words: Sequence[str], *, interruptible: bool = False) -> int:
-    """Run one command and return its exit status; whatever goes wrong is told in one line.
+    """Run one command and return its exit status; an error is printed in one line.
 
-    Where it is `interruptible`, Ctrl-C is heard from the moment the commands are imported.
+    If `interruptible`, Ctrl-C raises KeyboardInterrupt once the commands are imported.
     """
     from downpour.cli.commands import app
     from downpour.cli.exit_status import final_status, report_error

@@ -1,4 +1,4 @@
-"""`downpour certs`: certificates for mutual TLS, and how each machine is told of its own."""
+"""`downpour certs`: certificates for mutual TLS, and the options that name them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def certs(
         list[str],
         typer.Argument(
             metavar="NAME...",
-            help="A machine's names and IP addresses, with commas between them, such as "
-            "first,first.lab,10.0.0.5; its files are called after the first.",
+            help="A machine's names and IP addresses, separated by commas, such as "
+            "first,first.lab,10.0.0.5; its files are named after the first.",
         ),
     ],
     folder: Annotated[
@@ -37,14 +37,14 @@ def certs(
     days: Annotated[
         int,
         typer.Option(
-            metavar="N", parser=whole_number, help="How long the certificates are good, in days."
+            metavar="N", parser=whole_number, help="How long the certificates are valid, in days."
         ),
     ] = 365,
 ) -> None:
     """Make certificates for mutual TLS, one for each machine.
 
-    The first call in a folder makes an authority as well. Later ones use it to add machines, and
-    nothing is ever overwritten.
+    The first call in a folder also makes an authority. Later calls use it to add machines, and no
+    file is ever overwritten.
     """
     require("downpour certs", "certs")
     from downpour.operations.certificates import issue
@@ -58,9 +58,11 @@ def _report(issued: Issued) -> list[str]:
     lines = []
     if issued.authority_is_new:
         lines.append(f"{issued.authority}: the authority; every machine needs a copy")
-        lines.append(f"{issued.authority_key}: its key, which makes members; no machine needs it")
+        lines.append(
+            f"{issued.authority_key}: its key, which signs certificates; no machine needs it"
+        )
     for one in issued.machines:
-        lines.append(f"{one.certificate}: for {one.machine}; good until {one.until:%Y-%m-%d}")
+        lines.append(f"{one.certificate}: for {one.machine}; valid until {one.until:%Y-%m-%d}")
         lines.append(f"{one.key}: its key")
     for one in issued.machines:
         lines += ["", f"On {one.machine.names[0]}, as options of every command:", ""]
@@ -69,7 +71,7 @@ def _report(issued: Issued) -> list[str]:
 
 
 def _usage(one: Certified, authority: Path) -> list[str]:
-    """The same three files, as options and as variables."""
+    """Return lines that name the three files as options, and as variables."""
     given = {"cert": one.certificate, "key": one.key, "ca": authority}
     paths = {word: shlex.quote(str(path)) for word, path in given.items()}
     options = " ".join(f"--tls-{word} {path}" for word, path in paths.items())

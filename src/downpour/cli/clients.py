@@ -1,4 +1,4 @@
-"""The commands that speak to a manager: submit, status, watch, list, cancel, results."""
+"""The commands that call a manager: submit, status, watch, list, cancel, results."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def submit(
     connect_seconds: ConnectSeconds = CONNECT_SECONDS,
     *,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Stay until it has ended, then print the result.")
+        bool, typer.Option("--watch", help="Wait for its end, then print the result.")
     ] = False,
     tensorboard: TensorBoard = None,
     credentials: Credentials,
 ) -> None:
-    """Hand an experiment to a manager; prints its ID.
+    """Submit an experiment to a manager; prints its ID.
 
-    Without --shards it has as many as the manager has workers now. What of the spec differs from
-    the defaults is printed, too.
+    Without --shards, it gets one shard for each worker that the manager has now. The fields of the
+    spec that differ from the defaults are printed, too.
     """
     if tensorboard is not None and not watch:
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
@@ -83,7 +83,7 @@ def submit(
         try:
             result = _stay(client, experiment, spec, follower)
         except KeyboardInterrupt:
-            note(f"{experiment} goes on; `downpour cancel {experiment}` ends it")
+            note(f"{experiment} goes on; `downpour cancel {experiment}` stops it")
             raise
     print_result(result)
 
@@ -97,7 +97,7 @@ def status(
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
-    """Show the workers and the experiment, as they are now."""
+    """Show the current state of the workers and the experiment."""
     with _client(manager, credentials, shared) as client:
         now = client.status(experiment)
     if as_json:
@@ -119,7 +119,7 @@ def watch(
 ) -> None:
     """Show the workers and the experiment until it ends.
 
-    Without an identifier it is the active experiment, or the next to become active.
+    Without an ID it shows the active experiment, or the next that becomes active.
     """
     from rich.live import Live
 
@@ -141,22 +141,23 @@ def list_experiments(
 ) -> None:
     """List the manager's experiments, oldest first.
 
-    Where no manager is named and none answers, those of the shared directory are listed as their
-    records tell, in the order in which these were last written; those of `downpour run` are there.
+    If no manager is named and none answers, the experiments in the shared directory are listed from
+    their records, in the order in which these were last written. Those of `downpour run` are among
+    them.
     """
     try:
         with _client(manager, credentials, shared) as client:
-            found = client.experiments()
+            experiments = client.experiments()
     except Unreachable:
-        found = _held(shared or SHARED) if manager == MANAGER else ()
-        if not found:
+        experiments = _stored(shared or SHARED) if manager == MANAGER else ()
+        if not experiments:
             raise
     if as_json:
-        print_json([asdict(one) for one in found])
+        print_json([asdict(one) for one in experiments])
         return
     from downpour.reports.live import experiments_table
 
-    out().print(experiments_table(found))
+    out().print(experiments_table(experiments))
 
 
 @with_credentials
@@ -167,7 +168,7 @@ def cancel(
     *,
     credentials: Credentials,
 ) -> None:
-    """Stop an experiment; what it has written so far stays."""
+    """Stop an experiment; its files stay."""
     with _client(manager, credentials, shared) as client:
         client.cancel(experiment)
 
@@ -185,7 +186,7 @@ def results(
 ) -> None:
     """Print an experiment's results, also while it runs.
 
-    They are read in the shared directory or, where it has none, asked of the manager.
+    They are read from the shared directory or, if the experiment is not there, from the manager.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     from downpour.reports import Result
@@ -199,7 +200,7 @@ def results(
 
 
 def _stay(client: Client, experiment: str, spec: Spec, follower: Follower | None) -> Result:
-    """Show an experiment until it ends, and have its event files grow."""
+    """Show an experiment until it ends, and write its event files."""
     from downpour.reports.progress import ProgressDisplay
 
     with ProgressDisplay(err()) as display:
@@ -213,15 +214,15 @@ def _stay(client: Client, experiment: str, spec: Spec, follower: Follower | None
         return client.wait(experiment, on_status=look)
 
 
-def _held(shared: Path) -> tuple[ExperimentSummary, ...]:
-    """List what a directory holds, and say that no manager was asked."""
+def _stored(shared: Path) -> tuple[ExperimentSummary, ...]:
+    """List the experiments in a directory, and note that no manager answers."""
     from downpour.reports.stored_experiments import experiments_in
     from downpour.store import SharedDirectory
 
-    found = experiments_in(SharedDirectory(shared).experiments)
-    if found:
+    experiments = experiments_in(SharedDirectory(shared).experiments)
+    if experiments:
         note(f"no manager answers; {shared} holds:")
-    return found
+    return experiments
 
 
 def _client(
@@ -241,7 +242,7 @@ def _client(
 def _find(
     experiment: str, shared: Path, manager: str, credentials: Credentials
 ) -> tuple[Record, Path | None]:
-    """Return an experiment's record, and its folder where this machine has it."""
+    """Return an experiment's record, and its folder if this machine has it."""
     from downpour.records.record import parse_lines, read_record
     from downpour.store import SharedDirectory
     from downpour.store.layout import RECORD_NAME

@@ -36,13 +36,13 @@ _TERMINATED = 128 + signal.SIGTERM
 
 Port = Annotated[
     int,
-    typer.Option("--port", metavar="N", parser=whole_number, help="The port; 0: any that is free."),
+    typer.Option("--port", metavar="N", parser=whole_number, help="The port; 0: any free one."),
 ]
 PredictorFile = Annotated[
     str,
     typer.Option(
         metavar="FILE",
-        help="Of completion times, as `downpour predictor train` makes it.",
+        help="The predictor of completion times, as `downpour predictor train` writes it.",
         show_default="the one that is shipped",
     ),
 ]
@@ -52,11 +52,11 @@ MetricsPort = Annotated[
         "--metrics-port",
         metavar="N",
         parser=whole_number,
-        help="Also tell Prometheus what goes on, at this port; 0: any that is free.",
-        show_default="not told",
+        help="Serve metrics for Prometheus at this port; 0: any free one.",
+        show_default="not served",
     ),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more of what goes on.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
 
 @with_credentials
@@ -64,9 +64,7 @@ def manager(
     shared: Shared = SHARED,
     host: Annotated[
         str,
-        typer.Option(
-            metavar="ADDRESS", help="Where to listen; 0.0.0.0 or :: for all of its networks."
-        ),
+        typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 or :: for all networks."),
     ] = "127.0.0.1",
     port: Port = DEFAULT_PORT,
     data_dir: DataDir = None,
@@ -75,14 +73,14 @@ def manager(
         bool,
         typer.Option(
             "--make-token",
-            help="Make the token's file where there is none, readable by this user alone: "
-            "DIR/token, or what --token-file says.",
+            help="Make the token file if it is missing, readable by this user only: DIR/token, or "
+            "the file that --token-file names.",
             rich_help_panel="Trust",
         ),
     ] = False,
     successor: Annotated[
         bool,
-        typer.Option("--successor", help="Wait until the leading manager is gone, then go on."),
+        typer.Option("--successor", help="Wait until the leading manager is gone, then take over."),
     ] = False,
     patience: Patience = 1.0,
     predictor: PredictorFile = "",
@@ -92,9 +90,9 @@ def manager(
 ) -> None:
     """Serve as the manager until Ctrl-C.
 
-    It takes experiments in and hands their shards to workers. What an earlier manager of the same
-    shared directory has left undone goes on. Where other machines can reach it, a
-    token or TLS is needed.
+    It accepts experiments and assigns their shards to workers. Experiments that an earlier manager
+    of the same shared directory has not finished go on. If other machines can reach it, a token or
+    TLS is required.
     """
     _begin(verbose=verbose)
     if metrics_port is not None:
@@ -126,14 +124,14 @@ def worker(
     manager: Manager = MANAGER,
     shared: Shared = SHARED,
     name: Annotated[
-        str, typer.Option(metavar="NAME", help="What to call it.", show_default="the host's name")
+        str, typer.Option(metavar="NAME", help="The worker's name.", show_default="the host's name")
     ] = "",
     host: Annotated[
         str,
         typer.Option(
             metavar="ADDRESS",
             help="Where to listen.",
-            show_default="loopback if the manager is there, else everywhere",
+            show_default="loopback if the manager is on it, else all networks",
         ),
     ] = "",
     port: Port = 0,
@@ -156,7 +154,7 @@ def worker(
 ) -> None:
     """Serve as a worker until Ctrl-C.
 
-    It trains the shards that the manager hands out. It may be started before the manager, and finds
+    It trains the shards that the manager assigns. It may be started before the manager, and finds
     the leader through the shared directory.
     """
     if device not in DEVICES:
@@ -182,7 +180,10 @@ def worker(
 
 
 def _begin(*, verbose: bool) -> None:
-    """Set up the log, and end on SIGTERM, which a container's first process else ignores."""
+    """Set up the log, and end on SIGTERM.
+
+    The kernel drops SIGTERM for the first process of a container unless that handles it.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     level = logging.INFO if verbose else logging.WARNING
     log_to_stderr(level, "%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from downpour.policylab.tables import Prices
     from downpour.spec import Spec
 
-_COSTS = "What moving and nodes cost"
+_COSTS = "Costs"
 _FIGURES = (".png", ".svg")
 _DPI = 200
 _MANY = 1_000_000
@@ -48,14 +48,14 @@ TracesFile = Annotated[
     typer.Argument(
         metavar="TRACES",
         parser=path_option("traces"),
-        help="A trace as an .npz file, a row a task; traces/README.md describes the columns.",
+        help="A trace: an .npz file with a row for each task; traces/README.md has the columns.",
     ),
 ]
 Policies = Annotated[
     str,
     typer.Option(
         metavar="NAME,NAME",
-        help="Compare only these; NAME:2 with two standbys.",
+        help="Compare only these; NAME:2 gives one two standbys.",
         show_default="all of them",
     ),
 ]
@@ -69,10 +69,10 @@ Scenarios = Annotated[
         show_default="all of them",
     ),
 ]
-Jobs = Annotated[int, _count("Jobs in each scenario, spread over those that there are.")]
+Jobs = Annotated[int, _count("Jobs in each scenario, chosen evenly from those of the trace.")]
 Rounds = Annotated[int, _count("Rounds of each job.")]
-Standbys = Annotated[int, _count("Workers that stand by, but for `wait` and codes.")]
-Seed = Annotated[int, _count("What every random choice follows from.")]
+Standbys = Annotated[int, _count("Standby workers, except for `wait` and the codes.")]
+Seed = Annotated[int, _count("The seed of every random choice.")]
 Heartbeat = Annotated[
     float,
     typer.Option(metavar="X", parser=number, help="Seconds between a worker's heartbeats."),
@@ -80,13 +80,13 @@ Heartbeat = Annotated[
 Snapshots = Annotated[
     bool,
     typer.Option(
-        "--snapshots", help="Let every policy go on from snapshots, not only those that rest on it."
+        "--snapshots", help="Let every policy resume from snapshots, not only those that need it."
     ),
 ]
-Blind = Annotated[bool, typer.Option("--blind", help="Forecast nothing: policies see no future.")]
-Moving = Annotated[float, _amount("Handing a shard over, as a share of the median task.")]
-Saving = Annotated[float, _amount("Publishing a snapshot, as a share of the median task.")]
-Price = Annotated[float, _amount("A node, for an hour.")]
+Blind = Annotated[bool, typer.Option("--blind", help="Give the policies no forecasts.")]
+Moving = Annotated[float, _amount("Cost of a hand-over, as a share of the median task.")]
+Saving = Annotated[float, _amount("Cost of a snapshot, as a share of the median task.")]
+Price = Annotated[float, _amount("Price of a node for an hour.")]
 ModelMb = Annotated[float, _amount("The model's size in MB.")]
 FigureFile = Annotated[
     Path | None,
@@ -103,11 +103,11 @@ SpecFile = Annotated[
         "--spec",
         metavar="FILE",
         parser=path_option("spec"),
-        help="Train this experiment with the shards that counted in each round, here and now, and "
-        "show its accuracy; shards and rounds are the comparison's.",
+        help="Also train this experiment with the shards that counted in each round, and show its "
+        "accuracy; the comparison sets its shards and rounds.",
     ),
 ]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row a policy and job.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row for each policy and job.")]
 
 
 def compare_policies(
@@ -135,10 +135,10 @@ def compare_policies(
 ) -> None:
     """Compare straggler policies in the same conditions.
 
-    The scheduler, the manager and the workers are those of `downpour simulate`, in virtual time;
-    how fast each worker is comes from a trace, or is made up. Mitigation is the share of the time
-    lost to stragglers that a policy saves: 0 % is `wait`, at 100 % a round takes what its median
-    task takes. Means are over jobs, with 95 % intervals.
+    The scheduler, manager and workers are those of `downpour simulate`, in virtual time. Each
+    worker's speed comes from a trace or from a synthetic scenario. Mitigation is the share of the
+    time lost to stragglers that a policy saves: `wait` saves 0 %, and at 100 % a round takes as
+    long as its median task. Means are over jobs, with 95 % intervals.
     """
     require("downpour compare-policies", "report")
     from downpour.policylab.comparison import Settings
@@ -175,26 +175,26 @@ Work = list[tuple["Contender", "Conditions"]]
 
 
 def _contenders(policies: str, standbys: int, *, snapshots: bool) -> list[Contender]:
-    """Read who is to be compared; who cannot use standbys has none, unless told otherwise."""
+    """Read the policies to compare; one that cannot use standbys has none unless they are given."""
     from downpour.policylab.coding import CODES
     from downpour.policylab.comparison import BASELINE, Contender, contenders
     from downpour.stragglers import POLICIES
 
-    known, found = contenders(), []
+    known, chosen = contenders(), []
     for word in policies.split(",") if policies else known:
         name, colon, count = word.strip().partition(":")
         if name not in known or (colon and not count.isdecimal()):
-            accepted = f"must be of {', '.join(known)}, each with :N for N standbys if need be"
+            accepted = f"must be of {', '.join(known)}, each with :N for N standbys if wanted"
             raise SpecError("policies", word, accepted)
         alone = name == BASELINE or name in CODES
         own = int(count) if colon else 0 if alone else standbys
         goes_on = snapshots or (name in POLICIES and POLICIES[name].hands_over)
-        found.append(Contender(name=name, standbys=own, snapshots=goes_on))
-    return found
+        chosen.append(Contender(name=name, standbys=own, snapshots=goes_on))
+    return chosen
 
 
 def _work(traces: Path, words: str, contenders: Sequence[Contender], choice: Choice) -> Work:
-    """Return who does which jobs, scenario by scenario."""
+    """Return each contender with each job, scenario by scenario."""
     from downpour.policylab.scenarios import conditions_of, scenarios_of
     from downpour.policylab.traced import read_recordings
 
@@ -211,15 +211,15 @@ def _run(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
     trained = read_trained()
     predictor = None if blind else lambda: make("selector", trained)
     trials = []
-    with _progress(sum(conditions.rounds for _, conditions in work)) as told:
+    with _progress(sum(conditions.rounds for _, conditions in work)) as begin:
         for contender, conditions in work:
-            show = told(contender.name, conditions.name)
+            show = begin(contender.name, conditions.name)
             trials.append(run_trial(contender, conditions, settings, predictor, show))
     return trials
 
 
 def _experiment(path: Path | None, data_dir: Path | None) -> Spec | None:
-    """Read what is to be trained, and see to it that its dataset is there before all else runs."""
+    """Read the spec to train, and check its dataset before the comparison runs for minutes."""
     from downpour.datasets import check_source
     from downpour.spec_file import read_spec
 
@@ -231,27 +231,27 @@ def _experiment(path: Path | None, data_dir: Path | None) -> Spec | None:
 
 
 def _train(trials: Sequence[Trial], spec: Spec, data_dir: Path | None) -> list[Trial]:
-    """Train with what counted in each trial."""
+    """Train with the shards that counted in each trial."""
     from downpour.policylab.learning import Learning
 
     rounds = sum(len(trial.rounds) for trial in trials if trial.trainable)
-    found, classes = [], {}
-    with TemporaryDirectory(prefix="downpour-") as folder, _progress(rounds) as told:
+    trained, classes = [], {}
+    with TemporaryDirectory(prefix="downpour-") as folder, _progress(rounds) as begin:
         for trial in trials:
             if not trial.trainable:
-                found.append(trial)
+                trained.append(trial)
                 continue
             if trial.hosts not in classes:
                 here = Path(folder) / str(trial.hosts)
                 classes[trial.hosts] = Learning(spec, trial.hosts, here, data_dir)
-            show = told(f"training: {trial.contender.name}", trial.job)
+            show = begin(f"training: {trial.contender.name}", trial.job)
             evaluation = classes[trial.hosts].evaluation(trial.rounds, show)
-            found.append(replace(trial, evaluation=evaluation))
-    return found
+            trained.append(replace(trial, evaluation=evaluation))
+    return trained
 
 
 def _progress(total: int) -> AbstractContextManager[Callable[[str, str], Show]]:
-    """Show how many rounds are done, of all; each run tells how many of its own are."""
+    """Show how many of all rounds are done; each run reports its own."""
     from rich.progress import Progress
 
     @contextmanager
@@ -293,7 +293,7 @@ def _print(trials: list[Trial], prices: Prices, *, as_json: bool, as_csv: bool) 
 
 
 def _sections(trials: list[Trial]) -> Iterator[tuple[str, list[Trial]]]:
-    """Return what is shown together: each scenario, and those of the trace at once."""
+    """Yield a table's title and trials: for each scenario, then for those of the trace together."""
     from downpour.policylab.scenarios import MADE_UP
 
     names = list(dict.fromkeys(trial.scenario for trial in trials))

@@ -1,4 +1,4 @@
-"""`downpour doctor`: check the shared directory from this machine and print what was found."""
+"""`downpour doctor`: check the shared directory from this machine and print the findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red", "not checked": "dim"}
 _MENDABLE = 2
-_PATIENCE_SECONDS = 5.0
+_TIMEOUT_SECONDS = 5.0
 
 
 @with_credentials
@@ -34,7 +34,7 @@ def doctor(
             "--manager",
             envvar="DOWNPOUR_MANAGER",
             metavar="HOST:PORT",
-            help="A manager whose shared directory it should be; without one, that is not checked.",
+            help="A manager that should have the same shared directory; not checked without one.",
         ),
     ] = "",
     *,
@@ -43,8 +43,8 @@ def doctor(
 ) -> None:
     """Check the shared directory as this machine sees it.
 
-    A check that failed says what to change, and the exit status is then 2; warnings do not count.
-    It takes a few seconds and leaves nothing behind.
+    A failed check says what to change, and makes the exit status 2; a warning does not. The command
+    takes a few seconds and leaves no files behind.
     """
     from downpour.operations.doctor import is_healthy
 
@@ -67,7 +67,7 @@ def _findings(shared: Path, manager: str, credentials: Credentials) -> Mapping[s
         client = None
         if manager:
             where, trust = parse_address(manager, field="manager"), Trust.load(credentials)
-            client = ManagerClient(where, trust=trust, timeout_seconds=_PATIENCE_SECONDS)
+            client = ManagerClient(where, trust=trust, timeout_seconds=_TIMEOUT_SECONDS)
             stack.enter_context(client)
         shown = stack.enter_context(err().status("looking"))
         return diagnose(shared, client, lambda check: shown.update(f"looking at: {check}"))
@@ -83,8 +83,8 @@ def _table(findings: Mapping[str, Finding]) -> Table:
     table.add_column("result", no_wrap=True)
     table.add_column("what was seen", overflow="fold")
     for name, finding in findings.items():
-        told = Text(finding.seen)
+        text = Text(finding.seen)
         if finding.change:
-            told.append(f"\n{finding.change}", style=_STYLES[finding.verdict])
-        table.add_row(name, Text(finding.verdict, style=_STYLES[finding.verdict]), told)
+            text.append(f"\n{finding.change}", style=_STYLES[finding.verdict])
+        table.add_row(name, Text(finding.verdict, style=_STYLES[finding.verdict]), text)
     return table

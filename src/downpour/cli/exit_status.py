@@ -1,11 +1,11 @@
-"""How a command ends badly: what was raised → one line on standard error, and an exit status.
+"""How a command fails: an exception → one line on standard error, and an exit status.
 
-    2    what was asked for cannot be: the user can mend it
-    1    anything else that went wrong
+    2    the request is invalid: the user can correct it
+    1    any other failure
     130  Ctrl-C
-    141  whoever read the output has left (`downpour list | head -1`): nothing is said
+    141  the reader of the output has closed it (`downpour list | head -1`): prints nothing
 
-What nobody foresaw is one line, too, and names the file that has its traceback.
+An unexpected exception is one line, too, which names a file with the traceback.
 DOWNPOUR_TRACEBACK=1 prints the traceback of any error.
 """
 
@@ -29,12 +29,12 @@ LINE_CHARACTERS_MAX = 1000
 _FAILED = 1
 _ASKED_WRONGLY = 2
 _INTERRUPTED = 130
-_HUNG_UP = 141
+_HUNG_UP = 141  # 128 + SIGPIPE, as shells report a program that writes into a closed pipe
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def report_error(error: BaseException) -> int:
-    """Tell in one line what went wrong; returns the exit status."""
+    """Print an error in one line; returns the exit status."""
     if os.environ.get(VARIABLE):
         _print("".join(traceback.format_exception(error)))
     line, status = _line_and_status(error)
@@ -44,7 +44,7 @@ def report_error(error: BaseException) -> int:
 
 
 def final_status(status: int) -> int:
-    """Return the status of a command that raised nothing; Ctrl-C may have become one on its way."""
+    """Return the status of a command that raised nothing; Typer turns Ctrl-C into a status."""
     return report_error(KeyboardInterrupt()) if status == _INTERRUPTED else status
 
 
@@ -65,7 +65,7 @@ def _line_and_status(error: BaseException) -> tuple[str, int]:
 
 
 def _line_and_status_of_os(error: OSError) -> tuple[str, int]:
-    """Tell what the operating system refused; streams are what it does not name."""
+    """Describe an error of the operating system; one without a file name is of a stream."""
     if error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}", _FAILED
     if isinstance(error, BrokenPipeError):
@@ -78,19 +78,19 @@ def _line_and_status_of_os(error: OSError) -> tuple[str, int]:
 
 
 def _internal_error(error: BaseException) -> str:
-    """Keep the traceback where it can be found; say where."""
-    told = f"internal error: {type(error).__name__}: {error}"
+    """Write the traceback to a file; returns a line that names it."""
+    line = f"internal error: {type(error).__name__}: {error}"
     try:
         descriptor, path = tempfile.mkstemp(prefix="downpour-", suffix=".txt", text=True)
         with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(traceback.format_exception(error))
     except OSError:
-        return f"{told} ({VARIABLE}=1 shows where)"
-    return f"{_in_one_line(told, LINE_CHARACTERS_MAX // 2)} (its traceback is in {path})"
+        return f"{line} ({VARIABLE}=1 shows where)"
+    return f"{_in_one_line(line, LINE_CHARACTERS_MAX // 2)} (its traceback is in {path})"
 
 
 def _in_one_line(text: str, most: int = LINE_CHARACTERS_MAX) -> str:
-    """Cut what floods the line; what a peer has put into it can do nothing to the terminal."""
+    """Return text as one short line; control characters from other processes are escaped."""
     line = one_line(" ".join(text.split()))
     return line if len(line) <= most else line[: most - 1] + "…"
 
@@ -106,5 +106,5 @@ def _print(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except OSError:  # nobody can be told
+    except OSError:  # standard error is closed: there is nowhere left to print to
         return

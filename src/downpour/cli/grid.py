@@ -37,7 +37,7 @@ def grid(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", parser=path_option("FILE"), help="A TOML file that says what to run."
+            metavar="FILE", parser=path_option("FILE"), help="A TOML file with the grid."
         ),
     ],
     out_dir: OutDir = None,
@@ -51,17 +51,17 @@ def grid(
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
-    """Run a grid of experiments, or what is missing of one.
+    """Run a grid of experiments, or the runs of it that are missing.
 
     FILE holds a name, fields of the spec, `workers`, and `trials`: how often each setting is run,
-    with seed, seed + 1 and so on. A list is an axis of the grid. Where a value is itself a list
-    (betas) a list of lists is the axis; model_options and dataset_options take a list of tables,
-    and a list inside one is a value. Each `[[experiment]]` is a grid of its own, with a name, that
-    inherits what stands above it. Where `shards` is absent there are as many as workers.
+    with seed, seed + 1 and so on. A list is an axis of the grid. If a value is itself a list
+    (betas), the axis is a list of lists; model_options and dataset_options take a list of tables,
+    and a list inside a table is a value. Each `[[experiment]]` is a grid of its own, with a name,
+    that inherits the fields above it. Without `shards` there are as many as workers.
 
     Every setting is run once before any is run twice. A run that has finished is never run again:
-    the command may be stopped at any time and given again, also when the file has grown by
-    repetitions or values. While another process runs the grid, the command says how far it is.
+    you can stop the command at any time and start it again, also after repetitions or values were
+    added to the file. While another process runs the grid, the command shows its progress.
     `downpour report DIR` writes tables and figures of the results.
     """
     refuse_both(detach=detach, status=status)
@@ -82,7 +82,7 @@ def grid(
 
 
 def _tables(folder: StudyFolder[Grid]) -> list[RenderableType]:
-    """Show what has ended, a table for each subgrid."""
+    """Return a table of the ended runs for each subgrid."""
     from downpour.reports.terminal_tables import study_table
     from downpour.studies import grid_results
 

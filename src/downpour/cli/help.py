@@ -1,8 +1,8 @@
-"""How help looks: plain text in groups, each option with what it takes and what it defaults to.
+"""The help of commands: plain text in groups, each option with its value and its default.
 
-It walks over a command's parameters, on the screen as in the page that `page.py` makes, so the two
-cannot drift apart. Nothing here knows what a command does. Parameters are typed `Any`, because the
-command-line library keeps their classes to itself.
+The screen and the page that `page.py` makes use the same functions, so they cannot differ. Nothing
+here knows what a command does. Parameters are typed `Any`, because Typer's classes for them are
+private.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _COLUMN_MAX = 27
 
 
 class Group(TyperGroup):
-    """A group of commands; its name alone shows its help."""
+    """A group of commands; without a command it shows its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words of the command line."""
@@ -23,7 +23,7 @@ class Group(TyperGroup):
 
 
 class Command(TyperCommand):
-    """A command whose options stand in the groups that they name."""
+    """A command whose help lists options in the groups that they name."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line."""
@@ -31,7 +31,7 @@ class Command(TyperCommand):
         return ["[OPTIONS]", *(words(p) if p.required else f"[{words(p)}]" for p in arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write a definition list for each group, their columns aligned."""
+        """Write a definition list for each group; all have the same width."""
         column = min(_COLUMN_MAX, max(len(words(param)) for param in self.get_params(ctx)))
         for title, params in groups(self, ctx):
             with formatter.section(title):
@@ -41,11 +41,11 @@ class Command(TyperCommand):
 
 def groups(command: Any, ctx: Any) -> list[tuple[str, list[Any]]]:
     """Sort parameters into groups: arguments, the command's own options, then the named ones."""
-    found: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+    by_title: dict[str, list[Any]] = {"Arguments": [], "Options": []}
     for param in command.get_params(ctx):
         own = "Arguments" if _is_argument(param) else "Options"
-        found.setdefault(param.rich_help_panel or own, []).append(param)
-    return [(title, params) for title, params in found.items() if params]
+        by_title.setdefault(param.rich_help_panel or own, []).append(param)
+    return [(title, params) for title, params in by_title.items() if params]
 
 
 def words(param: Any) -> str:
@@ -57,9 +57,9 @@ def words(param: Any) -> str:
 
 
 def sentence(param: Any, code: str = "") -> str:
-    """Say what a parameter is for, its default, and the variable that sets it.
+    """Describe a parameter: its purpose, its default, and the variable that sets it.
 
-    `code` is put around what could be typed.
+    `code` is put around literal values.
     """
     facts = [f"default: {default}"] if (default := _default(param, code)) else []
     facts += [f"environment: {code}{param.envvar}{code}"] if param.envvar else []
@@ -67,7 +67,7 @@ def sentence(param: Any, code: str = "") -> str:
 
 
 def _default(param: Any, code: str) -> str:
-    """Write a default: a value as it is typed, or a phrase where it is worked out."""
+    """Format a default: a value as it is typed, or a phrase if it is computed."""
     if isinstance(param.show_default, str):
         return str(param.show_default)
     if not param.show_default or param.default in (None, "", False):

@@ -1,4 +1,4 @@
-"""Options that would change nothing beside the others are refused: their user expects a change."""
+"""Refuses options that would have no effect beside the others, because their user expects one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _TYPED = "COMMANDLINE"
 
 
 def refuse_unused(context: typer.Context, options: Collection[str], why: str) -> None:
-    """Refuse these of a command's options where they stand on the command line.
+    """Refuse these options of a command if they were given on the command line.
 
-    What a variable of the environment says is meant for many commands, and is no contradiction.
+    An environment variable is meant for many commands, so it is no conflict.
 
     Raises:
-        SpecError: names the option, its value and why it would change nothing.
+        SpecError: names the option, its value and why it would have no effect.
     """
     for name, value in context.params.items():
         source = context.get_parameter_source(name)
@@ -26,7 +26,7 @@ def refuse_unused(context: typer.Context, options: Collection[str], why: str) ->
 
 
 def refuse_own_data(context: typer.Context, manager: str) -> None:
-    """Refuse folders of this machine where a manager elsewhere trains, with folders of its own."""
+    """Refuse this machine's folders if a manager elsewhere trains: it has folders of its own."""
     if manager:
         refuse_unused(
             context, {"shared", "data_dir"}, "is the manager's own, which --manager names"
@@ -34,10 +34,10 @@ def refuse_own_data(context: typer.Context, manager: str) -> None:
 
 
 def refuse_both(**flags: bool) -> None:
-    """Refuse two flags of which each says what to do instead of the other.
+    """Refuse flags that exclude each other.
 
     Raises:
-        SpecError: both were given.
+        SpecError: more than one was given.
     """
     given = [f"--{name.replace('_', '-')}" for name, flag in flags.items() if flag]
     if len(given) > 1:

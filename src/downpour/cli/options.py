@@ -16,28 +16,32 @@ def whole_number(text: str) -> int:
     """Read a whole number.
 
     Raises:
-        typer.BadParameter: it is none.
+        typer.BadParameter: the text is not a whole number.
     """
     try:
         return int(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no whole number") from None
+        raise typer.BadParameter(f"{text!r} is not a whole number") from None
 
 
 def number(text: str) -> float:
     """Read a number.
 
     Raises:
-        typer.BadParameter: it is none.
+        typer.BadParameter: the text is not a number.
     """
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no number") from None
+        raise typer.BadParameter(f"{text!r} is not a number") from None
 
 
 def path_option(field: str) -> Callable[[str], Path]:
-    """Make what reads a path; the usual parser looks at it, and waits where no Ctrl-C arrives."""
+    """Return a parser of paths.
+
+    Typer's own parser calls stat on the path. On a file server that does not answer, that blocks
+    where Ctrl-C has no effect.
+    """
 
     def read(text: str) -> Path:
         return path_of(field, text)
@@ -51,7 +55,7 @@ Manager = Annotated[
         "--manager",
         envvar="DOWNPOUR_MANAGER",
         metavar="HOST:PORT",
-        help="Where the manager answers.",
+        help="The manager's address.",
     ),
 ]
 Shared = Annotated[
@@ -70,7 +74,7 @@ DataDir = Annotated[
         "--data-dir",
         envvar="DOWNPOUR_DATA",
         metavar="DIR",
-        help="A folder that has datasets, laid out as torchvision does (MNIST/raw/...).",
+        help="A folder of datasets in torchvision's layout (MNIST/raw/...).",
         exists=True,
         file_okay=False,
     ),
@@ -81,7 +85,7 @@ Patience = Annotated[
         "--patience",
         metavar="FACTOR",
         parser=number,
-        help="Scales how long silence, standstill and missing files are borne.",
+        help="Multiplies every timeout: of heartbeats, of progress and of missing files.",
     ),
 ]
 ConnectSeconds = Annotated[
@@ -90,7 +94,7 @@ ConnectSeconds = Annotated[
         "--connect-seconds",
         metavar="X",
         parser=number,
-        help="How long to wait for a manager that is not there yet.",
+        help="How long to wait for a manager that does not answer yet, in seconds.",
     ),
 ]
 SharedIfSeen = Annotated[
@@ -100,7 +104,7 @@ SharedIfSeen = Annotated[
         envvar="DOWNPOUR_SHARED",
         metavar="DIR",
         parser=path_option("shared"),
-        help="The shared directory, where this machine sees it: it names the leading manager.",
+        help="The shared directory, if this machine has it: it names the leading manager.",
         show_default="./shared_dir, if no --manager is given",
     ),
 ]
@@ -110,7 +114,7 @@ TensorBoard = Annotated[
         "--tensorboard",
         metavar="DIR",
         parser=path_option("tensorboard"),
-        help="Also write event files for TensorBoard, each run's into a folder of its own in DIR.",
+        help="Also write event files for TensorBoard, in a folder for each run in DIR.",
         show_default="not written",
     ),
 ]
@@ -129,22 +133,25 @@ ManagerElsewhere = Annotated[
     typer.Option(
         "--manager",
         metavar="HOST:PORT",
-        help="Let this manager train, with the workers that it has.",
-        show_default="processes of its own, on this machine",
+        help="Train at this manager, with its workers.",
+        show_default="new processes on this machine",
     ),
 ]
 Detach = Annotated[
     bool,
-    typer.Option("--detach", help="Go on without this terminal; DIR/log.txt tells how far."),
+    typer.Option(
+        "--detach",
+        help="Run in the background, without this terminal; DIR/log.txt shows the progress.",
+    ),
 ]
 OnlyStatus = Annotated[
-    bool, typer.Option("--status", help="Only say how far it is; starts nothing.")
+    bool, typer.Option("--status", help="Only show the progress; starts nothing.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row an epoch.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, a row for each epoch.")]
 Experiment = Annotated[str, typer.Argument(metavar="ID", help="An experiment's identifier.")]
 AnyExperiment = Annotated[
-    str, typer.Argument(metavar="ID", help="An experiment; the active one where absent.")
+    str, typer.Argument(metavar="ID", help="An experiment; the active one if absent.")
 ]
 
 MANAGER = DEFAULT_MANAGER

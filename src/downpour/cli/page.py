@@ -1,4 +1,4 @@
-"""The page `docs/cli.md`, made from the commands' own help; `make docs` writes it anew.
+"""The page `docs/cli.md`, made from the commands' own help; `make docs` writes it.
 
 A test compares the page with the code, so neither changes without the other.
 """
@@ -19,12 +19,12 @@ from downpour.cli.help import groups, sentence, words
 _INTRODUCTION = """\
 # The command line
 
-This page is made from the commands' own help: `make docs` writes it anew.
+This page is made from the commands' own help: `make docs` writes it.
 
-{summary} A mistake costs one line on standard error and exit status 2, a failure of another kind
-exit status 1; Ctrl-C ends with status 130. Results go to standard output, progress and notes to
-standard error. Where the fault is in the program, the line names the file that has the traceback;
-with `DOWNPOUR_TRACEBACK=1` every error prints its own.
+{summary} A user's mistake is reported in one line on standard error, with exit status 2; any other
+failure has exit status 1, and Ctrl-C has 130. Results go to standard output, progress and notes to
+standard error. For an internal error, the line names a file with the traceback; with
+`DOWNPOUR_TRACEBACK=1` every error prints its traceback.
 
 `downpour --version` prints the version, and `downpour --install-completion` lets the shell complete
 commands and options; `-h` is `--help`.

@@ -1,4 +1,4 @@
-"""`downpour ping`: whether a manager or a worker answers, for people and for health checks."""
+"""`downpour ping`: does a manager or a worker answer? For people and for health checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
 from downpour.manager.options import DEFAULT_MANAGER
 
-_PATIENCE_SECONDS = 5.0
+_TIMEOUT_SECONDS = 5.0
 
 
 @with_credentials
@@ -21,25 +21,23 @@ def ping(
         typer.Argument(metavar="HOST:PORT", envvar="DOWNPOUR_MANAGER", help="The address to call."),
     ] = DEFAULT_MANAGER,
     *,
-    worker: Annotated[
-        bool, typer.Option("--worker", help="A worker should answer, not a manager.")
-    ] = False,
+    worker: Annotated[bool, typer.Option("--worker", help="Call a worker, not a manager.")] = False,
     credentials: Credentials,
 ) -> None:
-    """Ask a manager, or a worker, whether it is there.
+    """Check whether a manager, or a worker, answers.
 
-    It prints what answers there. Where nothing does, it prints why in one line, and the exit status
-    is not 0.
+    Prints what answers. If nothing does, prints the reason in one line, with an exit status other
+    than 0.
     """
     from downpour.rpc import ManagerClient, Trust, WorkerClient, parse_address
 
     where, trust = parse_address(address), Trust.load(credentials)
     if worker:
-        with WorkerClient(where, trust=trust, timeout_seconds=_PATIENCE_SECONDS) as found:
-            info = found.ping()
+        with WorkerClient(where, trust=trust, timeout_seconds=_TIMEOUT_SECONDS) as client:
+            info = client.ping()
             doing = f", training {info.running}" if info.running else ""
-            told = f"worker {info.name} at {where}, downpour {info.version}{doing}"
+            line = f"worker {info.name} at {where}, downpour {info.version}{doing}"
     else:
-        with ManagerClient(where, trust=trust, timeout_seconds=_PATIENCE_SECONDS) as manager:
-            told = f"manager at {where}, downpour {manager.describe().version}"
-    say(told)
+        with ManagerClient(where, trust=trust, timeout_seconds=_TIMEOUT_SECONDS) as manager:
+            line = f"manager at {where}, downpour {manager.describe().version}"
+    say(line)

@@ -1,4 +1,4 @@
-"""`downpour predictor`: how good predictions of completion times are, and training on traces."""
+"""`downpour predictor`: scores predictors of completion times, and trains them on traces."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TracesFile = Annotated[
     typer.Argument(
         metavar="TRACES",
         parser=path_option("traces"),
-        help="A trace as an .npz file, a row a task; traces/README.md describes the columns.",
+        help="A trace: an .npz file with a row for each task; traces/README.md has the columns.",
     ),
 ]
 PredictorFile = Annotated[
@@ -49,26 +49,26 @@ PredictorFile = Annotated[
         "--predictor",
         metavar="FILE",
         parser=path_option("predictor"),
-        help="Score this file's predictor.",
+        help="Score the predictor in this file.",
         show_default="the one that is shipped",
     ),
 ]
-Folds = Annotated[int, _number("How many folds there are where something is fitted.")]
+Folds = Annotated[int, _number("The number of folds, if something is fitted.")]
 HoldOut = Annotated[
     str,
     typer.Option(
-        metavar="LABEL", help="Make a fold of each kind of jobs, by a label in jobs.json."
+        metavar="LABEL", help="Make a fold of each group of jobs, by a label in jobs.json."
     ),
 ]
 By = Annotated[
     str,
     typer.Option(
-        "--by", metavar="LABEL", help="Score each kind of jobs by itself, such as: scenario."
+        "--by", metavar="LABEL", help="Score each group of jobs by itself; a label, as: scenario."
     ),
 ]
-Nets = Annotated[int, _number("How many nets are trained; predictions are their mean.")]
-Epochs = Annotated[int, _number("How often each net sees all jobs.")]
-Seed = Annotated[int, _number("What every random choice follows from.")]
+Nets = Annotated[int, _number("How many nets to train; their mean is the prediction.")]
+Epochs = Annotated[int, _number("How often each net is trained on all jobs.")]
+Seed = Annotated[int, _number("The seed of every random choice.")]
 
 
 @app.command("score", cls=Command)
@@ -85,7 +85,7 @@ def score(
     *,
     retrain: Annotated[
         bool,
-        typer.Option("--retrain", help="Train anew in each fold, on the jobs of the others."),
+        typer.Option("--retrain", help="Train again in each fold, on the jobs of the others."),
     ] = False,
     folds: Folds = 4,
     hold_out: HoldOut = "",
@@ -97,13 +97,15 @@ def score(
 ) -> None:
     """Print how good each predictor is on traces.
 
-    It is asked at assignment, and a quarter into a task. MAPE is the median's mean error, in % of
-    the task's time; pinball the mean loss of all quantiles, of log seconds; then the share of
-    tasks below their 90 % quantile. A straggler takes more than 1.5 times the median of its round;
-    precision and recall are those of saying so, PR-AUC is over all thresholds. The last column is
-    microseconds of processor time for each task where a round is predicted at once.
+    Each task is predicted at assignment, and again when a quarter of it is done. MAPE is the mean
+    error of the median, in % of the task's time; pinball is the mean loss of all quantiles, of log
+    seconds; ≤ q90 is the share of tasks below their 90 % quantile. A straggler is a task that takes
+    more than 1.5 times the median of its round: precision and recall are those of predicting one,
+    PR-AUC is over all thresholds. The last column is microseconds of processor time a task, with a
+    round predicted at once.
 
-    What comes from a file is scored as it is. Trees are always fitted on the jobs of other folds.
+    Predictors from a file are scored as they are. Trees are always fitted on the jobs of other
+    folds.
     """
     require("downpour predictor score", "predictor")
     from downpour.predictor import read_trained
@@ -114,7 +116,7 @@ def score(
         refuse_unused(context, {"nets", "epochs"}, "needs --retrain")
     names = _names(only)
     settings = _settings(nets, epochs, seed)
-    told, trained = read_traces(traces), read_trained(predictor)
+    trace, trained = read_traces(traces), read_trained(predictor)
     validation = CrossValidation(
         names=names,
         trained=trained,
@@ -123,14 +125,14 @@ def score(
         by=by,
         held_out=hold_out,
     )
-    with _progress(validation.steps(told)) as step:
-        scores = cross_validate(told, validation, step)
+    with _progress(validation.steps(trace)) as step:
+        scores = cross_validate(trace, validation, step)
     if as_json:
         print_json([asdict(score) for score in scores])
     else:
         for _, group in groupby(scores, key=lambda score: score.group):
             out().print(_table(list(group)))
-    if not retrain and trained.traces == told.checksum():
+    if not retrain and trained.traces == trace.checksum():
         _note_what_was_trained_on_these(names)
 
 
@@ -152,8 +154,8 @@ def train(
 ) -> None:
     """Train predictors on traces, and write them to a file.
 
-    These are the LSTM and the ridge regression. The same traces, settings and seed give the same
-    file with one build of torch. One thread is used.
+    Trains the LSTM and the ridge regression, with one thread. The same traces, settings and seed
+    give the same file with one build of torch.
     """
     from downpour.predictor.fitting.recipe import train as train_on
     from downpour.predictor.fitting.traces import read_traces
@@ -163,17 +165,17 @@ def train(
     settings = _settings(nets, epochs, seed)
     if not file.parent.is_dir():
         raise SpecError("out", str(file), "must be a file in a folder that exists")
-    told = read_traces(traces)
-    jobs = [job.number for job in told.jobs]
+    trace = read_traces(traces)
+    jobs = [job.number for job in trace.jobs]
     with _progress(2 * len(jobs) + nets * epochs) as step:
-        trained = train_on(prepare(told, seed, step), jobs, settings, step)
+        trained = train_on(prepare(trace, seed, step), jobs, settings, step)
     size = write_trained(file, trained)
     note(f"{file}: {size / 1024:.0f} KiB, trained on {len(jobs)} jobs")
 
 
 @contextmanager
 def _progress(steps: int) -> Iterator[Callable[[str], None]]:
-    """Show how far the work is, and what is being done."""
+    """Show a bar, with the name of the current step."""
     from rich.progress import Progress
 
     with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
@@ -197,7 +199,7 @@ def _settings(nets: int, epochs: int, seed: int) -> TrainingSettings:
 
 
 def _names(only: str) -> list[str]:
-    """Read which predictors are meant; all where none is named."""
+    """Return the predictors that `only` names; all if it is empty."""
     from downpour.predictor.fitting.cross_validation import NAMES
 
     names = [name.strip() for name in only.split(",")] if only else list(NAMES)

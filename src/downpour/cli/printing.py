@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from downpour.spec import Spec
 
 _UNBOUNDED = 10_000
-"""Columns of an output that is no terminal."""
+"""Columns of an output that is not a terminal."""
 
 
 @functools.cache
 def out() -> Console:
-    """Return the console for results; a file or a pipe gets tables as wide as they are."""
+    """Return the console for results; tables in a file or a pipe are not wrapped."""
     from rich.console import Console
 
     console = Console()
@@ -42,29 +42,29 @@ def err() -> Console:
 
 
 def say(text: str) -> None:
-    """Print a line that is a result, whole even where the terminal is narrow."""
+    """Print a result in one line, also on a narrow terminal."""
     out().print(one_line(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def note(text: str) -> None:
-    """Print a line that is not a result, whole even where the terminal is narrow."""
+    """Print a note in one line, also on a narrow terminal."""
     err().print(one_line(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def print_spec(spec: Spec, experiment: str = "") -> None:
-    """Print what of a spec differs from the defaults, as TOML, below the experiment's identifier.
+    """Print the fields of a spec that are not the defaults, as TOML, below the experiment's ID.
 
-    All of it is in the experiment's folder, as `spec.toml`.
+    The whole spec is in the experiment's folder, as `spec.toml`.
     """
-    told = f"# {experiment}\n" * bool(experiment) + spec.to_toml(without_defaults=True)
-    if told:
-        err().print(told.rstrip(), style="dim", highlight=False, markup=False, soft_wrap=True)
+    text = f"# {experiment}\n" * bool(experiment) + spec.to_toml(without_defaults=True)
+    if text:
+        err().print(text.rstrip(), style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 def with_spec_shown(spec: Spec, show: Callable[[Status], None]) -> Callable[[Status], None]:
     """Return a `show` that also prints the spec, once, when its experiment has begun to train.
 
-    Not sooner: where an experiment comes to nothing before, the reason is all there is to say.
+    Not sooner, because an experiment that fails before that should print its reason and no more.
     """
     shown = False
 

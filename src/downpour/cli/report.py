@@ -1,4 +1,4 @@
-"""`downpour report`: tables, figures and a page about what was run."""
+"""`downpour report`: tables, figures and a page of the results."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def report(
             "--out",
             metavar="DIR",
             parser=path_option("out"),
-            help="Where it is written.",
-            show_default="FOLDER/report, or ./results/ID of one experiment",
+            help="Where to write the report.",
+            show_default="FOLDER/report, or ./results/ID for one experiment",
         ),
     ] = None,
     tensorboard: TensorBoard = None,
 ) -> None:
-    """Write tables, figures and a page about what was run.
+    """Write tables, figures and a page of the results.
 
-    Means over repetitions come with 95 % intervals by Student's t. Tables are Markdown, CSV and
-    JSON, figures PNG and SVG; index.html is one file that needs no network. An earlier report in
-    DIR is replaced, nothing else.
+    Means over repetitions come with 95 % intervals by Student's t. Tables are written as Markdown,
+    CSV and JSON, figures as PNG and SVG; index.html is one file that needs no network. An earlier
+    report in DIR is replaced; other files are not touched.
     """
     require("downpour report", "report")
     from rich.progress import Progress
@@ -65,7 +65,7 @@ def report(
 
 
 def _write_events(folder: Path, tensorboard: Path) -> None:
-    """Write the event files of all that has ended in a grid, or of one experiment."""
+    """Write the event files of all ended runs of a grid, or of one experiment."""
     from downpour.records.record import read_record
     from downpour.reports.event_files import write_events
     from downpour.store.layout import RECORD_NAME
@@ -79,7 +79,7 @@ def _write_events(folder: Path, tensorboard: Path) -> None:
 
 
 def _study(folder: Path) -> tuple[StudyResult, Path]:
-    """Read the results in a folder, and say where a report on them usually goes."""
+    """Read the results in a folder; returns them with the usual folder of a report on them."""
     from downpour.reports.study import read_one
     from downpour.studies import Grid, Search, grid_results, read_folder
     from downpour.studies.results import FIGURE_STEM
@@ -89,7 +89,7 @@ def _study(folder: Path) -> tuple[StudyResult, Path]:
         grid.check()
         return grid_results(grid), folder / "report"
     if (folder / Search.file_name).exists():
-        accepted = f"is of `downpour tune`; {FIGURE_STEM}.svg is the figure of a search"
+        accepted = f"is of `downpour tune`; {FIGURE_STEM}.svg in it is the figure of the search"
         raise SpecError("FOLDER", str(folder), accepted)
     try:
         study = read_one(folder)

@@ -1,4 +1,4 @@
-"""`downpour run`: train here and now, with processes that end with the command."""
+"""`downpour run`: train on this machine, with processes that end with the command."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Workers = Annotated[
         "--workers",
         metavar="N",
         parser=whole_number,
-        help="Worker processes; also the number of shards where the spec names none.",
-        show_default="as many as shards, few on few cores",
+        help="Worker processes; also the number of shards if the spec gives none.",
+        show_default="as many as shards, fewer on few cores",
     ),
 ]
 
@@ -44,10 +44,11 @@ def run(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Train on this machine, with workers of its own.
+    """Train on this machine, with a manager and workers that end with the command.
 
-    The spec comes from FILE, from options, or both; without any, the digits set is trained. When
-    training begins, the experiment's ID is printed, and what differs from the defaults.
+    The spec comes from FILE, from options, or both; without either, a small network is trained on
+    the digits dataset. When training begins, the experiment's ID and the fields that are not the
+    defaults are printed.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     from downpour import api

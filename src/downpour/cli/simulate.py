@@ -45,18 +45,18 @@ def _seconds(help_text: str) -> Any:
 
 Seeds = Annotated[int, _number("How many seeds to try.")]
 FromSeed = Annotated[int, _number("The first seed to try.")]
-Seed = Annotated[int | None, _number("Run this seed alone.")]
+Seed = Annotated[int | None, _number("Run only this seed.")]
 Faults = Annotated[
     str,
     typer.Option(
         metavar="N,N",
-        help="With --seed: only these of its faults, or none.",
+        help="With --seed: only these of its faults, or none of them.",
         show_default="all of them",
     ),
 ]
-Story = Annotated[bool, typer.Option("--story", help="Tell what happens.")]
+Story = Annotated[bool, typer.Option("--story", help="Print what happens, event by event.")]
 Workers = Annotated[
-    int | None, _number("Say how fast N workers would be, without faults.", _CAPACITY)
+    int | None, _number("Simulate the speed of N workers, without faults.", _CAPACITY)
 ]
 Shards = Annotated[
     int | None,
@@ -69,15 +69,17 @@ Shards = Annotated[
     ),
 ]
 Rounds = Annotated[int, _number("Rounds to simulate.", _CAPACITY)]
-TaskSeconds = Annotated[float, _seconds("How long a task takes, at the median.")]
-Spread = Annotated[float, _seconds("How much tasks vary: the deviation of the time's logarithm.")]
-WorkerSpread = Annotated[float, _seconds("How much workers differ, likewise.")]
-NetworkSeconds = Annotated[float, _seconds("How long a message takes.")]
-EventSeconds = Annotated[float, _seconds("What a message costs the manager.")]
-SyncSeconds = Annotated[float, _seconds("How long the journal takes to sync.")]
-UpdateSeconds = Annotated[float, _seconds("What an update adds to an aggregation.")]
-EvaluateSeconds = Annotated[float, _seconds("How long an evaluation takes.")]
-HeartbeatSeconds = Annotated[float, _seconds("Time between a worker's heartbeats.")]
+TaskSeconds = Annotated[float, _seconds("The median time of a task, in seconds.")]
+Spread = Annotated[float, _seconds("How much tasks vary: the deviation of the logarithm of times.")]
+WorkerSpread = Annotated[float, _seconds("How much workers differ, in the same unit.")]
+NetworkSeconds = Annotated[float, _seconds("The time of a message, in seconds.")]
+EventSeconds = Annotated[float, _seconds("The manager's time for a message, in seconds.")]
+SyncSeconds = Annotated[float, _seconds("The time of syncing the journal, in seconds.")]
+UpdateSeconds = Annotated[
+    float, _seconds("The time that an update adds to an aggregation, in seconds.")
+]
+EvaluateSeconds = Annotated[float, _seconds("The time of an evaluation, in seconds.")]
+HeartbeatSeconds = Annotated[float, _seconds("Seconds between a worker's heartbeats.")]
 
 
 def simulate(
@@ -102,14 +104,14 @@ def simulate(
     evaluate_seconds: EvaluateSeconds = 1.0,
     heartbeat_seconds: HeartbeatSeconds = 1.0,
 ) -> None:
-    """Try faults, or the speed of a cluster, in virtual time.
+    """Simulate faults, or the speed of a cluster, in virtual time.
 
-    Each seed stands for a small cluster, what it trains, and faults: managers and workers die,
-    stand still and are cut off, messages and files come late, twice or not at all. When a run is
-    not as it should be, the fewest faults that are enough and the command that shows them are
-    printed, and the exit status is 1.
+    Each seed stands for a small cluster, an experiment, and faults: managers and workers die, hang
+    and are cut off; messages and files come late, twice or not at all. If a run violates a check,
+    the command prints the smallest set of faults that is enough, and how to run it again, and the
+    exit status is 1.
 
-    With --workers nothing goes wrong, and the question is how many rounds are done in an hour.
+    With --workers there are no faults: the command estimates how many rounds an hour has.
     """
     _check_seeds(seed=seed or 0, from_seed=from_seed)
     _refuse_unused(context, capacity=workers is not None, alone=seed is not None)

@@ -1,7 +1,7 @@
-"""Every field of the spec as an option, so that `run` and `submit` take the same ones.
+"""Every field of the spec as an option, so that `run` and `submit` take the same options.
 
-The options are made from the spec's own fields, with their descriptions as help. A value is read as
-TOML would read it and judged by the spec alone, so a mistake gets the same line wherever it stands.
+The options are made from the spec's fields, with their descriptions as help. A value is read as
+TOML and checked by the spec alone, so a mistake gets the same line in a file and in an option.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GROUPS = {
     "optimizer": "Optimizer",
     "threads": "Numerics",
 }
-# What a value looks like, where its type does not say it.
+# The form of a value, where its type does not show it.
 _METAVARS = {
     "name": "NAME",
     "dataset": "NAME",
@@ -72,7 +72,7 @@ def with_spec(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def parse_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn what was typed into the spec's fields; those that were not given are left out."""
+    """Turn options into the spec's fields; options that were not given are left out."""
     return {name: _value(name, typed) for name, typed in given.items() if typed not in (None, [])}
 
 
@@ -85,7 +85,7 @@ def _file() -> inspect.Parameter:
     argument = typer.Argument(
         metavar="FILE",
         parser=path_option("FILE"),
-        help="A TOML file that says what to run.",
+        help="A TOML file with the spec.",
         show_default=False,
     )
     return _parameter("file", Annotated[Path | None, argument])
@@ -126,7 +126,7 @@ def _help(name: str) -> str:
 
 
 def _metavar(name: str) -> str | None:
-    """Show what is accepted; the choices themselves where there are few."""
+    """Return the form of a field's value; its choices if it has any."""
     annotation = Spec.model_fields[name].annotation
     if name in _FLAGS or name in _METAVARS:
         return _METAVARS.get(name)
@@ -138,7 +138,7 @@ def _metavar(name: str) -> str | None:
 
 
 def _default(name: str) -> str | bool:
-    """Write a field's default as it would be typed; False where it has none."""
+    """Format a field's default as it would be typed; False if it has none."""
     value = Spec.model_fields[name].get_default(call_default_factory=True)
     if name == "shards":
         return "as many as workers"
@@ -165,7 +165,7 @@ def _pair(name: str, item: str) -> tuple[str, Any]:
 
 
 def _as_toml(text: str) -> Any:
-    """Read a value as TOML does; what TOML cannot read is text."""
+    """Read a value as TOML does; what is not TOML is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

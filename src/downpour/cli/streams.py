@@ -1,7 +1,8 @@
-"""The standard streams of the process: made fit for whatever a command prints, and let go of.
+"""Prepares the standard streams of the process for any text, and closes them quietly.
 
-A stream that the caller has closed takes nothing, but still holds its number, so that no other file
-gets it. What an encoding cannot express is written as what looks like it, or as its number.
+A stream that the caller has closed is replaced by the null device, which takes its descriptor, so
+that no file of a command gets it. A character that the encoding lacks is written as a similar one,
+or as its number.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _LOOKS_LIKE = dict(zip("·–−…×≤≥→µ±“”", _SIMILAR, strict=True
 
 
 def prepare() -> None:
-    """Open what is closed, and let no character be one that cannot be printed."""
+    """Replace closed streams, and make every character printable."""
     codecs.register_error(_FALLBACK, _similar)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -28,7 +29,10 @@ def prepare() -> None:
 
 
 def abandon_broken() -> None:
-    """Point what can no longer be written at nothing, or the interpreter complains as it ends."""
+    """Redirect streams that can no longer be written to the null device.
+
+    Otherwise the interpreter prints an error when it flushes them at its end.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -41,5 +45,5 @@ def _similar(error: UnicodeError) -> tuple[str | bytes, int]:
         raise error
     beyond = error.object[error.start : error.end]
     codec = "unicode_escape"
-    told = [_LOOKS_LIKE.get(one) or one.encode(codec).decode("ascii") for one in beyond]
-    return "".join(told), error.end
+    similar = [_LOOKS_LIKE.get(one) or one.encode(codec).decode("ascii") for one in beyond]
+    return "".join(similar), error.end

@@ -1,4 +1,4 @@
-"""What the commands that run a study have in common: their options, and what they do with them."""
+"""What the commands that run a study share: their options, and how they run it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _FAILED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyOptions:
-    """What `downpour grid` and `downpour tune` take beside their file.
+    """The options of `downpour grid` and `downpour tune`.
 
-    Without a `manager`, processes of this machine train. Event files are written where
+    Without a `manager`, new processes on this machine train. Event files are written if
     `tensorboard` names a folder.
     """
 
@@ -43,7 +43,10 @@ class StudyOptions:
 
     @contextmanager
     def client(self) -> Iterator[Client | None]:
-        """Call the manager, if there is one; `kill` ends the block as Ctrl-C does."""
+        """Return a client of the manager, if there is one.
+
+        SIGTERM ends the block as Ctrl-C does: a detached process is stopped by `kill`.
+        """
         from downpour.api import Client
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -54,7 +57,7 @@ class StudyOptions:
             yield client
 
     def event_writer(self, kept: Iterable[Path]) -> OnKept | None:
-        """Write event files of the records that were kept before; returns what writes of more."""
+        """Write event files of the records in `kept`; returns a function that writes later ones."""
         if self.tensorboard is None:
             return None
         from downpour.reports.event_files import EndedRuns
@@ -65,15 +68,16 @@ class StudyOptions:
         return runs.write
 
     def words(self) -> list[str]:
-        """Write the options for another process, which also gets a file and a folder."""
-        said = {
+        """Return the options as command-line words, for a detached process."""
+        options = {
             "--shared": self.shared,
             "--data-dir": self.data_dir,
             "--manager": self.manager,
             "--tensorboard": self.tensorboard,
             **{f"--{name.replace('_', '-')}": getattr(self.credentials, name) for name in FILES},
         }
-        return [word for option, value in said.items() if value for word in (option, str(value))]
+        given = {option: str(value) for option, value in options.items() if value}
+        return [word for pair in given.items() for word in pair]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +85,10 @@ class StudyCommand(Generic[StudyT]):
     """A command that runs one kind of study.
 
     Args:
-        name: The word behind `downpour`.
-        tables: Shows the runs that have ended.
-        draw: Draws what came of the study once it has been run.
-        files: Names the files of the results that are worth a look.
+        name: The subcommand of `downpour`.
+        tables: Returns tables of the runs that have ended.
+        draw: Draws the results after the study has been run.
+        files: Returns the paths of result files to print.
     """
 
     name: str
@@ -95,10 +99,10 @@ class StudyCommand(Generic[StudyT]):
     def run(
         self, study: StudyT, options: StudyOptions, *, detach: bool, status: bool, as_json: bool
     ) -> None:
-        """Run what is missing of a study, here or detached; or only say how far it is.
+        """Run what is missing of a study, here or detached; or only show its progress.
 
         Raises:
-            Exit: some run failed, with status 1.
+            Exit: a run failed; the status is 1.
         """
         from downpour.studies import StudyFolder
         from downpour.studies.status import status_of
@@ -107,12 +111,12 @@ class StudyCommand(Generic[StudyT]):
         folder.check()
         now = status_of(folder)
         if status or now.running or (detach and not now.progress.left):
-            self._tell(folder, as_json=as_json)
+            self._print(folder, as_json=as_json)
         elif detach:
             self._detach(folder, options)
         else:
             is_successful = self._run(folder, options)
-            self._tell(folder, as_json=as_json)
+            self._print(folder, as_json=as_json)
             if not is_successful:
                 raise typer.Exit(_FAILED)
 
@@ -122,10 +126,10 @@ class StudyCommand(Generic[StudyT]):
 
         process = detach(self.name, folder, options.words())
         log = folder.path / LOG_NAME
-        note(f"process {process} runs it and writes {log}; `kill {process}` stops it")
+        note(f"process {process} runs the study and writes {log}; `kill {process}` stops it")
 
     def _run(self, folder: StudyFolder[StudyT], options: StudyOptions) -> bool:
-        """Run what is missing; returns whether all went well."""
+        """Run what is missing; returns whether the study succeeded."""
         from downpour.studies import Embedded, Remote, run_study
         from downpour.studies.display import StudyDisplay
 
@@ -138,8 +142,8 @@ class StudyCommand(Generic[StudyT]):
             self.draw(folder)
         return progress.is_successful
 
-    def _tell(self, folder: StudyFolder[StudyT], *, as_json: bool) -> None:
-        """Show the results so far, how far the study is, and the files."""
+    def _print(self, folder: StudyFolder[StudyT], *, as_json: bool) -> None:
+        """Print the results so far, the progress, and the paths of the files."""
         from downpour.studies.status import status_of
 
         status = status_of(folder)

@@ -1,4 +1,4 @@
-"""The options by which a command proves that it belongs to a cluster; the same for all of them."""
+"""The options by which a command proves that it belongs to a cluster, the same for all commands."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import typer
 from downpour.credentials import FILES, Credentials
 
 _HELP = {
-    "token_file": "The file of the cluster's token; DOWNPOUR_TOKEN may hold the token itself.",
+    "token_file": "The file with the cluster's token; DOWNPOUR_TOKEN may hold the token itself.",
     "tls_cert": "This machine's certificate, for mutual TLS.",
-    "tls_key": "Its key.",
-    "tls_ca": "The authority that has signed every machine's certificate.",
+    "tls_key": "The certificate's private key.",
+    "tls_ca": "The certificate of the authority that signs every machine's certificate.",
 }
 
 
 def with_credentials(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that takes `credentials` the options that make them up."""
+    """Give a command that takes `credentials` the options that name them."""
 
     @functools.wraps(command)
     def wrapped(**arguments: Any) -> Any:

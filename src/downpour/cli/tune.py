@@ -37,7 +37,7 @@ def tune(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", parser=path_option("FILE"), help="A TOML file that says what to search."
+            metavar="FILE", parser=path_option("FILE"), help="A TOML file with the search."
         ),
     ],
     out_dir: OutDir = None,
@@ -53,19 +53,20 @@ def tune(
 ) -> None:
     """Search for settings of high accuracy.
 
-    FILE holds a name, fields of the spec, `workers`, and a table `[search]`: for each field that is
-    searched a list of values, or a range as { low = 0.001, high = 0.3, log = true }; options as
-    "model_options.dropout"; and `trials` (how many runs there are), `seed` and `pruner`
-    (median, halving or none). Where `shards` is absent there are as many as workers.
+    FILE holds a name, fields of the spec, `workers`, and a table `[search]`. For each field to
+    search, the table has a list of values, or a range as { low = 0.001, high = 0.3, log = true };
+    an option is written "model_options.dropout". It may also have `trials` (the number of runs),
+    `seed` and `pruner` (median, halving or none). Without `shards` there are as many as workers.
 
-    Each run is an experiment. Optuna chooses its values by the accuracies of the runs before it,
-    and a run that falls behind is cancelled. A run that has ended is never run again, unless it
-    failed by bad luck: the command may be stopped at any time and given again, also with more runs.
-    While another process runs the search, the command says how far it is. DIR then has each run,
-    the spec of the best as best.toml, and a figure as search.png and search.svg.
+    Each run is an experiment. Optuna chooses its values from the accuracies of the runs before it,
+    and a run that falls behind is cancelled. A run that has ended is not run again, unless it
+    failed for a reason other than its values, such as a lost worker: you can stop the command at
+    any time and start it again, also with more runs. While another process runs the search, the
+    command shows its progress. DIR holds each run, the spec of the best one as best.toml, and a
+    figure as search.png and search.svg.
 
-    Accuracy is that on the test examples, so the best run's is too high an estimate of its accuracy
-    on others.
+    Runs are compared by accuracy on the test examples, so the accuracy of the best run is an
+    estimate that is too high for other examples.
     """
     refuse_both(detach=detach, status=status)
     refuse_own_data(context, manager)
@@ -87,7 +88,7 @@ def tune(
 
 
 def _tables(folder: StudyFolder[Search]) -> list[RenderableType]:
-    """Show the runs that have ended."""
+    """Return a table of the runs that have ended."""
     from downpour.reports.terminal_tables import search_table
     from downpour.studies.search_plan import SearchPlan
 
