@@ -86,7 +86,7 @@ def test_what_was_imported_counts_and_not_what_lies_there_now(project: Path) -> 
     importlib.import_module("mine.nets")
     (project / "mine" / "layers.py").write_text("def build(): return 2")
     check_code("model", NETS, known)
-    with pytest.raises(SpecError, match=r"mine/layers.py has changed since .* start it anew"):
+    with pytest.raises(SpecError, match=r"mine/layers.py has changed since .* restart the manager"):
         fixed_code({"model": NETS}, {})
 
 

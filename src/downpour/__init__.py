@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from downpour.version import VERSION
 
-TYPE_CHECKING = False  # as type checkers read it; importing typing would be half of all work here
+# Type checkers take this name for typing's; importing typing would double the time of this module.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from downpour.api import Client, run
     from downpour.credentials import Credentials
@@ -32,7 +33,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for only then: workers must not pay for what clients need."""
+    """Import a name when it is first used: workers must not pay for what clients need."""
     if name not in _HOMES:
         raise AttributeError(f"module 'downpour' has no attribute '{name}'")
     from importlib import import_module
@@ -41,5 +42,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Name what is here for Tab and `dir`, also before it was imported."""
+    """Return all public names, for tab completion, also before they are imported."""
     return sorted({*globals(), *__all__})

@@ -1,11 +1,11 @@
 """Which Python functions a spec may name: those of registered families, and of allowed prefixes.
 
-A spec travels from machine to machine, so a `package.module:factory` in it must never be able to
-call whatever happens to be installed. A factory is accepted where its module lies under an allowed
-prefix and it was defined there, not merely imported; the environment variable `DOWNPOUR_ALLOW`
-(prefixes with commas between them) names them on the machine that sets it. This module alone reads
-that variable. Downpour's own datasets and networks are registered by name, and no function of this
-package is a factory, whatever the variable says.
+A spec is sent from machine to machine, so a `package.module:factory` in it must not be able to call
+every function that is installed. A factory is accepted if its module is under an allowed prefix and
+defines it, not merely imports it. The environment variable `DOWNPOUR_ALLOW` (prefixes separated by
+commas) sets the prefixes for its machine; only this module reads it. Downpour's own datasets and
+networks are registered by name, and no function of this package is a factory, even if the variable
+names it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_factory(field: str, name: str) -> str:
     """Return the module of a `package.module:factory` without importing anything.
 
     Raises:
-        SpecError: it is not of that form, or its module is under no allowed prefix.
+        SpecError: the name has another form, or its module is under no allowed prefix.
     """
     match = _FACTORY.match(name)
     if match is None:
@@ -51,7 +51,7 @@ def load_factory(field: str, name: str) -> Callable[..., Any]:
     """Import and return the factory that a spec's field names.
 
     Raises:
-        SpecError: it is not allowed, cannot be imported, or is no function or class of its module.
+        SpecError: it is not allowed, cannot be imported, or its module does not define it.
     """
     module_name = check_factory(field, name)
     try:
@@ -60,18 +60,19 @@ def load_factory(field: str, name: str) -> Callable[..., Any]:
         raise SpecError(field, name, f"cannot be imported: {told(error)}") from error
     if not callable(factory):
         raise SpecError(field, name, "is not callable; a function that returns it is needed")
+    # An allowed module may import, say, `os.system`: a factory must also be defined in one.
     if not _is_allowed(getattr(factory, "__module__", "") or ""):
         raise _not_allowed(field, name)
     return factory  # type: ignore[no-any-return]
 
 
 def source_file(module_name: str) -> Path | None:
-    """Return the file an allowed module is read from, where it has one."""
+    """Return the file of an allowed module; None if it has none."""
     try:
-        found = importlib.util.find_spec(module_name)
+        module = importlib.util.find_spec(module_name)
     except (ImportError, ValueError):
         return None
-    origin = found.origin if found and found.has_location else None
+    origin = module.origin if module and module.has_location else None
     return Path(origin) if origin else None
 
 

@@ -1,6 +1,6 @@
-"""What users call from Python: `run` trains here and now, `Client` speaks to a manager elsewhere.
+"""What users call from Python: `run` trains on this machine, `Client` calls a manager.
 
-Neither imports torch: the processes that train do.
+Neither imports torch; the processes that they start do.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from downpour.values import ExperimentState
 
 OnStatus = Callable[[Status], None]
 Asked = Spec | Mapping[str, Any] | str | os.PathLike[str]
-"""A spec, its fields by name, or the path of a TOML file that has them."""
+"""A spec, its fields by name, or the path of a TOML file with them."""
 _Answer = TypeVar("_Answer")
 
 _POLL_SECONDS = 1.0
 _AWAY_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
-"""Between two looks: changes come by the hundred, and nobody sees more than ten a second."""
+"""Between two looks: changes come by the hundred, and a person sees ten a second at most."""
 
 
 def run(
@@ -62,20 +62,20 @@ def run(
     Args:
         spec: What to train: a spec, its fields by name, or the path of a TOML file; the defaults
             train a small network on scikit-learn's digits.
-        workers: Worker processes; as many as shards where absent, but no crowd on few cores.
-        shared: The shared directory, made where it is missing; results stay there. Else what
-            DOWNPOUR_SHARED says, else ./shared_dir.
-        data_dir: A folder with datasets, laid out as torchvision does; else DOWNPOUR_DATA.
-        patience: Scales how long silence, standstill and missing files are borne.
-        on_status: Called with what goes on, several times a second at most.
-        progress: Whether to draw bars, which needs a terminal or a notebook; where absent they are
+        workers: The number of worker processes; by default as many as shards, fewer on few cores.
+        shared: The shared directory, made if it is missing; the results stay there. By default
+            DOWNPOUR_SHARED, or else ./shared_dir.
+        data_dir: A folder of datasets in torchvision's layout; by default DOWNPOUR_DATA.
+        patience: Multiplies every timeout: of heartbeats, of progress and of missing files.
+        on_status: Called with each new status, at most ten times a second.
+        progress: Whether to draw bars, which needs a terminal or a notebook; by default they are
             drawn unless `on_status` is given.
-        tensorboard: A folder for TensorBoard, in which the run has event files that grow with it.
+        tensorboard: A folder for TensorBoard, in which event files are written during the run.
 
     Raises:
-        SpecError: what was asked for cannot be; names the field and what is accepted.
-        MissingPackage: event files are wanted, and TensorBoard is not installed.
-        ExperimentFailed: training ended without a model, and why.
+        SpecError: an argument or a field is invalid; names it and what is accepted.
+        MissingPackage: `tensorboard` is given, and TensorBoard is not installed.
+        ExperimentFailed: training ended without a model; says why.
         LaunchError: a process could not be started.
     """
     asked = spec_of(spec)
@@ -103,7 +103,7 @@ def run_resolved(
     progress: bool | None = None,
     tensorboard: str | os.PathLike[str] | None = None,
 ) -> Result:
-    """Do what `run` does, for a caller that has shown the resolved spec to its user before."""
+    """Do what `run` does, for a caller that has resolved the spec itself, to show it first."""
     data_dir = data_dir or os.environ.get("DOWNPOUR_DATA")
     source_dir = path_of("data_dir", data_dir) if data_dir else None
     if on_status is not None and not callable(on_status):
@@ -132,10 +132,10 @@ def run_resolved(
 
 
 def spec_of(asked: Asked | None) -> Spec:
-    """Return the spec that was given in one of the ways in which one may be.
+    """Return the spec that was given as one, as its fields, or as the path of a file.
 
     Raises:
-        SpecError: it is none, or its fields do not fit.
+        SpecError: it has another type, or a field is invalid.
     """
     match asked:
         case None:
@@ -151,7 +151,7 @@ def spec_of(asked: Asked | None) -> Spec:
 
 @contextmanager
 def _shown(*, wanted: bool) -> Iterator[OnStatus | None]:
-    """Draw bars on standard error, where they are wanted."""
+    """Draw bars on standard error, if wanted."""
     if not wanted:
         yield None
         return
@@ -166,7 +166,7 @@ def _shown(*, wanted: bool) -> Iterator[OnStatus | None]:
 def following(
     tensorboard: str | os.PathLike[str] | None,
 ) -> AbstractContextManager[Follower | None]:
-    """Write event files for TensorBoard while an experiment runs, where a folder is named.
+    """Return a writer of event files for a running experiment; None without a folder.
 
     Raises:
         MissingPackage: TensorBoard is not installed.
@@ -186,10 +186,10 @@ def embed(
     data_dir: str | os.PathLike[str] | None = None,
     patience: float = 1.0,
 ) -> Iterator[tuple[LocalCluster, Client]]:
-    """Run a manager and workers on this machine, and a client of theirs, that end with the block.
+    """Run a manager, workers and a client of them on this machine until the block ends.
 
-    They train any number of experiments, one after the other, with the threads and on the device
-    of this spec.
+    They train any number of experiments, one after the other. The number of threads and the device
+    are this spec's.
     """
     patience = checked_patience(patience)
     if shared is None:
@@ -202,7 +202,9 @@ def embed(
         patience=patience,
         embedded=True,
     )
-    nothing = Credentials()  # on loopback nothing is asked, whatever the environment has
+    # This manager listens on loopback alone and asks for no credentials. Those of the environment
+    # are another cluster's.
+    nothing = Credentials()
     with (
         LocalCluster(options, workers, threads=spec.threads, device=spec.device) as cluster,
         Client(cluster.address, shared=root, credentials=nothing, follow=False) as client,
@@ -211,10 +213,10 @@ def embed(
 
 
 def workers_for(spec: Spec, workers: int | None = None) -> int:
-    """Return how many workers `run` starts: those asked for, else as many as seem sensible.
+    """Return how many workers `run` starts: `workers`, or a default that fits the spec.
 
     Raises:
-        SpecError: there is no such number of workers.
+        SpecError: `workers` is not a whole number of at least 1.
     """
     if workers is None:
         return _sensible_workers(spec)
@@ -224,18 +226,19 @@ def workers_for(spec: Spec, workers: int | None = None) -> int:
 
 
 class Client:
-    """A manager that runs somewhere, as seen from outside.
+    """A client of a manager.
 
     Args:
-        manager: Its address, `HOST:PORT`; else what DOWNPOUR_MANAGER says, else localhost.
-        shared: Its shared directory where this machine sees it too; results then name the files.
-        credentials: What it asks for; else what the environment has (`DOWNPOUR_TOKEN` and others).
-        connect_seconds: How long `submit` and `watch` wait for a manager that is not there yet.
-        follow: Whether to turn to the leading manager, as the shared directory names it, where
-            the one at the address does not answer.
+        manager: The manager's address, `HOST:PORT`; by default DOWNPOUR_MANAGER, or else localhost.
+        shared: The manager's shared directory, if this machine has it; results then name the files.
+        credentials: A token or certificates; by default those of the environment
+            (`DOWNPOUR_TOKEN` and others).
+        connect_seconds: How long `submit` and `watch` wait for a manager that does not answer yet.
+        follow: Whether to turn to the leading manager, which the shared directory names, if the
+            one at the address does not answer.
 
     Raises:
-        SpecError: the address is none, or a credential cannot be read.
+        SpecError: the address is invalid, or a credential cannot be read.
     """
 
     def __init__(
@@ -267,35 +270,34 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._manager.close()
 
     def submit(self, spec: Asked, request: str = "") -> str:
-        """Hand an experiment in; returns its identifier at once.
+        """Submit an experiment; returns its identifier at once.
 
-        The spec may be given in any way in which `run` takes it.
-
-        The same `request`, 4 to 32 hexadecimal digits, leads to the same experiment, which its
-        identifier ends with; one is made up where absent.
+        Takes a spec in the forms that `run` takes. Submitting the same `request` again, 4 to 32
+        hexadecimal digits, returns the same experiment, whose identifier ends with it; by default
+        the request is random.
 
         Raises:
-            SpecError: the manager sees that it cannot be.
+            SpecError: the manager refuses the spec.
         """
         text, request = spec_of(spec).to_toml(), request or secrets.token_hex(4)
         return self._ask(lambda manager: manager.submit(text, request))
 
     def status(self, experiment: str = "") -> Status:
-        """Say what goes on now; without an identifier, with the active experiment."""
+        """Return the current status of an experiment; by default of the active one."""
         return self._ask_now(lambda manager: manager.status(experiment, 0, 0.0))
 
     def watch(
         self, experiment: str = "", check: Callable[[], None] | None = None
     ) -> Iterator[Status]:
-        """Yield what goes on, again at each change, until the experiment has ended.
+        """Yield the status of an experiment at each change, until the experiment has ended.
 
-        Without an identifier it is the active one, or the next to become active. `check` is called
-        between two looks and may raise to end the watching. A manager that does not answer for a
-        while is waited for.
+        By default it is the active experiment, or the next that becomes active. `check` is called
+        between two looks and may raise to end the iteration. If the manager stops answering, this
+        waits for it for a minute.
         """
         status = self._ask(lambda manager: manager.status(experiment, 0, 0.0), check)
         while True:
@@ -319,7 +321,7 @@ class Client:
         """Wait for an experiment's end and return its result.
 
         Raises:
-            ExperimentFailed: it failed, or somebody cancelled it.
+            ExperimentFailed: it failed, or a user cancelled it.
         """
         end: ExperimentSummary | None = None
         for status in self.watch(experiment, check):
@@ -332,13 +334,13 @@ class Client:
         return self.results(experiment)
 
     def results(self, experiment: str) -> Result:
-        """Return what is known of an experiment so far."""
+        """Return the result of an experiment so far."""
         folder = SharedDirectory(self._shared).experiment_path(experiment) if self._shared else None
         seen = folder if folder is not None and folder.is_dir() else None
         return Result.from_lines(self.record(experiment), folder=seen)
 
     def record(self, experiment: str, from_line: int = 0) -> list[str]:
-        """Return the lines of an experiment's record so far, as the manager wrote them."""
+        """Return the lines of an experiment's record from one on, as the manager wrote them."""
         lines: list[str] = []
         ask = self._ask if self._met else self._ask_now
         while True:
@@ -349,11 +351,11 @@ class Client:
             lines += page.lines
 
     def cancel(self, experiment: str) -> None:
-        """Stop an experiment; one that has ended stays as it is."""
+        """Stop an experiment; does nothing if it has ended."""
         self._ask_now(lambda manager: manager.cancel(experiment))
 
     def experiments(self) -> tuple[ExperimentSummary, ...]:
-        """Name every experiment of the manager, oldest first."""
+        """Return a summary of every experiment of the manager, oldest first."""
         return self._ask_now(lambda manager: manager.list_experiments())
 
     def _ask(
@@ -361,14 +363,14 @@ class Client:
         question: Callable[[ManagerClient], _Answer],
         check: Callable[[], None] | None = None,
     ) -> _Answer:
-        """Ask the manager; one that is away, or not there yet, is waited for."""
+        """Ask the manager, and wait for it if it does not answer."""
         seconds = _AWAY_SECONDS if self._met else self._connect_seconds
         answer: _Answer = awaiting(seconds, check or _nothing)(self._ask_now, question)
         self._met = True
         return answer
 
     def _ask_now(self, question: Callable[[ManagerClient], _Answer]) -> _Answer:
-        """Ask the manager, or where it cannot be reached, the one that leads by now."""
+        """Ask the manager or, if it cannot be reached, the one that has taken over."""
         try:
             return question(self._manager)
         except Unreachable:
@@ -391,11 +393,11 @@ def _page(experiment: str, from_line: int) -> Callable[[ManagerClient], RecordPa
 
 
 def _nothing() -> None:
-    """Look at nothing between two tries."""
+    """Check nothing between two tries."""
 
 
 def _sensible_workers(spec: Spec) -> int:
-    """As many as shards and standbys, but at most four, or one a core where there are more."""
+    """Return the number of shards, but at most one a core or four, and the standbys."""
     most = max(4, os.cpu_count() or 1)
     busy = min(spec.shards, most) if spec.shards is not None else most
     return busy + spec.standbys

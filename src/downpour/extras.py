@@ -1,7 +1,7 @@
-"""Which libraries only some commands need, and the one line where such a library is missing.
+"""Libraries that only some commands need, and the error if such a library is missing.
 
-An extra of the installation (`downpour-sgd[tune]`) brings them. Everything else, a worker's part
-above all, must run without any: what imports one of these does so where it is needed.
+An extra of the installation (`downpour-sgd[tune]`) brings them. Everything else, a worker above
+all, must run without them, so they are imported inside the functions that need them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ EXTRAS: dict[str, dict[str, str]] = {
 
 
 def require(purpose: str, extra: str) -> None:
-    """Refuse, before anything is begun, what needs a library that is not installed.
+    """Check that the libraries of an extra are installed, before any work begins.
 
     Args:
-        purpose: what needs it, as its user knows it: a command, an option, a function.
+        purpose: what needs them, in the user's words: a command, an option, a function.
         extra: a key of `EXTRAS`.
 
     Raises:
@@ -40,7 +40,7 @@ def require(purpose: str, extra: str) -> None:
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module can be found; it is not imported, for that may take seconds."""
+    """Whether a module can be found; it is not imported, because that may take seconds."""
     try:
         return find_spec(module) is not None
     except (ImportError, ValueError):

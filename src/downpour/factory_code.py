@@ -1,10 +1,10 @@
-"""The code of a factory, as something that can be told apart: its files, and a digest of each.
+"""The identity of a factory's code: the files that it is made of, and a digest of each.
 
-What a network computes follows from its factory's module and from whatever that imports of its own
-project. These files are found by reading `import` statements, not by importing, so that every
-machine finds the same ones, under the same names: paths from where the project begins. A module
-that was installed counts with its own package alone. A process goes on with what it has imported,
-so what counts there is the last look before the import.
+What a network computes follows from its factory's module and from the modules of the same project
+that this imports. The files are found by reading `import` statements, without importing, so that
+every machine finds the same ones under the same names: paths from the root of the project. For an
+installed module, only its own package counts. A process goes on with the code that it has imported,
+so its digests are those of the last look before the import.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def code_of(field: str, name: str) -> Mapping[str, str]:
     """Return the digest of each of a factory's files, as this process runs it.
 
     Args:
-        field: The spec's field that names it.
-        name: `package.module:factory`; another name is no factory's, and has no files.
+        field: The spec's field that names the factory.
+        name: `package.module:factory`; any other name has no files.
 
     Raises:
-        SpecError: it is not on the allow-list.
+        SpecError: the factory is not on the allow-list.
     """
     if name not in _read or name.partition(":")[0] not in sys.modules:
         _read[name] = _code_now(field, name)
@@ -41,10 +41,10 @@ def code_of(field: str, name: str) -> Mapping[str, str]:
 
 
 def check_code(field: str, name: str, expected: Mapping[str, str]) -> None:
-    """Refuse to go on with other code than the experiment was submitted with.
+    """Check that this process has the code that the experiment was submitted with.
 
     Raises:
-        OtherCode: names the file.
+        OtherCode: a file differs; names it.
         SpecError: the factory is not on the allow-list.
     """
     for file, digest in code_of(field, name).items():
@@ -56,22 +56,22 @@ def fixed_code(factories: Mapping[str, str], asked: Mapping[str, str]) -> dict[s
     """Return the digests of all files of a spec's factories, by the field that names each.
 
     Raises:
-        SpecError: a file was changed since this process has read it, or is not what was asked for.
+        SpecError: a file changed after this process read it, or differs from the spec's digest.
     """
     code: dict[str, str] = {}
     for field, name in factories.items():
-        found = code_of(field, name)
-        if changed := _difference(found, _code_now(field, name)):
-            accepted = f"{changed} has changed since this manager has read it: start it anew"
-            raise SpecError(field, name, f"{accepted}, and its workers")
-        code |= found
+        imported = code_of(field, name)
+        if changed := _difference(imported, _code_now(field, name)):
+            accepted = f"{changed} has changed since this manager read it: restart the manager"
+            raise SpecError(field, name, f"{accepted} and its workers")
+        code |= imported
     if asked and (file := _difference(asked, code)):
         raise SpecError("code", asked.get(file), f"{file} is another one: {code.get(file)}")
     return code
 
 
 def _difference(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:
-    """Name the first file that is not the same in both; one that both have, where there is one."""
+    """Return the first file that differs, preferably one that both have; None if none does."""
     files = [*sorted(one.keys() & other.keys()), *sorted(one.keys() ^ other.keys())]
     return next((file for file in files if one.get(file) != other.get(file)), None)
 
@@ -92,7 +92,7 @@ def _code_now(field: str, name: str) -> dict[str, str]:
 
 
 def _project_files(root: Path, module: str, start: Path) -> Iterator[tuple[Path, bytes]]:
-    """Yield the files that a module is made of, with their content."""
+    """Yield the files of a module and of what it imports from its project, with their content."""
     within = f"{module.partition('.')[0]}." if root.name in _INSTALLED else ""
     seen: set[str] = set()
     waiting = [module]
@@ -116,11 +116,11 @@ def _path(root: Path, module: str) -> Path | None:
 
 
 def _imports(content: bytes, module: str, *, is_package: bool) -> Iterator[str]:
-    """Name what a file may import; not all of it are modules, and not all of them ours."""
+    """Yield the names that a file may import; some are no modules, or of other projects."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError):
-        return  # whoever imports it says what is wrong
+        return  # the import itself will report the error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

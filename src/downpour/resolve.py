@@ -1,4 +1,4 @@
-"""What was asked for, and the workers that there are → what will run."""
+"""A spec and the number of workers → the spec that will run."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from downpour.stragglers import POLICIES, Policy, check_policy
 def resolve(
     spec: Spec, workers: int | None, policies: Mapping[str, Policy] = POLICIES
 ) -> ResolvedSpec:
-    """Say how many shards there are: those that the spec names, else one for each worker.
-
-    Standbys are for those that fall behind, so they have none of their own.
+    """Fix the number of shards: the spec's own, else one for each worker that is no standby.
 
     Args:
-        spec: what was asked for.
-        workers: how many there are; None where that is not known yet.
-        policies: those that a spec can name.
+        spec: the spec as the user gave it.
+        workers: the number of workers; None if it is not known yet.
+        policies: the policies that a spec can name.
 
     Raises:
-        SpecError: the policy cannot do with these workers, or there is nothing to count.
+        SpecError: the policy needs more workers, or neither shards nor workers are given.
     """
-    # A policy judges standbys by the workers: those that are not known yet may be enough.
+    # A policy checks that more workers than standbys are there. While their number is not known,
+    # it is assumed to suffice.
     check_policy(spec, policies[spec.policy], workers or spec.standbys + 1)
     if spec.shards is None and not workers:
         raise SpecError("shards", None, "no worker is there to count; name a number of shards")

@@ -1,7 +1,7 @@
-"""What others wrote → text that can do nothing to the terminal or the table that shows it.
+"""Text from elsewhere → text that is safe to show on a terminal, in a table or in a log.
 
-Names, reasons and decisions come from other processes, from files and from users' code. Whatever
-shows one to a person passes it through here; what is written for programs stays as it is.
+Names, reasons and decisions come from other processes, from files and from users' code. Everything
+that shows one to a person passes it through `one_line`; output for programs is not changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class LogFormatter(logging.Formatter):
     """Writes each message in one line, and a traceback below it in lines of its own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of the library
-        """Write the line that stands above a traceback."""
+        """Format the message; a traceback follows below it."""
         record.message = one_line(record.message)
         return super().formatMessage(record)
 
@@ -28,7 +28,7 @@ class LogFormatter(logging.Formatter):
         ei: tuple[type[BaseException], BaseException, TracebackType | None]
         | tuple[None, None, None],
     ) -> str:
-        """Write a traceback; its last lines may quote what others wrote."""
+        """Format a traceback; its last lines may quote text from elsewhere."""
         return "\n".join(map(one_line, super().formatException(ei).split("\n")))
 
 

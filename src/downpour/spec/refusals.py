@@ -1,4 +1,4 @@
-"""What is said of a field that does not fit: one line, composed from the field's own limits."""
+"""The error for an invalid field: one line, composed from the field's own type and limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from downpour.errors import SpecError
 
-# What a field accepts, where its type and limits cannot say it.
+# What a field accepts, where its type and limits do not show it.
 ACCEPTED = {
     "name": "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
     "split": "random, class, equal or dirichlet(ALPHA)",
@@ -47,12 +47,12 @@ def refusal(field: str, value: object, accepted: str) -> InvalidField:
 def as_spec_error(
     spec: type[BaseModel], details: Sequence[Any], fields: Mapping[str, Any]
 ) -> SpecError:
-    """Tell of the first invalid field in full, and of the others by name.
+    """Return an error that describes the first invalid field and names the others.
 
     Args:
         spec: the model whose fields these are.
-        details: what pydantic says is wrong.
-        fields: what was given.
+        details: pydantic's errors.
+        fields: the fields as they were given.
     """
     invalid: dict[str, Any] = {}
     for detail in details:  # a union reports once for each of its members
@@ -64,7 +64,7 @@ def as_spec_error(
     elif detail["type"] == "extra_forbidden":
         value, accepted = detail["input"], f"no such field; {_nearest(spec, field)}"
     else:
-        # As it was asked for, not as a validator left it.
+        # The value as it was given, not as an earlier validator left it.
         value = fields.get(field, None if detail["type"] == "missing" else detail["input"])
         accepted = f"must be {_accepted(spec, field)}"
     if others:
@@ -89,7 +89,7 @@ def _nearest(spec: type[BaseModel], unknown: str) -> str:
 
 
 def _accepted(spec: type[BaseModel], field: str) -> str:
-    """Say what a field accepts, from its type and limits; "optimizer" → "sgd, adam or adamw"."""
+    """Describe what a field accepts, from its type and limits: "sgd, adam or adamw"."""
     if "." in field:
         return "a number, text, true, false, or a list of numbers or of texts"
     if field in ACCEPTED:
@@ -108,8 +108,8 @@ def _accepted_by(schema: Mapping[str, Any]) -> str:
     if "minLength" in schema:
         return str(schema["description"])
     noun = _NOUNS[schema["type"]]
-    said = [f"{words} {schema[limit]}" for limit, words in _LIMITS.items() if limit in schema]
-    return " ".join([noun, " and ".join(said)]).rstrip()
+    limits = [f"{words} {schema[limit]}" for limit, words in _LIMITS.items() if limit in schema]
+    return " ".join([noun, " and ".join(limits)]).rstrip()
 
 
 def _listed(names: Sequence[str], last: str) -> str:

@@ -1,11 +1,10 @@
 """What to run: one frozen, validated value, made from TOML text and written back to it.
 
 A spec is the whole input of an experiment: in synchronous mode the bytes of every model version
-follow from the resolved spec alone (within one numeric class). Hence nothing that changes a result
-may live anywhere else, and nothing here may depend on the machine or touch a file
+follow from the resolved spec alone (within one numeric class). So no setting that changes a result
+may be anywhere else, and nothing here may depend on the machine or touch a file
 (`spec_file.py` does that). This module knows the names of the families (splitters,
-aggregators, ...) but not their code. A field that does not fit is refused in one line
-(`refusals.py`).
+aggregators, ...) but not their code. An invalid field is refused in one line (`refusals.py`).
 """
 
 from __future__ import annotations
@@ -38,20 +37,18 @@ _WITH_PATH = {"npz", "folder"}
 
 
 class Spec(BaseModel):
-    """What an experiment trains, on what, and how; every field has a default but none is hidden.
+    """What an experiment trains, on which data, and how; every field has a default.
 
     Raises:
-        SpecError: however it is made; names the field and what is accepted.
+        SpecError: from every way of making one; names the field and what is accepted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     name: Annotated[str, StringConstraints(pattern=_NAME)] = Field(
-        default="experiment", description="What to call the experiment: letters, digits, . _ -"
+        default="experiment", description="The experiment's name: letters, digits, . _ -"
     )
-    seed: int = Field(
-        default=0, ge=0, lt=2**63, description="The seed that every random choice follows from"
-    )
+    seed: int = Field(default=0, ge=0, lt=2**63, description="The seed of every random choice")
 
     dataset: str = Field(
         default="digits",
@@ -66,10 +63,10 @@ class Spec(BaseModel):
         default=None,
         ge=1,
         le=4096,
-        description="Resize images to a square of this many pixels, once",
+        description="Resize images to squares with sides of this many pixels, once",
     )
     flip: bool = Field(
-        default=False, description="Mirror each training image with even chance (seeded)"
+        default=False, description="Mirror each training image with probability 1/2 (seeded)"
     )
     train_limit: int | None = Field(
         default=None, ge=1, description="Use only the first N training examples"
@@ -92,7 +89,7 @@ class Spec(BaseModel):
     )
     code: dict[str, str] = Field(
         default_factory=dict,
-        description="Digests of the factories' files, fixed at submission: others are refused",
+        description="Digests of the factories' files, fixed at submission; other code is refused",
     )
     loss: Literal["cross_entropy", "binary_cross_entropy"] = Field(
         default="cross_entropy", description="What training minimises"
@@ -105,16 +102,19 @@ class Spec(BaseModel):
     shards: int | None = Field(
         default=None, ge=1, le=100_000, description="Parts the training set is cut into"
     )
-    split: str = Field(default="random", description="How examples are dealt out to the shards")
+    split: str = Field(default="random", description="How examples are divided among the shards")
     batches: Literal["shuffled", "balanced"] = Field(
-        default="shuffled", description="balanced: every batch holds the shard's classes evenly"
+        default="shuffled",
+        description="balanced: every batch has the shard's classes in proportion",
     )
     batch_size: int = Field(default=32, ge=1, le=1_000_000, description="Examples in a batch")
     epochs: int = Field(
         default=5, ge=1, le=1_000_000, description="Rounds, each one pass over every shard"
     )
     local_steps: int | None = Field(
-        default=None, ge=1, description="Batches a task trains at most; absent: the whole shard"
+        default=None,
+        ge=1,
+        description="Batches that a task trains at most; absent: all of the shard",
     )
     aggregate: Literal["average", "weighted", "samples", "first"] = Field(
         default="average",
@@ -136,33 +136,36 @@ class Spec(BaseModel):
         "handoff",
     ] = Field(
         default="handoff",
-        description="What is done about stragglers: wait, drop, backup, blacklist, late, clone, "
+        description="The straggler policy: wait, drop, backup, blacklist, late, clone, "
         "grass, mantri, wrangler, rebalance, replace or handoff (docs/stragglers.md)",
     )
     policy_options: dict[str, Option] = Field(
         default_factory=dict, description="Parameters of the policy"
     )
     standbys: int = Field(
-        default=0, ge=0, description="Workers kept free, to take over from those that fall behind"
+        default=0, ge=0, description="Workers kept idle, to take over from those that fall behind"
     )
     retries: int = Field(
-        default=3, ge=0, le=1000, description="Failed attempts that a task survives"
+        default=3,
+        ge=0,
+        le=1000,
+        description="Failed attempts of a task that do not fail the run",
     )
     snapshot_every: float = Field(
         default=10.0,
         ge=0,
-        description="Seconds between publications of a task's state, from which others can go on; "
-        "more where that takes long; 0: none",
+        description="Seconds between snapshots of a task, from which other workers can go on; "
+        "more if a snapshot takes long; 0: no snapshots",
     )
     evaluate_every: int = Field(
-        default=1, ge=0, description="Rounds between evaluations; 0: none at all"
+        default=1, ge=0, description="Rounds between evaluations; 0: no evaluations"
     )
     keep_models: int = Field(
-        default=3, ge=1, description="Model versions kept, counted from the last"
+        default=3, ge=1, description="How many of the latest model versions are kept"
     )
 
     optimizer: Literal["sgd", "adam", "adamw"] = Field(
-        default="sgd", description="How a step changes the parameters"
+        default="sgd", description="The optimizer of the local steps"
     )
     learning_rate: float = Field(default=0.05, gt=0, description="The optimizer's step size")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd")
@@ -173,11 +176,15 @@ class Spec(BaseModel):
     )
     epsilon: float = Field(default=1e-8, gt=0, description="Added to adam's denominator")
     optimizer_state: Literal["reset", "keep"] = Field(
-        default="reset", description="What happens to it between rounds; kept per shard"
+        default="reset",
+        description="What happens to the optimizer's state between rounds; kept per shard",
     )
 
     threads: int = Field(
-        default=1, ge=1, le=1024, description="Torch threads of a worker; changes bytes"
+        default=1,
+        ge=1,
+        le=1024,
+        description="Torch threads of a worker; changes the model's bytes",
     )
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32", description="bfloat16: automatic mixed precision"
@@ -243,13 +250,16 @@ class Spec(BaseModel):
 
     @property
     def factories(self) -> dict[str, str]:
-        """The factories that it names, by field: code that is not Downpour's."""
+        """The factories that the spec names, by field: code that is not Downpour's."""
         named = {"dataset": self.dataset, "model": self.model}
         return {field: name for field, name in named.items() if ":" in name}
 
     @property
     def images_channels_last(self) -> bool:
-        """The memory layout of images in training: code of anybody may count on the plain one."""
+        """Whether images are channels_last in training.
+
+        Off by default for a user's factory, whose code may depend on the plain layout.
+        """
         return not self.model_is_factory if self.channels_last is None else self.channels_last
 
     @property
@@ -262,7 +272,7 @@ class Spec(BaseModel):
         """Validate fields into a spec.
 
         Raises:
-            SpecError: for the first field that does not fit; names the others that do not.
+            SpecError: for the first invalid field; names the other invalid ones.
         """
         return cls.model_validate({str(key): value for key, value in fields.items()})
 
@@ -277,40 +287,40 @@ class Spec(BaseModel):
 
     def to_toml(self, *, without_defaults: bool = False) -> str:
         """Write the spec as TOML that `from_toml` reads back to an equal value."""
-        told = self.model_dump(exclude_defaults=without_defaults)
-        fields = {key: value for key, value in told.items() if value is not None}
+        dumped = self.model_dump(exclude_defaults=without_defaults)
+        fields = {key: value for key, value in dumped.items() if value is not None}
         scalars = {key: value for key, value in fields.items() if not isinstance(value, dict)}
         tables = {key: value for key, value in fields.items() if isinstance(value, dict) and value}
         return tomli_w.dumps({**scalars, **tables})
 
 
 class ResolvedSpec(Spec):
-    """A spec that says how many shards there are, as all that is submitted does.
+    """A spec with a number of shards, as every submitted spec has.
 
-    `downpour.resolve` makes it of what was asked for, and of the workers that there are.
+    `downpour.resolve` makes it from a spec and the number of workers.
     """
 
     shards: int = Field(ge=1, le=100_000, description="Parts the training set is cut into")
 
 
 def toml_fields(text: str, file: str = "") -> dict[str, Any]:
-    """Return what TOML text says; a refusal names the `file` that it is of, or how it begins.
+    """Parse TOML text; an error names the `file` or, without one, the beginning of the text.
 
     Raises:
-        SpecError: it is not TOML.
+        SpecError: the text is not TOML.
     """
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also numbers and nesting past all limits
+    except (ValueError, RecursionError) as error:  # the latter from deep nesting
         where = ("FILE", file) if file else ("TOML", text.strip()[:40])
         raise SpecError(*where, f"cannot be read: {error}") from None
 
 
 def parse_split(text: str) -> tuple[str, float | None]:
-    """Take a split apart into its name and its number: "dirichlet(0.5)" → ("dirichlet", 0.5).
+    """Parse a split into its name and its number: "dirichlet(0.5)" → ("dirichlet", 0.5).
 
     Raises:
-        SpecError: where there is no such split, or the concentration is not a positive number.
+        SpecError: there is no such split, or the concentration is not a positive number.
     """
     if text in {"random", "class", "equal"}:
         return text, None
