@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.reports.test_tables import LINES
+from tests.reports.test_terminal_tables import LINES
 
 from downpour.cli.printing import check_format, note, out, print_result, with_spec_shown
 from downpour.errors import SpecError

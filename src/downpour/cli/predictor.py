@@ -101,11 +101,9 @@ def score(
     error of the median, in % of the task's time; pinball is the mean loss of all quantiles, of log
     seconds; ≤ q90 is the share of tasks below their 90 % quantile. A straggler is a task that takes
     more than 1.5 times the median of its round: precision and recall are those of predicting one,
-    PR-AUC is over all thresholds. The last column is microseconds of processor time a task, with a
-    round predicted at once.
+    PR-AUC is over all thresholds. The last column is microseconds of processor time a task.
 
-    Predictors from a file are scored as they are. Trees are always fitted on the jobs of other
-    folds.
+    Predictors from a file are scored as they are, trees always fitted on the jobs of other folds.
     """
     require("downpour predictor score", "predictor")
     from downpour.predictor import read_trained
