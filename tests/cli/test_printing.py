@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.reports.test_terminal_tables import LINES
 
 from downpour.cli.printing import check_format, note, out, print_result, with_spec_shown
 from downpour.errors import SpecError
@@ -13,6 +12,7 @@ from downpour.reports import Result
 from downpour.rpc.messages import ExperimentSummary, Status
 from downpour.spec import Spec
 from downpour.values import ExperimentState
+from tests.reports.test_terminal_tables import LINES
 
 
 def test_two_formats_at_once_are_refused() -> None:
