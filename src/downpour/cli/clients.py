@@ -97,7 +97,7 @@ def status(
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
-    """Show the current state of the workers and the experiment."""
+    """Show the workers and the experiment, as they are now."""
     with _client(manager, credentials, shared) as client:
         now = client.status(experiment)
     if as_json:

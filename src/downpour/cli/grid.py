@@ -51,7 +51,7 @@ def grid(
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
-    """Run a grid of experiments, or the runs of it that are missing.
+    """Run a grid of experiments, or what is missing of one.
 
     FILE holds a name, fields of the spec, `workers`, and `trials`: how often each setting is run,
     with seed, seed + 1 and so on. A list is an axis of the grid. If a value is itself a list

@@ -89,7 +89,7 @@ def _study(folder: Path) -> tuple[StudyResult, Path]:
         grid.check()
         return grid_results(grid), folder / "report"
     if (folder / Search.file_name).exists():
-        accepted = f"is of `downpour tune`; {FIGURE_STEM}.svg in it is the figure of the search"
+        accepted = f"is of `downpour tune`; {FIGURE_STEM}.svg is the figure of the search"
         raise SpecError("FOLDER", str(folder), accepted)
     try:
         study = read_one(folder)

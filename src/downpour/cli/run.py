@@ -44,7 +44,7 @@ def run(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Train on this machine, with a manager and workers that end with the command.
+    """Train on this machine, with workers of its own.
 
     The spec comes from FILE, from options, or both; without either, a small network is trained on
     the digits dataset. When training begins, the experiment's ID and the fields that are not the

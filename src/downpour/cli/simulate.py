@@ -104,7 +104,7 @@ def simulate(
     evaluate_seconds: EvaluateSeconds = 1.0,
     heartbeat_seconds: HeartbeatSeconds = 1.0,
 ) -> None:
-    """Simulate faults, or the speed of a cluster, in virtual time.
+    """Try faults, or the speed of a cluster, in virtual time.
 
     Each seed stands for a small cluster, an experiment, and faults: managers and workers die, hang
     and are cut off; messages and files come late, twice or not at all. If a run violates a check,
