@@ -21,7 +21,7 @@ PACES = {**FAST, "dot": 25.0}
 def test_drop_goes_on_without_the_slowest() -> None:
     """With k shards there, the round is over; with fewer it goes on."""
     enough = round_of([running("dot", 0, 0.1)], idle="ann", published=[9.0] * 9)
-    assert POLICIES["drop"].decide(enough) == [Close(reason="9 of 10 are there, 1 are dropped")]
+    assert POLICIES["drop"].decide(enough) == [Close(reason="9 of 10 updates are there; 1 dropped")]
     few = round_of(LATE, published=[9.0] * 8)
     assert said(POLICIES["drop"], few) == []
 

@@ -1,7 +1,7 @@
-"""Policies: pure leaves that look at a round and say who should do what, and why.
+"""Straggler policies: pure functions that look at a round and return actions with reasons.
 
-A policy sees a `RoundView` and returns actions, each with the reason that reaches the log, the
-record and the screen unchanged. It never acts, and it never reads a clock: the view carries the
+A policy takes a `RoundView` and returns actions. The reason of each action reaches the log, the
+record and the screen unchanged. A policy carries nothing out and reads no clock: the view has the
 time. The registry's keys are what `Spec.policy` accepts.
 """
 

@@ -1,7 +1,7 @@
-"""`backup`: n + b shards are trained, and the first n of them count.
+"""`backup`: n + b shards are trained, and the first n updates count (Chen, Pan et al. 2016).
 
-Whoever is late is left to finish for nothing, as in synchronous SGD with backup workers: what comes
-with an old stamp is thrown away when it comes. So no message has to reach a straggler in time.
+A late worker is not stopped: its update names an old round, and is discarded when it arrives. So no
+message has to reach a straggler in time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ OPTIONS: Mapping[str, Option] = {"backups": 1}
 
 
 def _backup(view: RoundView) -> list[Action]:
+    # `check_policy` accepts a fraction where the default is a whole number.
     backups = max(int(number(view, OPTIONS, "backups")), 0)
+    # At least one update, because the scheduler does not close a round that has none.
     needed = max(view.shards - backups, 1)
     if needed <= len(view.published) < view.shards:
         late = view.shards - len(view.published)
-        reason = f"{len(view.published)} of {view.shards} are there, {late} come for nothing"
+        reason = f"{len(view.published)} of {view.shards} updates are there; {late} not waited for"
         return [Close(reason=reason, leave_running=True)]
     return [*pair(view)]
 
@@ -30,5 +32,5 @@ BACKUP = Policy(
     watches=True,
     preserves_bytes=False,
     options=OPTIONS,
-    summary="all but b shards count; the last b workers finish for nothing",
+    summary="all but b shards count; the last b updates are discarded when they arrive",
 )

@@ -1,10 +1,17 @@
-"""What a policy sees and what it may ask for; values only.
+"""What a policy sees (`RoundView`) and what it may ask for (`Action`); values only.
 
-A shard is trained by whoever was given it. A policy may give a pending shard to somebody, give a
-running one to somebody else as well (the first update counts), take an attempt back, have it handed
-over (its worker publishes its state at its next step, and the one it is meant for goes on from
-there), close the round without the shards that are missing, cut the round into shards of other
-sizes before it begins, or ask for another worker. What it leaves undone it is asked about again.
+A policy may
+
+- assign a pending shard to an idle worker, or a running one to a second worker as well (the first
+  update counts),
+- withdraw an attempt from its worker,
+- hand an attempt over: its worker publishes its state at its next step, and another worker goes on
+  from there,
+- close the round without the shards that are missing,
+- cut the round into shards of other sizes before it begins,
+- request another worker.
+
+The scheduler asks again about every shard that a policy leaves pending.
 """
 
 from __future__ import annotations
@@ -19,10 +26,10 @@ Option = bool | int | float | str | list[int] | list[float] | list[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingTask:
-    """A shard that nobody is training.
+    """A shard that no worker is training.
 
-    `failed_on` names the workers that tried in vain; `meant_for` who is to go on with it, where it
-    was handed over; `saved` is the share of it that a snapshot holds, in 0..1.
+    `failed_on` names the workers on which it failed. `meant_for` is the worker that is to go on
+    with it, where it was handed over. `saved` is the share of it that a snapshot holds, in 0..1.
     """
 
     shard: int
@@ -34,14 +41,14 @@ class PendingTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningTask:
-    """A shard as one worker is training it; one with copies is seen once for each.
+    """One worker's attempt at a shard; a shard with copies appears once for each of them.
 
-    `done` is the share that was trained by its last report (a share in 0..1 of the whole shard,
-    also where it went on from a snapshot, which held `began_at`), `reported_seconds` how long
-    ago that was. `elapsed_seconds` run from its assignment. `remaining` are the seconds until
-    its update, as forecast from the last report on. `attempt` numbers the tries at the shard,
-    from 0. `still_seconds` is how long ago its last known step was. `meant_for` is set while it
-    is being handed over, for `leaving_seconds` now.
+    `done` is the share of the whole shard, in 0..1, that was trained by the worker's last report,
+    `reported_seconds` ago. An attempt that goes on from a snapshot began at the share `began_at`.
+    `elapsed_seconds` run from the assignment. `remaining` is the forecast of the seconds from the
+    last report to the update. `attempt` numbers the attempts at the shard, from 0. `still_seconds`
+    is how long ago its last known step was. `meant_for` is set while the shard is being handed
+    over, which was asked for `leaving_seconds` ago.
     """
 
     shard: int
@@ -68,7 +75,7 @@ class RunningTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHistory:
-    """How a worker did in rounds that are over: its pace over the round's median pace, latest last.
+    """A worker's pace over the round's median pace, one number for each earlier round, latest last.
 
     A pace is seconds a sample, from assignment to report.
     """
@@ -78,19 +85,21 @@ class WorkerHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundView:
-    """A round at one moment; to be read during the call, not to be kept.
+    """A round at one moment; valid during the call only, because it shares the scheduler's state.
 
-    `pending` is in shard order, and no longer than it takes to find every idle worker a shard that
-    did not fail on it. `idle` begins with whoever has waited longest. `workers` are all who are
-    here, the busy ones too. `running` and `published` (samples and seconds from assignment to
-    report, a pair for each shard that has its update) are there only for a policy that watches.
-    `paces` forecasts the seconds a sample of whoever would begin a shard now. `standbys` is how
-    many workers are to be kept free at least, for those that fall behind. `speeds` are samples a
-    second, as measured over the last few heartbeats of whoever trained in this round; empty where
-    they are not measured. `overhead_seconds` is what an attempt takes beside training (loading,
-    publishing, messages), as measured in the round before; 0 where that is unknown.
-    `elapsed_seconds` run from the round's beginning, `requested` is how many workers were asked for
-    that have not come yet. What `options` leaves out has the policy's default.
+    `pending` is in shard order, and only as long as it takes to find every idle worker a shard that
+    did not fail on it. `idle` begins with the worker that has waited longest. `workers` are all
+    present workers, busy ones included. `standbys` is how many of them to keep free, at least, for
+    shards that fall behind.
+
+    A policy that does not watch sees none of the following. `running` and `published` are this
+    round's attempts and updates; of an update, its samples and the seconds from assignment to
+    report. `paces` forecasts a worker's seconds a sample if it began a shard now. `speeds` are
+    samples a second over the last few heartbeats, of workers that have trained in this round.
+    `history` is about earlier rounds. `overhead_seconds` is what an attempt takes beside training
+    (loading, publishing, messages), measured in the round before; 0 if unknown. `elapsed_seconds`
+    run from the round's first assignment. `requested` is how many requested workers have not joined
+    yet. An option that `options` leaves out has the policy's default.
     """
 
     round: int
@@ -114,7 +123,7 @@ class RoundView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Let this worker, which is idle, train this shard, alone or beside others."""
+    """Assign a shard to an idle worker, alone or beside other workers."""
 
     shard: int
     worker: str
@@ -123,7 +132,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawal:
-    """Let this worker stop what it does for this shard; that is not its failure."""
+    """Take a shard from a worker; the attempt does not count as a failure."""
 
     shard: int
     worker: str
@@ -132,7 +141,7 @@ class Withdrawal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """Let `worker` publish its state of this shard and stop; it is `meant_for` go on from there.
+    """Have `worker` publish its state of a shard and stop, so that `meant_for` goes on from there.
 
     Two of these, each meant for the other's worker, are an exchange.
     """
@@ -145,10 +154,10 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
-    """Let the round be over with the updates that there are; at least one is.
+    """End the round with the updates that there are; at least one is.
 
-    Whoever still trains is told to stop, unless it is to be left to finish for nothing, as backup
-    workers are (`leave_running`).
+    Workers that still train are told to stop. With `leave_running` they finish, and their updates
+    are discarded, as those of backup workers are.
     """
 
     reason: str
@@ -157,7 +166,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """Cut the round into shards of these sizes, before anything of it was assigned."""
+    """Cut the round into shards of these sizes, in samples, before any of it is assigned."""
 
     samples: tuple[int, ...]
     reason: str
@@ -165,7 +174,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Ask whoever starts workers for one more."""
+    """Ask the launcher for one more worker."""
 
     reason: str
 
@@ -176,14 +185,14 @@ Decide = Callable[[RoundView], list[Action]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Decides what to do in a round; pure.
+    """A straggler policy: its pure function, and what the scheduler and users must know of it.
 
-    `decide` gives an idle worker at most one shard, and must not leave everything undone while all
-    workers are idle: then nothing would ever happen. `watches` says that it wants to be asked while
-    everybody is busy, too. `preserves_bytes` says that the model comes out the same as under
-    `wait`, because every shard counts once, whoever trains it. `cuts_rounds` says that it asks for
-    shards of other sizes. `hands_over` says that it rests on going on from where others stopped.
-    `options` are its parameters, with their defaults.
+    `decide` assigns at most one shard to an idle worker. Where all workers are idle and shards are
+    pending it must assign one: no event would follow from doing nothing, so the round would stand
+    still. A policy that `watches` is also asked while all workers are busy. One that
+    `preserves_bytes` yields the model of `wait`, because every shard counts once. One that
+    `cuts_rounds` returns `Resize`. One that `hands_over` needs attempts to go on from snapshots.
+    `options` are its parameters with their defaults.
     """
 
     decide: Decide

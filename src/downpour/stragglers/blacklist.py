@@ -1,8 +1,8 @@
-"""`blacklist`: workers that were slow in the last rounds get nothing.
+"""`blacklist`: workers that were slow in the last rounds get no shards.
 
-The few slowest are left out, and only so many that the others can do the work; where nobody else
-is there, or nobody else is left for a shard, they get it after all. What they were in the rounds
-before stays known, and nothing newer comes: a worker that was left out stays so.
+Only the slowest are left out, and at most a share of all workers, so that the others can do the
+work. They get shards after all where no other worker is there. A worker that was left out stays
+so: it trains nothing that could show that it has recovered.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ def _blacklist(view: RoundView) -> list[Action]:
 
 
 def _left_out(view: RoundView) -> dict[str, float]:
-    """Return who gets nothing, and how slow each was; the slowest, where there are too many."""
+    """Return the workers to leave out, slowest first, and the median slowness of each."""
     rounds = max(int(number(view, OPTIONS, "rounds")), 1)
     limit = number(view, OPTIONS, "slowness")
     slow: dict[str, float] = {}
     for name in view.workers:
         history = view.history.get(name)
         latest = history.slowness[-rounds:] if history is not None else ()
+        # The median of all the rounds asked for, because one slow round is no slow worker.
         if len(latest) == rounds and median(latest) > limit:
             slow[name] = median(latest)
     room = int(number(view, OPTIONS, "at_most") * len(view.workers))
+    # By name where two are equally slow, because a policy must not depend on a dictionary's order.
     return dict(sorted(slow.items(), key=lambda entry: (-entry[1], entry[0]))[:room])
 
 
@@ -42,5 +44,5 @@ BLACKLIST = Policy(
     decide=_blacklist,
     watches=True,
     options=OPTIONS,
-    summary="workers that were slow in the last rounds get nothing",
+    summary="workers that were slow in the last rounds get no shards",
 )

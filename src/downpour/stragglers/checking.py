@@ -1,4 +1,4 @@
-"""Whether a policy can do what a spec asks of it, with the workers that there are."""
+"""Refuses a spec whose policy cannot work as asked with the workers that there are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from downpour.stragglers.base import Policy
 
 
 def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
-    """Refuse what cannot be.
+    """Refuse options, standbys, splits and optimizer states that a policy cannot work with.
 
     Args:
         spec: what is to run.
@@ -16,18 +16,20 @@ def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
         workers: how many there are.
 
     Raises:
-        SpecError: an option that the policy does not have, or of another kind; as many standbys as
-            workers, or any where the policy never calls on one; a policy that needs shards which do
-            not differ, where they do.
+        SpecError: the policy has no such option, or the option's value has the wrong type; there
+            are as many standbys as workers, or standbys that the policy never uses; the policy cuts
+            shards anew, and the spec's shards differ in what they hold.
     """
     for name, value in spec.policy_options.items():
         _check_option(spec.policy, policy, name, value)
+    # Because at least one worker must be free to train.
     if spec.standbys >= workers:
         accepted = f"must be fewer than the workers, of which there are {workers}"
         raise SpecError("standbys", spec.standbys, accepted)
     if spec.standbys and not policy.watches:
         accepted = f"policy '{spec.policy}' calls on no standby: 0, or another policy"
         raise SpecError("standbys", spec.standbys, accepted)
+    # A shard of the other splits stands for a class or a mixture of classes, and would lose that.
     if policy.cuts_rounds and spec.split not in {"random", "equal"}:
         accepted = f"policy '{spec.policy}' cuts shards anew: random or equal"
         raise SpecError("split", spec.split, accepted)
@@ -42,6 +44,7 @@ def _check_option(named: str, policy: Policy, name: str, value: object) -> None:
         known = ", ".join(policy.options) or "none"
         raise SpecError(field, value, f"policy '{named}' has no such option; it has: {known}")
     usual = policy.options[name]
+    # A whole number may stand for a fraction, but True for neither, although bool is an int.
     numbers = isinstance(usual, int | float) and isinstance(value, int | float)
     alike = isinstance(value, bool) == isinstance(usual, bool)
     if not alike or not (numbers or isinstance(value, type(usual))):

@@ -1,8 +1,8 @@
 """`clone`: every shard is trained several times from the start (Dolly, Ananthanarayanan 2013).
 
-How often follows from how likely a worker straggles and how likely a round may be late; it is
-bounded by the share of the workers that may be spent on clones, which standbys are for. A worker
-that gets free later does not begin a clone: that would be speculation.
+The number of copies follows from the chance that a worker straggles and the risk of a late round
+that is accepted. It is bounded by the share of the workers that may train clones, which standbys
+are for. A worker that becomes idle later begins no clone: that would be speculation.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from downpour.stragglers.outlook import number
 from downpour.stragglers.pairing import left_idle, pair
 
 OPTIONS: Mapping[str, Option] = {"straggling": 0.1, "risk": 0.05, "budget": 0.7}
+# Because the number of copies grows without bound as the chance of straggling goes to one.
 COPIES_MAX = 16
 
 
@@ -22,6 +23,8 @@ def _clone(view: RoundView) -> list[Action]:
     assignments = pair(view)
     spare = left_idle(view, assignments)
     copies = min(_wanted(view), _affordable(view, assignments, len(spare)))
+    # All shards are cloned or none, as in the paper: the round waits for its last shard, so one
+    # that has no clone would make the others' clones useless.
     if len(view.pending) > len(assignments) or copies < 2:
         return [*assignments]
     reason = f"{copies} copies of each shard from the start"
@@ -39,7 +42,8 @@ def _wanted(view: RoundView) -> int:
     risk = number(view, OPTIONS, "risk")
     if not (0 < straggling < 1 and 0 < risk < 1) or view.shards < 1:
         return 1
-    # 1 - (1 - risk)^(1/n): how often all copies of one shard may straggle.
+    # 1 - (1 - risk)^(1/n) is how often all copies of one shard may straggle. Written out like that
+    # it loses its digits where there are many shards, because the power is nearly one.
     each = -expm1(log1p(-risk) / view.shards)
     return min(max(ceil(log(each) / log(straggling)), 1), COPIES_MAX)
 

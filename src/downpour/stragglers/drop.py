@@ -1,6 +1,6 @@
-"""`drop`: the fastest k of n count (k-sync). The round is over when they are there.
+"""`drop`: the fastest k of n shards count (k-sync, Dutta et al.), and end the round.
 
-Whoever is late is told to stop, and what its shard would have taught is lost for this round.
+Late workers are told to stop. The gradient of their shards is lost for this round.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ def _drop(view: RoundView) -> list[Action]:
     needed = _needed(view)
     if needed <= len(view.published) < view.shards:
         late = view.shards - len(view.published)
-        reason = f"{len(view.published)} of {view.shards} are there, {late} are dropped"
+        reason = f"{len(view.published)} of {view.shards} updates are there; {late} dropped"
         return [Close(reason=reason)]
     return [*pair(view)]
 
 
 def _needed(view: RoundView) -> int:
-    """Return how many updates are enough: a share up to 1, or a number above it."""
+    """Return how many updates are enough; `k` is a share up to 1, and a number above."""
     k = number(view, OPTIONS, "k")
+    # Less a trifle, because 0.28 * 25 is 7.000000000000001, which would ask for an eighth.
     count = ceil(k * view.shards - 1e-9) if k <= 1 else int(k)
+    # At least one, because the scheduler does not close a round that has no update.
     return min(max(count, 1), max(view.shards, 1))
 
 

@@ -1,15 +1,14 @@
-"""`grass`: copies that save resources first, greedy ones near the end (GRASS, 2014).
+"""`grass`: copies that save resources first, greedy copies near the end (GRASS, 2014).
 
-Resource-aware: one more copy only if all together spend less time than without it. Greedy: one more
-copy as soon as it would end sooner than what runs. A round that waits for all is what the paper
-calls an error bound of zero, for which the shard with the longest time to its end goes first; the
-paper learns when to become greedy, here that is an option.
+Resource-aware: a shard gets one more copy only if all its attempts together then take less time.
+Greedy: it gets one as soon as the copy would end sooner than the running attempts. A round that
+waits for all shards is an error bound of zero in the paper's terms, for which the shard with the
+longest time left goes first. The paper learns when to become greedy; here that is an option.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
 
 from downpour.stragglers.base import Action, Assignment, Option, Policy, RoundView, RunningTask
 from downpour.stragglers.outlook import Outlook, in_words, number
@@ -20,6 +19,7 @@ OPTIONS: Mapping[str, Option] = {"greedy_after": 0.8, "copies": 3}
 
 def _grass(view: RoundView) -> list[Action]:
     assignments = pair(view)
+    # While shards wait for a worker, a copy would take one from them.
     if len(view.pending) > len(assignments):
         return [*assignments]
     outlook = Outlook(view)
@@ -27,6 +27,7 @@ def _grass(view: RoundView) -> list[Action]:
     copies = []
     for worker in outlook.fastest_first(left_idle(view, assignments)):
         for left, task in sorted(soonest.values(), key=lambda entry: (-entry[0], entry[1].shard)):
+            # A copy goes on from the last snapshot, which holds the share `saved`.
             new = outlook.seconds_for((1 - task.saved) * task.samples, worker)
             if _pays(view, task.copies, left, new):
                 del soonest[task.shard]
@@ -53,8 +54,9 @@ def _soonest(view: RoundView, outlook: Outlook) -> dict[int, tuple[float, Runnin
 
 def _pays(view: RoundView, copies: int, left: float, new: float) -> bool:
     greedy = len(view.published) >= number(view, OPTIONS, "greedy_after") * view.shards
-    if greedy or left == inf:
+    if greedy:
         return new < left
+    # The time of all attempts together: without one more copy each has `left` to go, with it `new`.
     return copies * left > (copies + 1) * new
 
 

@@ -1,9 +1,9 @@
-"""`late`: speculative copies of what will end last (LATE, Zaharia et al. 2008).
+"""`late`: speculative copies of the shards that will end last (LATE, Zaharia et al. 2008).
 
-An idle worker that is not slow itself gets a copy of the shard with the longest time to its end,
-among those that advance slower than three quarters of all, are old enough and have no copy yet. The
-first update counts. The paper's minimum age of a minute is for tasks of minutes; here it is a share
-of what the round's shards usually take, so that it makes sense for tasks of seconds, too.
+An idle worker that is not slow itself gets a copy of the shard with the longest time left, among
+those that advance slower than three quarters of all, are old enough and have no copy yet. The first
+update counts. The paper's minimum age of a minute is for tasks of minutes; here it is a share of
+what the round's shards usually take, so that it fits tasks of seconds as well.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ OPTIONS: Mapping[str, Option] = {"cap": 0.1, "slow": 0.25, "min_age": 0.5}
 
 def _late(view: RoundView) -> list[Action]:
     assignments = pair(view)
+    # While shards wait for a worker, a copy would take one from them.
     if len(view.pending) > len(assignments):
         return [*assignments]
     outlook = Outlook(view)
+    # At least one copy, because a tenth of fewer than ten workers is none.
     cap = max(int(number(view, OPTIONS, "cap") * len(view.workers)), 1) - copied(view.running)
     fit = _not_slow(view, outlook, left_idle(view, assignments))
     late = sorted(_slow_tasks(view, outlook), key=lambda entry: -entry[0])
@@ -38,22 +40,25 @@ def _not_slow(view: RoundView, outlook: Outlook, idle: Collection[str]) -> list[
     speeds = {name: outlook.speed(name) for name in view.workers}
     known = [speed for speed in speeds.values() if speed is not None]
     limit = quantile(known, number(view, OPTIONS, "slow"))
+    # A worker of unknown speed may have a copy: nothing says that it is slow.
     return [name for name in idle if (speeds[name] or inf) >= limit]
 
 
 def _slow_tasks(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningTask]]:
     """Return the shards that may be copied, with the seconds that each has left."""
+    # The round's published shards count as well: without them, the last few shards of a round
+    # would be compared with each other only, and a quarter of them always be slow.
     rates = [1 / seconds for _, seconds in view.published if seconds > 0]
     rates += [task.rate for task in view.running]
     limit = quantile(rates, number(view, OPTIONS, "slow"))
     old = number(view, OPTIONS, "min_age") * (outlook.typical_seconds or inf)
-    found = []
+    slow = []
     for task in view.running:
         left = outlook.left_seconds(task)
         alone = task.copies == 1 and task.meant_for is None
         if alone and left is not None and task.elapsed_seconds >= old and task.rate < limit:
-            found.append((left, task))
-    return found
+            slow.append((left, task))
+    return slow
 
 
 def _reason(view: RoundView, left: float, task: RunningTask) -> str:
@@ -65,5 +70,5 @@ LATE = Policy(
     decide=_late,
     watches=True,
     options=OPTIONS,
-    summary="speculative copies of what is slow and will end last (LATE)",
+    summary="speculative copies of slow shards that will end last (LATE)",
 )

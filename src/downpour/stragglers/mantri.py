@@ -1,8 +1,8 @@
-"""`mantri`: restart or duplicate by what is left and what anew would take (Mantri, 2010).
+"""`mantri`: restart or duplicate a shard that would take longer than a new attempt (Mantri, 2010).
 
-While shards wait for workers, what would take clearly longer than anew is killed and restarted;
-once none wait, a shard is duplicated where that ends sooner with some certainty and saves
-resources. A duplicate that no longer helps is stopped.
+While shards wait for workers, an attempt that has clearly more time left than a new one would take
+is ended, and the shard begun anew elsewhere. Once no shard waits, a shard is duplicated where the
+duplicate very likely ends sooner and saves resources. A duplicate that no longer helps is stopped.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def _mantri(view: RoundView) -> list[Action]:
         rest = [name for name in view.idle if name != assignment.worker]
         return [withdrawal, assignment, *pair(replace(view, idle=rest))]
     assignments = pair(view)
+    # While shards wait for a worker, a duplicate would take one from them.
     if len(view.pending) > len(assignments):
         return [*assignments]
     spare = left_idle(view, assignments)
@@ -40,14 +41,16 @@ def _mantri(view: RoundView) -> list[Action]:
 
 
 def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment] | None:
-    """Kill the worst attempt and begin it anew elsewhere, where shards wait for workers anyway."""
+    """End the latest attempt and begin it anew elsewhere, while shards wait for workers."""
     spare = left_idle(view, [])
+    # Otherwise a duplicate is better: it ends nothing that may still come first.
     crowded = len(view.pending) > len(view.idle) - view.standbys
     if not view.pending or not spare or not crowded:
         return None
     margin = number(view, OPTIONS, "margin")
     for left, task in _slowest(view, outlook):
         new = outlook.seconds_for((1 - task.saved) * task.samples, spare[0])
+        # Because a shard that is slow on every worker would be restarted for ever.
         few = task.attempt + 1 < number(view, OPTIONS, "copies")
         if task.copies == 1 and few and left > (1 + margin) * new:
             reason = f"restarted: {in_words(left)} on {task.worker}, {new:.1f} s anew on {spare[0]}"
@@ -61,7 +64,7 @@ def _restart(view: RoundView, outlook: Outlook) -> tuple[Withdrawal, Assignment]
 def _duplicates(view: RoundView, outlook: Outlook, spare: list[str]) -> list[Assignment]:
     soonest: dict[int, tuple[float, RunningTask]] = {}
     for left, task in _slowest(view, outlook):
-        soonest[task.shard] = (left, task)  # the last one of a shard is its best
+        soonest[task.shard] = (left, task)  # of a shard's attempts the last is the first to end
     duplicates = []
     for worker in outlook.fastest_first(spare):
         for left, task in soonest.values():
@@ -72,15 +75,17 @@ def _duplicates(view: RoundView, outlook: Outlook, spare: list[str]) -> list[Ass
                 duplicates.append(Assignment(shard=task.shard, worker=worker, reason=reason))
                 break
         else:
-            break  # what does not help with this worker does not with a slower one
+            break  # where this worker helps no shard, a slower one does not either
     return duplicates
 
 
 def _helps(view: RoundView, task: RunningTask, left: float, new: float) -> bool:
-    """Whether a duplicate saves time and resources, with some certainty."""
+    """Whether a duplicate saves time and resources, with the chance that the options ask for."""
+    # The paper's rule, for c attempts that run: t_left > t_new (c + 1) / c.
     least = new * (task.copies + 1) / task.copies
     if task.remaining is None:
         return left > least
+    # The forecast is of the seconds from the last report on, and `least` counts from now.
     return chance_above(task.remaining, least + task.reported_seconds) > number(
         view, OPTIONS, "chance"
     )
@@ -104,18 +109,18 @@ def _needless(view: RoundView, outlook: Outlook) -> list[Withdrawal]:
 
 
 def _slowest(view: RoundView, outlook: Outlook) -> list[tuple[float, RunningTask]]:
-    """Return what runs and is not being handed over, with the seconds left, longest first."""
-    found = []
+    """Return the attempts that are not being handed over, with the seconds left, longest first."""
+    slowest = []
     for task in view.running:
         left = outlook.left_seconds(task)
         if left is not None and task.meant_for is None:
-            found.append((left, task))
-    return sorted(found, key=lambda entry: (-entry[0], entry[1].shard))
+            slowest.append((left, task))
+    return sorted(slowest, key=lambda entry: (-entry[0], entry[1].shard))
 
 
 MANTRI = Policy(
     decide=_mantri,
     watches=True,
     options=OPTIONS,
-    summary="restart or duplicate what takes longer than anew (Mantri)",
+    summary="restart or duplicate shards that would take longer than a new attempt (Mantri)",
 )

@@ -1,8 +1,9 @@
-"""What is to be expected of a round: how fast everybody is, and when each shard will be done.
+"""What a policy expects of a round: how fast each worker is, and when each shard will be done.
 
-A forecast is believed first, then what was measured in this round, then what was forecast for a
-worker's beginning, and in the end the middle of what is known of the others. Where nothing at all
-is known, a speed is None. What makes no step takes infinitely long; nothing is ever NaN.
+The speed over a worker's last few heartbeats comes first, then the forecast for its attempt, then
+its average in this round, then the forecast for a new attempt, and last the median of what is known
+of the other workers. Where nothing is known, a speed is None. An attempt that makes no step takes
+infinitely long; no number is ever NaN.
 """
 
 from __future__ import annotations
@@ -17,46 +18,49 @@ from typing import cast
 from downpour.stragglers.base import Option, RoundView, RunningTask
 from downpour.values import Forecast
 
-# How much of a usual task is to be seen of a worker before its rate counts for more than its past.
+# After this share of a task, a worker's average in it counts for as much as what was expected.
+# Before, the average says little, because the time of loading is part of it.
 TRUSTED_SHARE = 0.05
 
 
 class Outlook:
-    """A round's expectations, worked out of one view; speeds are samples a second."""
+    """What to expect of a round, computed from one view; speeds are samples a second."""
 
     def __init__(self, view: RoundView) -> None:
         self._view = view
 
     @cached_property
     def pace_seconds(self) -> float | None:
-        """Seconds a sample, in the middle of all that is known; None where nothing is."""
+        """The median seconds a sample of all that is known of the round; None if nothing is."""
         view = self._view
         known = [seconds / samples for samples, seconds in view.published if samples > 0]
         known += [1 / (t.rate * t.samples) for t in view.running if t.rate * t.samples > 0]
+        # Forecasts only where nothing was measured: what workers do now says more.
         known = known or [forecast.q50 for forecast in view.paces.values()]
         known = [pace for pace in known if 0 < pace < inf]
         return median(known) if known else None
 
     @cached_property
     def typical_seconds(self) -> float | None:
-        """How long the middle one of this round's shards takes, from assignment to update."""
+        """The median seconds of this round's shards, from assignment to update."""
         view = self._view
+        # Running shards count as well: the published ones alone are those of the fast workers.
         whole = [self._whole_seconds(task) for task in view.running]
         known = [seconds for _, seconds in view.published] + [t for t in whole if t is not None]
         if not known and self.pace_seconds is not None:
             known = [self.pace_seconds * task.samples for task in view.pending]
         known = [seconds for seconds in known if seconds > 0]
-        found = median(known) if known else None
-        return found if found is not None and found < inf else None
+        typical = median(known) if known else None
+        return typical if typical is not None and typical < inf else None
 
     @cached_property
     def speeds(self) -> dict[str, float]:
-        """The speed of everybody who is training, by worker; 0 of those that make no step."""
-        found = ((task.worker, self._speed_of(task)) for task in self._view.running)
-        return {worker: speed for worker, speed in found if speed is not None}
+        """The speed of each worker that is training; 0 where it makes no step."""
+        speeds = ((task.worker, self._speed_of(task)) for task in self._view.running)
+        return {worker: speed for worker, speed in speeds if speed is not None}
 
     def speed(self, worker: str) -> float | None:
-        """Return how fast a worker is, or would be with its next shard; None if unknown."""
+        """Return a worker's speed, or what is expected of its next attempt; None if unknown."""
         if worker in self.speeds:
             return self.speeds[worker]
         measured = self._view.speeds.get(worker, 0.0)
@@ -73,6 +77,7 @@ class Outlook:
             return None
         if speed <= 0:
             return inf
+        # `done` is what the last report said, so the time since then has gone into what was left.
         return max((1 - task.done) * task.samples / speed - task.reported_seconds, 0.0)
 
     def total_seconds(self, task: RunningTask) -> float | None:
@@ -81,17 +86,17 @@ class Outlook:
         return None if left is None else task.elapsed_seconds + left
 
     def seconds_for(self, samples: float, worker: str) -> float:
-        """Return how long a worker would take for so many samples; infinitely if unknown."""
+        """Return the seconds that a worker would take for some samples; infinite if unknown."""
         speed = self.speed(worker)
         return samples / speed if speed is not None and speed > 0 else inf
 
     def _whole_seconds(self, task: RunningTask) -> float | None:
-        """Return how long a task takes if all of it is done as the present part of it is."""
+        """Return how long the whole task takes at the pace of this attempt at a part of it."""
         total = self.total_seconds(task)
         return None if total is None or task.began_at >= 1 else total / (1 - task.began_at)
 
     def _speed_of(self, task: RunningTask) -> float | None:
-        # Between two steps of a large model nothing moves: that alone is no speed of zero.
+        # A speed of 0 does not count, because a large model shows it between two of its steps.
         lately = self._view.speeds.get(task.worker, 0.0)
         if lately > 0:
             return lately
@@ -100,7 +105,10 @@ class Outlook:
         return self._measured(task)
 
     def _measured(self, task: RunningTask) -> float | None:
-        """Return its average speed; what is expected of the worker counts until enough is seen."""
+        """Return an attempt's average speed, mixed with what was expected of its worker.
+
+        The expectation counts as `TRUSTED_SHARE` of a task that was done at the expected speed.
+        """
         prior = self._prior(task.worker)
         seconds = task.elapsed_seconds - task.reported_seconds
         if prior is None or prior <= 0:
@@ -110,7 +118,7 @@ class Outlook:
         return max((trained + trust) / (max(seconds, 0.0) + trust / prior), 0.0)
 
     def _prior(self, worker: str) -> float | None:
-        """Return the speed that a worker is expected to begin with."""
+        """Return the speed that is expected of a worker's next attempt; None if unknown."""
         forecast = self._view.paces.get(worker)
         if forecast is not None and 0 < forecast.q50 < inf:
             return 1 / forecast.q50
@@ -118,17 +126,17 @@ class Outlook:
 
 
 def number(view: RoundView, defaults: Mapping[str, Option], name: str) -> float:
-    """Return an option of the view, or its default; which are numbers, as `check_policy` saw to."""
+    """Return an option of the view, or its default; `check_policy` has seen that it is a number."""
     return float(cast("float", view.options.get(name, defaults[name])))
 
 
 def in_words(left_seconds: float) -> str:
-    """Say what is left of a running shard, for a reason."""
+    """Return the text for a reason that says how much time an attempt has left."""
     return f"{left_seconds:.1f} s left" if left_seconds < inf else "makes no step"
 
 
 def quantile(values: Collection[float], share: float) -> float:
-    """Return the value that so large a share of them lies below, interpolated; 0 of none."""
+    """Return the interpolated value below which `share` of the values lie; 0 if there are none."""
     ordered = sorted(values)
     if not ordered:
         return 0.0
@@ -138,8 +146,9 @@ def quantile(values: Collection[float], share: float) -> float:
 
 
 def chance_above(forecast: Forecast, seconds: float) -> float:
-    """Return the chance that something forecast takes longer than that, in 0..1."""
+    """Return the forecast's chance of taking longer than `seconds`, in 0..1."""
     points = ((forecast.q10, 0.9), (forecast.q50, 0.5), (forecast.q90, 0.1), (forecast.q98, 0.02))
+    # Beyond its outermost quantiles a forecast says nothing: the chance is taken for 1 or 0 there.
     if seconds < points[0][0]:
         return 1.0
     for (low, before), (high, after) in pairwise(points):
@@ -149,6 +158,6 @@ def chance_above(forecast: Forecast, seconds: float) -> float:
 
 
 def copied(running: Iterable[RunningTask]) -> int:
-    """Return how many attempts run beside another one of the same shard."""
+    """Return how many attempts there are beyond one for each running shard."""
     shards = [task.shard for task in running]
     return len(shards) - len(set(shards))

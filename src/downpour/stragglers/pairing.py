@@ -1,10 +1,10 @@
-"""Pairs pending shards with idle workers: what every policy does about work that nobody has.
+"""Pairs pending shards with idle workers: what every policy does about shards without a worker.
 
-Shards go to whoever has waited longest, in order. A shard that failed on a worker goes to another
-one, and waits for it where it is busy; so a worker that fails at everything at once costs each
-shard one try, and not the experiment. A shard that was handed over goes to the worker it is meant
-for, and that one takes nothing else before. So many workers as are to stand by are left free,
-except for what has failed before: that is what they stand by for.
+Shards go, in order, to the worker that has been idle longest. A shard that failed on a worker goes
+to another one, and waits while the others are busy. So a worker on which everything fails at once
+costs each shard one attempt, and not the experiment. A shard that was handed over goes to the
+worker it is meant for, which takes no other shard before. Standbys are left idle, except for shards
+that have failed: those are what they stand by for.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from downpour.stragglers.base import Assignment, PendingTask, RoundView
 
 
 def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment]:
-    """Give pending shards to idle workers: those that failed before first, then in order.
+    """Assign pending shards to idle workers: those that failed before first, then in order.
 
     Args:
         view: the round.
         order: the idle workers to choose from, best first; absent: all of them.
     """
+    # A worker that a shard was handed over to must find itself idle when that shard is pending.
     promised = _promised(view)
     idle = deque(name for name in (view.idle if order is None else order) if name not in promised)
     room = _room(view)
     assignments: list[Assignment] = []
     for task in sorted(view.pending, key=_urgency):
+        # Where the worker it is meant for has gone, any worker may go on from the snapshot.
         if task.meant_for in view.workers:
             taken = {choice.worker for choice in assignments}
             assignments += _handed_over(task, [name for name in view.idle if name not in taken])
@@ -46,12 +48,12 @@ def pair(view: RoundView, order: Sequence[str] | None = None) -> list[Assignment
 
 
 def pair_among(view: RoundView, order: Sequence[str], reason: str = "") -> list[Assignment]:
-    """Give pending shards to some of the idle; to all if otherwise nobody would do anything.
+    """Assign pending shards to some of the idle workers; to all of them if none would train else.
 
     Args:
         view: the round.
         order: the idle workers to choose from, best first.
-        reason: why the others are left out, for those that get something instead of them.
+        reason: why the others are left out; it is added to the reasons of the assignments.
     """
     chosen = pair(view, order)
     if not chosen and len(view.idle) == len(view.workers):
@@ -62,42 +64,47 @@ def pair_among(view: RoundView, order: Sequence[str], reason: str = "") -> list[
 
 
 def left_idle(view: RoundView, assignments: Sequence[Assignment]) -> list[str]:
-    """Return the idle workers that nothing was given to, nor is promised."""
+    """Return the idle workers that have no new shard, and to which none is being handed over."""
     taken = _promised(view) | {choice.worker for choice in assignments}
     return [name for name in view.idle if name not in taken]
 
 
 def _room(view: RoundView) -> int:
-    """Return how many of the idle may be given something new; one at least, if nobody is busy."""
-    nobody_is_busy = len(view.idle) == len(view.workers)
-    return max(len(view.idle) - view.standbys, int(nobody_is_busy))
+    """Return how many idle workers may get a shard that has not failed before.
+
+    It is at least one where all are idle: a worker may have left, so that only standbys remain.
+    """
+    all_are_idle = len(view.idle) == len(view.workers)
+    return max(len(view.idle) - view.standbys, int(all_are_idle))
 
 
 def _urgency(task: PendingTask) -> tuple[bool, bool]:
+    # False sorts first. A shard that failed has lost the time of an attempt, so it comes before
+    # those that have not begun.
     return task.meant_for is None, not task.failed_on
 
 
 def _promised(view: RoundView) -> set[str]:
-    """Return the workers that are to go on with something which is being handed over."""
+    """Return the workers that are to go on with a shard which was or is being handed over."""
     names = [*(t.meant_for for t in view.pending), *(t.meant_for for t in view.running)]
     return {name for name in names if name is not None}
 
 
 def _handed_over(task: PendingTask, idle: Collection[str]) -> list[Assignment]:
-    """Give a shard to the worker that it is meant for, or let it wait for that one."""
+    """Assign a shard to the worker that it is meant for; none while that worker is busy."""
     if task.meant_for is None or task.meant_for not in idle:
         return []
-    reason = f"goes on where another stopped, after {task.saved:.0%}"
+    reason = f"handed over after {task.saved:.0%}: goes on from there"
     return [Assignment(shard=task.shard, worker=task.meant_for, reason=reason)]
 
 
 def _choose(task: PendingTask, idle: deque[str], workers: Collection[str]) -> str | None:
-    """Return who should train it, or None where it should wait for somebody who is busy."""
+    """Return the worker for a shard, or None where it should wait for one that is busy."""
     untried = next((name for name in idle if name not in task.failed_on), None)
     if untried is not None:
         return untried
-    nobody_else = all(name in task.failed_on for name in workers)
-    return idle[0] if nobody_else else None
+    failed_on_all = all(name in task.failed_on for name in workers)
+    return idle[0] if failed_on_all else None
 
 
 def _reason(task: PendingTask, worker: str) -> str:

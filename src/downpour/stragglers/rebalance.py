@@ -1,8 +1,8 @@
-"""`rebalance`: shards in proportion to predicted speed, so that all end together (after S2C2).
+"""`rebalance`: shards in proportion to forecast speed, so that all end together (after S2C2).
 
 The round is cut anew before it begins, and the k-th largest shard goes to the k-th fastest worker.
-Which examples a worker trains then depends on how fast it is, and so does the model. Where there
-are fewer workers than shards, equal shards balance by themselves.
+So which examples are in a shard depends on the workers' speeds, and the model does, too. Where
+there are fewer workers than shards, equal shards balance by themselves.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def _rebalance(view: RoundView) -> list[Action]:
     if sizes is None or not _pays(view, now, sizes):
         return [*_pair_by_size(view, order)]
     tasks = zip(view.pending, sizes, strict=True)
+    # What is assigned at once must be the shards as they will be cut, which the view does not show.
     cut = tuple(replace(task, samples=samples) for task, samples in tasks)
-    reason = f"cut by predicted speed: from {min(sizes)} to {max(sizes)} samples a shard"
+    reason = f"cut by forecast speed: from {min(sizes)} to {max(sizes)} samples a shard"
     resize = Resize(samples=sizes, reason=reason)
     return [resize, *_pair_by_size(replace(view, pending=cut), order)]
 
@@ -38,14 +39,15 @@ def _pair_by_size(view: RoundView, order: Sequence[str]) -> list[Action]:
 
 
 def _speeds(view: RoundView) -> dict[str, float]:
-    """Return the predicted speed of each idle worker, bounded; none where nothing is predicted.
+    """Return each idle worker's forecast speed over the median; empty where nothing is forecast.
 
-    A worker that nothing is predicted for counts as the middle one.
+    A worker without a forecast counts as the median one.
     """
     paces = [view.paces[name].q50 for name in view.idle if name in view.paces]
     usual = median(paces) if paces else 0.0
     if usual <= 0:
         return {}
+    # A forecast is one guess for a whole round: the bound limits what a wrong one can cost.
     bound = max(number(view, OPTIONS, "bound"), 1.0)
     relative = {
         name: usual / max(view.paces[name].q50, usual * 1e-9) if name in view.paces else 1.0
@@ -55,14 +57,18 @@ def _speeds(view: RoundView) -> dict[str, float]:
 
 
 def _sizes(view: RoundView, speeds: Sequence[float]) -> tuple[int, ...] | None:
-    """Return sizes in proportion to the fastest workers' speeds, by largest remainder."""
+    """Return sizes in proportion to the fastest workers' speeds, by largest remainder.
+
+    None where the round cannot be cut anew, or has more shards than there are idle workers.
+    """
     total = sum(task.samples for task in view.pending)
     count = len(view.pending)
+    # The pending shards in a view may be the first few of them; only all can be cut anew.
     whole = count == view.shards > 0 and total >= count
     if view.begun or not whole or len(speeds) - view.standbys < count:
         return None
     chosen = speeds[:count]
-    # One sample is everybody's, so that no shard is empty.
+    # Each shard has one sample before the rest is divided, because none may be empty.
     exact = [(total - count) * speed / sum(chosen) for speed in chosen]
     sizes = [1 + int(share) for share in exact]
     by_remainder = sorted(range(count), key=lambda place: (int(exact[place]) - exact[place], place))
@@ -72,7 +78,10 @@ def _sizes(view: RoundView, speeds: Sequence[float]) -> tuple[int, ...] | None:
 
 
 def _pays(view: RoundView, now: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether the sizes differ enough from those there are, whichever shard has which."""
+    """Whether the sizes differ enough from the present ones to cut the round anew.
+
+    Both are compared in order of size, because shards that are cut anew are interchangeable.
+    """
     least = number(view, OPTIONS, "least")
     pairs = zip(sorted(now), sorted(sizes), strict=True)
     return any(abs(there - wanted) > least * max(there, 1) for there, wanted in pairs)
@@ -84,5 +93,5 @@ REBALANCE = Policy(
     preserves_bytes=False,
     cuts_rounds=True,
     options=OPTIONS,
-    summary="shards in proportion to predicted speed",
+    summary="shards in proportion to forecast speed",
 )

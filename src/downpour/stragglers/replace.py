@@ -1,9 +1,9 @@
-"""`replace`: predicted stragglers are passed over, and replaced by standbys (DPro-SM).
+"""`replace`: forecast stragglers are passed over, and replaced by standbys (DPro-SM).
 
-At assignment, whoever is forecast to be slow goes last, so that it is the one that stands by where
-there are standbys. During the round, a shard predicted to be late goes to a standby that would be
-done with the whole of it sooner, and the worker that had it stands by from then on. Where no
-standby is left, one more worker is asked for.
+At assignment, a worker that is forecast to be slow comes last, so that it is the one to stand by.
+During the round, a shard that will be late goes to a standby that would end the whole of it sooner,
+and the worker that had it stands by from then on. Where no standby is left, the policy requests one
+more worker.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ OPTIONS: Mapping[str, Option] = {"slowness": 1.5, "tries": 3}
 
 
 def _replace(view: RoundView) -> list[Action]:
-    slow = _predicted(view)
+    slow = _forecast_stragglers(view)
     order = sorted(view.idle, key=lambda name: slow.get(name, 0.0))
     assignments = pair(view, order)
+    # A slow worker gets a shard only where no other one is left.
     used = [choice.worker for choice in assignments if choice.worker in slow]
     if used:
         name = used[0]
@@ -42,8 +43,8 @@ def _replace(view: RoundView) -> list[Action]:
     return [*assignments, *_replacements(view, left_idle(view, assignments))]
 
 
-def _predicted(view: RoundView) -> dict[str, float]:
-    """Return how many times the median forecast each predicted straggler's is."""
+def _forecast_stragglers(view: RoundView) -> dict[str, float]:
+    """Return the forecast of each straggler over the median forecast."""
     usual = median(pace.q50 for pace in view.paces.values()) if view.paces else 0.0
     if usual <= 0:
         return {}
@@ -53,7 +54,7 @@ def _predicted(view: RoundView) -> dict[str, float]:
 
 
 def _replacements(view: RoundView, standbys: list[str]) -> list[Action]:
-    """Take late shards from their workers, the latest first, and let standbys begin them anew."""
+    """Withdraw late shards, the latest first, and assign them to standbys, from their beginning."""
     outlook = Outlook(view)
     typical = outlook.typical_seconds or inf
     free = outlook.fastest_first(standbys)
@@ -63,6 +64,7 @@ def _replacements(view: RoundView, standbys: list[str]) -> list[Action]:
             total = _seconds(task.elapsed_seconds + left)
             reason = f"no standby: {task.worker} {total}, median {typical:.1f} s"
             return [*actions, *_ask(view, reason)]
+        # The whole shard, as in the paper, although a snapshot is used where there is one.
         anew = outlook.seconds_for(task.samples, free[0])
         if anew < left:
             reason = (
@@ -79,22 +81,24 @@ def _replacements(view: RoundView, standbys: list[str]) -> list[Action]:
 def _late(
     view: RoundView, outlook: Outlook, typical_seconds: float
 ) -> list[tuple[float, RunningTask]]:
-    """Return what is predicted to take too long, with the seconds left, the latest first.
+    """Return the attempts that will take too long, with the seconds left, the latest first.
 
-    What was tried so often is slow for a reason that goes with it, and would never be done.
+    A shard that was tried `tries` times is left alone: it is slow on every worker, and would be
+    taken from all of them and never be done.
     """
     limit = number(view, OPTIONS, "slowness") * typical_seconds
-    found = []
+    late = []
     for task in view.running:
         left = outlook.left_seconds(task)
         again = task.attempt + 1 < number(view, OPTIONS, "tries")
         alone = task.copies == 1 and task.meant_for is None and again
         if alone and left is not None and task.elapsed_seconds + left > limit:
-            found.append((left, task))
-    return sorted(found, key=lambda entry: (-entry[0], entry[1].shard))
+            late.append((left, task))
+    return sorted(late, key=lambda entry: (-entry[0], entry[1].shard))
 
 
 def _ask(view: RoundView, reason: str) -> list[Request]:
+    # One at a time: a worker takes seconds to start, and may be enough.
     return [] if view.requested else [Request(reason=reason)]
 
 
@@ -106,5 +110,5 @@ REPLACE = Policy(
     decide=_replace,
     watches=True,
     options=OPTIONS,
-    summary="predicted stragglers are replaced by standbys (DPro-SM)",
+    summary="forecast stragglers are replaced by standbys (DPro-SM)",
 )

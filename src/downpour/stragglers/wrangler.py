@@ -1,9 +1,9 @@
-"""`wrangler`: whoever would straggle for sure waits, and is looked at again (Wrangler, 2014).
+"""`wrangler`: a worker that would very likely straggle gets no shard for a while (Wrangler, 2014).
 
-Nothing is copied and nothing is moved: a worker whose forecast lies above the limit with enough
-confidence gets nothing yet. It is not put off for ever, and not where nobody else is there. The
-paper learns its confidence from counters of the machine; here it comes from the forecast's
-quantiles, which do, too.
+No shard is copied or moved. A worker whose forecast lies above the limit with enough confidence is
+deferred, but not for ever, and not where all other workers are gone. The paper learns its
+confidence from the machine's counters. Here it comes from the quantiles of a forecast, which rests
+on such counters, too.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ def _wrangler(view: RoundView) -> list[Action]:
     typical = Outlook(view).typical_seconds
     patience = number(view, OPTIONS, "patience") * (typical or 0.0)
     deferred = _stragglers(view)
+    # After a while even a slow worker ends a shard sooner than one that is still busy would.
     if not deferred or view.elapsed_seconds > patience:
         return [*pair(view)]
     fit = [name for name in view.idle if name not in deferred]
     why = ", ".join(f"{name} straggles at {deferred[name]:.0%}" for name in sorted(deferred))
-    return [*pair_among(view, fit, f"put off: {why}")]
+    return [*pair_among(view, fit, f"deferred: {why}")]
 
 
 def _stragglers(view: RoundView) -> dict[str, float]:
-    """Return the idle that will straggle with enough confidence, and how sure that is."""
+    """Return the idle workers that will straggle, and the confidence, where it is high enough."""
+    # The median of one forecast is that forecast: nothing to compare it with.
     if len(view.paces) < 2:
         return {}
     usual = median(pace.q50 for pace in view.paces.values())
@@ -46,5 +48,5 @@ WRANGLER = Policy(
     decide=_wrangler,
     watches=True,
     options=OPTIONS,
-    summary="a worker that is sure to straggle gets nothing for a while (Wrangler)",
+    summary="a worker that will very likely straggle gets no shard for a while (Wrangler)",
 )
