@@ -124,6 +124,14 @@ REPEATABLE = frozenset({FailureKind.NON_FINITE, FailureKind.TASK})
 """What may follow from the task alone; where it does, every worker fails alike."""
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an attempt failed; the reason names the step, and the line of the user's file."""
+
+    kind: FailureKind
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
     """What a task publishes: the parameters' file and what is known of their making.

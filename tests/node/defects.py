@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from downpour.node.attempt import HeldAttempt
-from downpour.node.worker import Action, Beat, End, HandOver, Report, Stop, WorkerNode
+from downpour.node.worker import Action, Beat, End, Report, SaveAndStop, Stop, WorkerNode
 from downpour.values import AttemptId
 
 
@@ -103,7 +103,7 @@ class HandsOverWhatItTrains(WorkerNode[Any]):
         """Look at what is running alone."""
         running = self.running
         if running is not None and running.attempt == attempt:
-            return [HandOver(running)]
+            return [SaveAndStop(running)]
         return []
 
 

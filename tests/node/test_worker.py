@@ -9,16 +9,15 @@ from hypothesis import strategies as st
 from downpour.errors import Refused
 from downpour.node.attempt import HeldAttempt
 from downpour.node.worker import (
-    Failure,
-    HandOver,
     LookElsewhere,
     Register,
+    SaveAndStop,
     Stop,
     Stopped,
     WorkerNode,
     another_place,
 )
-from downpour.values import AttemptId, FailureKind, PublishedFile, Snapshot
+from downpour.values import AttemptId, Failure, FailureKind, PublishedFile, Snapshot
 
 SNAPSHOT = Snapshot(
     file=PublishedFile(name="snapshot", size_bytes=1, checksum="0" * 32),
@@ -108,7 +107,7 @@ def test_a_hand_over_is_remembered_until_its_attempt_has_begun(*, accepted_first
     actions = node.train(first, 0) if accepted_first else []
     actions += node.hand_over(first.attempt)
     actions += node.train(first, 0) if not accepted_first else []
-    assert actions == [HandOver(first)]
+    assert actions == [SaveAndStop(first)]
 
 
 def test_an_attempt_that_was_handed_over_once_is_trained_when_it_is_asked_for_again() -> None:

@@ -26,7 +26,7 @@ from downpour.stragglers import (
     Action,
     Assignment,
     Close,
-    HandOver,
+    Handoff,
     Policy,
     RoundView,
     Withdrawal,
@@ -82,7 +82,7 @@ def hand_over(view: RoundView) -> list[Action]:
     return [
         *pair(view),
         *(
-            HandOver(shard=t.shard, worker=t.worker, meant_for=name, reason="it is late")
+            Handoff(shard=t.shard, worker=t.worker, meant_for=name, reason="it is late")
             for t, name in moves
         ),
     ]

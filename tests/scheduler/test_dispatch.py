@@ -16,12 +16,12 @@ from downpour.stragglers import (
     Action,
     Assignment,
     Close,
-    HandOver,
+    Handoff,
     Policy,
-    Request,
     Resize,
     RoundView,
     Withdrawal,
+    WorkerRequest,
 )
 from downpour.stragglers.pairing import pair
 from downpour.values import AttemptId, Forecast
@@ -118,7 +118,7 @@ def of(commands: list[Said], kind: Callable[..., Any]) -> list[Any]:
 def test_a_shard_that_is_handed_over_goes_on_with_whom_it_is_meant_for(stage: Stage) -> None:
     """The owner is asked to publish and stop; the other one is told where to go on."""
     [asked] = of(
-        stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY)),
+        stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY)),
         facts.HandOverAsked,
     )
     assert (asked.worker, asked.meant_for) == ("ann", "dot")
@@ -134,8 +134,8 @@ def test_a_shard_that_is_handed_over_goes_on_with_whom_it_is_meant_for(stage: St
 def test_two_workers_exchange_their_shards(stage: Stage) -> None:
     """Each waits for the other's; whoever comes first takes nothing else meanwhile."""
     stage.wish(
-        HandOver(shard=0, worker="ann", meant_for="bob", reason=WHY),
-        HandOver(shard=1, worker="bob", meant_for="ann", reason=WHY),
+        Handoff(shard=0, worker="ann", meant_for="bob", reason=WHY),
+        Handoff(shard=1, worker="bob", meant_for="ann", reason=WHY),
     )
     assert of(stage.hand_over("ann", 0, "s5"), facts.Assigned) == []
     given = of(stage.hand_over("bob", 1, "s2"), facts.Assigned)
@@ -144,7 +144,7 @@ def test_two_workers_exchange_their_shards(stage: Stage) -> None:
 
 def test_what_is_meant_for_somebody_who_goes_is_anybodys(stage: Stage) -> None:
     """Nothing waits for a worker that is not here."""
-    stage.wish(HandOver(shard=0, worker="ann", meant_for="bob", reason=WHY))
+    stage.wish(Handoff(shard=0, worker="ann", meant_for="bob", reason=WHY))
     stage.happen(on.WorkerLeft, worker="bob", reason="gone")
     given = of(stage.hand_over("ann", 0, "s5"), facts.Assigned)
     assert given[0].snapshot is None or given[0].attempt.shard == 0
@@ -153,7 +153,7 @@ def test_what_is_meant_for_somebody_who_goes_is_anybodys(stage: Stage) -> None:
 
 def test_a_hand_over_that_comes_too_late_changes_nothing(stage: Stage) -> None:
     """Its snapshot is removed, and a repeated one is not."""
-    stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
     stage.happen(on.WorkerLost, worker="ann", reason="nobody answers")
     [removed] = of(stage.hand_over("ann", 0, "s5"), do.Discard)
     assert [file.name for file in removed.files] == ["s5"]
@@ -250,10 +250,10 @@ def test_a_round_is_cut_anew_only_before_it_begins(stage: Stage) -> None:
 
 def test_a_worker_is_asked_for_once_in_a_while(stage: Stage) -> None:
     """It takes time to start one."""
-    assert len(of(stage.wish(Request(reason=WHY)), facts.WorkerRequested)) == 1
-    assert of(stage.wish(Request(reason=WHY)), facts.WorkerRequested) == []
+    assert len(of(stage.wish(WorkerRequest(reason=WHY)), facts.WorkerRequested)) == 1
+    assert of(stage.wish(WorkerRequest(reason=WHY)), facts.WorkerRequested) == []
     stage.now += 30.0
-    assert len(of(stage.wish(Request(reason=WHY)), facts.WorkerRequested)) == 1
+    assert len(of(stage.wish(WorkerRequest(reason=WHY)), facts.WorkerRequested)) == 1
 
 
 @pytest.mark.parametrize(
@@ -263,9 +263,9 @@ def test_a_worker_is_asked_for_once_in_a_while(stage: Stage) -> None:
         Assignment(shard=0, worker="ann", reason=WHY),
         Assignment(shard=0, worker="nobody", reason=WHY),
         Withdrawal(shard=1, worker="ann", reason=WHY),
-        HandOver(shard=1, worker="ann", meant_for="dot", reason=WHY),
-        HandOver(shard=0, worker="ann", meant_for="nobody", reason=WHY),
-        HandOver(shard=0, worker="ann", meant_for="ann", reason=WHY),
+        Handoff(shard=1, worker="ann", meant_for="dot", reason=WHY),
+        Handoff(shard=0, worker="ann", meant_for="nobody", reason=WHY),
+        Handoff(shard=0, worker="ann", meant_for="ann", reason=WHY),
     ],
 )
 def test_what_cannot_be_is_not_heard(stage: Stage, wish: Action) -> None:
@@ -312,7 +312,7 @@ SOON = Forecast(q10=1.0, q50=2.0, q90=3.0, q98=4.0)
 def test_an_assignment_says_how_long_it_is_predicted_to_take(stage: Stage) -> None:
     """The worker's pace, so many samples, and of these what no snapshot holds."""
     stage.happen(on.Forecasts, paces=(("dot", SOON),))
-    stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
     [given] = of(stage.hand_over("ann", 0, "s5"), facts.Assigned)
     assert given.snapshot.share == 0.5
     assert given.forecast == SOON.times(5)
@@ -342,7 +342,7 @@ def test_predictions_are_put_on_record_once_a_quarter(stage: Stage) -> None:
 
 def test_quarters_are_those_of_what_an_attempt_has_left_to_do(stage: Stage) -> None:
     """Whoever goes on from the middle is foreseen as often as the one that begins."""
-    stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
     stage.hand_over("ann", 0, "s5")
     attempt = stage.make.attempt("one", 0, 0, 1)
     told = []
@@ -355,7 +355,7 @@ def test_quarters_are_those_of_what_an_attempt_has_left_to_do(stage: Stage) -> N
 @pytest.mark.parametrize(
     "wish",
     [
-        HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY),
+        Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY),
         Withdrawal(shard=0, worker="ann", reason=WHY),
         Assignment(shard=0, worker="dot", reason=WHY),
         Close(reason=WHY),
@@ -383,10 +383,10 @@ def test_a_prediction_is_told_once(stage: Stage) -> None:
 def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:
     """What was done and why, but not who was simply given work; the oldest are forgotten."""
     assert list(stage.core.state.decisions) == []
-    stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
     stage.wish(Assignment(shard=1, worker="dot", reason=WHY))
     stage.publish("dot", 1, attempt=1)
-    stage.wish(Withdrawal(shard=2, worker="cid", reason=WHY), Request(reason=WHY))
+    stage.wish(Withdrawal(shard=2, worker="cid", reason=WHY), WorkerRequest(reason=WHY))
     stage.wish(Close(reason=WHY))
     assert [decision.said for decision in stage.core.state.decisions] == [
         f"epoch 1: shard 0 from ann to dot: {WHY}",
@@ -401,13 +401,13 @@ def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:
     assert last == (stage.now, "one", f"epoch 2: cut anew, 4 to 20 samples a shard: {WHY}")
     for _ in range(100):
         stage.now += 30.0
-        stage.wish(Request(reason=WHY))
+        stage.wish(WorkerRequest(reason=WHY))
     assert len(stage.core.state.decisions) < 100
 
 
 def test_whoever_loads_a_snapshot_has_lost_nothing(stage: Stage) -> None:
     """Its progress does not say yet where it goes on; that is no step back, and no speed either."""
-    stage.wish(HandOver(shard=0, worker="ann", meant_for="dot", reason=WHY))
+    stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
     stage.hand_over("ann", 0, "s5")
     again = stage.make.attempt("one", 0, 0, 1)
     loading = replace(stage.make.progress(again), steps_done=0, steps_total=0)

@@ -10,10 +10,9 @@ import pytest
 from downpour.scheduler import Scheduler
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.failures import Failure
 from downpour.scheduler.invariants import check_invariants
 from downpour.scheduler.round import Round
-from downpour.values import FailureKind
+from downpour.values import Failure, FailureKind
 
 if TYPE_CHECKING:
     from tests.scheduler.conftest import Make

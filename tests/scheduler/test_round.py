@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.errors import IllegalTransition
-from downpour.scheduler.failures import Failure
 from downpour.scheduler.round import Round
-from downpour.values import FailureKind
+from downpour.values import Failure, FailureKind
 
 if TYPE_CHECKING:
     from tests.scheduler.conftest import Make

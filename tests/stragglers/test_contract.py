@@ -17,15 +17,15 @@ from downpour.stragglers import (
     Action,
     Assignment,
     Close,
-    HandOver,
+    Handoff,
     PendingTask,
     Policy,
-    Request,
     Resize,
     RoundView,
     RunningTask,
     Withdrawal,
     WorkerHistory,
+    WorkerRequest,
 )
 from downpour.values import Forecast
 
@@ -129,7 +129,7 @@ def test_a_policy_asks_for_what_can_be(policy: Policy, view: RoundView) -> None:
         elif isinstance(action, Withdrawal):
             assert (action.shard, action.worker) in held
             held.remove((action.shard, action.worker))
-        elif isinstance(action, HandOver):
+        elif isinstance(action, Handoff):
             assert (action.shard, action.worker) in held
             assert action.meant_for in set(view.workers) - {action.worker}
         elif isinstance(action, Close):
@@ -140,14 +140,14 @@ def test_a_policy_asks_for_what_can_be(policy: Policy, view: RoundView) -> None:
             assert len(action.samples) == view.shards
             assert min(action.samples) > 0
         else:
-            assert isinstance(action, Request)
+            assert isinstance(action, WorkerRequest)
 
 
 @EVERY_POLICY
 @given(view=views())
 def test_a_worker_takes_part_in_one_move_at_most(policy: Policy, view: RoundView) -> None:
     """Nobody gives away what is being handed over already, nor gets two shards at once."""
-    moves = [action for action in policy.decide(view) if isinstance(action, HandOver)]
+    moves = [action for action in policy.decide(view) if isinstance(action, Handoff)]
     assignments = [action for action in policy.decide(view) if isinstance(action, Assignment)]
     takers = [move.meant_for for move in moves] + [choice.worker for choice in assignments]
     assert len(takers) == len(set(takers))

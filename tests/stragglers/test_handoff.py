@@ -21,7 +21,7 @@ def test_what_is_late_goes_to_an_idle_worker_where_it_stands() -> None:
     """The reason says what was predicted and what is gained."""
     view = round_of(LATE, idle="eve", paces=FAST)
     (move,) = HANDOFF.decide(view)
-    assert said(HANDOFF, view) == ["HandOver 3 dot eve"]
+    assert said(HANDOFF, view) == ["Handoff 3 dot eve"]
     assert move.reason.startswith("predicted ")
     assert "median 10.0 s; eve would end " in move.reason
 
@@ -29,14 +29,14 @@ def test_what_is_late_goes_to_an_idle_worker_where_it_stands() -> None:
 def test_the_fastest_idle_worker_is_chosen() -> None:
     """Not the one that has waited longest."""
     view = round_of(LATE, idle="fay eve", paces={**FAST, "fay": 15.0})
-    assert said(HANDOFF, view) == ["HandOver 3 dot eve"]
+    assert said(HANDOFF, view) == ["Handoff 3 dot eve"]
 
 
 def test_busy_workers_exchange_where_nobody_is_idle() -> None:
     """Dot would hold up the round; now it gets what has least left."""
     view = round_of([running("ann", 0, 0.7, 7.0), *LATE[1:]], paces=FAST)
     moves = said(HANDOFF, view)
-    assert moves == ["HandOver 3 dot ann", "HandOver 0 ann dot"]
+    assert moves == ["Handoff 3 dot ann", "Handoff 0 ann dot"]
 
 
 def test_equals_do_not_exchange() -> None:
@@ -70,7 +70,7 @@ def test_nothing_goes_to_a_slower_worker() -> None:
     view = round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces=paces)
     assert said(HANDOFF, view) == []
     quick = round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces={**paces, "fay": 10.0})
-    assert said(HANDOFF, quick) == ["HandOver 3 dot fay"]
+    assert said(HANDOFF, quick) == ["Handoff 3 dot fay"]
 
 
 def test_one_move_of_a_shard_at_a_time() -> None:
@@ -86,7 +86,7 @@ def test_what_was_moved_settles_first() -> None:
     assert said(HANDOFF, view) == []
     settled = running("dot", 3, 0.23, 1.5, began_at=0.2)
     view = round_of([*LATE[:3], settled], idle="eve", paces={**FAST, "dot": 40.0})
-    assert said(HANDOFF, view) == ["HandOver 3 dot eve"]
+    assert said(HANDOFF, view) == ["Handoff 3 dot eve"]
 
 
 def test_what_a_stalled_worker_holds_is_trained_beside_it() -> None:

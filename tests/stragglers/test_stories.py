@@ -172,5 +172,5 @@ def test_replace_begins_the_whole_shard_anew_elsewhere() -> None:
 def test_replace_asks_for_one_worker_where_none_stands_by() -> None:
     """Not for another one while that has not come."""
     view = round_of(LATE, paces=FAST)
-    assert said(POLICIES["replace"], view) == ["Request"]
+    assert said(POLICIES["replace"], view) == ["WorkerRequest"]
     assert said(POLICIES["replace"], round_of(LATE, paces=FAST, requested=1)) == []

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from downpour.errors import Refused
 from downpour.node.attempt import HeldAttempt
 from downpour.node.pace import until_next_beat
-from downpour.values import AttemptId, FailureKind, Progress, Snapshot, Update
+from downpour.values import AttemptId, Failure, FailureKind, Progress, Snapshot, Update
 
 _FIRST_WAIT_SECONDS = 0.2
 _LONGEST_WAIT_SECONDS = 1.0
@@ -37,7 +37,7 @@ class Stop(Generic[H]):
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver(Generic[H]):
+class SaveAndStop(Generic[H]):
     """Let an attempt publish its state at its next step, and end; another worker goes on."""
 
     held: H
@@ -53,15 +53,7 @@ class LookElsewhere:
     """Speak with another manager from now on, where there may be one."""
 
 
-Action = Stop[H] | HandOver[H] | Register | LookElsewhere
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why an attempt came to nothing."""
-
-    kind: FailureKind
-    reason: str
+Action = Stop[H] | SaveAndStop[H] | Register | LookElsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +148,7 @@ class WorkerNode(Generic[H]):
         self._wanted = held
         actions: list[Action[H]] = []
         if self._to_hand_over == held.attempt:
-            actions.append(HandOver(held))
+            actions.append(SaveAndStop(held))
         if self._running is not None:
             actions.append(Stop(self._running))
         return actions
@@ -171,7 +163,7 @@ class WorkerNode(Generic[H]):
     def hand_over(self, attempt: AttemptId) -> list[Action[H]]:
         """Let an attempt stop at its next step, also where it is loading or still to come."""
         self._to_hand_over = attempt
-        return [HandOver(held) for held in self.held if held.attempt == attempt]
+        return [SaveAndStop(held) for held in self.held if held.attempt == attempt]
 
     def drain(self) -> None:
         """Finish what was accepted so far, then leave."""

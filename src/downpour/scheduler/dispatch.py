@@ -24,11 +24,11 @@ from downpour.stragglers import (
     Action,
     Assignment,
     Close,
-    HandOver,
-    Request,
+    Handoff,
     Resize,
     RoundView,
     Withdrawal,
+    WorkerRequest,
 )
 from downpour.stragglers.outlook import Outlook
 from downpour.values import AttemptId, FailureKind, Forecast, TaskState
@@ -84,13 +84,13 @@ def _do(state: SchedulerState, experiment: Experiment, current: Round, action: A
             _assign(state, experiment, current, action)
         case Withdrawal():
             _withdraw(state, current, action)
-        case HandOver():
+        case Handoff():
             _hand_over(state, current, action)
         case Close():
             _close(state, current, action)
         case Resize():
             _resize(state, experiment, current, action)
-        case Request():
+        case WorkerRequest():
             _request(state, current, action)
         case _:
             assert_never(action)
@@ -170,7 +170,7 @@ def _withdraw(state: SchedulerState, current: Round, action: Withdrawal) -> None
         updates.give_up(state, action.worker, attempt, kind, action.reason)
 
 
-def _hand_over(state: SchedulerState, current: Round, action: HandOver) -> None:
+def _hand_over(state: SchedulerState, current: Round, action: Handoff) -> None:
     attempt = _held(current, action.shard, action.worker)
     holder = state.workers.get(action.worker)
     known = action.meant_for in state.workers.names
@@ -244,7 +244,7 @@ def _resize(state: SchedulerState, experiment: Experiment, current: Round, actio
     )
 
 
-def _request(state: SchedulerState, current: Round, action: Request) -> None:
+def _request(state: SchedulerState, current: Round, action: WorkerRequest) -> None:
     """Ask for a worker, but not again before the last one had time to come."""
     now = state.now_seconds
     if now - state.asked_for_workers_at_seconds >= _BETWEEN_REQUESTS_SECONDS:

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from downpour.values import REPEATABLE, FailureKind
+from downpour.values import REPEATABLE, Failure, FailureKind
 
 _FIRST_WAIT_SECONDS = 0.5
 _LONGEST_WAIT_SECONDS = 32.0
-
-
-class Failure(NamedTuple):
-    """How an attempt failed; the reason names the step, and the line of the user's file."""
-
-    kind: FailureKind
-    reason: str
 
 
 def failed_alike(failures: Sequence[Failure], workers: Sequence[str]) -> tuple[str, ...]:

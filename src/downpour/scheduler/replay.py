@@ -16,13 +16,13 @@ from typing import assert_never
 from downpour.scheduler import events as on
 from downpour.scheduler import facts, queue, updates
 from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.failures import Failure
 from downpour.scheduler.round import Round, Task
 from downpour.scheduler.state import SchedulerState
 from downpour.values import (
     AttemptId,
     Evaluation,
     ExperimentState,
+    Failure,
     PublishedFile,
     Snapshot,
     TaskState,

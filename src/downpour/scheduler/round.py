@@ -13,10 +13,17 @@ from dataclasses import replace
 from operator import neg
 from statistics import median
 
-from downpour.scheduler.failures import Failure
 from downpour.scheduler.lifecycle import TASK, Lifecycle
 from downpour.stragglers import PendingTask
-from downpour.values import AttemptId, FailureKind, PublishedFile, Snapshot, TaskState, Update
+from downpour.values import (
+    AttemptId,
+    Failure,
+    FailureKind,
+    PublishedFile,
+    Snapshot,
+    TaskState,
+    Update,
+)
 
 
 class Task:

@@ -9,11 +9,20 @@ from __future__ import annotations
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler import facts, queue
-from downpour.scheduler.failures import Failure, failed_alike, wait_seconds
+from downpour.scheduler.failures import failed_alike, wait_seconds
 from downpour.scheduler.round import Round, Task, files_of
 from downpour.scheduler.state import Found, SchedulerState
 from downpour.scheduler.workers import Worker
-from downpour.values import BLAMELESS, AttemptId, FailureKind, Progress, Snapshot, TaskState, Update
+from downpour.values import (
+    BLAMELESS,
+    AttemptId,
+    Failure,
+    FailureKind,
+    Progress,
+    Snapshot,
+    TaskState,
+    Update,
+)
 
 
 def published(state: SchedulerState, event: on.UpdatePublished) -> None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from downpour.errors import StoreError
 from downpour.node.saving import SavingPace
-from downpour.node.worker import Failure, Stopped
+from downpour.node.worker import Stopped
 from downpour.simulator import contents
 from downpour.simulator.machines import Course
 from downpour.simulator.running import Phase, Running
 from downpour.simulator.site import Site
 from downpour.store import layout
-from downpour.values import FailureKind, PublishedFile, Snapshot
+from downpour.values import Failure, FailureKind, PublishedFile, Snapshot
 
 if TYPE_CHECKING:
     from downpour.simulator.worker import Worker

@@ -10,11 +10,10 @@ from downpour.node.worker import (
     Action,
     Beat,
     End,
-    Failure,
-    HandOver,
     LookElsewhere,
     Register,
     Report,
+    SaveAndStop,
     Stop,
     Stopped,
     WorkerNode,
@@ -26,7 +25,7 @@ from downpour.simulator.network import OVERDUE, STOPPING, UNREACHABLE, Answer, R
 from downpour.simulator.running import Running
 from downpour.simulator.site import Site, What, Worked
 from downpour.simulator.training import Training
-from downpour.values import AttemptId, Snapshot, Update
+from downpour.values import AttemptId, Failure, Snapshot, Update
 
 _STEP_SECONDS = 0.05
 _REGISTER_SECONDS = 1.0
@@ -108,7 +107,7 @@ class Worker(Process):
                 case Stop():
                     action.held.cancelled = True
                     self.after(_STEP_SECONDS, self.training.stop, action.held)
-                case HandOver():
+                case SaveAndStop():
                     self.training.hand_over(action.held)
                 case Register():
                     self._register(self._registered, self._unheard)

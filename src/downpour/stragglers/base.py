@@ -140,7 +140,7 @@ class Withdrawal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandOver:
+class Handoff:
     """Have `worker` publish its state of a shard and stop, so that `meant_for` goes on from there.
 
     Two of these, each meant for the other's worker, are an exchange.
@@ -173,13 +173,13 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class WorkerRequest:
     """Ask the launcher for one more worker."""
 
     reason: str
 
 
-Action = Assignment | Withdrawal | HandOver | Close | Resize | Request
+Action = Assignment | Withdrawal | Handoff | Close | Resize | WorkerRequest
 Decide = Callable[[RoundView], list[Action]]
 
 

@@ -20,7 +20,7 @@ from math import inf
 from downpour.stragglers.base import (
     Action,
     Assignment,
-    HandOver,
+    Handoff,
     Option,
     Policy,
     RoundView,
@@ -174,7 +174,7 @@ def _to_idle(moves: _Moves) -> None:
             f"{free[0]} would end {_sooner(left - there)}"
         )
         moves.actions.append(
-            HandOver(shard=task.shard, worker=task.worker, meant_for=free.pop(0), reason=reason)
+            Handoff(shard=task.shard, worker=task.worker, meant_for=free.pop(0), reason=reason)
         )
         if not free:
             return
@@ -236,7 +236,7 @@ def _swap(moves: _Moves, late: RunningTask, other: RunningTask, why: str) -> Non
     for task, to in ((late, other.worker), (other, late.worker)):
         reason = f"{late.worker} and {other.worker} exchange: both would end {why}"
         moves.actions.append(
-            HandOver(shard=task.shard, worker=task.worker, meant_for=to, reason=reason)
+            Handoff(shard=task.shard, worker=task.worker, meant_for=to, reason=reason)
         )
 
 

@@ -17,10 +17,10 @@ from downpour.stragglers.base import (
     Assignment,
     Option,
     Policy,
-    Request,
     RoundView,
     RunningTask,
     Withdrawal,
+    WorkerRequest,
 )
 from downpour.stragglers.outlook import Outlook, number
 from downpour.stragglers.pairing import left_idle, pair
@@ -97,9 +97,9 @@ def _late(
     return sorted(late, key=lambda entry: (-entry[0], entry[1].shard))
 
 
-def _ask(view: RoundView, reason: str) -> list[Request]:
+def _ask(view: RoundView, reason: str) -> list[WorkerRequest]:
     # One at a time: a worker takes seconds to start, and may be enough.
-    return [] if view.requested else [Request(reason=reason)]
+    return [] if view.requested else [WorkerRequest(reason=reason)]
 
 
 def _seconds(seconds: float, what: str = "predicted") -> str:

@@ -33,11 +33,10 @@ from downpour.errors import (
 from downpour.node.worker import (
     Action,
     End,
-    Failure,
-    HandOver,
     LookElsewhere,
     Register,
     Report,
+    SaveAndStop,
     Stop,
     Stopped,
     WorkerNode,
@@ -50,7 +49,7 @@ from downpour.rpc.messages import (
     WorkerInfo,
 )
 from downpour.store import SharedDirectory
-from downpour.values import AttemptId, FailureKind, NumericClass, Snapshot, Update
+from downpour.values import AttemptId, Failure, FailureKind, NumericClass, Snapshot, Update
 from downpour.version import VERSION
 from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.worker.system import Samples
@@ -143,7 +142,7 @@ class WorkerAgent:
             match action:
                 case Stop():
                     action.held.cancelled.set()
-                case HandOver():
+                case SaveAndStop():
                     action.held.leaving.set()
                 case Register():
                     self.register(*self._where)
