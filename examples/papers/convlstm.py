@@ -33,9 +33,9 @@ from downpour.reports.report_tables import Cell, Column, Table
 from downpour.reports.statistics import Estimate
 from downpour.reports.study import RunResult, StudyResult
 from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
-from downpour.simulator.capacity import Load, forecast
-from downpour.simulator.disk import DiskFigures
-from downpour.simulator.site import Figures
+from downpour.simulator.capacity import Load, estimate_capacity
+from downpour.simulator.disk import DiskTimings
+from downpour.simulator.environment import Timings
 from downpour.spec import Spec
 from downpour.studies import Grid, grid_results, read_folder
 from downpour.training.flops import counted_flops, epoch_flops, layers_flops
@@ -155,7 +155,7 @@ class Measured:
 
     def epoch_seconds(self, examples: int, workers: int) -> float:
         """Simulate epochs of so many workers, each on a core of its own; return their median."""
-        figures = Figures(
+        timings = Timings(
             task_seconds=self.example * examples / workers,
             spread=self.spread,
             worker_spread=0.0,
@@ -163,10 +163,10 @@ class Measured:
             aggregate_seconds=self.fold,
             update_seconds=self.fold_shard,
             evaluate_seconds=0.0,
-            disk=DiskFigures(read_seconds=self.load, write_seconds=self.publish),
+            disk=DiskTimings(read_seconds=self.load, write_seconds=self.publish),
         )
-        load = Load(workers=workers, shards=workers, rounds=_ROUNDS, figures=figures)
-        return median(forecast(load).round_seconds)
+        load = Load(workers=workers, shards=workers, rounds=_ROUNDS, timings=timings)
+        return median(estimate_capacity(load).round_seconds)
 
 
 def simulated(study: StudyResult, network: str) -> dict[int, float]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from downpour.simulator import search, world
-from downpour.simulator.manager import Manager
+from downpour.simulator import run, search
+from downpour.simulator.manager import SimulatedManager
 from tests.simulator.defects import BuildsOnSand
 
 Downpour = Callable[..., Any]
@@ -42,13 +42,17 @@ def test_a_failing_seed_ends_with_status_1_and_the_command_that_shows_it(
     downpour: Downpour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The story is that of the fewest faults that it takes; repeated, it is the same."""
-    real = world.simulate
+    real = run.simulate
 
-    def simulate(plan: Any, manager_class: type[Manager] = Manager, **how: Any) -> Any:
+    def simulate(
+        plan: Any, manager_class: type[SimulatedManager] = SimulatedManager, **how: Any
+    ) -> Any:
         """Run it under a manager that has a defect."""
-        return real(plan, BuildsOnSand if manager_class is Manager else manager_class, **how)
+        return real(
+            plan, BuildsOnSand if manager_class is SimulatedManager else manager_class, **how
+        )
 
-    monkeypatch.setattr(world, "simulate", simulate)
+    monkeypatch.setattr(run, "simulate", simulate)
     monkeypatch.setattr(search, "simulate", simulate)
     outcome = downpour("simulate", "--seeds", 600)
     assert outcome.status == 1
@@ -64,9 +68,9 @@ def test_a_failing_seed_ends_with_status_1_and_the_command_that_shows_it(
 def test_a_failure_is_shown_as_it_is(downpour: Downpour, monkeypatch: pytest.MonkeyPatch) -> None:
     """Brackets in it are no colours, and what looks like the end of one is no mistake."""
     failure = "shard [1] of [red]x[/red] was [/lost]"
-    real = world.simulate
+    real = run.simulate
     monkeypatch.setattr(
-        world, "simulate", lambda plan, **how: replace(real(plan, **how), failure=failure)
+        run, "simulate", lambda plan, **how: replace(real(plan, **how), failure=failure)
     )
     outcome = downpour("simulate", "--seed", 8)
     assert outcome.status == 1

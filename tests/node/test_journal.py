@@ -17,9 +17,9 @@ from downpour.errors import SharedDirectoryError, StoreError
 from downpour.node.journal import JournalWriter, Line, Segment
 from downpour.records.journal import DiskSegments, read_journal
 from downpour.scheduler import Checkpoint, Entry
-from downpour.simulator.manager import Manager
+from downpour.simulator.manager import SimulatedManager
+from downpour.simulator.run import simulate
 from downpour.simulator.search import outcomes
-from downpour.simulator.world import simulate
 from tests.node.journal_defects import DEFECTS, RemovesBeforeItPublishes, WritesOnAfterAFailure
 from tests.records.test_journal import ONE_OF_EACH
 
@@ -173,7 +173,7 @@ def test_a_defect_of_the_rules_is_found_by_the_simulator(
     defect: type[JournalWriter], sentence: str
 ) -> None:
     """Some manager goes on from less than was promised."""
-    manager_class = type("Defective", (Manager,), {"journal_class": defect})
+    manager_class = type("Defective", (SimulatedManager,), {"journal_class": defect})
     for outcome in outcomes(range(SEEDS), manager_class):
         if sentence in outcome.failure:
             assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"

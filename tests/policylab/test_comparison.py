@@ -17,7 +17,7 @@ from downpour.policylab.comparison import (
 )
 from downpour.policylab.conditions import Conditions, Memoryless, OneStraggler
 from downpour.policylab.curves import Curve
-from downpour.policylab.ledger import RoundFigures
+from downpour.policylab.ledger import RoundOutcome
 from downpour.policylab.reference import Reference, reference
 from downpour.policylab.traced import TracedJob, read_recordings
 from downpour.predictor import MODELS, Trained, make
@@ -212,8 +212,8 @@ def test_figures_of_a_trial_by_hand() -> None:
         Reference(wait=40.0, ideal=10.0, **known),
     )
     rounds = (
-        RoundFigures(seconds=20.0, busy_seconds=110.0, useful_seconds=100.0, moves=2, updates=4),
-        RoundFigures(seconds=10.0, busy_seconds=100.0, useful_seconds=100.0, lost=0.5, snapshots=2),
+        RoundOutcome(seconds=20.0, busy_seconds=110.0, useful_seconds=100.0, moves=2, updates=4),
+        RoundOutcome(seconds=10.0, busy_seconds=100.0, useful_seconds=100.0, lost=0.5, snapshots=2),
     )
     trial = Trial(Contender(name="x", standbys=2), "job", "s", 4, rounds, references)
     assert trial.mitigation == pytest.approx(30 / 40)

@@ -8,7 +8,7 @@ import pytest
 
 from downpour import Spec, run
 from downpour.policylab.learning import Learning
-from downpour.policylab.ledger import RoundFigures
+from downpour.policylab.ledger import RoundOutcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,9 +23,9 @@ def learning(tmp_path: Path) -> Learning:
     return Learning(SPEC, SHARDS, tmp_path)
 
 
-def rounds(count: int, **figures: tuple[int, ...]) -> list[RoundFigures]:
+def rounds(count: int, **figures: tuple[int, ...]) -> list[RoundOutcome]:
     """Return rounds that came to the same."""
-    return [RoundFigures(seconds=1.0, **figures)] * count  # type: ignore[arg-type]
+    return [RoundOutcome(seconds=1.0, **figures)] * count  # type: ignore[arg-type]
 
 
 def test_where_nothing_is_left_out_it_is_what_a_cluster_trains(
@@ -56,5 +56,5 @@ def test_a_round_that_was_cut_anew_has_all_examples(learning: Learning) -> None:
 
 def test_rounds_that_count_the_same_are_trained_once(learning: Learning) -> None:
     """Whatever time they took."""
-    slower = [RoundFigures(seconds=9.0, moves=3)] * 2
+    slower = [RoundOutcome(seconds=9.0, moves=3)] * 2
     assert learning.evaluation(rounds(2)) is learning.evaluation(slower)

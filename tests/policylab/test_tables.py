@@ -11,7 +11,7 @@ from rich.console import Console
 
 from downpour.policylab.comparison import Contender, Trial
 from downpour.policylab.figure import policy_figure
-from downpour.policylab.ledger import RoundFigures
+from downpour.policylab.ledger import RoundOutcome
 from downpour.policylab.reference import Reference
 from downpour.policylab.tables import Prices, csv_of, price_table, rows_of, scenario_table
 from downpour.reports.statistics import Estimate, t_quantile
@@ -24,7 +24,7 @@ BY_ITSELF = Reference(
 
 def trial(policy: str, seconds: float, job: str = "job 0", scenario: str = "s") -> Trial:
     """Make a trial of one round."""
-    done = RoundFigures(
+    done = RoundOutcome(
         seconds=seconds, busy_seconds=44.0, useful_seconds=40.0, updates=4, snapshots=3
     )
     return Trial(Contender(name=policy, standbys=1), job, scenario, 4, (done,), (BY_ITSELF,))

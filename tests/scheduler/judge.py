@@ -72,7 +72,7 @@ class Judge:
                     for shard in range(self.specs[fact.experiment].spec.shards)
                 ), "something counts in every round"
                 self.dropped |= {(fact.experiment, fact.round, s) for s in fact.shards}
-            case facts.Foreseen() | facts.HandOverAsked():
+            case facts.ForecastRecorded() | facts.HandOverAsked():
                 assert fact.attempt in self.assigned
             case facts.Resized() | facts.WorkerRequested():
                 pass
@@ -159,7 +159,7 @@ class Judge:
         self.saved[_task(fact.attempt)] = fact.snapshot
 
     def _give_up(self, event: on.Event, fact: facts.GivenUp) -> None:
-        if isinstance(event, on.UpdatesRefused):
+        if isinstance(event, on.AggregationFailed):
             del self.contributions[_task(fact.attempt)]
         else:
             assert _task(fact.attempt) not in self.contributions

@@ -189,5 +189,5 @@ def test_who_comes_and_goes_is_told_to_whoever_watches(restarted: Restarted) -> 
         if isinstance(command, facts.Dismissed)
     ]
     assert gone.lost
-    said = [decision.said for decision in restarted.core.state.decisions]
+    said = [decision.text for decision in restarted.core.state.decisions]
     assert said[-2:] == ["new joined", "new is lost: called in vain"]

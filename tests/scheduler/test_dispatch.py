@@ -316,7 +316,7 @@ def test_an_assignment_says_how_long_it_is_predicted_to_take(stage: Stage) -> No
     [given] = of(stage.hand_over("ann", 0, "s5"), facts.Assigned)
     assert given.snapshot.share == 0.5
     assert given.forecast == SOON.times(5)
-    assert stage.core.state.workers.get("dot").predicted == SOON.times(5)  # type: ignore[union-attr]
+    assert stage.core.state.workers.get("dot").forecast == SOON.times(5)  # type: ignore[union-attr]
 
 
 def test_nothing_is_predicted_of_whom_nothing_is_known(stage: Stage) -> None:
@@ -331,13 +331,13 @@ def test_predictions_are_put_on_record_once_a_quarter(stage: Stage) -> None:
     told = []
     for percent in (10, 26, 30, 40, 80, 90, 100, 100):
         stage.report("ann", attempt, percent)
-        told += of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.Foreseen)
+        told += of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.ForecastRecorded)
     assert [foreseen.done for foreseen in told] == [0.26, 0.8]
     assert [foreseen.elapsed_seconds for foreseen in told] == [3.0, 9.0]
     assert all(foreseen.remaining == SOON for foreseen in told)
     ann = stage.core.state.workers.get("ann")
     assert ann is not None
-    assert ann.predicted == SOON.later(15.0)
+    assert ann.forecast == SOON.later(15.0)
 
 
 def test_quarters_are_those_of_what_an_attempt_has_left_to_do(stage: Stage) -> None:
@@ -348,7 +348,7 @@ def test_quarters_are_those_of_what_an_attempt_has_left_to_do(stage: Stage) -> N
     told = []
     for percent in (50, 62, 63, 76, 88):
         stage.report("dot", attempt, percent)
-        told += of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.Foreseen)
+        told += of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.ForecastRecorded)
     assert [foreseen.done for foreseen in told] == [0.63, 0.76, 0.88]
 
 
@@ -366,8 +366,10 @@ def test_what_was_predicted_is_told_with_each_decision(stage: Stage, wish: Actio
     attempt = stage.make.attempt("one", 0, 0, 0)
     stage.publish("bob", 1)
     stage.report("ann", attempt, 10)
-    assert of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.Foreseen) == []
-    [foreseen] = of(stage.wish(wish), facts.Foreseen)
+    assert (
+        of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.ForecastRecorded) == []
+    )
+    [foreseen] = of(stage.wish(wish), facts.ForecastRecorded)
     assert (foreseen.worker, foreseen.done, foreseen.remaining) == ("ann", 0.1, SOON)
 
 
@@ -375,9 +377,12 @@ def test_a_prediction_is_told_once(stage: Stage) -> None:
     """Neither a decision nor another one after it repeats what is on record."""
     attempt = stage.make.attempt("one", 0, 0, 0)
     stage.report("ann", attempt, 30)
-    assert len(of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.Foreseen)) == 1
+    assert (
+        len(of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.ForecastRecorded))
+        == 1
+    )
     wish = Assignment(shard=0, worker="dot", reason=WHY)
-    assert of(stage.wish(wish), facts.Foreseen) == []
+    assert of(stage.wish(wish), facts.ForecastRecorded) == []
 
 
 def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:
@@ -388,7 +393,7 @@ def test_the_last_decisions_are_kept_in_words(stage: Stage) -> None:
     stage.publish("dot", 1, attempt=1)
     stage.wish(Withdrawal(shard=2, worker="cid", reason=WHY), WorkerRequest(reason=WHY))
     stage.wish(Close(reason=WHY))
-    assert [decision.said for decision in stage.core.state.decisions] == [
+    assert [decision.text for decision in stage.core.state.decisions] == [
         f"epoch 1: shard 0 from ann to dot: {WHY}",
         f"epoch 1: shard 1 to dot, too: {WHY}",
         f"epoch 1: shard 2 taken from cid: {WHY}",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from downpour.scheduler.events import UpdatesRefused
+from downpour.scheduler.events import AggregationFailed
 
 
 def test_a_refusal_names_what_it_refuses() -> None:
     """Refusing nothing would leave a complete round that nobody aggregates."""
     with pytest.raises(ValueError, match="at least one shard"):
-        UpdatesRefused(at_seconds=0.0, experiment="one", round=0, reasons=())
+        AggregationFailed(at_seconds=0.0, experiment="one", round=0, reasons=())

@@ -117,7 +117,7 @@ class Surroundings(RuleBasedStateMachine):
             st.lists(st.integers(0, len(effect.updates) - 1), min_size=1, unique=True)
         )
         self._happen(
-            on.UpdatesRefused,
+            on.AggregationFailed,
             experiment=effect.experiment,
             round=effect.round,
             reasons=tuple((shard, "not finite") for shard in shards),

@@ -63,7 +63,7 @@ def test_a_late_answer_takes_a_pending_shard_from_the_offer(make: Make) -> None:
     current.give_up(0, "ann", LOST)
     current.publish(attempt, "ann", make.update("late"), 9.0)
     assert offered(current) == [1]
-    assert not current.tasks[0].welcomes(attempt)
+    assert not current.tasks[0].accepts(attempt)
 
 
 def test_a_refused_attempt_is_not_welcome_again(make: Make) -> None:
@@ -74,7 +74,7 @@ def test_a_refused_attempt_is_not_welcome_again(make: Make) -> None:
     current.refuse(0, "altered")
     second = current.assign(0, "bob", 2.0)
     task = current.tasks[0]
-    assert (task.welcomes(first), task.welcomes(second)) == (False, True)
+    assert (task.accepts(first), task.accepts(second)) == (False, True)
     assert (current.published, task.update, task.failures) == (0, None, 1)
 
 
@@ -87,7 +87,7 @@ def test_what_was_made_before_a_refused_update_comes_too_late(make: Make) -> Non
     current.refuse(0, "altered")
     anew = current.assign(0, "ann", 3.0)
     task = current.tasks[0]
-    assert (task.welcomes(slow), task.welcomes(anew)) == (False, True)
+    assert (task.accepts(slow), task.accepts(anew)) == (False, True)
 
 
 def test_a_round_finds_only_the_attempts_that_were_made(make: Make) -> None:

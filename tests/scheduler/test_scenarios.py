@@ -70,7 +70,7 @@ class Reader:
                 model=make.file(f"m{int(number) + 1}"),
             ),
             r"refused (\w+) r(\d+) s(\d+): (.*)": lambda at, experiment, number, shard, reason: (
-                on.UpdatesRefused(
+                on.AggregationFailed(
                     at_seconds=at,
                     experiment=experiment,
                     round=int(number),
@@ -150,7 +150,7 @@ def told(fact: facts.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a f
             start = fact.model.name + (f" and {state.name}" if state else "")
             start += f", on from {fact.snapshot.file.name}" if fact.snapshot else ""
             return f"assigned {fact.worker} {_said(fact)} from {start} ({fact.reason})"
-        case facts.Foreseen():
+        case facts.ForecastRecorded():
             return f"foreseen {_said(fact)} at {fact.done:.0%}"
         case facts.Accepted():
             seconds = f"{fact.completion_seconds:g} s"

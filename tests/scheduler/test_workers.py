@@ -122,8 +122,8 @@ def test_a_sign_of_life_is_noted() -> None:
     """Hearing of a worker renews its time; hearing of a stranger does nothing."""
     workers = Workers()
     workers.join("ann", 0.0)
-    ann = workers.hear("ann", 7.0)
+    ann = workers.heard("ann", 7.0)
     assert ann is not None
     assert ann.seen_at_seconds == 7.0
-    assert workers.hear("bob", 7.0) is None
+    assert workers.heard("bob", 7.0) is None
     assert len(workers) == 1

@@ -16,15 +16,15 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.commands import Command
 from downpour.scheduler.state import SchedulerState
-from downpour.simulator.effects import Done, Effects
-from downpour.simulator.manager import Manager
-from downpour.simulator.site import Site, Stories
+from downpour.simulator.command_runner import Done, SimulatedCommandRunner
+from downpour.simulator.environment import Environment, Stories
+from downpour.simulator.manager import SimulatedManager
 from downpour.stragglers import POLICIES, Policy
 from downpour.values import FailureKind
 from tests.node import manager_defects
 
 
-class ActsBeforeItKeeps(Manager):
+class ActsBeforeItKeeps(SimulatedManager):
     """Answers, and tells workers, what a crash can still undo."""
 
     def commit(self, then: Callable[[], None]) -> None:
@@ -33,7 +33,7 @@ class ActsBeforeItKeeps(Manager):
         super().commit(lambda: None)
 
 
-class ForgetsAssignments(Manager):
+class ForgetsAssignments(SimulatedManager):
     """Keeps everything but who was asked to train what."""
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> Sequence[Entry]:
@@ -43,35 +43,35 @@ class ForgetsAssignments(Manager):
         return super().keep(core, event, replace(output, facts=kept))
 
 
-class ForgetsToKeep(Manager):
+class ForgetsToKeep(SimulatedManager):
     """Has a node that leaves out what some events have led to."""
 
     node_class = manager_defects.ForgetsToKeep
 
 
-class ActsWhoeverLeads(Manager):
+class ActsWhoeverLeads(SimulatedManager):
     """Has a node that does not ask whether another manager has taken over."""
 
     node_class = manager_defects.ActsWhoeverLeads
 
 
-class BuildsOnSand(Manager):
+class BuildsOnSand(SimulatedManager):
     """Goes on from lines that nobody has synced, and does not write them itself."""
 
     def read_journals(self) -> Stories:
         """Read, and leave it at that."""
-        return self.site.disk.stories()
+        return self.environment.disk.stories()
 
     def begin_journals(self) -> None:
         """Write nothing."""
-        for journal in filter(None, self.keeper._journals.values()):
+        for journal in filter(None, self.persistence._journals.values()):
             journal._anew = []
 
 
-class NeverResigns(Manager):
+class NeverResigns(SimulatedManager):
     """Does not look whether somebody else is in office by now."""
 
-    def in_office(self) -> bool:
+    def is_leader(self) -> bool:
         """Believe so."""
         return True
 
@@ -202,7 +202,7 @@ class _BlamesWhoComesBack(_DoesOtherwise):
         return False
 
 
-class CountsTheAbsentIn(Manager):
+class CountsTheAbsentIn(SimulatedManager):
     """Takes whom only the journal knows for registered, as one that was at work could be called."""
 
     def make_core(self) -> Scheduler:
@@ -210,7 +210,7 @@ class CountsTheAbsentIn(Manager):
         return _CountsTheAbsentIn()
 
 
-class BlamesWhoComesBack(Manager):
+class BlamesWhoComesBack(SimulatedManager):
     """Counts it as a shard's failure that its worker has registered anew."""
 
     def make_core(self) -> Scheduler:
@@ -218,7 +218,7 @@ class BlamesWhoComesBack(Manager):
         return _BlamesWhoComesBack()
 
 
-class TakesASecondUpdate(Manager):
+class TakesASecondUpdate(SimulatedManager):
     """Counts an update of a shard that has one."""
 
     def make_core(self) -> Scheduler:
@@ -226,7 +226,7 @@ class TakesASecondUpdate(Manager):
         return _TakesASecondUpdate()
 
 
-class FoldsInAnotherOrder(Manager):
+class FoldsInAnotherOrder(SimulatedManager):
     """Hands out updates against the order of shards."""
 
     def make_core(self) -> Scheduler:
@@ -234,7 +234,7 @@ class FoldsInAnotherOrder(Manager):
         return _FoldsInAnotherOrder()
 
 
-class TrainsFromAnOldModel(Manager):
+class TrainsFromAnOldModel(SimulatedManager):
     """Has shards trained from a model that is not the newest."""
 
     def make_core(self) -> Scheduler:
@@ -242,7 +242,7 @@ class TrainsFromAnOldModel(Manager):
         return _TrainsFromAnOldModel()
 
 
-class NeverPublishes(Manager):
+class NeverPublishes(SimulatedManager):
     """Never asks for the result."""
 
     def make_core(self) -> Scheduler:
@@ -250,34 +250,38 @@ class NeverPublishes(Manager):
         return _NeverPublishes()
 
 
-class _NeverSweeps(Effects):
+class _NeverSweeps(SimulatedCommandRunner):
     def _sweep(self, experiment: str, *, finished: bool) -> None:
         pass
 
 
-class LeavesFiles(Manager):
+class LeavesFiles(SimulatedManager):
     """Counts on files being removed one by one, which a death can prevent."""
 
-    def __init__(self, site: Site, host: str, on_death: Callable[[str], None]) -> None:
-        super().__init__(site, host, on_death)
-        self.effects = _NeverSweeps(site, self)
+    def __init__(
+        self, environment: Environment, host: str, on_death: Callable[[str], None]
+    ) -> None:
+        super().__init__(environment, host, on_death)
+        self.runner = _NeverSweeps(environment, self)
 
 
-class _RefusesByPlace(Effects):
+class _RefusesByPlace(SimulatedCommandRunner):
     def _refuse(self, command: do.Aggregate, reasons: list[tuple[int, str]]) -> None:
         places = [(command.shards.index(shard), reason) for shard, reason in reasons]
         super()._refuse(command, places)
 
 
-class RefusesByPlace(Manager):
+class RefusesByPlace(SimulatedManager):
     """Says of updates that cannot be used which they are of those it was given."""
 
-    def __init__(self, site: Site, host: str, on_death: Callable[[str], None]) -> None:
-        super().__init__(site, host, on_death)
-        self.effects = _RefusesByPlace(site, self)
+    def __init__(
+        self, environment: Environment, host: str, on_death: Callable[[str], None]
+    ) -> None:
+        super().__init__(environment, host, on_death)
+        self.runner = _RefusesByPlace(environment, self)
 
 
-class _BlamesWorkers(Effects):
+class _BlamesWorkers(SimulatedCommandRunner):
     def _wait(self, again: Callable[[float], None], done: Done, waited: float) -> None:
         if isinstance(again, partial) and isinstance(again.args[0], do.Aggregate):
             command = again.args[0]
@@ -287,61 +291,65 @@ class _BlamesWorkers(Effects):
             super()._wait(again, done, waited)
 
 
-class BlamesWorkers(Manager):
+class BlamesWorkers(SimulatedManager):
     """Takes updates for damaged that it cannot read, because the directory refuses."""
 
-    def __init__(self, site: Site, host: str, on_death: Callable[[str], None]) -> None:
-        super().__init__(site, host, on_death)
-        self.effects = _BlamesWorkers(site, self)
+    def __init__(
+        self, environment: Environment, host: str, on_death: Callable[[str], None]
+    ) -> None:
+        super().__init__(environment, host, on_death)
+        self.runner = _BlamesWorkers(environment, self)
 
 
-class _FailsWithTheDirectory(Effects):
+class _FailsWithTheDirectory(SimulatedCommandRunner):
     def _give_out(self, done: Done) -> None:
         for name in self._manager.core.state.experiments:
             self._post(on.EffectFailed, experiment=name, reason="the directory refuses")
         done()
 
 
-class FailsWithTheDirectory(Manager):
+class FailsWithTheDirectory(SimulatedManager):
     """Lets experiments fail where the directory stays away, and goes on itself."""
 
-    def __init__(self, site: Site, host: str, on_death: Callable[[str], None]) -> None:
-        super().__init__(site, host, on_death)
-        self.effects = _FailsWithTheDirectory(site, self)
+    def __init__(
+        self, environment: Environment, host: str, on_death: Callable[[str], None]
+    ) -> None:
+        super().__init__(environment, host, on_death)
+        self.runner = _FailsWithTheDirectory(environment, self)
 
 
-class BelievesItIsKept(Manager):
+class BelievesItIsKept(SimulatedManager):
     """Acts on what the directory has refused to keep."""
 
     def commit(self, then: Callable[[], None]) -> None:
         """Try once."""
         try:
-            self.keeper.commit()
+            self.persistence.commit()
         except SharedDirectoryError:
-            self.keeper.keeping._touched.clear()
-            for journal in filter(None, self.keeper._journals.values()):
+            self.persistence.keeping._touched.clear()
+            for journal in filter(None, self.persistence._journals.values()):
                 journal._unwritten = []
         then()
 
 
-class TakesCopies(Manager):
+class TakesCopies(SimulatedManager):
     """Takes up every journal that it finds, whoever wrote it, and wherever it lies."""
 
     def read_journals(self) -> Stories:
         """Read them all."""
         return {
             name: in_order((term, one.lines) for (term, _), one in sorted(segments.items()))
-            for name, segments in self.site.disk._journals.items()
+            for name, segments in self.environment.disk._journals.items()
         }
 
 
-class EndsWithOneJournal(Manager):
+class EndsWithOneJournal(SimulatedManager):
     """Does not begin where one journal cannot be read."""
 
     def read_journals(self) -> Stories:
         """Read all or none."""
         stories = super().read_journals()
-        if self.site.disk.left_out:
+        if self.environment.disk.left_out:
             raise SharedDirectoryError("shared", "a journal cannot be read")
         return stories
 
@@ -358,7 +366,7 @@ class _FoldsWhatIsDropped(_AsksOtherwise):
     kind = _HalfDropped
 
 
-class FoldsWhatIsDropped(Manager):
+class FoldsWhatIsDropped(SimulatedManager):
     """Keeps too little of what it has decided to do without."""
 
     def make_core(self) -> Scheduler:
@@ -373,11 +381,11 @@ class _DecidesWhileItReads(_DoesOtherwise):
     module, name = dispatch, "decide"
 
     def instead(self, state: SchedulerState, event: on.Event | None = None) -> None:
-        state.at_rest = False
+        state.replaying = False
         _decide(state, event)
 
 
-class DecidesWhileItReads(Manager):
+class DecidesWhileItReads(SimulatedManager):
     """Asks its policy about what it reads in a journal, where the answer comes next."""
 
     def make_core(self) -> Scheduler:
@@ -385,7 +393,7 @@ class DecidesWhileItReads(Manager):
         return _DecidesWhileItReads()
 
 
-class ForgetsTheBusy(Manager):
+class ForgetsTheBusy(SimulatedManager):
     """Does not give up what a worker was at that is gone."""
 
     def make_core(self) -> Scheduler:

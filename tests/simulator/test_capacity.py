@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from downpour.simulator.capacity import Forecast, Load, forecast
-from downpour.simulator.site import Figures
+from downpour.simulator.capacity import CapacityEstimate, Load, estimate_capacity
+from downpour.simulator.environment import Timings
 
-EVEN = Figures(task_seconds=60.0, spread=0.0, worker_spread=0.0, patience=1.0)
+EVEN = Timings(task_seconds=60.0, spread=0.0, worker_spread=0.0, patience=1.0)
 
 
 def round_seconds(workers: int, shards: int) -> float:
     """Return the mean time of a round where all tasks take the same."""
-    return forecast(Load(workers=workers, shards=shards, rounds=3, figures=EVEN)).mean_seconds
+    return estimate_capacity(
+        Load(workers=workers, shards=shards, rounds=3, timings=EVEN)
+    ).mean_seconds
 
 
 def test_even_workers_take_as_long_as_a_task_and_what_the_manager_adds() -> None:
@@ -23,8 +25,8 @@ def test_even_workers_take_as_long_as_a_task_and_what_the_manager_adds() -> None
 
 def test_uneven_tasks_make_a_round_as_slow_as_its_slowest() -> None:
     """That is what straggler policies are about; the quantile is that of rounds."""
-    uneven = Figures(task_seconds=60.0, spread=0.3, worker_spread=0.0, patience=1.0)
-    found = forecast(Load(workers=50, shards=50, rounds=20, figures=uneven))
+    uneven = Timings(task_seconds=60.0, spread=0.3, worker_spread=0.0, patience=1.0)
+    found = estimate_capacity(Load(workers=50, shards=50, rounds=20, timings=uneven))
     assert found.mean_seconds > 90
     assert max(found.round_seconds) == found.quantile(0.99) >= found.mean_seconds
     assert found.quantile(0.5) == sorted(found.round_seconds)[9]
@@ -34,21 +36,21 @@ def test_uneven_tasks_make_a_round_as_slow_as_its_slowest() -> None:
 
 def test_a_manager_with_too_much_to_do_is_told_by_its_share() -> None:
     """Two hundred heartbeats a second, four milliseconds each, keep it busy."""
-    figures = Figures(task_seconds=20.0, event_seconds=0.004, patience=1.0)
-    found = forecast(Load(workers=200, shards=200, rounds=1, figures=figures))
+    timings = Timings(task_seconds=20.0, event_seconds=0.004, patience=1.0)
+    found = estimate_capacity(Load(workers=200, shards=200, rounds=1, timings=timings))
     assert 0.4 < found.busy(0.004) <= 1.0
 
 
 def test_progress_is_told() -> None:
     """At least when all is done."""
     shown: list[int] = []
-    forecast(Load(workers=2, shards=2, rounds=2, figures=EVEN), shown.append)
+    estimate_capacity(Load(workers=2, shards=2, rounds=2, timings=EVEN), shown.append)
     assert shown[-1] == 2
 
 
 def test_figures_of_rounds() -> None:
     """A mean, a rate, a quantile."""
-    made = Forecast(round_seconds=(3.0, 1.0), seconds=10.0, events=5, steps=9, lost=0)
+    made = CapacityEstimate(round_seconds=(3.0, 1.0), seconds=10.0, events=5, steps=9, lost=0)
     assert (made.mean_seconds, made.rounds_per_hour, made.quantile(0.5)) == (2.0, 1800.0, 1.0)
     assert made.busy(1.0) == 0.5
 
@@ -57,7 +59,7 @@ def test_figures_of_rounds() -> None:
 @pytest.mark.timeout(600)
 def test_ten_thousand_workers_do_a_round() -> None:
     """Their heartbeats are more than one manager can take in at once, and nobody is lost."""
-    figures = Figures(task_seconds=60.0, spread=0.2, event_seconds=0.0002, patience=1.0)
-    found = forecast(Load(workers=10_000, shards=10_000, rounds=1, figures=figures))
+    timings = Timings(task_seconds=60.0, spread=0.2, event_seconds=0.0002, patience=1.0)
+    found = estimate_capacity(Load(workers=10_000, shards=10_000, rounds=1, timings=timings))
     assert found.lost == 0
     assert found.mean_seconds > 60

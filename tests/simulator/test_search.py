@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from downpour.node.worker import WorkerNode
+from downpour.simulator.environment import Timings
 from downpour.simulator.faults import Fault, FaultKind
-from downpour.simulator.manager import Manager
+from downpour.simulator.manager import SimulatedManager
 from downpour.simulator.plan import plan_of
+from downpour.simulator.run import simulate
 from downpour.simulator.search import outcomes, shrunken
-from downpour.simulator.site import Figures
-from downpour.simulator.world import simulate
 from downpour.spec import ResolvedSpec
 from downpour.stragglers import POLICIES
 from tests.node import defects as worker_defects
@@ -25,7 +25,7 @@ from tests.simulator import defects
 SEEDS_FOR_A_DEFECT = 600
 
 
-def failing_seed(manager_class: type[Manager], sentence: str) -> int:
+def failing_seed(manager_class: type[SimulatedManager], sentence: str) -> int:
     """Return the first seed of which a manager makes a failure that is told so."""
     for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), manager_class):
         if sentence in outcome.failure:
@@ -75,7 +75,7 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: int) -> Non
     ],
 )
 def test_a_defect_is_found_by_the_check_that_is_there_for_it(
-    manager_class: type[Manager], sentence: str
+    manager_class: type[SimulatedManager], sentence: str
 ) -> None:
     """Some hundred seeds are enough for each, and the sentence says what is wrong."""
     plan = plan_of(failing_seed(manager_class, sentence))
@@ -143,7 +143,7 @@ def test_a_dead_worker_is_missed_when_its_connections_end() -> None:
         plan_of(1),
         specs=(("e", ResolvedSpec(shards=4, epochs=1, retries=3)),),
         workers=("worker-1",),
-        figures=Figures(task_seconds=30.0, spread=0.0, worker_spread=0.0),
+        timings=Timings(task_seconds=30.0, spread=0.0, worker_spread=0.0),
         faults=(replace(died, seconds=9.0),),
     )
     outcome = simulate(plan, story=True)

@@ -16,7 +16,7 @@ from downpour.simulator.disk import (
     ERRORS,
     OPERATIONS,
     Disk,
-    DiskFigures,
+    DiskTimings,
     Operation,
     Trouble,
 )
@@ -51,7 +51,7 @@ class Place:
         self.clock = Clock()
         self.random = Random(1)
         self.network = Network(self.clock, self.random, deadline_seconds=3.0)
-        self.disk = Disk(self.clock, self.random, DiskFigures(patience_seconds=5.0))
+        self.disk = Disk(self.clock, self.random, DiskTimings(patience_seconds=5.0))
         self.caller, self.echo = Process(self.clock, "caller"), Echo(self.clock)
         self.network.serve("echo", self.echo)
         self.results: list[Any] = []
@@ -145,7 +145,7 @@ def test_whoever_waits_for_a_process_is_told_when_it_hangs_up(place: Place) -> N
 
 def test_a_call_that_comes_twice_is_answered_once(place: Place) -> None:
     """The one who is called hears it twice."""
-    place.network.weather.doubled = 1.0
+    place.network.state.doubled = 1.0
     assert place.ask("hello") == ["hello"]
     assert place.echo.heard == ["hello", "hello"]
 
@@ -163,7 +163,7 @@ def test_a_file_is_there_whole_when_it_is_said_to_be(place: Place) -> None:
 
 def test_others_may_see_a_file_late(place: Place) -> None:
     """Its writer sees it at once, and who waits for it in the end."""
-    place.disk.weather.stale_seconds = 4.0
+    place.disk.state.stale_seconds = 4.0
     [file] = place.publish("update")
     assert isinstance(file, PublishedFile)
     assert place.disk.look(place.caller, "e", file) == b"some"
@@ -179,9 +179,9 @@ def test_patience_with_a_directory_that_is_away_ends(place: Place) -> None:
     """For readers as for writers; a damaged file is no better."""
     [file] = place.publish("update")
     assert isinstance(file, PublishedFile)
-    place.disk.weather.troubles.append(AWAY)
+    place.disk.state.troubles.append(AWAY)
     assert place.publish("other") == ["shared directory shared: no such folder"]
-    place.disk.weather.troubles.clear()
+    place.disk.state.troubles.clear()
     place.disk.damaged.add("update")
     with pytest.raises(FileCorrupt):
         place.disk.look(place.caller, "e", file)
@@ -194,7 +194,7 @@ def test_what_the_directory_refuses_is_the_directorys(
 ) -> None:
     """By the rule that the store has; one file that is not seen is missing, and nothing more."""
     trouble = Trouble(error=error, operation=operation, host="caller")
-    place.disk.weather.once.append(trouble)
+    place.disk.state.once.append(trouble)
     for other in OPERATIONS:
         place.disk.ask("echo", other)
         if other != operation:
@@ -231,7 +231,7 @@ def test_a_machine_that_dies_loses_what_it_had_not_synced(place: Place) -> None:
 
 def test_a_directory_that_is_away_takes_lines_in_part_and_says_so(place: Place) -> None:
     """As a write does that fails in the middle."""
-    place.disk.weather.troubles.append(AWAY)
+    place.disk.state.troubles.append(AWAY)
     with pytest.raises(SharedDirectoryError, match="no such folder"):
         place.disk.write_lines(place.caller, "e", (1, 1), lines(40), sync=True)
     assert len(place.disk.stories().get("e", [])) < 40

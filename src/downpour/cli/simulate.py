@@ -18,10 +18,10 @@ from downpour.errors import SpecError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from downpour.simulator.capacity import Forecast, Load
+    from downpour.simulator.capacity import CapacityEstimate, Load
+    from downpour.simulator.environment import Timings
     from downpour.simulator.plan import Plan
-    from downpour.simulator.site import Figures
-    from downpour.simulator.world import Outcome
+    from downpour.simulator.run import Outcome
 
 _FAILED = 1
 _CAPACITY = "Capacity"
@@ -126,7 +126,7 @@ def simulate(
             "evaluate_seconds": evaluate_seconds,
             "heartbeat_seconds": heartbeat_seconds,
         }
-        load = _load(workers, shards, rounds, _figures(seconds, sync_seconds), seed or 0)
+        load = _load(workers, shards, rounds, _timings(seconds, sync_seconds), seed or 0)
         _plan_capacity(load, as_json=as_json)
     elif seed is not None:
         _replay(seed, faults, story=story, as_json=as_json)
@@ -181,7 +181,7 @@ def _search(first: int, count: int, *, story: bool, as_json: bool) -> None:
 
 def _replay(seed: int, faults: str, *, story: bool, as_json: bool) -> None:
     from downpour.simulator.plan import plan_of
-    from downpour.simulator.world import simulate as run
+    from downpour.simulator.run import simulate as run
 
     plan = plan_of(seed)
     if faults:
@@ -200,7 +200,7 @@ def _replay(seed: int, faults: str, *, story: bool, as_json: bool) -> None:
 
 def _show_failure(outcome: Outcome, plan: Plan, *, story: bool) -> None:
     """Tell the shortest story of a failure, and how to see it again."""
-    from downpour.simulator.world import simulate as run
+    from downpour.simulator.run import simulate as run
 
     numbers = ",".join(str(fault.number) for fault in plan.faults) or "none"
     told = run(plan, story=True).story
@@ -239,27 +239,27 @@ def _numbers(text: str, most: int) -> set[int]:
 # Capacity
 
 
-def _figures(seconds: Mapping[str, Any], sync_seconds: float) -> Figures:
-    from downpour.simulator.disk import DiskFigures
-    from downpour.simulator.site import Figures
+def _timings(seconds: Mapping[str, Any], sync_seconds: float) -> Timings:
+    from downpour.simulator.disk import DiskTimings
+    from downpour.simulator.environment import Timings
 
     for field, value in {**seconds, "sync_seconds": sync_seconds}.items():
         none = field in {"task_seconds", "heartbeat_seconds"} and value == 0
         if none or not 0 <= value < inf:
             accepted = "must be a number above 0" if none else "must be a number, 0 or above"
             raise SpecError(field.replace("_", "-"), value, accepted)
-    disk = DiskFigures(sync_seconds=sync_seconds)
-    return replace(Figures(patience=1.0, disk=disk), **seconds)
+    disk = DiskTimings(sync_seconds=sync_seconds)
+    return replace(Timings(patience=1.0, disk=disk), **seconds)
 
 
-def _load(workers: int, shards: int | None, rounds: int, figures: Figures, seed: int) -> Load:
+def _load(workers: int, shards: int | None, rounds: int, timings: Timings, seed: int) -> Load:
     from downpour.simulator.capacity import Load
 
     return Load(
         workers=_at_least_one("workers", workers),
         shards=_at_least_one("shards", workers if shards is None else shards, _SHARDS_MAX),
         rounds=_at_least_one("rounds", rounds),
-        figures=figures,
+        timings=timings,
         seed=seed,
     )
 
@@ -267,21 +267,21 @@ def _load(workers: int, shards: int | None, rounds: int, figures: Figures, seed:
 def _plan_capacity(load: Load, *, as_json: bool) -> None:
     from rich.progress import Progress
 
-    from downpour.simulator.capacity import forecast
+    from downpour.simulator.capacity import estimate_capacity
 
     began = time.perf_counter()
     with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
         bar = bars.add_task("rounds", total=load.rounds)
-        found = forecast(load, lambda rounds: bars.update(bar, completed=rounds))
+        found = estimate_capacity(load, lambda rounds: bars.update(bar, completed=rounds))
     took = time.perf_counter() - began
     if as_json:
         load_shown = {
             "workers": load.workers,
             "shards": load.shards,
-            "figures": asdict(load.figures),
+            "figures": asdict(load.timings),
         }
         figures = {"round_seconds": found.round_seconds, "rounds_per_hour": found.rounds_per_hour}
-        busy = {"manager_busy": found.busy(load.figures.event_seconds), "lost": found.lost}
+        busy = {"manager_busy": found.busy(load.timings.event_seconds), "lost": found.lost}
         print_json({**load_shown, **figures, **busy, "events": found.events, "seconds": took})
         return
     out().print(_table(load, found))
@@ -290,11 +290,11 @@ def _plan_capacity(load: Load, *, as_json: bool) -> None:
         note(f"{found.lost} times the manager took a living worker for lost: it cannot keep up")
 
 
-def _table(load: Load, found: Forecast) -> Table:
+def _table(load: Load, found: CapacityEstimate) -> Table:
     from rich import box
     from rich.table import Table
 
-    busy = found.busy(load.figures.event_seconds)
+    busy = found.busy(load.timings.event_seconds)
     rows = [
         ("workers, shards", f"{load.workers:,}, {load.shards:,}"),
         ("round time, mean", f"{found.mean_seconds:,.1f} s"),

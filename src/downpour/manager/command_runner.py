@@ -358,7 +358,7 @@ class CommandRunner:
             model = workspace.aggregate(space, command)
         except UpdatesRefused as refused:
             self._post(
-                on.UpdatesRefused(
+                on.AggregationFailed(
                     at_seconds=self._clock(),
                     experiment=command.experiment,
                     round=command.round,

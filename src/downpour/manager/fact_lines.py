@@ -23,7 +23,7 @@ from downpour.scheduler import facts
 RecordedFact = (
     facts.Assigned
     | facts.HandOverAsked
-    | facts.Foreseen
+    | facts.ForecastRecorded
     | facts.Accepted
     | facts.Saved
     | facts.Contradicted
@@ -44,7 +44,7 @@ def line_of(fact: RecordedFact) -> RecordLine:  # noqa: C901, PLR0911 - one arm 
         case facts.HandOverAsked():
             meant_for, reason = fact.meant_for, fact.reason
             return HandOverAskedLine(**_whose(fact), meant_for=meant_for, reason=reason)
-        case facts.Foreseen():
+        case facts.ForecastRecorded():
             return _foreseen(fact)
         case facts.Accepted():
             return _updated(fact)
@@ -84,7 +84,7 @@ def _assigned(fact: facts.Assigned) -> AssignedLine:
     )
 
 
-def _foreseen(fact: facts.Foreseen) -> ForeseenLine:
+def _foreseen(fact: facts.ForecastRecorded) -> ForeseenLine:
     predicted = fact.remaining.later(fact.elapsed_seconds)
     return ForeseenLine(
         **_whose(fact),

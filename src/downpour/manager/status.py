@@ -47,7 +47,7 @@ def status(
 def _decisions(core: Scheduler, shown: Experiment) -> Iterator[str]:
     for decision in core.state.decisions:
         if decision.experiment == shown.name:
-            yield f"{decision.at_seconds - shown.submitted_at_seconds:.1f} s, {decision.said}"
+            yield f"{decision.at_seconds - shown.submitted_at_seconds:.1f} s, {decision.text}"
 
 
 def summary(experiment: Experiment) -> ExperimentSummary:
@@ -94,7 +94,7 @@ def _task(core: Scheduler, task: Task, usual_pace: float) -> TaskStatus:
         steps_done=progress.steps_done if progress else done,
         steps_total=progress.steps_total if progress else done,
         elapsed_seconds=core.state.now_seconds - worker.assigned_at_seconds if worker else 0.0,
-        predicted=_sendable(worker.predicted) if worker else None,
+        predicted=_sendable(worker.forecast) if worker else None,
         slowness=pace / usual_pace if pace and usual_pace else None,
     )
 
@@ -114,7 +114,7 @@ def _usual_pace(core: Scheduler, tasks: Sequence[Task]) -> float:
 
 def _predicted_pace(task: Task, worker: Worker) -> float | None:
     """Return the seconds a sample that a worker is predicted to take for its part of a task."""
-    forecast, attempt = _sendable(worker.predicted), task.held_by.get(worker.name)
+    forecast, attempt = _sendable(worker.forecast), task.held_by.get(worker.name)
     if forecast is None or attempt is None:
         return None
     own = task.offer.samples * (1 - task.began_at[attempt.attempt])

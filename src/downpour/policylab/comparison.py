@@ -15,13 +15,13 @@ from functools import cached_property
 from downpour.policylab.coding import CODES
 from downpour.policylab.conditions import Conditions
 from downpour.policylab.given_machines import GivenMachines
-from downpour.policylab.ledger import Ledger, RoundFigures
+from downpour.policylab.ledger import Ledger, RoundOutcome
 from downpour.policylab.reference import Reference, reference
 from downpour.predictor import Predictor
 from downpour.simulator.cluster import Cluster
-from downpour.simulator.disk import DiskFigures
+from downpour.simulator.disk import DiskTimings
+from downpour.simulator.environment import Timings
 from downpour.simulator.plan import RETRIES_ENOUGH, Plan
-from downpour.simulator.site import Figures
 from downpour.spec import Option, ResolvedSpec
 from downpour.stragglers import POLICIES, Policy
 from downpour.values import Evaluation
@@ -38,7 +38,7 @@ BASELINE = "wait"
 _STEPS_BETWEEN_LOOKS = 5_000
 _PREPARE_SECONDS = 5.0
 _STUCK_FACTOR = 1000.0
-_NO_DISK = DiskFigures(read_seconds=0.0, write_seconds=0.0, sync_seconds=0.0)
+_NO_DISK = DiskTimings(read_seconds=0.0, write_seconds=0.0, sync_seconds=0.0)
 
 Show = Callable[[int], None]
 
@@ -80,7 +80,7 @@ class Trial:
     job: str
     scenario: str
     hosts: int
-    rounds: tuple[RoundFigures, ...]
+    rounds: tuple[RoundOutcome, ...]
     references: tuple[Reference, ...]
     evaluation: Evaluation | None = None
 
@@ -193,7 +193,7 @@ def run_trial(
     references = tuple(reference(conditions, n, contender.standbys) for n in numbers)
     if contender.name in ORACLES:
         seconds = map(ORACLES[contender.name], references)
-        rounds = tuple(RoundFigures(seconds=one) for one in seconds)
+        rounds = tuple(RoundOutcome(seconds=one) for one in seconds)
     elif contender.name in CODES:
         rounds = tuple(CODES[contender.name](conditions, number) for number in numbers)
     else:
@@ -212,8 +212,8 @@ def _simulated(
     conditions: Conditions,
     predictor: Callable[[], Predictor] | None,
     show: Show,
-) -> tuple[RoundFigures, ...]:
-    ledger = Ledger(plan.figures, conditions.hosts)
+) -> tuple[RoundOutcome, ...]:
+    ledger = Ledger(plan.timings, conditions.hosts)
     watches = plan.policies[contender.name].watches
     cluster = Cluster(
         plan,
@@ -244,7 +244,7 @@ def _plan(
     contender: Contender, conditions: Conditions, settings: Settings, names: tuple[str, ...]
 ) -> Plan:
     task = conditions.task_seconds
-    figures = Figures(
+    timings = Timings(
         patience=1.0,
         network_seconds=0.0,
         deadline_seconds=None,
@@ -276,7 +276,7 @@ def _plan(
         specs=(("compared", spec),),
         managers=("manager",),
         workers=names,
-        figures=figures,
+        timings=timings,
         faults=(),
         in_order=True,
     )

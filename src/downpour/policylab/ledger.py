@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler import facts
-from downpour.simulator.site import Figures, Observed, Onlooker
+from downpour.simulator.environment import Observation, Observer, Timings
 from downpour.values import AttemptId, ExperimentState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundFigures:
+class RoundOutcome:
     """What became of a round: its seconds, and the share of samples that were `lost`.
 
     `busy_seconds` of all workers at its attempts, `useful_seconds` of those that counted; how often
@@ -57,21 +57,21 @@ class _Round:
     sizes: tuple[int, ...] = ()
 
 
-class Ledger(Onlooker):
+class Ledger(Observer):
     """What each round of the one experiment has come to."""
 
-    def __init__(self, figures: Figures, shards: int) -> None:
+    def __init__(self, timings: Timings, shards: int) -> None:
         self.done = 0
         self.ended = False
         self.failure = ""
-        self._figures = figures
+        self._timings = timings
         self._shards = shards
         self._attempts: dict[AttemptId, _Attempt] = {}
         self._rounds: defaultdict[int, _Round] = defaultdict(_Round)
         self._savers: dict[str, tuple[AttemptId, float]] = {}
         self._now = 0.0
 
-    def acting(self, step: Observed) -> None:
+    def acting(self, step: Observation) -> None:
         """Enter an event and what was decided."""
         event = step.event
         self._now = step.core.state.now_seconds
@@ -86,13 +86,13 @@ class Ledger(Onlooker):
         for command in step.commands:
             self._follow(command)
 
-    def rounds(self) -> tuple[RoundFigures, ...]:
+    def rounds(self) -> tuple[RoundOutcome, ...]:
         """Return what the rounds came to; attempts under way count until now."""
         busy: defaultdict[int, float] = defaultdict(float)
         for attempt, entry in self._attempts.items():
             busy[attempt.round] += (entry.ended_at or self._now) - entry.begun_at
         return tuple(
-            RoundFigures(
+            RoundOutcome(
                 seconds=found.seconds,
                 lost=len(found.dropped) / self._shards,
                 busy_seconds=busy[number],
@@ -152,8 +152,8 @@ class Ledger(Onlooker):
         """Count what has led to an update: its own attempt, and what it went on from."""
         until, found = self._now, self._attempts.get(attempt)
         while found is not None:
-            saving = sum(at <= until for at in found.saved_at or []) * self._figures.saving_seconds
-            resuming = self._figures.resuming_seconds if found.snapshot is not None else 0.0
+            saving = sum(at <= until for at in found.saved_at or []) * self._timings.saving_seconds
+            resuming = self._timings.resuming_seconds if found.snapshot is not None else 0.0
             self._rounds[attempt.round].useful += until - found.begun_at - saving - resuming
             former = self._savers.get(found.snapshot or "")
             if former is None:

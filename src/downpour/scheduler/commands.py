@@ -6,7 +6,7 @@ The driver's duties, in order:
 2. Carry the commands out in the order given; long ones may run beside each other.
 3. A file is durable and checksummed before any message names it.
 4. Report each effect back as an event: `Prepare` as `Prepared`, `Aggregate` as `Aggregated` or
-   `UpdatesRefused`, `Evaluate` as `Evaluated`, `Publish` as `ModelPublished`, and what `Adopt`
+   `AggregationFailed`, `Evaluate` as `Evaluated`, `Publish` as `ModelPublished`, and what `Adopt`
    finds as `UpdatePublished`; what could not be done comes back as `EffectFailed`, `WorkerLost` or
    `AttemptFailed`. The core waits for these and asks only once.
 """

@@ -53,9 +53,9 @@ class Scheduler:
         """
         self.state.now_seconds = max(self.state.now_seconds, at_seconds)
         if isinstance(entry, EntryEvent):
-            self.state.at_rest = True  # because what was decided then comes next, as an entry
+            self.state.replaying = True  # because what was decided then comes next, as an entry
             self.handle(entry)
-            self.state.at_rest = False
+            self.state.replaying = False
         else:
             apply(self.state, at_seconds, entry)
 
@@ -121,13 +121,13 @@ def _take_in(state: SchedulerState, event: on.Event) -> None:  # noqa: C901, PLR
         case on.HandedOver():
             dispatch.handed_over(state, event)
         case on.Forecasts():
-            liveness.foreseen(state, event)
+            liveness.forecasts(state, event)
         case on.AttemptFailed():
             updates.attempt_failed(state, event)
         case on.Aggregated():
             rounds.aggregated(state, event)
-        case on.UpdatesRefused():
-            rounds.refused(state, event)
+        case on.AggregationFailed():
+            rounds.aggregation_failed(state, event)
         case on.Evaluated():
             rounds.evaluated(state, event)
         case on.ModelPublished():

@@ -52,7 +52,7 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
     current = experiment.round if experiment else None
     if experiment is None or current is None or not experiment.ready or current.aggregating:
         return
-    if state.at_rest:
+    if state.replaying:
         return
     # Before the policy, because both change what it is shown.
     _ask_again(state, experiment, current)
@@ -107,7 +107,7 @@ def _assign(
     if task.held_by:
         _decided(state, current, f"shard {task.shard} to {action.worker}, too: {action.reason}")
     for holder in filter(None, map(state.workers.get, task.held_by)):
-        state.foresee(holder)
+        state.record_forecast(holder)
     forecast = _forecast(state, task, action.worker)
     attempt = current.assign(action.shard, action.worker, state.now_seconds)
     now, samples = state.now_seconds, task.offer.samples
@@ -164,7 +164,7 @@ def _withdraw(state: SchedulerState, current: Round, action: Withdrawal) -> None
         _decided(
             state, current, f"shard {action.shard} taken from {action.worker}: {action.reason}"
         )
-        state.foresee(worker)
+        state.record_forecast(worker)
         state.cancel(worker, action.reason)
         kind = FailureKind.WITHDRAWN
         updates.give_up(state, action.worker, attempt, kind, action.reason)
@@ -182,7 +182,7 @@ def _hand_over(state: SchedulerState, current: Round, action: Handoff) -> None:
     task.leaving[action.worker] = action.meant_for, state.now_seconds
     move = f"shard {action.shard} from {action.worker} to {action.meant_for}"
     _decided(state, current, f"{move}: {action.reason}")
-    state.foresee(holder)
+    state.record_forecast(holder)
     state.note(
         facts.HandOverAsked(
             cause=state.cause,
@@ -203,7 +203,7 @@ def _close(state: SchedulerState, current: Round, action: Close) -> None:
         worker = state.workers.get(name)
         if worker is None:
             continue
-        state.foresee(worker)
+        state.record_forecast(worker)
         if action.leave_running:
             state.workers.let_linger(name, attempt)
         else:
@@ -266,20 +266,20 @@ def _decided(state: SchedulerState, current: Round, what: str) -> None:
 
 def handed_over(state: SchedulerState, event: on.HandedOver) -> None:
     """Keep what a worker leaves for the one that it is meant for."""
-    state.workers.hear(event.worker, state.now_seconds)
+    state.workers.heard(event.worker, state.now_seconds)
     held = state.workers.let_go(event.worker, event.attempt)
-    found = state.find(event.attempt)
-    if found is None or not held:
-        if found is None or found.task.snapshot != event.snapshot:
+    context = state.find(event.attempt)
+    if context is None or not held:
+        if context is None or context.task.snapshot != event.snapshot:
             state.discard(event.attempt.experiment, (event.snapshot.file,))
         return
-    meant_for, _ = found.task.leaving.get(event.worker, ("", 0.0))
+    meant_for, _ = context.task.leaving.get(event.worker, ("", 0.0))
     updates.keep(state, event.worker, event.attempt, event.snapshot)
     reason = f"handed over after {event.snapshot.share:.0%}"
     kind = FailureKind.HANDED_OVER
     updates.give_up(state, event.worker, event.attempt, kind, reason)
-    if meant_for in state.workers.names and found.task.life.state is TaskState.PENDING:
-        found.round.mean_for(found.task.shard, meant_for)
+    if meant_for in state.workers.names and context.task.life.state is TaskState.PENDING:
+        context.round.mean_for(context.task.shard, meant_for)
 
 
 def learn(state: SchedulerState, current: Round) -> None:

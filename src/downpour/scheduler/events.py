@@ -164,7 +164,7 @@ class Aggregated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdatesRefused:
+class AggregationFailed:
     """Some of a round's updates cannot be used: missing, altered, non-finite, ill-shaped.
 
     `reasons` has at least one entry: a shard, and what is wrong with its update.
@@ -220,7 +220,7 @@ Event = (
     | Forecasts
     | AttemptFailed
     | Aggregated
-    | UpdatesRefused
+    | AggregationFailed
     | Evaluated
     | ModelPublished
     | Tick

@@ -60,7 +60,7 @@ class HandOverAsked(AttemptFact):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreseen(AttemptFact):
+class ForecastRecorded(AttemptFact):
     """What is predicted of a running attempt.
 
     `done` is the share of the shard by its last report, which came `elapsed_seconds` after the
@@ -163,7 +163,7 @@ class Concluded:
 Fact = (
     Assigned
     | HandOverAsked
-    | Foreseen
+    | ForecastRecorded
     | Accepted
     | Saved
     | Contradicted

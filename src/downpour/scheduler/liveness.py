@@ -19,7 +19,7 @@ def joined(state: SchedulerState, name: str, running: AttemptId | None) -> None:
     Its former self, if there is one, else gives up what it was running. Who runs something else
     gets no work before that has ended.
     """
-    known = state.workers.hear(name, state.now_seconds)
+    known = state.workers.heard(name, state.now_seconds)
     if known is not None and _goes_on(state, known, running):
         return
     former = state.workers.remove(name)
@@ -27,7 +27,7 @@ def joined(state: SchedulerState, name: str, running: AttemptId | None) -> None:
         updates.give_up(state, name, former.running, FailureKind.LOST, f"{name} registered anew")
     state.workers.join(name, state.now_seconds)
     if former is None:
-        state.tell(f"{name} joined")
+        state.log(f"{name} joined")
     if state.joined_since < state.wanted_workers:
         state.joined_since += 1
     # Because it works at something that it was not asked for here: a task beside that would be
@@ -44,7 +44,7 @@ def _goes_on(state: SchedulerState, known: Worker, running: AttemptId | None) ->
     """
     now, has_it = state.now_seconds, known.running == running
     if known.is_awaited:
-        state.workers.welcome(known.name, now, empty_handed=not has_it)
+        state.workers.resume(known.name, now, empty_handed=not has_it)
         return True
     if running is None or not has_it:
         return False
@@ -61,7 +61,7 @@ def gone(
         return
     state.note(facts.Dismissed(cause=state.cause, worker=name, reason=reason, lost=lost))
     state.do(do.Dismiss(worker=name))
-    state.tell(f"{name} {'is lost' if lost else 'left'}: {reason}")
+    state.log(f"{name} {'is lost' if lost else 'left'}: {reason}")
     if worker.running is not None:
         updates.give_up(state, name, worker.running, failure, reason)
 
@@ -95,7 +95,7 @@ def _doubt(state: SchedulerState, worker: Worker, *, elsewhere: bool) -> None:
     _take_back(state, worker, attempt, f"{what} {silent:.0f} s", free=not elsewhere)
 
 
-def foreseen(state: SchedulerState, event: on.Forecasts) -> None:
+def forecasts(state: SchedulerState, event: on.Forecasts) -> None:
     """Take note of what is predicted."""
     for name, pace in event.paces:
         worker = state.workers.get(name)
@@ -104,21 +104,21 @@ def foreseen(state: SchedulerState, event: on.Forecasts) -> None:
     running = {worker.running: worker for worker in state.workers if worker.running}
     for attempt, remaining in event.remaining:
         if attempt in running:
-            running[attempt].foresee(remaining)
-            _foresee(state, running[attempt], attempt)
+            running[attempt].take_forecast(remaining)
+            _record_each_quarter(state, running[attempt], attempt)
 
 
-def _foresee(state: SchedulerState, worker: Worker, attempt: AttemptId) -> None:
+def _record_each_quarter(state: SchedulerState, worker: Worker, attempt: AttemptId) -> None:
     """Have put on record what is predicted after each quarter of an attempt's own work."""
-    found = state.find(attempt)
-    if found is None or worker.progress is None:
+    context = state.find(attempt)
+    if context is None or worker.progress is None:
         return
-    began = found.task.began_at[attempt.attempt]
+    began = context.task.began_at[attempt.attempt]
     own = (worker.progress.share - began) / (1 - began) if began < 1 else 0.0
     quarters = min(int(_QUARTERS * own), _QUARTERS - 1)
-    if worker.quarters_foreseen < quarters:
-        worker.quarters_foreseen = quarters
-        state.foresee(worker)
+    if worker.quarters_recorded < quarters:
+        worker.quarters_recorded = quarters
+        state.record_forecast(worker)
 
 
 def tick(state: SchedulerState) -> None:

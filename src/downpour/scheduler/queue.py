@@ -92,7 +92,7 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
     experiment.reason = reason
     if state.active is experiment:
         state.active = None
-        state.workers.let_in()
+        state.workers.readmit()
         for worker in list(state.workers):
             state.cancel(worker, reason)
     # Before `Conclude`, because a driver removes what is left of the files when it concludes.

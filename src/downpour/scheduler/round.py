@@ -63,7 +63,7 @@ class Task:
         """How often it has been tried; attempts are numbered below this."""
         return len(self.assigned_at_seconds)
 
-    def welcomes(self, attempt: AttemptId) -> bool:
+    def accepts(self, attempt: AttemptId) -> bool:
         """Whether an update of this attempt would count: the first usable one does."""
         return self.life.may("publish") and attempt.attempt >= self.first_to_count
 

@@ -7,7 +7,7 @@ from downpour.scheduler import dispatch, facts, queue, updates
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Round, files_of
-from downpour.scheduler.state import Found, SchedulerState
+from downpour.scheduler.state import SchedulerState, TaskContext
 from downpour.values import ExperimentState, FailureKind, PublishedFile
 
 
@@ -84,7 +84,7 @@ def _evaluate(
     )
 
 
-def refused(state: SchedulerState, event: on.UpdatesRefused) -> None:
+def aggregation_failed(state: SchedulerState, event: on.AggregationFailed) -> None:
     """Have the shards whose updates cannot be used trained again."""
     experiment = state.active_as(event.experiment)
     current = experiment.aggregating(event.round) if experiment else None
@@ -93,15 +93,15 @@ def refused(state: SchedulerState, event: on.UpdatesRefused) -> None:
     current.aggregating = False
     for shard, reason in event.reasons:
         if experiment.life.state is ExperimentState.RUNNING:
-            _refuse(state, Found(experiment, current, current.tasks[shard]), reason)
+            _refuse(state, TaskContext(experiment, current, current.tasks[shard]), reason)
 
 
-def _refuse(state: SchedulerState, found: Found, reason: str) -> None:
-    task = found.task
+def _refuse(state: SchedulerState, context: TaskContext, reason: str) -> None:
+    task = context.task
     worker, attempt, update = task.worker, task.attempt, task.update
     if worker is None or attempt is None or update is None:
         return
-    updates.refuse(state, found.round, task.shard, reason)
+    updates.refuse(state, context.round, task.shard, reason)
     state.note(
         facts.GivenUp(
             cause=state.cause,
@@ -111,8 +111,8 @@ def _refuse(state: SchedulerState, found: Found, reason: str) -> None:
             reason=reason,
         )
     )
-    state.discard(found.experiment.name, files_of(update))
-    updates.fail_if_hopeless(state, found, reason)
+    state.discard(context.experiment.name, files_of(update))
+    updates.fail_if_hopeless(state, context, reason)
 
 
 def evaluated(state: SchedulerState, event: on.Evaluated) -> None:

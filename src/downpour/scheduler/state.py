@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from downpour.scheduler import commands as do
 from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.facts import Fact, Foreseen
+from downpour.scheduler.facts import Fact, ForecastRecorded
 from downpour.scheduler.round import Round, Task
 from downpour.scheduler.workers import Worker, Workers
 from downpour.stragglers import POLICIES, Policy
@@ -35,7 +35,7 @@ class SchedulerOptions:
     patience: float = 1.0
 
 
-class Found(NamedTuple):
+class TaskContext(NamedTuple):
     """Where an attempt belongs."""
 
     experiment: Experiment
@@ -48,7 +48,7 @@ class Decision(NamedTuple):
 
     at_seconds: float
     experiment: str
-    said: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Output:
 class SchedulerState:
     """Keyed by experiment; one is active at a time, the others wait in order of submission.
 
-    `policies` are those that a spec can name. While it is `at_rest` none is asked, because what was
-    decided is read from a journal. `look_again_at_seconds` is when a policy that watches is shown
-    progress again, `asked_for_workers_at_seconds` when one last had a worker asked for. `decisions`
-    are the last few, for people to read: nothing follows from them.
+    `policies` are those that a spec can name. While it is `replaying` no policy is asked, because
+    what was decided is read from a journal. A policy that watches is shown progress again at
+    `look_again_at_seconds`; one last asked for a worker at `asked_for_workers_at_seconds`.
+    `decisions` are the last few, for people to read: nothing follows from them.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class SchedulerState:
         self.now_seconds = 0.0
         self.wanted_workers = 0
         self.joined_since = 0
-        self.at_rest = False
+        self.replaying = False
         self.look_again_at_seconds = 0.0
         self.asked_for_workers_at_seconds = -math.inf
         self.output = Output()
@@ -101,32 +101,32 @@ class SchedulerState:
         """Say that something has happened."""
         self.output.facts.append(fact)
 
-    def tell(self, said: str) -> None:
+    def log(self, text: str) -> None:
         """Keep what has happened to the active experiment, in words, for people who watch."""
         if self.active is not None:
-            self.decisions.append(Decision(self.now_seconds, self.active.name, said))
+            self.decisions.append(Decision(self.now_seconds, self.active.name, text))
 
     def active_as(self, name: str) -> Experiment | None:
         """Return the experiment of that name if it is the active one."""
         return self.active if self.active is not None and self.active.name == name else None
 
-    def find(self, attempt: AttemptId) -> Found | None:
+    def find(self, attempt: AttemptId) -> TaskContext | None:
         """Return where an attempt belongs, if it was made in the current round."""
         experiment = self.active_as(attempt.experiment)
         current = experiment.round if experiment else None
         task = current.find(attempt) if current else None
         if experiment is None or current is None or task is None:
             return None
-        return Found(experiment, current, task)
+        return TaskContext(experiment, current, task)
 
     def discard(self, experiment: str, files: tuple[PublishedFile, ...]) -> None:
         """Ask for files to be removed, if there are any."""
         if files:
             self.do(do.Discard(experiment=experiment, files=files))
 
-    def bar(self, worker: str, experiment: Experiment, reason: str) -> None:
+    def exclude(self, worker: str, experiment: Experiment, reason: str) -> None:
         """Give a worker nothing more of an experiment that it cannot train."""
-        self.workers.bar(worker)
+        self.workers.exclude(worker)
         told = f"nothing more to {worker}: {reason}"
         self.decisions.append(Decision(self.now_seconds, experiment.name, told))
 
@@ -136,16 +136,16 @@ class SchedulerState:
         if attempt is not None and self.workers.release(worker.name, attempt):
             self.cancel_call(worker, attempt, reason)
 
-    def foresee(self, worker: Worker) -> None:
+    def record_forecast(self, worker: Worker) -> None:
         """Put on record when a worker's update is to be expected, where it is known and new."""
-        found = self.find(worker.running) if worker.running is not None else None
-        if worker.remaining is None or worker.predicted == worker.told:
+        context = self.find(worker.running) if worker.running is not None else None
+        if worker.remaining is None or worker.forecast == worker.recorded_forecast:
             return
-        if found is not None and worker.running is not None:
-            worker.told = worker.predicted
-            began = found.task.began_at[worker.running.attempt]
+        if context is not None and worker.running is not None:
+            worker.recorded_forecast = worker.forecast
+            began = context.task.began_at[worker.running.attempt]
             self.note(
-                Foreseen(
+                ForecastRecorded(
                     cause=self.cause,
                     worker=worker.name,
                     attempt=worker.running,

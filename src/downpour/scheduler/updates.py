@@ -11,7 +11,7 @@ from downpour.scheduler import events as on
 from downpour.scheduler import facts, queue
 from downpour.scheduler.failures import failed_alike, wait_seconds
 from downpour.scheduler.round import Round, Task, files_of
-from downpour.scheduler.state import Found, SchedulerState
+from downpour.scheduler.state import SchedulerState, TaskContext
 from downpour.scheduler.workers import Worker
 from downpour.values import (
     BLAMELESS,
@@ -28,23 +28,23 @@ from downpour.values import (
 def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     """Take an update in: it counts if it is the first usable one of its shard."""
     attempt, update = event.attempt, event.update
-    reporter = state.workers.hear(event.worker, state.now_seconds)
+    reporter = state.workers.heard(event.worker, state.now_seconds)
     if reporter is not None and reporter.running == attempt:
         reporter.advance(state.now_seconds)
     state.workers.let_go(event.worker, attempt)
-    found = state.find(attempt)
-    if found is None or not found.task.welcomes(attempt):
-        _turn_down(state, found, event)
+    context = state.find(attempt)
+    if context is None or not context.task.accepts(attempt):
+        _turn_down(state, context, event)
         return
     # Before `publish`, which forgets the holders.
-    for holder in filter(None, map(state.workers.get, found.task.held_by)):
+    for holder in filter(None, map(state.workers.get, context.task.held_by)):
         state.cancel(holder, "another attempt at the shard was first")
-    spent = found.task.files()
-    found.round.publish(attempt, event.worker, update, state.now_seconds)
+    spent = context.task.files()
+    context.round.publish(attempt, event.worker, update, state.now_seconds)
     if reporter is not None:
         reporter.tasks_done += 1
-        found.experiment.progress_timeout.learn(reporter.longest_pause_seconds)
-    began = found.task.assigned_at_seconds[attempt.attempt]
+        context.experiment.progress_timeout.learn(reporter.longest_pause_seconds)
+    began = context.task.assigned_at_seconds[attempt.attempt]
     state.note(
         facts.Accepted(
             cause=state.cause,
@@ -54,14 +54,16 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
             completion_seconds=state.now_seconds - began,
         )
     )
-    state.discard(found.experiment.name, spent)
-    aggregate_if_complete(state, found.round)
+    state.discard(context.experiment.name, spent)
+    aggregate_if_complete(state, context.round)
 
 
-def _turn_down(state: SchedulerState, found: Found | None, event: on.UpdatePublished) -> None:
+def _turn_down(
+    state: SchedulerState, context: TaskContext | None, event: on.UpdatePublished
+) -> None:
     """Remove an update that comes too late; it should be the same as the one that counts."""
-    if found is not None and event.attempt != found.task.attempt:
-        _contradict(state, found.task, event)
+    if context is not None and event.attempt != context.task.attempt:
+        _contradict(state, context.task, event)
     _discard_needless(state, event.attempt, event.update)
 
 
@@ -100,33 +102,33 @@ def remove_needless(state: SchedulerState, worker: Worker, progress: Progress) -
 
 def keep(state: SchedulerState, worker: str, attempt: AttemptId, new: Snapshot) -> None:
     """Keep a snapshot where it is the newest of its task; whichever is older may go."""
-    found = state.find(attempt)
-    if found is None:
+    context = state.find(attempt)
+    if context is None:
         return
-    former = found.task.snapshot
+    former = context.task.snapshot
     if former is not None and former.file.name == new.file.name:
         return
     # Because a copy that began later reports snapshots as well, and may be behind.
     if former is not None and former.steps_done >= new.steps_done:
-        state.discard(found.experiment.name, (new.file,))
+        state.discard(context.experiment.name, (new.file,))
         return
-    found.round.save(found.task.shard, new)
+    context.round.save(context.task.shard, new)
     state.note(facts.Saved(cause=state.cause, worker=worker, attempt=attempt, snapshot=new))
-    state.discard(found.experiment.name, (former.file,) if former is not None else ())
+    state.discard(context.experiment.name, (former.file,) if former is not None else ())
 
 
 def attempt_failed(state: SchedulerState, event: on.AttemptFailed) -> None:
     """Take an attempt back that came to nothing."""
-    state.workers.hear(event.worker, state.now_seconds)
+    state.workers.heard(event.worker, state.now_seconds)
     held = state.workers.let_go(event.worker, event.attempt)
-    found = state.find(event.attempt)
-    if found is None or not found.task.life.may("publish"):
+    context = state.find(event.attempt)
+    if context is None or not context.task.life.may("publish"):
         return
     if event.failure is FailureKind.SPEC:
-        queue.fail(state, found.experiment, event.reason, asked_wrongly=True)
+        queue.fail(state, context.experiment, event.reason, asked_wrongly=True)
     elif held:
         if event.failure is FailureKind.OTHER_CODE:
-            state.bar(event.worker, found.experiment, event.reason)
+            state.exclude(event.worker, context.experiment, event.reason)
         give_up(state, event.worker, event.attempt, event.failure, event.reason)
 
 
@@ -137,8 +139,8 @@ def give_up(
 
     A worker that leaves or is told to stop has not failed: that costs the task no retry.
     """
-    found = state.find(attempt)
-    if found is None:
+    context = state.find(attempt)
+    if context is None:
         return
     state.note(
         facts.GivenUp(
@@ -149,8 +151,8 @@ def give_up(
             reason=reason,
         )
     )
-    take_back(state, found.round, attempt.shard, worker, Failure(failure, reason))
-    fail_if_hopeless(state, found, reason)
+    take_back(state, context.round, attempt.shard, worker, Failure(failure, reason))
+    fail_if_hopeless(state, context, reason)
 
 
 def take_back(
@@ -175,17 +177,17 @@ def _let_wait(state: SchedulerState, current: Round, shard: int) -> None:
         current.wait(shard, state.now_seconds + seconds)
 
 
-def fail_if_hopeless(state: SchedulerState, found: Found, reason: str) -> None:
+def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -> None:
     """End the experiment where a task has failed too often, or would fail everywhere."""
-    failures = found.task.failures
-    if _would_fail_everywhere(state, found.task):
-        queue.fail(state, found.experiment, _as_everywhere(found, reason))
+    failures = context.task.failures
+    if _would_fail_everywhere(state, context.task):
+        queue.fail(state, context.experiment, _as_everywhere(context, reason))
         return
-    if failures > found.experiment.spec.retries:
-        workers = ", ".join(dict.fromkeys(found.task.offer.failed_on))
+    if failures > context.experiment.spec.retries:
+        workers = ", ".join(dict.fromkeys(context.task.offer.failed_on))
         times = f"{failures} times" if failures > 1 else "once"
-        story = f"shard {found.task.shard} of round {found.round.number + 1} failed {times}"
-        queue.fail(state, found.experiment, f"{story} (on {workers}), last: {reason}")
+        story = f"shard {context.task.shard} of round {context.round.number + 1} failed {times}"
+        queue.fail(state, context.experiment, f"{story} (on {workers}), last: {reason}")
 
 
 def _would_fail_everywhere(state: SchedulerState, task: Task) -> bool:
@@ -223,12 +225,12 @@ def _discard_needless(state: SchedulerState, attempt: AttemptId, update: Update)
         state.discard(experiment.name, tuple(files))
 
 
-def _as_everywhere(found: Found, reason: str) -> str:
+def _as_everywhere(context: TaskContext, reason: str) -> str:
     """Say that a task cannot succeed, and what to change first."""
-    task, spec = found.task, found.experiment.spec
+    task, spec = context.task, context.experiment.spec
     workers = list(dict.fromkeys(failed_alike(task.failed, task.offer.failed_on)))
     where = f"on {' and '.join(workers)}" if len(workers) > 1 else f"twice on {workers[0]}"
-    story = f"shard {task.shard} of round {found.round.number + 1} failed alike {where}"
+    story = f"shard {task.shard} of round {context.round.number + 1} failed alike {where}"
     said = f"{story}, so this is deterministic: {reason}"
     if task.failed[-1].kind is FailureKind.NON_FINITE:
         said += f"; lower learning_rate first (it is {spec.learning_rate:g})"

@@ -40,9 +40,9 @@ class Worker:
     long that has taken at most. `heartbeat_timeout` is how long it may not be heard of. `pace`
     forecasts the seconds a sample of a shard that it would begin now, `remaining` those until its
     update from its last report on, and `predicted` all those from its assignment to its update;
-    `told` is what of this is on record, where `quarters_foreseen` of the attempt are. `slowness`
+    `told` is what of this is on record, where `quarters_recorded` of the attempt are. `slowness`
     are its paces in the last rounds, over each round's median. Where it is `lingering`, it may
-    finish an attempt that nothing waits for, whose snapshots are `needless`. While it is `barred`
+    finish an attempt that nothing waits for, whose snapshots are `needless`. While it is `excluded`
     it gets nothing, because it cannot train the active experiment.
     """
 
@@ -62,13 +62,13 @@ class Worker:
         self.tasks_done = 0
         self.pace: Forecast | None = None
         self.remaining: Forecast | None = None
-        self.predicted: Forecast | None = None
-        self.told: Forecast | None = None
-        self.quarters_foreseen = 0
+        self.forecast: Forecast | None = None
+        self.recorded_forecast: Forecast | None = None
+        self.quarters_recorded = 0
         self.slowness: deque[float] = deque(maxlen=_ROUNDS_REMEMBERED)
         self.lingering: AttemptId | None = None
         self.needless: Snapshot | None = None
-        self.barred = False
+        self.excluded = False
         self._samples = 0
         self._reports: deque[_Report] = deque(maxlen=_REPORTS_REMEMBERED)
         self._last_speed: float | None = None
@@ -136,10 +136,10 @@ class Worker:
         """How long after it was given its attempt it has last said how far it has come."""
         return self.mentioned_at_seconds - self.assigned_at_seconds
 
-    def foresee(self, remaining: Forecast) -> None:
+    def take_forecast(self, remaining: Forecast) -> None:
         """Take note of when its update is to be expected."""
         self.remaining = remaining
-        self.predicted = remaining.later(self.reported_after_seconds)
+        self.forecast = remaining.later(self.reported_after_seconds)
 
     def advance(self, at_seconds: float) -> None:
         """Take note that its attempt has come further."""
@@ -191,7 +191,7 @@ class Workers:
         self._all[name] = Worker(name, at_seconds, WorkerState.AWAITED)
         self._all[name].running = attempt
 
-    def welcome(self, name: str, at_seconds: float, *, empty_handed: bool) -> None:
+    def resume(self, name: str, at_seconds: float, *, empty_handed: bool) -> None:
         """Let an awaited worker go on with what it holds; is it to be asked for that again?"""
         worker = self._all[name]
         worker.life.step("register")
@@ -205,7 +205,7 @@ class Workers:
         names, self._empty_handed = self._empty_handed, []
         return [self._all[name] for name in names if name in self._all]
 
-    def hear(self, name: str, at_seconds: float) -> Worker | None:
+    def heard(self, name: str, at_seconds: float) -> Worker | None:
         """Note a sign of life; returns the worker, or None where it is not here."""
         worker = self._all.get(name)
         if worker is not None:
@@ -218,7 +218,7 @@ class Workers:
         attempt: AttemptId,
         at_seconds: float,
         samples: int = 0,
-        predicted: Forecast | None = None,
+        forecast: Forecast | None = None,
     ) -> None:
         """Make an idle worker busy with an attempt at a shard of this many samples.
 
@@ -233,9 +233,9 @@ class Workers:
         worker.advanced_at_seconds = at_seconds
         worker.longest_pause_seconds = 0.0
         worker.progress = worker.remaining = None
-        worker.predicted = predicted
-        worker.told = None
-        worker.quarters_foreseen = 0
+        worker.forecast = forecast
+        worker.recorded_forecast = None
+        worker.quarters_recorded = 0
         del self._idle[name]
 
     def release(self, name: str, attempt: AttemptId) -> bool:
@@ -251,7 +251,7 @@ class Workers:
             return True
         worker.life.step("release")
         worker.running = None
-        worker.progress = worker.remaining = worker.predicted = None
+        worker.progress = worker.remaining = worker.forecast = None
         self._idle[name] = None
         return True
 
@@ -268,7 +268,7 @@ class Workers:
             return
         worker.life.step("stick")
         worker.running = None
-        worker.progress = worker.remaining = worker.predicted = None
+        worker.progress = worker.remaining = worker.forecast = None
         self._idle.pop(name, None)
 
     def let_linger(self, name: str, attempt: AttemptId) -> None:
@@ -277,23 +277,23 @@ class Workers:
         self.stick(name)
         worker.lingering = attempt
 
-    def bar(self, name: str) -> None:
-        """Give a worker that is idle nothing, until all who are barred are let in again."""
+    def exclude(self, name: str) -> None:
+        """Give a worker that is idle nothing, until all who are excluded are let in again."""
         if name in self._idle:
             self.stick(name)
-            self._all[name].barred = True
+            self._all[name].excluded = True
 
-    def let_in(self) -> None:
-        """Let those that were barred have work again."""
+    def readmit(self) -> None:
+        """Let those that were excluded have work again."""
         for worker in self._all.values():
-            if worker.barred:
-                worker.barred = False
+            if worker.excluded:
+                worker.excluded = False
                 self.unstick(worker.name)
 
     def unstick(self, name: str) -> None:
         """Let a worker that was stuck have work again."""
         worker = self._all.get(name)
-        if worker is not None and worker.life.state is WorkerState.STUCK and not worker.barred:
+        if worker is not None and worker.life.state is WorkerState.STUCK and not worker.excluded:
             worker.life.step("release")
             worker.lingering = None
             self._idle[name] = None

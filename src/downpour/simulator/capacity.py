@@ -11,8 +11,8 @@ from downpour.scheduler import events as on
 from downpour.scheduler import facts
 from downpour.simulator.checks import InvariantCheck
 from downpour.simulator.cluster import Cluster
+from downpour.simulator.environment import Observation, Observer, Timings
 from downpour.simulator.plan import Plan
-from downpour.simulator.site import Figures, Observed, Onlooker
 from downpour.spec import ResolvedSpec
 
 _STEPS_BETWEEN_LOOKS = 10_000
@@ -25,12 +25,12 @@ class Load:
     workers: int
     shards: int
     rounds: int
-    figures: Figures
+    timings: Timings
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class CapacityEstimate:
     """How long rounds take, each from the model before to its own; virtual seconds.
 
     `lost` counts workers that the manager took for lost although nothing was wrong with them.
@@ -62,10 +62,10 @@ class Forecast:
         return ordered[max(0, ceil(share * len(ordered)) - 1)]
 
 
-def forecast(load: Load, show: Callable[[int], None] = lambda _: None) -> Forecast:
+def estimate_capacity(load: Load, show: Callable[[int], None] = lambda _: None) -> CapacityEstimate:
     """Let a cluster work until its rounds are done; `show` is told how many are, now and then."""
     # Deadlines would cost one step more for each call, and none is missed without faults.
-    figures = replace(load.figures, deadline_seconds=None)
+    timings = replace(load.timings, deadline_seconds=None)
     spec = ResolvedSpec(
         shards=load.shards, epochs=load.rounds, retries=1000, evaluate_every=1, policy="wait"
     )
@@ -74,7 +74,7 @@ def forecast(load: Load, show: Callable[[int], None] = lambda _: None) -> Foreca
         specs=(("planned", spec),),
         managers=("manager",),
         workers=tuple(f"worker-{n + 1}" for n in range(load.workers)),
-        figures=figures,
+        timings=timings,
         faults=(),
     )
     pace = _Pace()
@@ -85,7 +85,7 @@ def forecast(load: Load, show: Callable[[int], None] = lambda _: None) -> Foreca
         _run(cluster, pace, show)
     finally:
         gc.enable()
-    return Forecast(
+    return CapacityEstimate(
         round_seconds=tuple(pace.round_seconds),
         seconds=cluster.clock.now_seconds,
         events=pace.events,
@@ -102,7 +102,7 @@ def _run(cluster: Cluster, pace: _Pace, show: Callable[[int], None]) -> None:
         show(len(pace.round_seconds))
 
 
-class _Pace(Onlooker):
+class _Pace(Observer):
     """Looks on with an eye on the state, and takes the time."""
 
     def __init__(self) -> None:
@@ -113,12 +113,12 @@ class _Pace(Onlooker):
         self._check = InvariantCheck()
         self._began_at = 0.0
 
-    def handled(self, step: Observed) -> None:
+    def handled(self, step: Observation) -> None:
         """Count, and now and then check the state."""
         self.events += 1
         self._check.handled(step)
 
-    def acting(self, step: Observed) -> None:
+    def acting(self, step: Observation) -> None:
         """Take the time of rounds."""
         event = step.event
         if isinstance(event, on.Prepared):

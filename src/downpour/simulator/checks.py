@@ -1,6 +1,6 @@
 """What must hold of a simulated cluster, whatever goes wrong in it.
 
-Each checker is an `Onlooker`, knows one thing, and raises AssertionError with
+Each checker is an `Observer`, knows one thing, and raises AssertionError with
 a sentence. None of them trusts the core's state where it can count for itself.
 """
 
@@ -12,19 +12,19 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
 from downpour.simulator.disk import Disk
-from downpour.simulator.site import Observed, Onlooker, Stories
+from downpour.simulator.environment import Observation, Observer, Stories
 from downpour.values import BLAMELESS
 
-Task = tuple[str, int, int]
+TaskKey = tuple[str, int, int]
 
 MANY_WORKERS = 100
 FULL_CHECK_EVENTS = 1000
 
 
-class InvariantCheck(Onlooker):
+class InvariantCheck(Observer):
     """The core's own invariants; seldom in full where there are many workers."""
 
-    def handled(self, step: Observed) -> None:
+    def handled(self, step: Observation) -> None:
         """Check the state after an event."""
         core = step.core
         quiet = not step.commands and not step.facts
@@ -43,12 +43,12 @@ def expect(holds: bool, sentence: str) -> None:  # noqa: FBT001 - reads as a sen
         raise AssertionError(sentence)
 
 
-def _task(fact: facts.Accepted | facts.GivenUp) -> Task:
+def _task(fact: facts.Accepted | facts.GivenUp) -> TaskKey:
     attempt = fact.attempt
     return attempt.experiment, attempt.round, attempt.shard
 
 
-class Folding(Onlooker):
+class ReplayCheck(Observer):
     """A core that has only what is kept comes to the same state, after every event."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Folding(Onlooker):
             durable(replica.state) == durable(core.state), "the same journals give different states"
         )
 
-    def handled(self, step: Observed) -> None:
+    def handled(self, step: Observation) -> None:
         """Take in what was kept, and compare."""
         if not step.kept:
             return
@@ -75,13 +75,13 @@ class Folding(Onlooker):
         expect(same, f"what was kept of {type(step.event).__name__} gives another state")
 
 
-class Promises(Onlooker):
+class DurabilityCheck(Observer):
     """What a manager has acted on or acknowledged is in the journals of whoever comes next."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._submitted: set[str] = set()
-        self._accepted: dict[Task, str] = {}
+        self._accepted: dict[TaskKey, str] = {}
         self._rounds: dict[str, int] = {}
         self._concluded: dict[str, str] = {}
 
@@ -103,13 +103,13 @@ class Promises(Onlooker):
             if task[0] not in harmed:
                 self._is_there(core, task, file)
 
-    def handled(self, step: Observed) -> None:
+    def handled(self, step: Observation) -> None:
         """Nothing is promised before it is acted on, but what is refused is promised no more."""
         for fact in step.facts:
             if isinstance(fact, facts.GivenUp):
                 self._accepted.pop(_task(fact), None)
 
-    def acting(self, step: Observed) -> None:
+    def acting(self, step: Observation) -> None:
         """Note what others may rely on from now on; a manager out of office promises nothing."""
         if step.term != len(self._disk.terms):
             return
@@ -124,7 +124,7 @@ class Promises(Onlooker):
             elif isinstance(fact, facts.Concluded):
                 self._concluded[fact.experiment] = fact.ending
 
-    def _is_there(self, core: Scheduler, task: Task, file: str) -> None:
+    def _is_there(self, core: Scheduler, task: TaskKey, file: str) -> None:
         name, number, shard = task
         experiment = core.state.experiments[name]
         if experiment.round is None or experiment.rounds_done != number:
@@ -134,7 +134,7 @@ class Promises(Onlooker):
         expect(there, f"the update of shard {shard} in round {number} was taken in, and is lost")
 
 
-class Calls(Onlooker):
+class CallCheck(Observer):
     """Whom a manager asks for something has registered with it, and was not dismissed since."""
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class Calls(Onlooker):
         del stories
         self._registered[core] = set()
 
-    def handled(self, step: Observed) -> None:
+    def handled(self, step: Observation) -> None:
         """Follow who comes and goes, and look who is asked."""
         here = self._registered[step.core]
         if isinstance(step.event, on.WorkerJoined):
@@ -159,10 +159,10 @@ class Calls(Onlooker):
                 expect(known, f"{asked.worker} is asked for {asked.attempt} and is not registered")
 
 
-class Blame(Onlooker):
+class RetryCheck(Observer):
     """No shard pays with a retry, where nothing has happened that it or its worker has caused."""
 
-    def handled(self, step: Observed) -> None:
+    def handled(self, step: Observation) -> None:
         """Look what has come to nothing."""
         for fact in step.facts:
             if isinstance(fact, facts.GivenUp):
@@ -170,13 +170,13 @@ class Blame(Onlooker):
                 expect(blameless, f"{fact.attempt} costs a retry: {fact.reason}")
 
 
-class Office(Onlooker):
+class LeaderCheck(Observer):
     """One manager at a time: whoever acts on what changes results is in office."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    def acting(self, step: Observed) -> None:
+    def acting(self, step: Observation) -> None:
         """Look which manager leads."""
-        in_office = step.term == len(self._disk.terms)
-        expect(in_office or not step.kept, f"term {step.term} acts in the time of a later one")
+        is_leader = step.term == len(self._disk.terms)
+        expect(is_leader or not step.kept, f"term {step.term} acts in the time of a later one")

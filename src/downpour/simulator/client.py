@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from downpour.simulator.clock import Process
+from downpour.simulator.environment import Environment
 from downpour.simulator.network import Answer
-from downpour.simulator.site import Site
 from downpour.spec import ResolvedSpec
 
 _AGAIN_SECONDS = 1.0
 
 
-class Client(Process):
+class SimulatedClient(Process):
     """Says one thing at a time to whichever manager answers."""
 
-    def __init__(self, site: Site, managers: list[str]) -> None:
-        super().__init__(site.clock, "client")
-        self._site = site
+    def __init__(self, environment: Environment, managers: list[str]) -> None:
+        super().__init__(environment.clock, "client")
+        self._environment = environment
         self._managers = managers
         self.acknowledged: set[str] = set()
 
@@ -27,7 +27,7 @@ class Client(Process):
         def taken(_: Any) -> None:
             if experiment not in self.acknowledged:
                 self.acknowledged.add(experiment)
-                self._site.tell(f"{experiment} is taken in")
+                self._environment.tell(f"{experiment} is taken in")
 
         self._insist(taken, "submit", experiment, spec)
 
@@ -40,6 +40,6 @@ class Client(Process):
             self._managers.append(self._managers.pop(0))
             self.after(_AGAIN_SECONDS, self._insist, answered, method, *args)
 
-        self._site.network.call(
+        self._environment.network.call(
             self, self._managers[0], method, *args, answered=answered, failed=failed
         )

@@ -10,24 +10,24 @@ from downpour.node.worker import WorkerNode
 from downpour.predictor import Predictor
 from downpour.records.recovery import replay
 from downpour.scheduler import Scheduler
-from downpour.simulator.client import Client
+from downpour.simulator.attempt import Phase
+from downpour.simulator.client import SimulatedClient
 from downpour.simulator.clock import Clock
 from downpour.simulator.disk import AWAY, Damage, Disk, Operation, Trouble
+from downpour.simulator.environment import Environment, Observer
 from downpour.simulator.faults import Fault, FaultKind
 from downpour.simulator.machines import Machines, RandomMachines
-from downpour.simulator.manager import DeathPoint, Manager
+from downpour.simulator.manager import DeathPoint, SimulatedManager
 from downpour.simulator.network import Network
 from downpour.simulator.plan import Plan
-from downpour.simulator.running import Phase
-from downpour.simulator.site import Onlooker, Site
-from downpour.simulator.worker import NodeClass, Worker
+from downpour.simulator.worker import NodeClass, SimulatedWorker
 
 _LOCK_SECONDS = 5.0
 """How long the server keeps the lock of a machine that has died."""
 _DISK_SLOWER = 20.0
 _CLIENT_AT_SECONDS = 0.3
 
-ManagerClass = Callable[[Site, str, Callable[[str], None]], Manager]
+ManagerClass = Callable[[Environment, str, Callable[[str], None]], SimulatedManager]
 
 
 class Cluster:
@@ -35,10 +35,10 @@ class Cluster:
 
     Args:
         plan: who they are, and what they are to do.
-        watch: looks on.
+        observer: looks on.
         tell: takes lines of the story.
         manager_class: what to manage with.
-        machines: what workers are on; absent: machines drawn at random, as the figures say.
+        machines: what workers are on; absent: machines drawn at random, as the timings say.
         predictor: makes what managers forecast with; absent: nothing is forecast.
         worker_node: makes what decides for a worker.
     """
@@ -46,31 +46,31 @@ class Cluster:
     def __init__(
         self,
         plan: Plan,
-        watch: Callable[[Disk], Onlooker],
+        observer: Callable[[Disk], Observer],
         tell: Callable[[str], None],
-        manager_class: ManagerClass = Manager,
+        manager_class: ManagerClass = SimulatedManager,
         machines: Machines | None = None,
         predictor: Callable[[], Predictor] | None = None,
         worker_node: NodeClass = WorkerNode,
     ) -> None:
         self.clock = Clock()
         random = Random(plan.seed)
-        self.network = Network(self.clock, random, plan.figures.deadline_seconds)
-        self.network.weather.delay_seconds = plan.figures.network_seconds
-        self.disk = Disk(self.clock, random, plan.figures.disk)
-        self.watch = watch(self.disk)
-        figures = plan.figures
+        self.network = Network(self.clock, random, plan.timings.deadline_seconds)
+        self.network.state.delay_seconds = plan.timings.network_seconds
+        self.disk = Disk(self.clock, random, plan.timings.disk)
+        self.observer = observer(self.disk)
+        timings = plan.timings
         if machines is None:
-            spreads = figures.worker_spread, figures.spread
-            machines = RandomMachines(plan.workers, figures.task_seconds, *spreads, random)
-        self.site = Site(
+            spreads = timings.worker_spread, timings.spread
+            machines = RandomMachines(plan.workers, timings.task_seconds, *spreads, random)
+        self.environment = Environment(
             clock=self.clock,
             random=random,
             network=self.network,
             disk=self.disk,
-            figures=figures,
+            timings=timings,
             machines=machines,
-            watch=self.watch,
+            observer=self.observer,
             tell=tell,
             predictor=predictor,
             policies=plan.policies,
@@ -79,15 +79,15 @@ class Cluster:
         self._manager_class = manager_class
         self._worker_node = worker_node
         self._away: dict[str, float] = {}
-        self.managers: dict[str, Manager] = {}
-        self.workers: dict[str, Worker] = {}
-        self.client = Client(self.site, list(plan.managers))
+        self.managers: dict[str, SimulatedManager] = {}
+        self.workers: dict[str, SimulatedWorker] = {}
+        self.client = SimulatedClient(self.environment, list(plan.managers))
 
     def begin(self) -> None:
         """Start everybody, and let the plan's faults come."""
         for host in self._plan.managers:
             self._start_manager(host)
-        arrivals = [self.site.random.random() for _ in self._plan.workers]
+        arrivals = [self.environment.random.random() for _ in self._plan.workers]
         if self._plan.in_order:
             arrivals.sort()
         for host, arrival in zip(self._plan.workers, arrivals, strict=True):
@@ -98,29 +98,31 @@ class Cluster:
             self.clock.after(fault.at_seconds, self._strike, fault)
 
     def _start_manager(self, host: str) -> None:
-        manager = self.managers[host] = self._manager_class(self.site, host, self._manager_died)
+        manager = self.managers[host] = self._manager_class(
+            self.environment, host, self._manager_died
+        )
         manager.start()
 
     def _manager_died(self, host: str) -> None:
-        seconds = self._away.pop(host, self.site.figures.restart_seconds)
+        seconds = self._away.pop(host, self.environment.timings.restart_seconds)
         self.clock.after(seconds, self._start_manager, host)
 
     def _start_worker(self, name: str, host: str) -> None:
         told = self._plan.managers[0]
-        worker = self.workers[host] = Worker(
-            self.site, name, host, told, self._worker_died, self._worker_node
+        worker = self.workers[host] = SimulatedWorker(
+            self.environment, name, host, told, self._worker_died, self._worker_node
         )
         worker.start()
 
-    def _worker_died(self, worker: Worker) -> None:
+    def _worker_died(self, worker: SimulatedWorker) -> None:
         if worker.host in self._plan.workers:
-            seconds = self._away.pop(worker.host, self.site.figures.restart_seconds)
+            seconds = self._away.pop(worker.host, self.environment.timings.restart_seconds)
             self.clock.after(seconds, self._start_worker, worker.host, worker.host)
 
     # What goes wrong
 
     def _strike(self, fault: Fault) -> None:
-        self.site.tell(f"[{fault.number}] {fault}")
+        self.environment.tell(f"[{fault.number}] {fault}")
         if fault.target in self.managers:
             self._strike_manager(fault, self.managers[fault.target])
         elif fault.target in self.workers:
@@ -128,7 +130,7 @@ class Cluster:
         elif not fault.target:
             self._strike_all(fault)
 
-    def _strike_manager(self, fault: Fault, manager: Manager) -> None:
+    def _strike_manager(self, fault: Fault, manager: SimulatedManager) -> None:
         match fault.kind:
             case FaultKind.MANAGER_DIES:
                 self._away[manager.host] = fault.seconds
@@ -161,10 +163,10 @@ class Cluster:
         if experiment is not None and not experiment.life.state.ended:
             self.disk.damage(name, what)
 
-    def _spare_manager(self, manager: Manager) -> None:
+    def _spare_manager(self, manager: SimulatedManager) -> None:
         manager.die_at = ""
 
-    def _strike_worker(self, fault: Fault, worker: Worker) -> None:
+    def _strike_worker(self, fault: Fault, worker: SimulatedWorker) -> None:
         match fault.kind:
             case FaultKind.WORKER_DIES:
                 self._away[worker.host] = fault.seconds
@@ -191,14 +193,14 @@ class Cluster:
                 self._cut(worker.host, list(self.managers), fault.seconds)
 
     def _strike_all(self, fault: Fault) -> None:
-        weather, disk = self.network.weather, self.disk.weather
+        network, disk = self.network.state, self.disk.state
         match fault.kind:
             case FaultKind.MESSAGES_LOST:
-                weather.lost = fault.share
+                network.lost = fault.share
             case FaultKind.MESSAGES_DOUBLED:
-                weather.doubled = fault.share
+                network.doubled = fault.share
             case FaultKind.MESSAGES_HELD_UP:
-                weather.held_up, weather.held_up_seconds = fault.share, fault.seconds
+                network.held_up, network.held_up_seconds = fault.share, fault.seconds
             case FaultKind.DISK_SLOW:
                 disk.slower = _DISK_SLOWER
             case FaultKind.DISK_STALE:
@@ -216,14 +218,14 @@ class Cluster:
         self.clock.after(fault.seconds, self._calm, fault)
 
     def _calm(self, fault: Fault) -> None:
-        weather, disk = self.network.weather, self.disk.weather
+        network, disk = self.network.state, self.disk.state
         match fault.kind:
             case FaultKind.MESSAGES_LOST:
-                weather.lost = 0.0
+                network.lost = 0.0
             case FaultKind.MESSAGES_DOUBLED:
-                weather.doubled = 0.0
+                network.doubled = 0.0
             case FaultKind.MESSAGES_HELD_UP:
-                weather.held_up = 0.0
+                network.held_up = 0.0
             case FaultKind.DISK_SLOW:
                 disk.slower = 1.0
             case FaultKind.DISK_STALE:

@@ -68,7 +68,7 @@ AWAY = Trouble()
 
 
 @dataclass(slots=True)
-class DiskWeather:
+class DiskState:
     """How the directory is at the moment: how much slower, how late for others, what it refuses.
 
     Of `once` the first is refused that is asked for, and not again.
@@ -81,7 +81,7 @@ class DiskWeather:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiskFigures:
+class DiskTimings:
     """How long reading and writing a file, and syncing a journal take; seconds."""
 
     read_seconds: float = 0.01
@@ -102,9 +102,9 @@ class _Lines:
 class Disk:
     """Files, journals, the lock and the terms of a cluster."""
 
-    def __init__(self, clock: Clock, random: Random, figures: DiskFigures) -> None:
-        self.weather = DiskWeather()
-        self.figures = figures
+    def __init__(self, clock: Clock, random: Random, timings: DiskTimings) -> None:
+        self.state = DiskState()
+        self.timings = timings
         self.holder: Process | None = None
         self.terms: list[str] = []
         self.damaged: set[str] = set()
@@ -119,19 +119,19 @@ class Disk:
         self._locked_until = 0.0
 
     def ask(self, host: str, operation: Operation, name: str = "") -> None:
-        """Ask for something, and be refused what the weather refuses.
+        """Ask for something, and be refused what its state refuses.
 
         Raises:
             FileMissing: one file that is to be read is not seen.
             SharedDirectoryError: the directory cannot be used.
         """
-        weather = self.weather
-        if not weather.troubles and not weather.once:
+        state = self.state
+        if not state.troubles and not state.once:
             return
-        for trouble in [*weather.once, *weather.troubles]:
+        for trouble in [*state.once, *state.troubles]:
             if trouble.strikes(host, operation):
-                if trouble in weather.once:
-                    weather.once.remove(trouble)
+                if trouble in state.once:
+                    state.once.remove(trouble)
                 _refuse(trouble, operation, name)
 
     # Files
@@ -184,12 +184,12 @@ class Disk:
                 return
             if name not in store.list():
                 store.put_new(name, [content])
-            if self.weather.stale_seconds:
-                late = self.weather.stale_seconds * self._random.random()
+            if self.state.stale_seconds:
+                late = self.state.stale_seconds * self._random.random()
                 self._seen_by_all_at[name] = (writer.host, self._clock.now_seconds + late)
             done(store.describe(name))
 
-        writer.after(self.takes(self.figures.write_seconds), appear, 0.0)
+        writer.after(self.takes(self.timings.write_seconds), appear, 0.0)
 
     def read(
         self,
@@ -206,7 +206,7 @@ class Disk:
 
         Nor does its reader look again where the file `is_wanted` no more.
         """
-        patience = patience_seconds or self.figures.patience_seconds
+        patience = patience_seconds or self.timings.patience_seconds
 
         def look(waited: float) -> None:
             try:
@@ -220,7 +220,7 @@ class Disk:
                 return
             done(content)
 
-        reader.after(self.takes(self.figures.read_seconds), look, 0.0)
+        reader.after(self.takes(self.timings.read_seconds), look, 0.0)
 
     def look(self, reader: Process, experiment: str, file: PublishedFile) -> bytes:
         """Return what a file holds, as somebody sees it now.
@@ -386,7 +386,7 @@ class Disk:
 
     def takes(self, seconds: float) -> float:
         """Say how long something takes at the moment that usually takes so long."""
-        return seconds * self.weather.slower * (0.5 + self._random.random())
+        return seconds * self.state.slower * (0.5 + self._random.random())
 
     def chance(self, most: int) -> int:
         """Return how many of so many lines happen to be written."""

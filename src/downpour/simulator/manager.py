@@ -29,11 +29,11 @@ from downpour.records.recovery import next_order, replay
 from downpour.scheduler import Entry, Output, Scheduler, SchedulerOptions
 from downpour.scheduler import events as on
 from downpour.simulator.clock import Process
-from downpour.simulator.effects import Effects
-from downpour.simulator.keeper import Keeper
-from downpour.simulator.messages import Registered
+from downpour.simulator.command_runner import SimulatedCommandRunner
+from downpour.simulator.environment import Environment, Observation, Stories
+from downpour.simulator.journals import SimulatedPersistence
+from downpour.simulator.messages import RegistrationReply
 from downpour.simulator.network import STOPPING, Answer, Refusal
-from downpour.simulator.site import Observed, Site, Stories
 from downpour.spec import ResolvedSpec
 from downpour.values import AttemptId, FailureKind, Progress, Snapshot, SystemState, Update
 
@@ -54,22 +54,26 @@ Node = ManagerNode[Answer]
 _Item = Posted[Answer] | Asked[Answer]
 
 
-class Manager(Process):
+class SimulatedManager(Process):
     """One life of a manager; `on_death` starts the next."""
 
     journal_class: type[JournalWriter] = JournalWriter
     node_class: type[Node] = ManagerNode
 
-    def __init__(self, site: Site, host: str, on_death: Callable[[str], None]) -> None:
-        super().__init__(site.clock, host)
-        self.site = site
+    def __init__(
+        self, environment: Environment, host: str, on_death: Callable[[str], None]
+    ) -> None:
+        super().__init__(environment.clock, host)
+        self.environment = environment
         self.term = 0
         self.skew_seconds = 0.0
         self.die_at: DeathPoint = ""
         self.core = self.make_core()
         self.node = self.node_class(self.core, self)
-        self.effects = Effects(site, self)
-        self.forecaster = Forecaster(site.predictor()) if site.predictor is not None else None
+        self.runner = SimulatedCommandRunner(environment, self)
+        self.forecaster = (
+            Forecaster(environment.predictor()) if environment.predictor is not None else None
+        )
         self._on_death = on_death
         self._began_at = 0.0
         self._queue: deque[_Item] = deque()
@@ -81,8 +85,8 @@ class Manager(Process):
 
     def make_core(self) -> Scheduler:
         """Make an empty core."""
-        options = SchedulerOptions(patience=self.site.figures.patience)
-        return Scheduler(options, policies=self.site.policies)
+        options = SchedulerOptions(patience=self.environment.timings.patience)
+        return Scheduler(options, policies=self.environment.policies)
 
     @property
     def now_seconds(self) -> float:
@@ -93,8 +97,8 @@ class Manager(Process):
 
     def start(self) -> None:
         """Wait for the lock, take up what was left, and serve."""
-        if self._begins(lambda: self.site.disk.lock(self)):
-            reading = self.site.disk.takes(self.site.figures.recover_seconds)
+        if self._begins(lambda: self.environment.disk.lock(self)):
+            reading = self.environment.disk.takes(self.environment.timings.recover_seconds)
             self.after(reading, self._recover)
         else:
             self.after(_LOCK_SECONDS, self.start)
@@ -108,8 +112,10 @@ class Manager(Process):
             return None
 
     def _recover(self) -> None:
-        self.term = self._begins(lambda: self.site.disk.claim(self.host)) or 0
-        self.after(self.site.disk.takes(self.site.disk.figures.write_seconds), self._read)
+        self.term = self._begins(lambda: self.environment.disk.claim(self.host)) or 0
+        self.after(
+            self.environment.disk.takes(self.environment.disk.timings.write_seconds), self._read
+        )
 
     def _read(self) -> None:
         stories = self._begins(self.read_journals)
@@ -119,56 +125,58 @@ class Manager(Process):
 
     def read_journals(self) -> Stories:
         """Read what was left, and sync it: what follows builds on it."""
-        self.site.disk.ask(self.host, "read")
-        self.site.disk.settle()
-        return self.site.disk.stories()
+        self.environment.disk.ask(self.host, "read")
+        self.environment.disk.settle()
+        return self.environment.disk.stories()
 
     def _serve(self, stories: Stories) -> None:
-        self.site.watch.recovered(self.core, stories)
-        self.keeper = Keeper(
-            self.site.disk,
+        self.environment.observer.recovered(self.core, stories)
+        self.persistence = SimulatedPersistence(
+            self.environment.disk,
             self,
             self.term,
             next_order(stories),
-            self.site.figures.checkpoint_rounds,
+            self.environment.timings.checkpoint_rounds,
             self.journal_class,
         )
         for experiment, story in stories.items():
             ended = self.core.state.experiments[experiment].life.state.ended
-            self.keeper.take_up(experiment, story, ended=ended)
+            self.persistence.take_up(experiment, story, ended=ended)
         try:
             self.begin_journals()
         except SharedDirectoryError:
             self.crash("because it cannot begin")
             return
-        self.effects.take_up(self.core)
+        self.runner.take_up(self.core)
         self._began_at = self.clock.now_seconds - self.core.state.now_seconds
         lines = sum(map(len, stories.values()))
-        self.site.tell(f"{self.host} takes office, term {self.term}, with {lines} journaled lines")
+        self.environment.tell(
+            f"{self.host} takes office, term {self.term}, with {lines} journaled lines"
+        )
         for command in self.core.resume():
-            self.effects.start(command)
-        self.site.network.serve(self.host, self)
+            self.runner.start(command)
+        self.environment.network.serve(self.host, self)
         self.node.start(self.now_seconds)
         self._rest()
         self.after(LOOK_SECONDS, self._check_leader)
 
     def begin_journals(self) -> None:
         """Write what was read, before anything is removed."""
-        self.keeper.begin()
+        self.persistence.begin()
 
     def crash(self, why: str, *, machine_for_seconds: float = 0.0) -> None:
         """Die at once; where the machine dies with it, what was not synced may be lost."""
         if not self.alive:
             return
         if self._committing:
-            self.keeper.tear()
+            self.persistence.tear()
         if machine_for_seconds:
-            self.site.disk.lose_unsynced(self.host)
-            self.site.disk.unlock_later(self, machine_for_seconds)
+            self.environment.disk.lose_unsynced(self.host)
+            self.environment.disk.unlock_later(self, machine_for_seconds)
         self.die()
         if not machine_for_seconds:
-            self.site.network.hang_up(self)
-        self.site.tell(f"{self.host} dies {why}")
+            self.environment.network.hang_up(self)
+        self.environment.tell(f"{self.host} dies {why}")
         self._on_death(self.host)
 
     def stop(self) -> None:
@@ -185,18 +193,18 @@ class Manager(Process):
             if asker is not None:
                 asker(Refusal(STOPPING))
         self.die()
-        self.site.network.hang_up(self)
-        self.site.tell(f"{self.host} stops")
+        self.environment.network.hang_up(self)
+        self.environment.tell(f"{self.host} stops")
         self._on_death(self.host)
 
     def _check_leader(self) -> None:
-        if not self.in_office():
-            self.crash("because another manager is in office")
+        if not self.is_leader():
+            self.crash("because another manager leads")
         self.after(LOOK_SECONDS, self._check_leader)
 
-    def in_office(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether nobody has begun a later term."""
-        return len(self.site.disk.terms) == self.term
+        return len(self.environment.disk.terms) == self.term
 
     # The driver
 
@@ -221,7 +229,7 @@ class Manager(Process):
         """Take in what has arrived, or that time has passed."""
         self._working = True
         together = min(len(self._queue), TOGETHER_MAX)
-        self.after(self.site.figures.event_seconds * max(1, together), self._take, together)
+        self.after(self.environment.timings.event_seconds * max(1, together), self._take, together)
 
     def _rest(self) -> None:
         """Wait until something arrives, or the node is to be woken."""
@@ -258,27 +266,27 @@ class Manager(Process):
         """Gather what must be kept; returns it."""
         if self.forecaster is not None:
             self.forecaster.follow(core, event, output)
-        kept = self.keeper.keep(core, event, output.facts)
+        kept = self.persistence.keep(core, event, output.facts)
         came = output.commands, output.facts
-        self.site.watch.handled(Observed(self.core, self.term, event, *came, kept))
+        self.environment.observer.handled(Observation(self.core, self.term, event, *came, kept))
         return kept
 
     def commit(self, then: Callable[[], None]) -> None:
         """Make durable what was gathered, then go on."""
-        if not self.keeper.keeping.must_sync:
+        if not self.persistence.keeping.must_sync:
             self._commit(then, 0.0)
             return
         self._committing = True
-        seconds = self.site.disk.takes(self.site.disk.figures.sync_seconds)
+        seconds = self.environment.disk.takes(self.environment.disk.timings.sync_seconds)
         if self.die_at == "while it keeps":
             self.after(seconds / 2, self.crash, self.die_at)
         self.after(seconds, self._commit, then, 0.0)
 
     def _commit(self, then: Callable[[], None], waited: float) -> None:
         try:
-            self.keeper.commit()
+            self.persistence.commit()
         except SharedDirectoryError:
-            if waited >= self.site.disk.figures.patience_seconds:
+            if waited >= self.environment.disk.timings.patience_seconds:
                 self._committing = False
                 self.crash("because nothing can be kept")
             else:
@@ -288,7 +296,7 @@ class Manager(Process):
         then()
 
     def _act(self, ready: Ready[Answer], *, kept: bool) -> None:
-        if ready.must_lead and not self.in_office():
+        if ready.must_lead and not self.is_leader():
             self.crash("because another manager is in office")
             return
         if kept and self.die_at == "before it acts":
@@ -304,11 +312,11 @@ class Manager(Process):
 
     def _act_on(self, step: Step[Answer]) -> None:
         if step.event is not None:
-            self.site.watch.acting(
-                Observed(self.core, self.term, step.event, step.commands, step.facts, step.kept)
+            self.environment.observer.acting(
+                Observation(self.core, self.term, step.event, step.commands, step.facts, step.kept)
             )
             for command in step.commands:
-                self.effects.start(command)
+                self.runner.start(command)
         if step.asker is not None:
             step.asker(step.answer)
 
@@ -316,7 +324,7 @@ class Manager(Process):
 
     def connection_ended(self, host: str) -> None:
         """See that the connections from a host have ended."""
-        self.effects.connection_ended(host)
+        self.runner.connection_ended(host)
 
     def register(
         self, answer: Answer, name: str, address: str, identity: int, running: AttemptId | None
@@ -327,11 +335,11 @@ class Manager(Process):
             if found != name:
                 answer(Refusal(f"{found} answers there"))
                 return
-            worker = self.effects.enter(name, address, identity)
+            worker = self.runner.enter(name, address, identity)
             event = on.WorkerJoined(at_seconds=self.now_seconds, worker=worker, running=running)
-            self.post(event, lambda _: answer(Registered(worker, self.term)))
+            self.post(event, lambda _: answer(RegistrationReply(worker, self.term)))
 
-        self.site.network.call(
+        self.environment.network.call(
             self,
             address,
             "ping",
@@ -349,7 +357,7 @@ class Manager(Process):
         self.post(event)
         self.ask(
             lambda core: heartbeat_reply(
-                core, worker, running, can_call=self.effects.can_call(worker)
+                core, worker, running, can_call=self.runner.can_call(worker)
             ),
             answer,
         )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from downpour.values import AttemptId, PublishedFile
 
 
-class Task(NamedTuple):
+class TrainRequest(NamedTuple):
     """Train a shard of so many `samples`; `term` is that of the manager who asks.
 
     `portion` says which samples, where the round was cut anew.
@@ -23,7 +23,7 @@ class Task(NamedTuple):
     portion: tuple[int, int] | None = None
 
 
-class Registered(NamedTuple):
+class RegistrationReply(NamedTuple):
     """A worker is taken in under this name, by the manager of this term."""
 
     worker: str

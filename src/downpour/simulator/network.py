@@ -32,7 +32,7 @@ STOPPING = "is stopping"
 
 
 @dataclass(slots=True)
-class Weather:
+class NetworkState:
     """How the network is at the moment; shares of messages, and seconds."""
 
     delay_seconds: float = 0.005
@@ -67,7 +67,7 @@ class Network:
     """Carries calls to whoever serves at an address; an address is its host's name."""
 
     def __init__(self, clock: Clock, random: Random, deadline_seconds: float | None) -> None:
-        self.weather = Weather()
+        self.state = NetworkState()
         self._clock = clock
         self._random = random
         self._deadline_seconds = deadline_seconds
@@ -113,19 +113,19 @@ class Network:
         if self._deadline_seconds is not None:
             self._clock.after(self._deadline_seconds, self._end, call, None, OVERDUE)
         self._carry(caller.host, target, self._arrive, call)
-        if self.weather.doubled and self._random.random() < self.weather.doubled:
+        if self.state.doubled and self._random.random() < self.state.doubled:
             again = _Call(caller, target, method, args, _nobody, _nobody)
             self._carry(caller.host, target, self._arrive, again)
 
     def _carry(self, source: str, target: str, action: Callable[..., None], *args: Any) -> None:
-        weather, random = self.weather, self._random
-        if weather.lost and random.random() < weather.lost:
+        state, random = self.state, self._random
+        if state.lost and random.random() < state.lost:
             return
         if self._cut and frozenset((source, target)) in self._cut:
             return
-        delay = weather.delay_seconds * (0.5 + random.random())
-        if weather.held_up and random.random() < weather.held_up:
-            delay += weather.held_up_seconds * random.random()
+        delay = state.delay_seconds * (0.5 + random.random())
+        if state.held_up and random.random() < state.held_up:
+            delay += state.held_up_seconds * random.random()
         self._clock.after(delay, action, *args)
 
     def _arrive(self, call: _Call) -> None:

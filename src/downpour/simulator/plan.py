@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from downpour.simulator.disk import DAMAGES, ERRORS, OPERATIONS, DiskFigures
+from downpour.simulator.disk import DAMAGES, ERRORS, OPERATIONS, DiskTimings
+from downpour.simulator.environment import Timings
 from downpour.simulator.faults import Fault, FaultKind
 from downpour.simulator.manager import DEATH_POINTS
-from downpour.simulator.site import Figures
 from downpour.spec import Option, ResolvedSpec
 from downpour.stragglers import POLICIES, Policy
 
@@ -83,7 +83,7 @@ class Plan:
     specs: tuple[tuple[str, ResolvedSpec], ...]
     managers: tuple[str, ...]
     workers: tuple[str, ...]
-    figures: Figures
+    timings: Timings
     faults: tuple[Fault, ...]
     in_order: bool = False
     policies: Mapping[str, Policy] = field(
@@ -155,10 +155,10 @@ def plan_of(seed: int) -> Plan:
         specs=specs,
         managers=managers,
         workers=workers,
-        figures=Figures(
+        timings=Timings(
             task_seconds=task_seconds,
             checkpoint_rounds=random.choice((1, 1, 2, 50)),
-            disk=DiskFigures(patience_seconds=_DISK_PATIENCE_SECONDS),
+            disk=DiskTimings(patience_seconds=_DISK_PATIENCE_SECONDS),
             snapshot_seconds=random.choice((0.0, 0.3, 1.0)),
         ),
         faults=numbered,

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 
 from downpour.node.worker import WorkerNode
 from downpour.simulator.cluster import ManagerClass
-from downpour.simulator.manager import Manager
+from downpour.simulator.manager import SimulatedManager
 from downpour.simulator.plan import Plan, plan_of
+from downpour.simulator.run import Outcome, simulate
 from downpour.simulator.worker import NodeClass
-from downpour.simulator.world import Outcome, simulate
 
 
 def outcomes(
     seeds: Iterable[int],
-    manager_class: ManagerClass = Manager,
+    manager_class: ManagerClass = SimulatedManager,
     *,
     worker_node: NodeClass = WorkerNode,
 ) -> Iterator[Outcome]:
@@ -22,7 +22,7 @@ def outcomes(
     return (simulate(plan_of(seed), manager_class, worker_node=worker_node) for seed in seeds)
 
 
-def shrunken(plan: Plan, manager_class: ManagerClass = Manager) -> Plan:
+def shrunken(plan: Plan, manager_class: ManagerClass = SimulatedManager) -> Plan:
     """Return a plan that fails with as few of the faults as can be.
 
     Faults are left out as long as what remains fails, many at once while that goes well; in the

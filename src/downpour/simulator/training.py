@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from downpour.errors import StoreError
 from downpour.node.saving import SavingPace
 from downpour.node.worker import Stopped
-from downpour.simulator import contents
+from downpour.simulator import fake_files
+from downpour.simulator.attempt import Phase, SimulatedAttempt
+from downpour.simulator.environment import Environment
 from downpour.simulator.machines import Course
-from downpour.simulator.running import Phase, Running
-from downpour.simulator.site import Site
 from downpour.store import layout
 from downpour.values import Failure, FailureKind, PublishedFile, Snapshot
 
 if TYPE_CHECKING:
-    from downpour.simulator.worker import Worker
+    from downpour.simulator.worker import SimulatedWorker
 
 _PERCENT = 100
 _SNAPSHOT_PATIENCE_SECONDS = 2.0
@@ -30,20 +30,20 @@ _ROUNDING = 1e-9
 class Training:
     """Carries out one attempt after the other; tells the worker when one has ended."""
 
-    def __init__(self, site: Site, worker: Worker, machine: str) -> None:
+    def __init__(self, environment: Environment, worker: SimulatedWorker, machine: str) -> None:
         self.fails_next = 0
         self.damages_next = 0
         self.dies_at: Phase | None = None
-        self._site = site
+        self._environment = environment
         self._worker = worker
         self._machine = machine
 
     # What the worker asks for
 
-    def begin(self, running: Running) -> None:
+    def begin(self, running: SimulatedAttempt) -> None:
         """Read what the attempt needs, then train."""
         experiment, task = running.attempt.experiment, running.task
-        read = self._site.disk.read
+        read = self._environment.disk.read
 
         def with_model(model: bytes) -> None:
             if task.optimizer_state is None:
@@ -62,7 +62,7 @@ class Training:
         def with_state(model: bytes, state: bytes) -> None:
             attempt = running.attempt
             place = attempt.round, attempt.shard, task.portion
-            afresh = contents.paused(*place, model, state, 0)
+            afresh = fake_files.paused(*place, model, state, 0)
             if task.snapshot is None:
                 self._train(running, afresh)
             else:
@@ -90,13 +90,13 @@ class Training:
             is_wanted=lambda: not running.cancelled,
         )
 
-    def stop(self, running: Running) -> None:
+    def stop(self, running: SimulatedAttempt) -> None:
         """End an attempt that was told to stop, at its step; one that is publishing goes on."""
         if running.phase == "training" and running.cancelled:
             self._end_training(running)
             self._worker.ended(running, Stopped())
 
-    def hand_over(self, running: Running) -> None:
+    def hand_over(self, running: SimulatedAttempt) -> None:
         """Publish the state of an attempt at its next step, and end it; it trains until then.
 
         Where it does not train at the moment, it looks when it goes on.
@@ -141,7 +141,7 @@ class Training:
 
     # How far it has come
 
-    def _stepped_at(self, running: Running, percent: int) -> float:
+    def _stepped_at(self, running: SimulatedAttempt, percent: int) -> float:
         """Say when the last step ended, or where none has, when the training began."""
         now = self._worker.clock.now_seconds
         if running.course is None or running.share >= 1.0:
@@ -149,11 +149,11 @@ class Training:
         own = max(0.0, percent / _PERCENT - running.share) / (1.0 - running.share)
         return min(now, running.set_out_at + running.course.when(own))
 
-    def _percent(self, running: Running) -> int:
+    def _percent(self, running: SimulatedAttempt) -> int:
         """Say how far a training has come."""
         return min(_PERCENT - 1, int(_PERCENT * self._share(running) + _ROUNDING))
 
-    def _share(self, running: Running) -> float:
+    def _share(self, running: SimulatedAttempt) -> float:
         if running.course is None:
             return running.share
         done = running.course.share(self._worker.clock.now_seconds - running.set_out_at)
@@ -161,55 +161,59 @@ class Training:
 
     # The training
 
-    def _enter(self, running: Running, phase: Phase) -> None:
+    def _enter(self, running: SimulatedAttempt, phase: Phase) -> None:
         """Go on to the next phase, which the worker may not live to see."""
         running.phase = phase
         if self.dies_at == phase:
             self._worker.after(0.0, self._worker.crash, f"while {phase}")
 
-    def _train(self, running: Running, start: bytes) -> None:
+    def _train(self, running: SimulatedAttempt, start: bytes) -> None:
         now = self._worker.clock.now_seconds
         self._enter(running, "training")
-        done = contents.gone_on(start)[1]
+        done = fake_files.gone_on(start)[1]
         running.start, running.share, running.loaded_at_seconds = start, done / _PERCENT, now
         running.loaded(done, _PERCENT, now)
-        running.pace = SavingPace(self._site.figures.snapshot_seconds, now)
-        if running.share and self._site.figures.resuming_seconds:
-            self._worker.after(self._site.figures.resuming_seconds, self._go_on, running)
+        running.pace = SavingPace(self._environment.timings.snapshot_seconds, now)
+        if running.share and self._environment.timings.resuming_seconds:
+            self._worker.after(self._environment.timings.resuming_seconds, self._go_on, running)
         else:
             self._go_on(running)
 
-    def _go_on(self, running: Running) -> None:
+    def _go_on(self, running: SimulatedAttempt) -> None:
         """Train from where it is, until it is done or has to stand still."""
         if running.phase != "training":
             return
         if running.cancelled:
             self.stop(running)
             return
-        work = (1.0 - running.share) * running.task.samples / self._site.figures.shard_samples
+        work = (
+            (1.0 - running.share) * running.task.samples / self._environment.timings.shard_samples
+        )
         now = self._worker.clock.now_seconds
         running.set_out_at = now
-        running.course = self._site.machines.course(self._machine, running.attempt, now, work)
+        running.course = self._environment.machines.course(
+            self._machine, running.attempt, now, work
+        )
         if running.to_hand_over:
             self._leave_it(running, running.course, self._percent(running))
             return
         self._worker.after(running.course.seconds, self._trained, running, running.course)
-        if running.pace is not None and self._site.figures.snapshot_seconds:
+        if running.pace is not None and self._environment.timings.snapshot_seconds:
             wait = max(0.0, running.pace.due_at_seconds - now)
             self._worker.after(wait, self.save_if_due)
 
-    def _stand_still(self, running: Running) -> None:
+    def _stand_still(self, running: SimulatedAttempt) -> None:
         """Do not train while a state is written."""
         running.share, running.course = self._share(running), None
         running.phase = "saving"
 
-    def _saved(self, running: Running, began_at: float) -> None:
+    def _saved(self, running: SimulatedAttempt, began_at: float) -> None:
         if running.pace is not None:
             running.pace.saved(began_at, self._worker.clock.now_seconds)
         running.phase = "training"
         self._go_on(running)
 
-    def _leave_it(self, running: Running, course: Course, percent: int) -> None:
+    def _leave_it(self, running: SimulatedAttempt, course: Course, percent: int) -> None:
         """Publish the state and end, or train on where that cannot be published."""
         if running.phase != "training" or running.cancelled or running.course is not course:
             return
@@ -230,16 +234,16 @@ class Training:
 
     def _save(
         self,
-        running: Running,
+        running: SimulatedAttempt,
         percent: int,
         published: Callable[[PublishedFile], None],
         failed: Callable[[StoreError], None],
     ) -> None:
         content = b" ".join([*running.start.split()[:-1], str(percent).encode()])
-        name = layout.attempt_name("snapshot", running.attempt, self._site.token())
+        name = layout.attempt_name("snapshot", running.attempt, self._environment.token())
         self._worker.after(
-            self._site.figures.saving_seconds,
-            self._site.disk.publish,
+            self._environment.timings.saving_seconds,
+            self._environment.disk.publish,
             self._worker,
             running.attempt.experiment,
             name,
@@ -250,15 +254,15 @@ class Training:
             lambda: not running.cancelled,
         )
 
-    def _end_training(self, running: Running) -> None:
+    def _end_training(self, running: SimulatedAttempt) -> None:
         """Remove a snapshot that the manager has not heard of, and train no more."""
         running.course, running.phase = None, "reporting"
         withdrawn = running.withdraw_unknown()
         if withdrawn is not None:
             experiment, name = running.attempt.experiment, withdrawn.file.name
-            self._site.disk.delete(self._worker.host, experiment, name)
+            self._environment.disk.delete(self._worker.host, experiment, name)
 
-    def _trained(self, running: Running, course: Course) -> None:
+    def _trained(self, running: SimulatedAttempt, course: Course) -> None:
         if running.phase != "training" or running.course is not course:
             return
         now = self._worker.clock.now_seconds
@@ -272,12 +276,12 @@ class Training:
             self._worker.ended(running, Failure(FailureKind.NON_FINITE, reason))
             return
         self._enter(running, "publishing")
-        update = contents.gone_on(running.start)[0]
+        update = fake_files.gone_on(running.start)[0]
         self._publish(running, update, now - running.loaded_at_seconds)
 
-    def _publish(self, running: Running, content: bytes, seconds: float) -> None:
+    def _publish(self, running: SimulatedAttempt, content: bytes, seconds: float) -> None:
         """Publish the state first: an update that is there is complete."""
-        attempt, disk, token = running.attempt, self._site.disk, self._site.token()
+        attempt, disk, token = running.attempt, self._environment.disk, self._environment.token()
         experiment, worker = attempt.experiment, self._worker
 
         def failed(error: StoreError) -> None:
@@ -299,13 +303,13 @@ class Training:
             if self.damages_next:
                 self.damages_next -= 1
                 disk.damaged.add(file.name)
-            update = contents.update_of(file, state, running.task.samples, seconds)
+            update = fake_files.update_of(file, state, running.task.samples, seconds)
             self._enter(running, "reporting")
             worker.ended(running, update)
 
         if running.task.keeps_state:
             state = layout.attempt_name("optimizer", attempt, token)
-            after = contents.state_after(content)
+            after = fake_files.state_after(content)
             disk.publish(
                 worker,
                 experiment,
@@ -318,7 +322,7 @@ class Training:
         else:
             publish_update(None)
 
-    def _fail(self, running: Running, error: StoreError) -> None:
+    def _fail(self, running: SimulatedAttempt, error: StoreError) -> None:
         """End an attempt whose files cannot be read or written, or that was told to stop waiting.
 
         A worker that waits for the directory looks between two tries whether the attempt is wanted.

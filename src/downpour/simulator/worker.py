@@ -19,25 +19,25 @@ from downpour.node.worker import (
     WorkerNode,
     another_place,
 )
+from downpour.simulator.attempt import SimulatedAttempt
 from downpour.simulator.clock import Process
-from downpour.simulator.messages import Registered, Task
+from downpour.simulator.environment import Environment, What, WorkerAction
+from downpour.simulator.messages import RegistrationReply, TrainRequest
 from downpour.simulator.network import OVERDUE, STOPPING, UNREACHABLE, Answer, Refusal
-from downpour.simulator.running import Running
-from downpour.simulator.site import Site, What, Worked
 from downpour.simulator.training import Training
 from downpour.values import AttemptId, Failure, Snapshot, Update
 
 _STEP_SECONDS = 0.05
 _REGISTER_SECONDS = 1.0
 
-NodeClass = Callable[[str], WorkerNode[Running]]
+NodeClass = Callable[[str], WorkerNode[SimulatedAttempt]]
 
 
-class Worker(Process):
+class SimulatedWorker(Process):
     """One life of a worker; `on_death` starts the next where there is to be one.
 
     Args:
-        site: the world.
+        environment: the world.
         name: what it calls itself, after its machine; the manager may have it called otherwise.
         host: its machine, which is its address.
         manager: the address it was told.
@@ -47,18 +47,18 @@ class Worker(Process):
 
     def __init__(
         self,
-        site: Site,
+        environment: Environment,
         name: str,
         host: str,
         manager: str,
-        on_death: Callable[[Worker], None],
+        on_death: Callable[[SimulatedWorker], None],
         node_class: NodeClass = WorkerNode,
     ) -> None:
-        super().__init__(site.clock, host)
-        self.site = site
+        super().__init__(environment.clock, host)
+        self.environment = environment
         self.node = node_class(name)
-        self.training = Training(site, self, name)
-        self._identity = site.random.getrandbits(48)
+        self.training = Training(environment, self, name)
+        self._identity = environment.random.getrandbits(48)
         self._told = manager
         self._manager = manager
         self._machine = name
@@ -77,11 +77,11 @@ class Worker(Process):
         """Say which worker is here."""
         answer(self.name)
 
-    def train(self, answer: Answer, task: Task) -> None:
+    def train(self, answer: Answer, task: TrainRequest) -> None:
         """Take a task, but not from a manager that was replaced."""
         self.see("asked", task.attempt, term=task.term)
         try:
-            actions = self.node.train(Running(task.attempt, task=task), task.term)
+            actions = self.node.train(SimulatedAttempt(task.attempt, task=task), task.term)
         except Refused as refusal:
             answer(Refusal(str(refusal)))
             return
@@ -100,7 +100,7 @@ class Worker(Process):
         answer(None)
         self._do(self.node.hand_over(attempt))
 
-    def _do(self, actions: Sequence[Action[Running]]) -> None:
+    def _do(self, actions: Sequence[Action[SimulatedAttempt]]) -> None:
         """Do what the node asks for; an attempt stops at its next step."""
         for action in actions:
             match action:
@@ -118,13 +118,13 @@ class Worker(Process):
 
     def start(self) -> None:
         """Register, however often that takes; then beat."""
-        self.site.network.serve(self.host, self)
+        self.environment.network.serve(self.host, self)
         self._register(self._registered, self._try_to_register_again)
 
-    def _registered(self, reply: Registered) -> None:
+    def _registered(self, reply: RegistrationReply) -> None:
         self.node.name = reply.worker
-        figures = self.site.figures
-        self.node.met(reply.term, figures.patience, figures.heartbeat_seconds)
+        timings = self.environment.timings
+        self.node.met(reply.term, timings.patience, timings.heartbeat_seconds)
         self.see("met", term=reply.term)
         self._beat_later()
 
@@ -142,28 +142,30 @@ class Worker(Process):
         """Die at once."""
         if self.alive:
             self.die()
-            self.site.network.hang_up(self)
-            self.site.tell(f"{self.host} dies {why}")
+            self.environment.network.hang_up(self)
+            self.environment.tell(f"{self.host} dies {why}")
             self._on_death(self)
 
     def leave(self) -> None:
         """Give up what is running, say goodbye and go."""
         if self.node.leaving or not self.alive:
             return
-        self.site.tell(f"{self.host} leaves")
+        self.environment.tell(f"{self.host} leaves")
         self.see("leaves")
         self._do(self.node.leave())
         self._next()
 
     def _go(self, _: Any) -> None:
         self.die()
-        self.site.network.hang_up(self)
+        self.environment.network.hang_up(self)
         self._on_death(self)
 
     def _call(
         self, method: str, *args: Any, answered: Answer, failed: Callable[[str], None]
     ) -> None:
-        self.site.network.call(self, self._manager, method, *args, answered=answered, failed=failed)
+        self.environment.network.call(
+            self, self._manager, method, *args, answered=answered, failed=failed
+        )
 
     # The heartbeat
 
@@ -185,12 +187,12 @@ class Worker(Process):
         def heard(reply: tuple[bool, list[AttemptId]]) -> None:
             self._heard(beat, *reply)
 
-        state = self.site.machines.state(self._machine, self.clock.now_seconds)
+        state = self.environment.machines.state(self._machine, self.clock.now_seconds)
         self._call(
             "heartbeat", self.name, beat.running, state, answered=heard, failed=self._unheard
         )
 
-    def _heard(self, beat: Beat[Running], known: bool, unwanted: list[AttemptId]) -> None:  # noqa: FBT001
+    def _heard(self, beat: Beat[SimulatedAttempt], known: bool, unwanted: list[AttemptId]) -> None:  # noqa: FBT001
         for attempt in unwanted:
             self.see("told", attempt)
         self._do(self.node.beat_answered(beat, known=known, unwanted=unwanted))
@@ -203,7 +205,7 @@ class Worker(Process):
         self._beat_later()
 
     def _look_elsewhere(self) -> None:
-        in_office = self.site.disk.terms[-1:]
+        in_office = self.environment.disk.terms[-1:]
         self._manager = another_place(self._told, in_office, self._manager) or self._manager
 
     # Tasks, one after the other
@@ -219,7 +221,7 @@ class Worker(Process):
         elif self.node.is_done:
             self._call("leave", self.name, answered=self._go, failed=self._go)
 
-    def ended(self, running: Running, end: End) -> None:
+    def ended(self, running: SimulatedAttempt, end: End) -> None:
         """Report how an attempt has ended, where the node says so."""
         if isinstance(end, Stopped):
             self.see("stopped", running.attempt)
@@ -236,7 +238,7 @@ class Worker(Process):
 
         def failed(reason: str) -> None:
             later = reason in {UNREACHABLE, OVERDUE, STOPPING}
-            chance = self.site.random.random()
+            chance = self.environment.random.random()
             wait = self.node.report_failed(chance, may_be_heard_later=later)
             if not later or self.node.leaving:
                 self._freed()
@@ -255,7 +257,7 @@ class Worker(Process):
     def see(self, what: What, *attempts: AttemptId, term: int = 0) -> None:
         """Let those who look on see what happens here."""
         now = self.clock.now_seconds
-        self.site.watch.working(Worked(self, what, now, attempts, term))
+        self.environment.observer.working(WorkerAction(self, what, now, attempts, term))
 
 
 def _call_of(report: Report) -> tuple[str, tuple[Any, ...]]:

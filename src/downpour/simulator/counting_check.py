@@ -13,9 +13,9 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
 from downpour.simulator.checks import expect
-from downpour.simulator.contents import WHOLE, Cut, Version, first_version
 from downpour.simulator.disk import Disk
-from downpour.simulator.site import Observed, Onlooker, Stories
+from downpour.simulator.environment import Observation, Observer, Stories
+from downpour.simulator.fake_files import WHOLE, Cut, Version, first_version
 from downpour.spec import ResolvedSpec
 from downpour.store import layout
 from downpour.stragglers import POLICIES
@@ -41,7 +41,7 @@ class _Tally:
         self.updates, self.cut, self.begun = {}, WHOLE, False
 
 
-class Counting(Onlooker):
+class CountingCheck(Observer):
     """Shards count once in each round, and with what a run without faults gives them.
 
     Where the policy does without some, or cuts rounds anew, the journal says which and how; all
@@ -62,9 +62,9 @@ class Counting(Onlooker):
         for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
             self._count(core, line.entry)
 
-    def handled(self, step: Observed) -> None:
+    def handled(self, step: Observation) -> None:
         """Count what was accepted, refused and aggregated."""
-        if isinstance(step.event, on.UpdatesRefused):
+        if isinstance(step.event, on.AggregationFailed):
             self._look_at_refused(self._tally(step.core, step.event.experiment), step.event)
         for entry in step.kept:
             if isinstance(entry, Checkpoint) and isinstance(step.event, on.Aggregated):
@@ -165,7 +165,7 @@ class Counting(Onlooker):
             right = content == tally.version.update(attempt.shard, tally.cut)
             expect(right, f"the update of {attempt} is not what it should be")
 
-    def _look_at_refused(self, tally: _Tally, event: on.UpdatesRefused) -> None:
+    def _look_at_refused(self, tally: _Tally, event: on.AggregationFailed) -> None:
         """Let no update be called wrong that is whole, and that everybody has seen from the first.
 
         Where it is the directory that refuses, no worker is to blame.
@@ -191,7 +191,7 @@ class Counting(Onlooker):
 
 
 def check_the_end(
-    disk: Disk, core: Scheduler, counting: Counting, may_fail: Collection[str]
+    disk: Disk, core: Scheduler, counting: CountingCheck, may_fail: Collection[str]
 ) -> None:
     """Raise AssertionError where an experiment has not ended as it would without faults."""
     for name, experiment in core.state.experiments.items():
@@ -201,7 +201,7 @@ def check_the_end(
             raise AssertionError(f"{name} is {experiment.life.state}: {experiment.reason}")
 
 
-def _check_result(disk: Disk, experiment: Experiment, counting: Counting) -> None:
+def _check_result(disk: Disk, experiment: Experiment, counting: CountingCheck) -> None:
     name, result = experiment.name, experiment.result
     if result is None or result.name != layout.FINAL_NAME:
         raise AssertionError(f"the result of {name} is {result}")

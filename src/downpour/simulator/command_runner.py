@@ -17,17 +17,17 @@ from downpour.node.roster import Registry
 from downpour.scheduler import Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.simulator import contents
-from downpour.simulator.contents import update_of
+from downpour.simulator import fake_files
 from downpour.simulator.disk import LOOK_AGAIN_SECONDS
-from downpour.simulator.messages import Task
+from downpour.simulator.environment import Environment
+from downpour.simulator.fake_files import update_of
+from downpour.simulator.messages import TrainRequest
 from downpour.simulator.network import UNREACHABLE
-from downpour.simulator.site import Site
 from downpour.store import layout
 from downpour.values import AttemptId, Evaluation, ExperimentState, PublishedFile, Update
 
 if TYPE_CHECKING:
-    from downpour.simulator.manager import Manager
+    from downpour.simulator.manager import SimulatedManager
 
 Done = Callable[[], None]
 Job = Callable[[Done], None]
@@ -58,11 +58,11 @@ class _Lane:
             self._jobs.popleft()(self._next)
 
 
-class Effects:
+class SimulatedCommandRunner:
     """What a manager does besides deciding."""
 
-    def __init__(self, site: Site, manager: Manager) -> None:
-        self._site = site
+    def __init__(self, environment: Environment, manager: SimulatedManager) -> None:
+        self._environment = environment
         self._manager = manager
         self._works = _Lane()
         self._evaluations = _Lane()
@@ -77,10 +77,10 @@ class Effects:
             if state.ended:
                 self._sweep(name, finished=state is ExperimentState.FINISHED)
                 continue
-            store = self._site.disk.store(name)
+            store = self._environment.disk.store(name)
             for found in set(store.list()) - {file.name for file in experiment.files()}:
                 if layout.is_spent(found, experiment.rounds_done):
-                    self._site.disk.delete(self._manager.host, name, found)
+                    self._environment.disk.delete(self._manager.host, name, found)
 
     def enter(self, name: str, address: str, identity: int) -> str:
         """Take a worker into the roster; returns the name it goes by."""
@@ -157,10 +157,12 @@ class Effects:
         keeps = assigned.attempt.experiment in self._keeping
         files = assigned.model, assigned.optimizer_state
         snapshot = assigned.snapshot.file if assigned.snapshot is not None else None
-        first, last = assigned.portion or (0, self._site.figures.shard_samples)
+        first, last = assigned.portion or (0, self._environment.timings.shard_samples)
         term = self._manager.term
         samples = last - first
-        task = Task(assigned.attempt, *files, keeps, term, snapshot, samples, assigned.portion)
+        task = TrainRequest(
+            assigned.attempt, *files, keeps, term, snapshot, samples, assigned.portion
+        )
         self._call(entry, "train", (task,), done, failed)
 
     def _cancel(self, command: do.Cancel, done: Done) -> None:
@@ -185,7 +187,7 @@ class Effects:
         done: Done,
         failed: Callable[[str], None],
     ) -> None:
-        self._site.network.call(
+        self._environment.network.call(
             self._manager,
             entry.address,
             method,
@@ -202,8 +204,8 @@ class Effects:
             self._keeping.add(name)
 
         def ready(model: PublishedFile) -> None:
-            samples = (self._site.figures.shard_samples,) * spec.shards
-            made = contents.dataset(spec)
+            samples = (self._environment.timings.shard_samples,) * spec.shards
+            made = fake_files.dataset(spec)
             begun = {"dataset": made, "shard_samples": samples, "model": model}
             self._post(on.Prepared, experiment=name, **begun)
             done()
@@ -212,16 +214,16 @@ class Effects:
             if command.model is not None:
                 ready(command.model)
                 return
-            file = layout.model_name(0, self._site.token())
-            self._put(name, file, contents.first_model(spec), ready, done)
+            file = layout.model_name(0, self._environment.token())
+            self._put(name, file, fake_files.first_model(spec), ready, done)
 
-        self._manager.after(self._takes(self._site.figures.prepare_seconds), publish)
+        self._manager.after(self._takes(self._environment.timings.prepare_seconds), publish)
 
     def _adopt(self, command: do.Adopt, done: Done) -> None:
         """Find the updates of attempts that nobody reported."""
 
         def look() -> None:
-            names = self._site.disk.names(self._manager.host, command.experiment)
+            names = self._environment.disk.names(self._manager.host, command.experiment)
             for attempt, worker in command.attempts:
                 update = self._find_update(attempt, names)
                 if update is not None:
@@ -231,8 +233,8 @@ class Effects:
         self._insist(look, done)
 
     def _find_update(self, attempt: AttemptId, names: list[str]) -> Update | None:
-        store = self._site.disk.store(attempt.experiment)
-        whole = set(names) - self._site.disk.damaged
+        store = self._environment.disk.store(attempt.experiment)
+        whole = set(names) - self._environment.disk.damaged
         for name in sorted(whole):
             found = layout.parse_name(name)
             token = found.token if found is not None else ""
@@ -241,7 +243,7 @@ class Effects:
                 if state not in whole and self._keeps_states(attempt.experiment):
                     continue
                 kept = store.describe(state) if state in whole else None
-                samples = self._site.figures.shard_samples
+                samples = self._environment.timings.shard_samples
                 return update_of(store.describe(name), kept, samples, 0.0)
         return None
 
@@ -249,8 +251,8 @@ class Effects:
         return self._manager.core.state.experiments[experiment].spec.optimizer_state == "keep"
 
     def _aggregate(self, command: do.Aggregate, done: Done) -> None:
-        figures = self._site.figures
-        seconds = figures.aggregate_seconds + figures.update_seconds * len(command.updates)
+        timings = self._environment.timings
+        seconds = timings.aggregate_seconds + timings.update_seconds * len(command.updates)
 
         def begin(model: bytes) -> None:
             self._manager.after(self._takes(seconds), self._fold, command, model, done, {}, 0.0)
@@ -274,7 +276,7 @@ class Effects:
         reasons: list[tuple[int, str]] = []
         for shard, update in zip(command.shards, command.updates, strict=True):
             try:
-                found.append((shard, self._site.disk.look(self._manager, name, update.file)))
+                found.append((shard, self._environment.disk.look(self._manager, name, update.file)))
             except (FileMissing, FileCorrupt) as error:
                 reasons.append((shard, str(error)))
             except SharedDirectoryError:
@@ -286,10 +288,10 @@ class Effects:
                 self._post(on.Aggregated, experiment=name, round=number, model=model)
                 done()
 
-            file = layout.model_name(number + 1, self._site.token())
-            self._put(name, file, contents.folded(base, found), folded, done)
+            file = layout.model_name(number + 1, self._environment.token())
+            self._put(name, file, fake_files.folded(base, found), folded, done)
             return
-        patience = self._site.disk.figures.patience_seconds
+        patience = self._environment.disk.timings.patience_seconds
         if all(unusable.get(shard, 0.0) >= patience for shard, _ in reasons):
             self._refuse(command, reasons)
             done()
@@ -299,11 +301,11 @@ class Effects:
 
     def _refuse(self, command: do.Aggregate, reasons: list[tuple[int, str]]) -> None:
         name, number = command.experiment, command.round
-        self._post(on.UpdatesRefused, experiment=name, round=number, reasons=tuple(reasons))
+        self._post(on.AggregationFailed, experiment=name, round=number, reasons=tuple(reasons))
 
     def _evaluate(self, command: do.Evaluate, done: Done) -> None:
         def measured(_: bytes) -> None:
-            seconds = self._takes(self._site.figures.evaluate_seconds)
+            seconds = self._takes(self._environment.timings.evaluate_seconds)
             self._manager.after(seconds, report, seconds)
 
         def report(seconds: float) -> None:
@@ -321,7 +323,7 @@ class Effects:
         self._read(command.experiment, command.model, measured, done)
 
     def _publish(self, command: do.Publish, done: Done) -> None:
-        name, disk = command.experiment, self._site.disk
+        name, disk = command.experiment, self._environment.disk
 
         def published(file: PublishedFile) -> None:
             self._post(on.ModelPublished, experiment=name, model=file)
@@ -340,7 +342,7 @@ class Effects:
 
     def _discard(self, command: do.Discard, done: Done) -> None:
         for file in command.files:
-            self._site.disk.delete(self._manager.host, command.experiment, file.name)
+            self._environment.disk.delete(self._manager.host, command.experiment, file.name)
         done()
 
     def _conclude(self, command: do.Conclude, done: Done) -> None:
@@ -348,7 +350,7 @@ class Effects:
         done()
 
     def _sweep(self, experiment: str, *, finished: bool) -> None:
-        disk, host = self._site.disk, self._manager.host
+        disk, host = self._environment.disk, self._manager.host
         for name in disk.store(experiment).list():
             if layout.is_in_flight(name) or (name == layout.FINAL_NAME and not finished):
                 disk.delete(host, experiment, name)
@@ -368,13 +370,13 @@ class Effects:
             self._wait(partial(self._insist, act, done), done, waited)
 
     def _wait(self, again: Callable[[float], None], done: Done, waited: float) -> None:
-        if waited >= self._site.disk.figures.patience_seconds:
+        if waited >= self._environment.disk.timings.patience_seconds:
             self._give_out(done)
         else:
             self._manager.after(LOOK_AGAIN_SECONDS, again, waited + LOOK_AGAIN_SECONDS)
 
     def _takes(self, seconds: float) -> float:
-        return self._site.disk.takes(seconds)
+        return self._environment.disk.takes(seconds)
 
     def _put(
         self,
@@ -387,8 +389,8 @@ class Effects:
         def failed(_: StoreError) -> None:
             self._give_out(done)
 
-        patience = self._site.disk.figures.patience_seconds
-        publish = self._site.disk.publish
+        patience = self._environment.disk.timings.patience_seconds
+        publish = self._environment.disk.publish
         publish(self._manager, experiment, name, content, then, failed, patience)
 
     def _read(
@@ -401,8 +403,8 @@ class Effects:
             self._post(on.EffectFailed, experiment=experiment, reason=str(error))
             done()
 
-        patience = self._site.disk.figures.patience_seconds
-        read = self._site.disk.read
+        patience = self._environment.disk.timings.patience_seconds
+        read = self._environment.disk.read
         read(self._manager, experiment, file, then, failed, patience, patience)
 
 

@@ -12,16 +12,23 @@ from downpour.scheduler import Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.facts import Fact
-from downpour.simulator.checks import Blame, Calls, Folding, InvariantCheck, Office, Promises
+from downpour.simulator.checks import (
+    CallCheck,
+    DurabilityCheck,
+    InvariantCheck,
+    LeaderCheck,
+    ReplayCheck,
+    RetryCheck,
+)
 from downpour.simulator.cluster import Cluster, ManagerClass
-from downpour.simulator.conduct import Conduct
-from downpour.simulator.counting import Counting, check_the_end
+from downpour.simulator.counting_check import CountingCheck, check_the_end
 from downpour.simulator.disk import Disk
-from downpour.simulator.guessing import Guessing
-from downpour.simulator.manager import Manager
+from downpour.simulator.environment import Observation, Observer, Stories, WorkerAction
+from downpour.simulator.manager import SimulatedManager
 from downpour.simulator.plan import Plan
-from downpour.simulator.site import Observed, Onlooker, Stories, Worked
+from downpour.simulator.random_predictor import Guessing
 from downpour.simulator.worker import NodeClass
+from downpour.simulator.worker_check import WorkerCheck
 from downpour.store import layout
 from downpour.stragglers import POLICIES
 
@@ -44,7 +51,7 @@ class Outcome:
 
 def simulate(
     plan: Plan,
-    manager_class: ManagerClass = Manager,
+    manager_class: ManagerClass = SimulatedManager,
     *,
     worker_node: NodeClass = WorkerNode,
     story: bool = False,
@@ -95,29 +102,29 @@ class _Run:
         """Add a line to the story."""
         self.story.append(f"{self.cluster.clock.now_seconds:8.3f}  {line}")
 
-    def _watch(self, disk: Disk) -> Onlooker:
-        self._counting = Counting(disk, dict(self._plan.specs))
+    def _watch(self, disk: Disk) -> Observer:
+        self._counting = CountingCheck(disk, dict(self._plan.specs))
         self._ending = _Ending(disk)
-        onlookers: list[Onlooker] = [
+        observers: list[Observer] = [
             InvariantCheck(),
             self._counting,
-            Folding(),
-            Promises(disk),
-            Office(disk),
-            Calls(),
-            Conduct(),
+            ReplayCheck(),
+            DurabilityCheck(disk),
+            LeaderCheck(disk),
+            CallCheck(),
+            WorkerCheck(),
             self._ending,
         ]
         if self._plan.blames_nobody:
-            onlookers.append(Blame())
+            observers.append(RetryCheck())
         if self._told_in_full:
-            onlookers.insert(0, _Narrator(self.tell))
-        return _All(onlookers)
+            observers.insert(0, _Narrator(self.tell))
+        return _All(observers)
 
     def to_its_end(self) -> None:
         """Let everything happen; raises what is wrong."""
-        clock, figures = self.cluster.clock, self._plan.figures
-        all_tasks = self._plan.tasks * figures.task_seconds
+        clock, timings = self.cluster.clock, self._plan.timings
+        all_tasks = self._plan.tasks * timings.task_seconds
         grace = _GRACE_SECONDS + _FAULT_GRACE_SECONDS * len(self._plan.faults)
         limit = self._plan.calm_at_seconds + grace + _TASK_GRACE * all_tasks
         self.cluster.begin()
@@ -148,30 +155,30 @@ class _Run:
                 raise AssertionError(f"{left} are left over")
 
 
-class _All(Onlooker):
+class _All(Observer):
     """Several who look on."""
 
-    def __init__(self, onlookers: Sequence[Onlooker]) -> None:
-        self._onlookers = onlookers
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._onlookers = observers
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        for onlooker in self._onlookers:
-            onlooker.recovered(core, stories)
+        for observer in self._onlookers:
+            observer.recovered(core, stories)
 
-    def handled(self, step: Observed) -> None:
-        for onlooker in self._onlookers:
-            onlooker.handled(step)
+    def handled(self, step: Observation) -> None:
+        for observer in self._onlookers:
+            observer.handled(step)
 
-    def acting(self, step: Observed) -> None:
-        for onlooker in self._onlookers:
-            onlooker.acting(step)
+    def acting(self, step: Observation) -> None:
+        for observer in self._onlookers:
+            observer.acting(step)
 
-    def working(self, happened: Worked) -> None:
-        for onlooker in self._onlookers:
-            onlooker.working(happened)
+    def working(self, happened: WorkerAction) -> None:
+        for observer in self._onlookers:
+            observer.working(happened)
 
 
-class _Ending(Onlooker):
+class _Ending(Observer):
     """Sees which experiments have ended."""
 
     def __init__(self, disk: Disk) -> None:
@@ -184,17 +191,17 @@ class _Ending(Onlooker):
         left_out = self._disk.harmed - set(core.state.experiments)
         self.ended = ended | left_out
 
-    def acting(self, step: Observed) -> None:
+    def acting(self, step: Observation) -> None:
         self.ended |= {fact.experiment for fact in step.facts if isinstance(fact, facts.Concluded)}
 
 
-class _Narrator(Onlooker):
+class _Narrator(Observer):
     """Tells what managers decide."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
 
-    def acting(self, step: Observed) -> None:
+    def acting(self, step: Observation) -> None:
         for line in (
             _told_of(step.event),
             *map(_told_fact, step.facts),
@@ -210,7 +217,7 @@ def _told_of(event: on.Event) -> str:
             return f"{event.worker} joins{f', running {event.running}' if event.running else ''}"
         case on.Aggregated():
             return f"round {event.round} of {event.experiment} is {event.model.name}"
-        case on.UpdatesRefused():
+        case on.AggregationFailed():
             return f"round {event.round} of {event.experiment}: updates are refused"
         case _:
             return ""

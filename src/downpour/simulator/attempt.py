@@ -8,19 +8,19 @@ from typing import Literal
 from downpour.node.attempt import HeldAttempt
 from downpour.node.saving import SavingPace
 from downpour.simulator.machines import Course
-from downpour.simulator.messages import Task
+from downpour.simulator.messages import TrainRequest
 
 Phase = Literal["waiting", "reading", "training", "saving", "publishing", "reporting"]
 
 
 @dataclass(slots=True, eq=False)
-class Running(HeldAttempt):
+class SimulatedAttempt(HeldAttempt):
     """An attempt; on its `course` since it `set_out_at` a `share` of it, and `start` is its state.
 
     `course` is None while it does not train. Its training began at `loaded_at_seconds`.
     """
 
-    task: Task = field(kw_only=True)
+    task: TrainRequest = field(kw_only=True)
     phase: Phase = "waiting"
     cancelled: bool = False
     to_hand_over: bool = False

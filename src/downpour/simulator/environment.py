@@ -14,7 +14,7 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.facts import Fact
 from downpour.simulator.clock import Clock
-from downpour.simulator.disk import Disk, DiskFigures
+from downpour.simulator.disk import Disk, DiskTimings
 from downpour.simulator.machines import Machines
 from downpour.simulator.network import Network
 from downpour.stragglers import POLICIES, Policy
@@ -25,7 +25,7 @@ Stories = dict[str, list[Line]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class Timings:
     """How long things take; seconds, but for `spread`, which is relative to `task_seconds`.
 
     `event_seconds` is what an event costs the manager; `update_seconds` what each update adds to an
@@ -54,11 +54,11 @@ class Figures:
     shard_samples: int = 10
     patience: float = 0.4
     checkpoint_rounds: int = 50
-    disk: DiskFigures = field(default_factory=DiskFigures)
+    disk: DiskTimings = field(default_factory=DiskTimings)
 
 
 @dataclass(slots=True)
-class Observed:
+class Observation:
     """An event that a core has taken in, what followed, and what will be journaled of it."""
 
     core: Scheduler
@@ -73,7 +73,7 @@ What = Literal["met", "asked", "told", "begins", "stopped", "trained", "free", "
 
 
 @dataclass(slots=True)
-class Worked:
+class WorkerAction:
     """What happens at a worker, as others see it.
 
     It `met` a manager of a term, was `asked` for an attempt by one, was `told` to stop one; it
@@ -88,24 +88,24 @@ class Worked:
     term: int = 0
 
 
-class Onlooker:
+class Observer:
     """Whoever looks on, and raises AssertionError where something is wrong; this one never does."""
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
         """See that a manager has taken up what was left, and begins its term."""
 
-    def handled(self, step: Observed) -> None:
+    def handled(self, step: Observation) -> None:
         """See that a core has taken in an event."""
 
-    def acting(self, step: Observed) -> None:
+    def acting(self, step: Observation) -> None:
         """See that a manager, what it must keep being kept, acts on an event and answers."""
 
-    def working(self, happened: Worked) -> None:
+    def working(self, happened: WorkerAction) -> None:
         """See what happens at a worker."""
 
 
 @dataclass(slots=True)
-class Site:
+class Environment:
     """The world as a process sees it; `tell` adds a line to the story.
 
     Managers forecast with a `predictor` of their own, where there is one.
@@ -115,9 +115,9 @@ class Site:
     random: Random
     network: Network
     disk: Disk
-    figures: Figures
+    timings: Timings
     machines: Machines
-    watch: Onlooker
+    observer: Observer
     tell: Callable[[str], None]
     predictor: Callable[[], Predictor] | None = None
     policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)

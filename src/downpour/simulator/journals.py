@@ -42,7 +42,7 @@ class MemorySegments:
         self._disk.remove_segments(self._experiment, segments)
 
 
-class Keeper:
+class SimulatedPersistence:
     """What a manager keeps, as `manager/persistence.py` has it, but for the record.
 
     Args:

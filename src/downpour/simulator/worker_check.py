@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from downpour.simulator.checks import expect
-from downpour.simulator.site import Onlooker, Worked
+from downpour.simulator.environment import Observer, WorkerAction
 from downpour.values import AttemptId
 
 _STEP_SECONDS = 0.1
@@ -34,13 +34,13 @@ class _Seen:
         return {one.attempt for one in (self.latest, self.begun) if one is not None}
 
 
-class Conduct(Onlooker):
+class WorkerCheck(Observer):
     """Each worker begins what it was asked for last, alone, and holds it until it has reported."""
 
     def __init__(self) -> None:
         self._seen: dict[object, _Seen] = {}
 
-    def working(self, happened: Worked) -> None:
+    def working(self, happened: WorkerAction) -> None:
         """Look at what a worker does, against what it was asked."""
         seen = self._seen.setdefault(happened.worker, _Seen())
         match happened.what:
@@ -64,7 +64,7 @@ class Conduct(Onlooker):
                 told = ", ".join(map(str, sorted(missing)))
                 expect(not missing, f"{told}: held, and not mentioned")
 
-    def _asked(self, seen: _Seen, happened: Worked) -> None:
+    def _asked(self, seen: _Seen, happened: WorkerAction) -> None:
         [attempt] = happened.attempts
         repeated = seen.latest is not None and seen.latest.attempt == attempt
         if happened.term < seen.term or repeated:
@@ -72,7 +72,7 @@ class Conduct(Onlooker):
         seen.latest = _Asked(attempt)
         self._stop(seen.begun, happened)
 
-    def _told(self, seen: _Seen, happened: Worked) -> None:
+    def _told(self, seen: _Seen, happened: WorkerAction) -> None:
         [attempt] = happened.attempts
         if seen.latest is not None and seen.latest.attempt == attempt:
             self._stop(seen.latest, happened)
@@ -80,7 +80,7 @@ class Conduct(Onlooker):
         if seen.begun is not None and seen.begun.attempt == attempt:
             self._stop(seen.begun, happened)
 
-    def _stop(self, asked: _Asked | None, happened: Worked) -> None:
+    def _stop(self, asked: _Asked | None, happened: WorkerAction) -> None:
         if asked is not None and asked.told_to_stop_at is None:
             asked.told_to_stop_at = happened.at_seconds
 
@@ -90,7 +90,7 @@ class Conduct(Onlooker):
         expect(wanted, f"{attempt} is begun, and was not asked for last")
         seen.begun = seen.latest
 
-    def _ended(self, seen: _Seen, happened: Worked) -> None:
+    def _ended(self, seen: _Seen, happened: WorkerAction) -> None:
         told_at = seen.begun.told_to_stop_at if seen.begun is not None else None
         if happened.what == "stopped":
             asked_for = told_at is not None or seen.leaves
