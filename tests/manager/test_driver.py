@@ -12,7 +12,7 @@ import pytest
 
 from downpour.errors import DownpourError, Refused, SharedDirectoryError
 from downpour.manager.driver import Driver
-from downpour.node.manager import HELD_UP_SECONDS, TICK_SECONDS, ManagerNode
+from downpour.node.manager import STOOD_STILL_SECONDS, TICK_SECONDS, ManagerNode
 from downpour.scheduler import Entry, Output, Scheduler
 from downpour.scheduler.commands import Command
 from downpour.scheduler.events import Event, Forecasts, Tick, WorkerJoined, WorkerLeft
@@ -162,8 +162,8 @@ def hears_before_it_judges(node_class: type[ManagerNode[Any]] = ManagerNode) -> 
     for beat in beats:
         driver.post(beat).result(PATIENCE_SECONDS)
     seen = [sink.seen.get(timeout=PATIENCE_SECONDS) for _ in range(4)]
-    assert 3 * TICK_SECONDS < HELD_UP_SECONDS
-    now += HELD_UP_SECONDS
+    assert 3 * TICK_SECONDS < STOOD_STILL_SECONDS
+    now += STOOD_STILL_SECONDS
     while not isinstance(seen[-1], Tick):
         seen.append(sink.seen.get(timeout=PATIENCE_SECONDS))
     driver.stop()

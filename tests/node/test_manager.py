@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from downpour.node.manager import (
-    HELD_UP_SECONDS,
+    STOOD_STILL_SECONDS,
     TICK_SECONDS,
     Asked,
     ManagerNode,
@@ -93,10 +93,10 @@ def test_a_manager_that_stood_still_lets_its_workers_be_heard_first() -> None:
     desk = Desk()
     ready = desk.node.take([], 60.0)
     assert ready.stood_still_seconds == 60.0 - TICK_SECONDS
-    assert ready.wake_at_seconds == 60.0 + HELD_UP_SECONDS
+    assert ready.wake_at_seconds == 60.0 + STOOD_STILL_SECONDS
     assert desk.kept == []
-    desk.node.take([], 60.0 + HELD_UP_SECONDS)
-    assert desk.kept == [on.Tick(at_seconds=60.0 + HELD_UP_SECONDS)]
+    desk.node.take([], 60.0 + STOOD_STILL_SECONDS)
+    assert desk.kept == [on.Tick(at_seconds=60.0 + STOOD_STILL_SECONDS)]
 
 
 def test_forecasts_come_before_time_passes_and_before_a_round_begins() -> None:

@@ -25,6 +25,6 @@ def test_a_failed_call_says_something_of_the_registration_that_it_was_made_for()
     assert not registry.is_dead("ann", former, refused=False)
     registry.enter("ann", 1, entry)
     assert not registry.is_dead("ann", former)
-    assert registry.strike("ann") is entry
-    assert registry.strike("ann") is None
+    assert registry.remove("ann") is entry
+    assert registry.remove("ann") is None
     assert not registry.is_dead("ann", entry)

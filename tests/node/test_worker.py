@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from downpour.errors import Refused
 from downpour.node.attempt import HeldAttempt
 from downpour.node.worker import (
-    LookElsewhere,
     Register,
     SaveAndStop,
     Stop,
     Stopped,
+    TryAnotherManager,
     WorkerNode,
-    another_place,
+    next_address,
 )
 from downpour.values import AttemptId, Failure, FailureKind, PublishedFile, Snapshot
 
@@ -197,7 +197,7 @@ def test_heartbeats_that_are_not_heard_come_soon_again() -> None:
     assert node.until_next_beat(0.0) == 5.0
     assert node.beat_failed(unreachable=False) == []
     assert node.until_next_beat(0.0) == 0.25
-    assert node.beat_failed(unreachable=True) == [LookElsewhere()]
+    assert node.beat_failed(unreachable=True) == [TryAnotherManager()]
     node.beat_answered(node.beat(), known=True, unwanted=())
     assert node.until_next_beat(0.0) == 5.0
 
@@ -210,7 +210,7 @@ def test_who_looks_again_and_again_comes_to_every_place(
     places = {told, *in_office}
     seen = set()
     for _ in range(len(places) + 1):
-        following = another_place(told, in_office, last)
+        following = next_address(told, in_office, last)
         assert following != last
         assert (following is None) == (places == {last})
         last = following if following is not None else last

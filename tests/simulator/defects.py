@@ -326,7 +326,7 @@ class BelievesItIsKept(SimulatedManager):
         try:
             self.persistence.commit()
         except SharedDirectoryError:
-            self.persistence.keeping._touched.clear()
+            self.persistence.journaling._touched.clear()
             for journal in filter(None, self.persistence._journals.values()):
                 journal._unwritten = []
         then()

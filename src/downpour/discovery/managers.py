@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from downpour.errors import SpecError
-from downpour.node.worker import another_place
+from downpour.node.worker import next_address
 from downpour.rpc import Address, ManagerClient, Trust, parse_address
 from downpour.store import SharedDirectory
 from downpour.store.lease import current_leader
@@ -28,9 +28,9 @@ class Managers:
     def another(self) -> ManagerClient | None:
         """Return a client of a manager elsewhere than the last one; None where none is known.
 
-        `node.worker.another_place` says which.
+        `node.worker.next_address` says which.
         """
-        following = another_place(self._told, self._in_office(), self._client.address)
+        following = next_address(self._told, self._in_office(), self._client.address)
         if following is None:
             return None
         self._client = ManagerClient(following, trust=self._trust)

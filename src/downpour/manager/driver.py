@@ -34,12 +34,12 @@ from downpour.errors import (
     StoreError,
 )
 from downpour.node.manager import (
-    TOGETHER_MAX,
+    BATCH_MAX_EVENTS,
     Asked,
+    ManagerContext,
     ManagerNode,
     Posted,
     Step,
-    Surroundings,
 )
 from downpour.scheduler import Output, Scheduler
 from downpour.scheduler.commands import Command
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class CommandSink(Surroundings, Protocol):
+class CommandSink(ManagerContext, Protocol):
     """Keeps what happened, and carries the commands out; long effects run elsewhere."""
 
     def commit(self) -> None:
@@ -218,7 +218,7 @@ class Driver:
         items: list[_Item | None] = []
         with suppress(Empty):
             items.append(self._queue.get(timeout=timeout_seconds))
-            while items[-1] is not None and len(items) < TOGETHER_MAX:
+            while items[-1] is not None and len(items) < BATCH_MAX_EVENTS:
                 items.append(self._queue.get_nowait())
         return items
 

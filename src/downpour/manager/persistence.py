@@ -3,7 +3,7 @@
 `keep` writes nothing: it gathers what one event has led to. `commit` brings it to the disk, the
 record first, so that the journal can say how long the record was; what a crash has left in the
 record beyond that belongs to nothing that counts. What is journaled, and when it must be durable,
-are the rules in `node/keeping.py`.
+are the rules in `node/journaling.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
 from downpour.manager.workspace import Workspace
 from downpour.node.journal import JournalWriter
-from downpour.node.keeping import Keeping
+from downpour.node.journaling import Journaling
 from downpour.scheduler import Entry, Output, Scheduler, facts
 from downpour.scheduler import events as on
 
@@ -41,13 +41,13 @@ class Persistence:
         self.recorder = Recorder(spaces, roster)
         self._spaces = spaces
         self._archive = archive
-        self._keeping = Keeping(self._journal_of, first_order)
+        self._journaling = Journaling(self._journal_of, first_order)
         self._grown: set[str] = set()
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
         """Gather what must be kept of an event and of what it led to; returns what is journaled."""
         self._grown |= self.recorder.note(event, output)
-        gathered = self._keeping.keep(core, event, output.facts, self._record_lines)
+        gathered = self._journaling.keep(core, event, output.facts, self._record_lines)
         for order, entry in gathered:
             if isinstance(entry, on.ExperimentSubmitted):
                 self._archive.places[entry.experiment] = order
@@ -62,9 +62,9 @@ class Persistence:
         Raises:
             SharedDirectoryError: it cannot be; may be called again.
         """
-        for experiment in self._grown - set(self._keeping.touched):
+        for experiment in self._grown - set(self._journaling.touched):
             self._flush(experiment)
-        self._keeping.commit(before_each=self._flush)
+        self._journaling.commit(before_each=self._flush)
         self._grown.clear()
 
     def _flush(self, experiment: str) -> None:

@@ -69,7 +69,7 @@ class Roster:
     def strike(self, name: str) -> None:
         """Forget a worker."""
         with self._lock:
-            entry = self._registry.strike(name)
+            entry = self._registry.remove(name)
         if entry is not None:
             entry.client.close()
 

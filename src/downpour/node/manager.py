@@ -25,13 +25,13 @@ from downpour.scheduler import events as on
 from downpour.scheduler.facts import Fact
 from downpour.values import AttemptId, Progress
 
-TOGETHER_MAX = 256
+BATCH_MAX_EVENTS = 256
 """Events that share one write to the disk, at most: the first of them waits for the last."""
 
 TICK_SECONDS = 0.5
 """Between two looks at who is silent or stands still; limits are of seconds."""
 
-HELD_UP_SECONDS = 2.0
+STOOD_STILL_SECONDS = 2.0
 """A tick this late means that the manager itself stood still. Workers beat at least once a second,
 so all that live are heard within as long again."""
 
@@ -86,7 +86,7 @@ class Ready(Generic[T]):
     stood_still_seconds: float = 0.0
 
 
-class Surroundings(Protocol):
+class ManagerContext(Protocol):
     """What the node asks for while it takes events in."""
 
     def forecasts(self, at_seconds: float) -> on.Forecasts | None:
@@ -106,12 +106,12 @@ class ManagerNode(Generic[T]):
 
     Args:
         core: the scheduler; time goes on where it stands.
-        surroundings: forecast and keep.
+        context: forecast and keep.
     """
 
-    def __init__(self, core: Scheduler, surroundings: Surroundings) -> None:
+    def __init__(self, core: Scheduler, context: ManagerContext) -> None:
         self._core = core
-        self._surroundings = surroundings
+        self._context = context
         self.wake_at_seconds = core.state.now_seconds
 
     def start(self, now_seconds: float) -> None:
@@ -131,7 +131,7 @@ class ManagerNode(Generic[T]):
             steps=steps,
             must_lead=self._must_lead(steps),
             wake_at_seconds=self.wake_at_seconds,
-            stood_still_seconds=late if late > HELD_UP_SECONDS else 0.0,
+            stood_still_seconds=late if late > STOOD_STILL_SECONDS else 0.0,
         )
 
     def _passed(self, late_seconds: float, now_seconds: float) -> Iterator[Step[T]]:
@@ -140,8 +140,8 @@ class ManagerNode(Generic[T]):
         A manager that stood still itself (a stalled file system, a suspended process) must not
         blame workers for their silence: they get some time to be heard before the core judges.
         """
-        if late_seconds > HELD_UP_SECONDS:
-            self.wake_at_seconds = now_seconds + HELD_UP_SECONDS
+        if late_seconds > STOOD_STILL_SECONDS:
+            self.wake_at_seconds = now_seconds + STOOD_STILL_SECONDS
             return
         self.wake_at_seconds = now_seconds + TICK_SECONDS
         yield from self._taken(Posted(on.Tick(at_seconds=now_seconds)))
@@ -152,14 +152,14 @@ class ManagerNode(Generic[T]):
             return
         # Before time passes for the core, and before a round begins: it decides then.
         if isinstance(one.event, on.Tick | on.Aggregated):
-            forecasts = self._surroundings.forecasts(one.event.at_seconds)
+            forecasts = self._context.forecasts(one.event.at_seconds)
             if forecasts is not None:
                 yield self._handled(Posted(forecasts))
         yield self._handled(one)
 
     def _handled(self, posted: Posted[T]) -> Step[T]:
         output = self._core.handle(posted.event)
-        kept = self._surroundings.keep(self._core, posted.event, output)
+        kept = self._context.keep(self._core, posted.event, output)
         return Step(
             asker=posted.asker,
             event=posted.event,

@@ -47,7 +47,7 @@ class Registry(Generic[E]):
         """Name all of them, in the order in which they came."""
         return tuple(self._entries)
 
-    def strike(self, name: str) -> E | None:
+    def remove(self, name: str) -> E | None:
         """Forget a worker; returns its entry."""
         found = self._entries.pop(name, None)
         return found[1] if found is not None else None

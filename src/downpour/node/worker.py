@@ -49,11 +49,11 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
-class LookElsewhere:
+class TryAnotherManager:
     """Speak with another manager from now on, where there may be one."""
 
 
-Action = Stop[H] | SaveAndStop[H] | Register | LookElsewhere
+Action = Stop[H] | SaveAndStop[H] | Register | TryAnotherManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +275,10 @@ class WorkerNode(Generic[H]):
         A manager that is merely slow is still the leader, so there is no other to look for.
         """
         self._is_heard = False
-        return [LookElsewhere()] if unreachable else []
+        return [TryAnotherManager()] if unreachable else []
 
 
-def another_place(told: P, in_office: Sequence[P], last: P) -> P | None:
+def next_address(told: P, in_office: Sequence[P], last: P) -> P | None:
     """Return where to look for a manager that did not answer at `last`; None: nowhere else.
 
     It is by turns the place that was told and those of the leading manager: the first may be a

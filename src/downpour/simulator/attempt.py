@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from downpour.node.attempt import HeldAttempt
-from downpour.node.saving import SavingPace
+from downpour.node.snapshot_schedule import SnapshotSchedule
 from downpour.simulator.machines import Course
 from downpour.simulator.messages import TrainRequest
 
@@ -29,4 +29,4 @@ class SimulatedAttempt(HeldAttempt):
     set_out_at: float = 0.0
     share: float = 0.0
     loaded_at_seconds: float = 0.0
-    pace: SavingPace | None = None
+    pace: SnapshotSchedule | None = None

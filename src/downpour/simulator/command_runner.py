@@ -126,7 +126,7 @@ class SimulatedCommandRunner:
             case do.Conclude():
                 self._works.submit(lambda done: self._conclude(command, done))
             case do.Dismiss():
-                self._roster.strike(command.worker)
+                self._roster.remove(command.worker)
             case do.Adopt():
                 self._works.submit(lambda done: self._adopt(command, done))
             case _:
@@ -201,7 +201,7 @@ class SimulatedCommandRunner:
     def _prepare(self, command: do.Prepare, done: Done) -> None:
         name, spec = command.experiment, command.spec
         if spec.optimizer_state == "keep":
-            self._keeping.add(name)
+            self._journaling.add(name)
 
         def ready(model: PublishedFile) -> None:
             samples = (self._environment.timings.shard_samples,) * spec.shards

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from downpour.errors import SharedDirectoryError
 from downpour.node.journal import JournalWriter, Line, Segment
-from downpour.node.keeping import Keeping
+from downpour.node.journaling import Journaling
 from downpour.scheduler import Entry, Scheduler
 from downpour.scheduler import events as on
 from downpour.scheduler.facts import Fact
@@ -63,7 +63,7 @@ class SimulatedPersistence:
         rounds: int,
         journal_class: type[JournalWriter] = JournalWriter,
     ) -> None:
-        self.keeping = Keeping(self._journal_of, first_order, rounds)
+        self.journaling = Journaling(self._journal_of, first_order, rounds)
         self._disk = disk
         self._writer = writer
         self._term = term
@@ -89,15 +89,15 @@ class SimulatedPersistence:
 
     def keep(self, core: Scheduler, event: on.Event, happened: Sequence[Fact]) -> list[Entry]:
         """Gather what must be kept; returns it."""
-        return [kept.entry for kept in self.keeping.keep(core, event, happened)]
+        return [kept.entry for kept in self.journaling.keep(core, event, happened)]
 
     def commit(self) -> None:
         """Write it all; raises SharedDirectoryError where that cannot be done now."""
-        self.keeping.commit(before_each=lambda _: self._disk.ask(self._writer.host, "record"))
+        self.journaling.commit(before_each=lambda _: self._disk.ask(self._writer.host, "record"))
 
     def tear(self) -> None:
         """Leave what a death in the middle of a commit leaves: some of it."""
-        for experiment in self.keeping.touched:
+        for experiment in self.journaling.touched:
             journal = self._journal_of(experiment)
             segment, lines = journal.under_way if journal is not None else ((0, 0), ())
             some = lines[: self._disk.chance(len(lines))]

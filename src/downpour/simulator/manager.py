@@ -13,9 +13,9 @@ from typing import Literal, TypeVar
 from downpour.errors import SharedDirectoryError
 from downpour.node.journal import JournalWriter
 from downpour.node.manager import (
-    HELD_UP_SECONDS,
+    BATCH_MAX_EVENTS,
     LOOK_SECONDS,
-    TOGETHER_MAX,
+    STOOD_STILL_SECONDS,
     Asked,
     ManagerNode,
     Posted,
@@ -228,7 +228,7 @@ class SimulatedManager(Process):
     def _work(self) -> None:
         """Take in what has arrived, or that time has passed."""
         self._working = True
-        together = min(len(self._queue), TOGETHER_MAX)
+        together = min(len(self._queue), BATCH_MAX_EVENTS)
         self.after(self.environment.timings.event_seconds * max(1, together), self._take, together)
 
     def _rest(self) -> None:
@@ -242,7 +242,7 @@ class SimulatedManager(Process):
         elif not self._is_due_later:
             self._is_due_later = True
             # A clock that was set back must not stop this simulation's own queue.
-            self.after(min(wait, HELD_UP_SECONDS) + _ROUNDING_SECONDS, self._due)
+            self.after(min(wait, STOOD_STILL_SECONDS) + _ROUNDING_SECONDS, self._due)
 
     def _due(self) -> None:
         self._is_due_later = False
@@ -273,7 +273,7 @@ class SimulatedManager(Process):
 
     def commit(self, then: Callable[[], None]) -> None:
         """Make durable what was gathered, then go on."""
-        if not self.persistence.keeping.must_sync:
+        if not self.persistence.journaling.must_sync:
             self._commit(then, 0.0)
             return
         self._committing = True

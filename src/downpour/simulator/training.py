@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from downpour.errors import StoreError
-from downpour.node.saving import SavingPace
+from downpour.node.snapshot_schedule import SnapshotSchedule
 from downpour.node.worker import Stopped
 from downpour.simulator import fake_files
 from downpour.simulator.attempt import Phase, SimulatedAttempt
@@ -173,7 +173,7 @@ class Training:
         done = fake_files.gone_on(start)[1]
         running.start, running.share, running.loaded_at_seconds = start, done / _PERCENT, now
         running.loaded(done, _PERCENT, now)
-        running.pace = SavingPace(self._environment.timings.snapshot_seconds, now)
+        running.pace = SnapshotSchedule(self._environment.timings.snapshot_seconds, now)
         if running.share and self._environment.timings.resuming_seconds:
             self._worker.after(self._environment.timings.resuming_seconds, self._go_on, running)
         else:

@@ -10,14 +10,14 @@ from downpour.node.worker import (
     Action,
     Beat,
     End,
-    LookElsewhere,
     Register,
     Report,
     SaveAndStop,
     Stop,
     Stopped,
+    TryAnotherManager,
     WorkerNode,
-    another_place,
+    next_address,
 )
 from downpour.simulator.attempt import SimulatedAttempt
 from downpour.simulator.clock import Process
@@ -111,7 +111,7 @@ class SimulatedWorker(Process):
                     self.training.hand_over(action.held)
                 case Register():
                     self._register(self._registered, self._unheard)
-                case LookElsewhere():
+                case TryAnotherManager():
                     self._look_elsewhere()
 
     # Its life
@@ -206,7 +206,7 @@ class SimulatedWorker(Process):
 
     def _look_elsewhere(self) -> None:
         in_office = self.environment.disk.terms[-1:]
-        self._manager = another_place(self._told, in_office, self._manager) or self._manager
+        self._manager = next_address(self._told, in_office, self._manager) or self._manager
 
     # Tasks, one after the other
 

@@ -33,12 +33,12 @@ from downpour.errors import (
 from downpour.node.worker import (
     Action,
     End,
-    LookElsewhere,
     Register,
     Report,
     SaveAndStop,
     Stop,
     Stopped,
+    TryAnotherManager,
     WorkerNode,
 )
 from downpour.rpc import PROTOCOL, Address, ManagerClient
@@ -146,7 +146,7 @@ class WorkerAgent:
                     action.held.leaving.set()
                 case Register():
                     self.register(*self._where)
-                case LookElsewhere():
+                case TryAnotherManager():
                     self.look_elsewhere()
 
     # The life of the worker, in the main thread

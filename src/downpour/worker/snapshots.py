@@ -1,6 +1,6 @@
 """Publishes a task's state now and then, so that a crash costs minutes and not the shard.
 
-`node/saving.py` says when. Nothing depends on a snapshot, so one that cannot be published is done
+`node/snapshot_schedule.py` says when. Nothing depends on a snapshot, so one that cannot be published is done
 without.
 """
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from downpour.errors import StoreError
-from downpour.node.saving import SavingPace
+from downpour.node.snapshot_schedule import SnapshotSchedule
 from downpour.store import DirectoryStore, encode, layout
 from downpour.training.loop import ShardTraining
 from downpour.values import Snapshot
@@ -41,7 +41,7 @@ class Snapshots:
         self._store = store
         self._control = control
         self._clock = clock
-        self._pace = SavingPace(every_seconds, clock())
+        self._pace = SnapshotSchedule(every_seconds, clock())
 
     def publish_if_due(self, training: ShardTraining) -> None:
         """Publish the state of a training that goes on, unless it is too soon."""

@@ -8,7 +8,7 @@ import pytest
 
 from downpour.errors import SharedDirectoryError
 from downpour.node.journal import JournalWriter, Line, Segment, in_order
-from downpour.node.keeping import Keeping
+from downpour.node.journaling import Journaling
 from downpour.scheduler import Scheduler
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec
@@ -58,11 +58,11 @@ class House:
         self.memory = Memory()
         self.core = Scheduler()
         journal = JournalWriter(self.memory, 1)
-        self.keeping = Keeping(lambda name: journal if name == "one" else None)
+        self.journaling = Journaling(lambda name: journal if name == "one" else None)
 
     def keep(self, event: on.Event) -> int:
         """Have an event taken in and kept; returns how many entries that makes."""
-        return len(self.keeping.keep(self.core, event, self.core.handle(event).facts))
+        return len(self.journaling.keep(self.core, event, self.core.handle(event).facts))
 
 
 SUBMITTED = on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=ResolvedSpec(shards=2))
@@ -74,18 +74,18 @@ def test_nothing_is_written_before_it_is_committed() -> None:
     house = House()
     house.keep(SUBMITTED)
     assert house.memory.held == {}
-    assert house.keeping.must_sync
-    house.keeping.commit()
+    assert house.journaling.must_sync
+    house.journaling.commit()
     assert house.memory.kinds() == ["ExperimentSubmitted"]
     assert house.memory.synced == [(1, 1)]
-    assert not house.keeping.must_sync
+    assert not house.journaling.must_sync
 
 
 def test_what_changes_no_result_is_not_kept() -> None:
     """A worker's coming is known to the manager alone."""
     house = House()
     assert house.keep(on.WorkerJoined(at_seconds=0.0, worker="ann")) == 0
-    assert house.keeping.touched == ()
+    assert house.journaling.touched == ()
 
 
 def test_after_its_end_nothing_more_is_kept_of_an_experiment() -> None:
@@ -99,8 +99,8 @@ def test_after_its_end_nothing_more_is_kept_of_an_experiment() -> None:
         round=0,
         evaluation=None,  # type: ignore[arg-type]
     )
-    assert house.keeping.keep(house.core, late, []) == []
-    house.keeping.commit()
+    assert house.journaling.keep(house.core, late, []) == []
+    house.journaling.commit()
     assert house.memory.kinds() == ["ExperimentSubmitted", "Concluded"]
 
 
@@ -118,9 +118,9 @@ def test_a_commit_that_failed_may_be_repeated() -> None:
     house.memory.refusals = 1
     flushed: list[str] = []
     with pytest.raises(SharedDirectoryError):
-        house.keeping.commit(flushed.append)
-    assert house.keeping.must_sync
+        house.journaling.commit(flushed.append)
+    assert house.journaling.must_sync
     house.keep(ENDED)
-    house.keeping.commit(flushed.append)
+    house.journaling.commit(flushed.append)
     assert house.memory.kinds() == ["ExperimentSubmitted", "Concluded"]
     assert flushed == ["one", "one"]

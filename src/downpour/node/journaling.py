@@ -35,7 +35,7 @@ class Kept(NamedTuple):
     entry: Entry
 
 
-class Keeping:
+class Journaling:
     """Gathers what must be kept, and has it written; for one thread.
 
     Args:

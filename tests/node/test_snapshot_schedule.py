@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.node.attempt import HeldAttempt
-from downpour.node.saving import SavingPace
+from downpour.node.snapshot_schedule import SnapshotSchedule
 from downpour.values import AttemptId
 
 
@@ -20,7 +20,7 @@ def training() -> HeldAttempt:
 @given(st.floats(0.1, 100.0), st.floats(0.0, 10.0))
 def test_saving_costs_half_a_percent_of_the_time_at_most(every: float, cost: float) -> None:
     """However long one takes."""
-    pace, now, spent = SavingPace(every, 0.0), 0.0, 0.0
+    pace, now, spent = SnapshotSchedule(every, 0.0), 0.0, 0.0
     for _ in range(20):
         now = max(now, pace.due_at_seconds)
         assert pace.is_due(training(), now)
@@ -32,11 +32,11 @@ def test_saving_costs_half_a_percent_of_the_time_at_most(every: float, cost: flo
 
 def test_where_none_are_asked_for_there_are_none() -> None:
     """An interval of 0 says so."""
-    assert not SavingPace(0.0, 0.0).is_due(training(), 1e9)
+    assert not SnapshotSchedule(0.0, 0.0).is_due(training(), 1e9)
 
 
 def test_nothing_is_saved_at_the_end() -> None:
     """The update comes next."""
     held = training()
     held.stepped(10, 1.0)
-    assert not SavingPace(1.0, 0.0).is_due(held, 9.0)
+    assert not SnapshotSchedule(1.0, 0.0).is_due(held, 9.0)

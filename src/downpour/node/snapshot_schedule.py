@@ -13,7 +13,7 @@ _COST_SHARE = 0.005
 """Of the training's time, at most: a worker that saves ends a shard half a percent later."""
 
 
-class SavingPace:
+class SnapshotSchedule:
     """Of one attempt.
 
     Args:
