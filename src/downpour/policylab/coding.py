@@ -15,21 +15,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from downpour.policylab.conditions import Conditions
-from downpour.policylab.ledger import RoundFigures
+from downpour.policylab.ledger import RoundOutcome
 
 TOLERATED = 1
 COPIES = 2
 LEFT_OUT = 2
 
-Code = Callable[[Conditions, int], RoundFigures]
+Code = Callable[[Conditions, int], RoundOutcome]
 
 
-def gradient_coding(conditions: Conditions, number: int) -> RoundFigures:
+def gradient_coding(conditions: Conditions, number: int) -> RoundOutcome:
     """Return what a round comes to when every worker does two shards and one may be missing."""
     return _coded(conditions, number, load=TOLERATED + 1, missing=TOLERATED, lost=0.0)
 
 
-def stochastic_gradient_coding(conditions: Conditions, number: int) -> RoundFigures:
+def stochastic_gradient_coding(conditions: Conditions, number: int) -> RoundOutcome:
     """Return what a round comes to when every sample lies on two workers and two are left out.
 
     A sample is lost where both of its workers are.
@@ -47,11 +47,11 @@ CODES: dict[str, Code] = {
 
 def _coded(
     conditions: Conditions, number: int, *, load: int, missing: int, lost: float
-) -> RoundFigures:
+) -> RoundOutcome:
     curves = [conditions.curve(number, host) for host in range(conditions.hosts)]
     ends = sorted(curve.when(float(load)) for curve in curves)
     seconds = ends[len(ends) - 1 - missing]
-    return RoundFigures(
+    return RoundOutcome(
         seconds=seconds,
         lost=lost,
         busy_seconds=sum(min(end, seconds) for end in ends),

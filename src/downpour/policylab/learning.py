@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from downpour import datasets, models
 from downpour.aggregators import AGGREGATORS, Contribution, fold
-from downpour.policylab.ledger import RoundFigures
+from downpour.policylab.ledger import RoundOutcome
 from downpour.spec import Spec
 from downpour.splitters import split
 from downpour.store import SharedDirectory, Work, encode, layout, publish_work
@@ -63,7 +63,7 @@ class Learning:
         self._known: dict[Pattern, Evaluation] = {}
 
     def evaluation(
-        self, rounds: Sequence[RoundFigures], show: Callable[[int], None] = lambda _: None
+        self, rounds: Sequence[RoundOutcome], show: Callable[[int], None] = lambda _: None
     ) -> Evaluation:
         """Return how good the model is after these rounds.
 

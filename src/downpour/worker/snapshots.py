@@ -1,7 +1,7 @@
 """Publishes a task's state now and then, so that a crash costs minutes and not the shard.
 
-`node/snapshot_schedule.py` says when. Nothing depends on a snapshot, so one that cannot be published is done
-without.
+`node/snapshot_schedule.py` says when. Nothing depends on a snapshot, so one that cannot be
+published is done without.
 """
 
 from __future__ import annotations
