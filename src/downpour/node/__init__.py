@@ -1,6 +1,6 @@
-"""What a manager and a worker decide, as pure state machines that drivers of two kinds drive.
+"""What a manager and a worker decide, as pure state machines that two kinds of drivers drive.
 
-`manager/` and `worker/` put threads, sockets and files around a node, `simulator/` a heap of what
-happens next in virtual time. So what the simulator proves of a node holds of the processes that
-users start; what differs is how time and bytes pass.
+`manager/` and `worker/` put threads, sockets and files around a node; `simulator/` puts a queue of
+events in virtual time around it. So what the simulator shows of a node holds for the processes that
+users start: the two differ only in how time and bytes pass.
 """

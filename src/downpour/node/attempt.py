@@ -1,4 +1,4 @@
-"""One attempt that a worker holds: how far it has come, and which of its snapshots are known."""
+"""One attempt that a worker holds: its progress, and which of its snapshots the manager knows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from downpour.values import AttemptId, Progress, Snapshot
 class HeldAttempt:
     """An attempt from its acceptance until the manager has acknowledged its report.
 
-    Its own work begins after `steps_before`, where the snapshot ends that it goes on from.
-    `stepped_at_seconds` is when its last step ended, or its loading. `known_snapshot` is the
-    newest one that the manager has heard of. Two objects may stand for one attempt: a manager may
-    ask again for what its worker is just giving up.
+    Its own work begins after `steps_before`, the steps in the snapshot that it goes on from.
+    `stepped_at_seconds` is when its last step ended, or its loading. `known_snapshot` is the newest
+    one that the manager has heard of. Two objects may stand for one attempt, because a manager may
+    ask again for the attempt that its worker is just stopping.
     """
 
     attempt: AttemptId
@@ -27,7 +27,7 @@ class HeldAttempt:
     known_snapshot: Snapshot | None = None
 
     def loaded(self, steps_done: int, steps_total: int, at_seconds: float) -> None:
-        """Note that all is loaded, and where the attempt's own work begins."""
+        """Note that loading has ended, and with how many steps the attempt's own work begins."""
         self.steps_before = self.steps_done = steps_done
         self.steps_total = steps_total
         self.stepped_at_seconds = at_seconds
@@ -38,10 +38,11 @@ class HeldAttempt:
         self.steps_done = steps_done
 
     def expected_seconds(self, now_seconds: float) -> float:
-        """Return how long the attempt takes in all, as far as its steps tell.
+        """Return the attempt's total time at the pace of its steps so far, loading included.
 
         Before its first step it is the time that has passed since it began.
         """
+        # Only its own steps, because those of the snapshot took none of its time.
         own = self.steps_done - self.steps_before
         if self.stepped_at_seconds is None or own <= 0:
             return now_seconds - self.began_at_seconds
@@ -49,7 +50,9 @@ class HeldAttempt:
         return (self.stepped_at_seconds - self.began_at_seconds) * (1 + left / own)
 
     def progress(self) -> Progress:
-        """Say how far the attempt has come."""
+        """Return how far the attempt has come."""
+        # Until the last step and not until now: a speed is then one of steps, whenever the
+        # heartbeat is sent.
         stepped_at = self.stepped_at_seconds
         elapsed = stepped_at - self.began_at_seconds if stepped_at is not None else 0.0
         return Progress(
@@ -68,8 +71,9 @@ class HeldAttempt:
     def withdraw_unknown(self) -> Snapshot | None:
         """Forget a snapshot that the manager has not heard of; returns it, to be removed.
 
-        It is asked for when the training ends. No heartbeat mentions the snapshot from then on:
-        the manager would name a file that is gone to the next worker, which waits for it.
+        The driver calls this when the training ends. No heartbeat may mention the snapshot from
+        then on: the manager would name the removed file to the next worker, which would wait for
+        it.
         """
         if self.snapshot_is_known:
             return None

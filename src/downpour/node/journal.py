@@ -1,21 +1,22 @@
 """The rules of a journal: which lines go to which segment, and when a segment may go.
 
-An experiment's journal is what must not be forgotten of it: numbered lines, kept in *segments*.
-Lines are only appended, and `commit` returns when they are durable. A manager begins a segment of
-its own, and another one after a write that failed: what had not been confirmed is then written
-again under the same numbers, so that a torn line in the middle is made good by the segment after
-it. Segments are read in the order of their terms and numbers; of two lines with one number the
-later counts, and with the first line of a later term end those of the terms before it.
+An experiment's journal holds what must survive of it: numbered lines in *segments*. Lines are only
+appended, and `commit` returns when they are durable. A manager begins a segment of its own, and
+another one after a write that failed. It then writes all lines that are not known to be durable
+again, under the same numbers, so that a torn line in the middle is repeated in the segment after
+it. Segments are read in the order of their terms and numbers. Of two lines with one number the
+later counts, and where a later term's lines begin, those of earlier terms end.
 
-A manager that takes up a journal writes what it has read before its own first line, so that nothing
-which another one writes or removes meanwhile can take the ground from under it.
+A manager that takes up a journal writes what it has read once more, before its own first line.
+Otherwise an earlier manager that does not know that it was replaced could remove the segments on
+which the new lines build.
 
 A checkpoint begins the journal anew: submission, preparation and checkpoint are published together
-as a segment, so that it is there whole or not at all, and the segments before it are removed. Who
-finds them still there begins to read at the last segment that has an entry of number 1.
+as one segment, which is there whole or not at all, and the segments before it are removed. A reader
+that finds these still there begins at the last segment that has an entry of number 1.
 
-Where segments lie is not known here: `records/journal.py` has them on a disk, the simulator in
-memory.
+This module does not know where segments lie: `records/journal.py` has them on a disk, the simulator
+in memory.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from downpour.scheduler import events as on
 Segment = tuple[int, int]
 """The term of the manager that wrote it, and its number among those of that manager, from 1."""
 
+# What a checkpoint does not replace: the spec, and the name and the sizes of what was prepared.
 _HEAD = on.ExperimentSubmitted, on.Prepared
 
 
@@ -39,7 +41,7 @@ class Line:
     """An entry with its number (from 1), its time, and the lines that the record had by then.
 
     `order` is its place among the entries of all experiments. The first line of a journal has the
-    `cluster` whose manager writes it; one without any is of a version that did not say.
+    `cluster` whose manager writes it; earlier versions knew no clusters, and wrote none.
     """
 
     number: int
@@ -53,41 +55,41 @@ class Line:
 class SegmentStorage(Protocol):
     """Where the segments of one journal lie.
 
-    Every method raises StoreError where a file cannot be used, SharedDirectoryError where it is
-    the directory; what was asked for may have been done, or some of it.
+    Every method raises StoreError if a file cannot be used, and SharedDirectoryError if the
+    directory cannot. The operation may have been carried out all the same, or a part of it.
     """
 
     place: str
-    """Where that is, for people."""
+    """Where that is, for error messages."""
 
     def segments(self) -> Sequence[Segment]:
-        """Return the segments that are there, in the order in which they are read."""
+        """Return the segments that exist, in the order in which they are read."""
         ...
 
     def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
-        """Append to a segment, which is made where it is not there.
+        """Append to a segment, which is created if it does not exist.
 
-        With `durably` all that was appended to it outlives the machine when this returns.
+        With `durably` all that was appended to it survives the machine when this returns.
         """
         ...
 
     def publish(self, segment: Segment, lines: Sequence[Line]) -> None:
-        """Make a segment that is there whole, or not at all; it is durable when this returns."""
+        """Publish a segment, whole or not at all; it is durable when this returns."""
         ...
 
     def remove(self, segments: Sequence[Segment]) -> None:
-        """Remove segments; what stays all the same is not read."""
+        """Remove segments; a reader ignores those that stay all the same."""
         ...
 
 
 class JournalWriter:
-    """Appends to one experiment's journal, under one manager's term; for one thread.
+    """Appends to one experiment's journal, under one manager's term; not thread-safe.
 
     Args:
         storage: where its segments lie.
-        term: the manager's, so that no two managers write to one segment.
+        term: the manager's term, so that no two managers write to one segment.
         lines: what the journal holds already.
-        cluster: the manager's.
+        cluster: the name of the manager's cluster.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class JournalWriter:
         self._unconfirmed: list[Line] = []
 
     def append(self, order: int, at_seconds: float, record_lines: int, entry: Entry) -> None:
-        """Take an entry in; it is not durable before the next `commit`."""
+        """Add an entry; it is not durable before the next `commit`."""
         line = Line(
             number=self._next_line,
             order=order,
@@ -121,21 +123,22 @@ class JournalWriter:
     def begin_anew(
         self, order: int, at_seconds: float, record_lines: int, entry: Checkpoint
     ) -> None:
-        """Take in a checkpoint, and forget what is in the journal before it."""
+        """Begin the journal anew with a checkpoint, which replaces the entries before it."""
         self._next_line = 1
         self._unwritten, self._unconfirmed = [], []
         head, self._head = self._head, []
+        # Each manager that takes the experiment up adds a `Prepared`, which repeats the first one.
         for line in head[:2]:
             self.append(line.order, line.at_seconds, line.record_lines, line.entry)
         self.append(order, at_seconds, record_lines, entry)
         self._anew, self._unwritten = self._unwritten, []
 
     def commit(self, *, durably: bool = True) -> None:
-        """Write what was appended; it outlives this process then, and with `durably` the machine.
+        """Write what was appended; it survives this process then, and with `durably` the machine.
 
         Raises:
-            SharedDirectoryError: the directory refuses, or another manager has taken over; calling
-                again writes all that is not yet known to be durable into a new segment.
+            SharedDirectoryError: the directory fails, or another manager has taken over; calling
+                again writes all lines that are not known to be durable into a new segment.
             StoreError: such a file cannot be written.
         """
         if self._anew:
@@ -147,6 +150,8 @@ class JournalWriter:
         try:
             self._storage.append(self._segment, self._unwritten, durably=durably)
         except StoreError:
+            # A new segment, because this one may end in half a line, and a line appended to that
+            # would be lost with it.
             self._segment = None
             self._unwritten = self._unconfirmed + self._unwritten
             self._unconfirmed = []
@@ -156,7 +161,8 @@ class JournalWriter:
 
     @property
     def under_way(self) -> tuple[Segment, Sequence[Line]]:
-        """What the next commit appends, and where; some of it is there if it is cut short."""
+        """What the next commit appends, and where; a crash may leave a part of it."""
+        # None of what is published, because a segment is published whole or not at all.
         lines = [] if self._anew else self._unwritten
         return self._segment or (self._term, self._last_segment + 1), lines
 
@@ -166,10 +172,12 @@ class JournalWriter:
     def _publish_anew(self) -> None:
         self._segment = None
         former = self._storage.segments()
+        # A manager that was replaced must not remove the segments that its successor has read.
         if any(term > self._term for term, _ in former):
             raise SharedDirectoryError(self._storage.place, "another manager has taken over")
         self._storage.publish(self._next_segment(), self._anew)
         self._anew = []
+        # Last, because a crash before the new segment is there would leave no journal at all.
         self._storage.remove(former)
 
     def _next_segment(self) -> Segment:
@@ -180,8 +188,8 @@ class JournalWriter:
 def in_order(parts: Iterable[tuple[int, Sequence[Line]]]) -> list[Line]:
     """Put the lines of a journal in order.
 
-    A manager whose lock was lost may write beside the one that has followed it. Where the later one
-    has begun to write, what the earlier one has written from there on belongs to no story.
+    A manager that has lost its lock may go on writing beside its successor. From the successor's
+    first line on, the lines of the earlier manager do not count.
 
     Args:
         parts: a segment's term and whole lines, in the order in which they are read.
@@ -189,14 +197,17 @@ def in_order(parts: Iterable[tuple[int, Sequence[Line]]]) -> list[Line]:
     Raises:
         FileCorrupt: an entry is missing, and later ones are there.
     """
-    found: dict[int, Line] = {}
+    by_number: dict[int, Line] = {}
     latest = 0
     for term, lines in parts:
+        # Where a later term begins, or the journal anew, what was read from that number on is void.
         if lines and (term > latest or lines[0].number == 1):
             latest = term
-            found = {number: line for number, line in found.items() if number < lines[0].number}
-        found.update((line.number, line) for line in lines)
-    for number in range(1, max(found, default=0) + 1):
-        if number not in found:
+            first = lines[0].number
+            by_number = {number: line for number, line in by_number.items() if number < first}
+        by_number.update((line.number, line) for line in lines)
+    # Lines that are missing at the end cannot be noticed: they may never have been written.
+    for number in range(1, max(by_number, default=0) + 1):
+        if number not in by_number:
             raise FileCorrupt("journal", f"entry {number} is missing or altered")
-    return [found[number] for number in sorted(found)]
+    return [by_number[number] for number in sorted(by_number)]

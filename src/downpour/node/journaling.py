@@ -22,7 +22,7 @@ from downpour.scheduler import (
 from downpour.scheduler import events as on
 
 CHECKPOINT_ROUNDS = 50
-"""Between two checkpoints: reading a journal takes moments, and it stays small."""
+"""Rounds between two checkpoints: few enough that a journal stays short and is read in moments."""
 
 JournalOf = Callable[[str], JournalWriter | None]
 """Returns an experiment's journal, or None where it keeps none or is not there."""
@@ -36,7 +36,7 @@ class Kept(NamedTuple):
 
 
 class Journaling:
-    """Gathers what must be kept, and has it written; for one thread.
+    """Gathers the entries that must be journaled, and writes them; not thread-safe.
 
     Args:
         journal_of: the journals.
@@ -63,15 +63,17 @@ class Journaling:
         happened: Sequence[facts.Fact],
         record_lines: Callable[[str], int] = lambda _: 0,
     ) -> list[Kept]:
-        """Gather what must be kept of an event and of the facts that came of it; returns it.
+        """Gather and return what must be journaled of an event and of the facts it led to.
 
-        `record_lines` says how long an experiment's record is by now.
+        `record_lines` returns how many lines an experiment's record has by now: a manager that
+        takes it up cuts off the lines that came after the last journaled entry.
         """
         kept: list[Kept] = []
         anew = checkpoint(core.state, event, happened)
         for entry in entries(event, happened):
             experiment = entry.experiment
             journal = self._journal_of(experiment)
+            # Reports that come late do not count, so nothing follows a conclusion in a journal.
             if journal is None or experiment in self._concluded:
                 continue
             place = next(self._order), core.state.now_seconds, record_lines(experiment)
@@ -88,21 +90,21 @@ class Journaling:
 
     @property
     def touched(self) -> Sequence[str]:
-        """The experiments of which something is to be written."""
+        """The experiments that have entries to write."""
         return tuple(self._touched)
 
     @property
     def must_sync(self) -> bool:
-        """Whether something is waiting that must not be lost."""
+        """Whether an entry is waiting that must be durable before anything follows from it."""
         return any(self._touched.values())
 
     def commit(self, before_each: Callable[[str], None] = lambda _: None) -> None:
-        """Write it all; returns when what changes results is durable.
+        """Write all gathered entries; those that change results are durable when this returns.
 
-        `before_each` is called for an experiment before its journal is written.
+        `before_each` is called with an experiment before its journal is written.
 
         Raises:
-            SharedDirectoryError: it cannot be; may be called again.
+            SharedDirectoryError: an entry cannot be written now; the call may be repeated.
         """
         for experiment, durably in self._touched.items():
             before_each(experiment)

@@ -1,16 +1,16 @@
-"""What a manager decides, whatever drives it: what must be kept, what may be done, and when.
+"""What a manager decides, whatever drives it: what to journal, what to do, and in which order.
 
-A driver gathers what has arrived and hands it to `ManagerNode.take`. The `Ready` that comes back
-says what to do, in this order:
+A driver gathers events and questions and passes them to `ManagerNode.take`. The `Ready` that it
+returns says what the driver must do, in this order:
 
 1. make durable what the node has gathered, or end;
-2. where `must_lead`, see that no other manager has taken over, or end;
-3. for each of the `steps`, in order, carry its commands out, then answer who asked;
+2. if `must_lead`, check that no other manager has taken over, or end;
+3. for each of the `steps`, in order, carry out its commands, then answer the asker;
 4. call again when something arrives, or at `wake_at_seconds`.
 
 So nothing is answered or done that a crash could undo. A `ManagerNode` holds no clock, thread,
-socket or file: `manager/driver.py` drives it with a thread, `simulator/manager.py` with a heap of
-what happens next.
+socket or file: `manager/driver.py` drives it with a thread, `simulator/manager.py` with a queue of
+events in virtual time.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from downpour.scheduler.facts import Fact
 from downpour.values import AttemptId, Progress
 
 BATCH_MAX_EVENTS = 256
-"""Events that share one write to the disk, at most: the first of them waits for the last."""
+"""The most events that share one sync of the journal: the first of them waits for the last."""
 
 TICK_SECONDS = 0.5
-"""Between two looks at who is silent or stands still; limits are of seconds."""
+"""Between two checks of silent workers and of attempts without steps; both limits are seconds."""
 
 STOOD_STILL_SECONDS = 2.0
-"""A tick this late means that the manager itself stood still. Workers beat at least once a second,
-so all that live are heard within as long again."""
+"""A tick this late means that the manager itself stood still. Workers send a heartbeat at least
+once a second, so within as long again the manager hears all that live."""
 
 LOOK_SECONDS = 1.0
-"""Between two looks whether another manager has taken over, where there is nothing to do."""
+"""Between two checks, by a manager with nothing to do, that no other manager has taken over."""
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ Question = Callable[[Scheduler], Any]
 
 @dataclass(frozen=True, slots=True)
 class Posted(Generic[T]):
-    """An event, and the asker that waits until its effects are kept and begun; None without one."""
+    """An event, and the asker that waits until it is journaled and acted on; None without one."""
 
     event: on.Event
     asker: T | None = None
@@ -53,7 +53,7 @@ class Posted(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Asked(Generic[T]):
-    """A question about the core's state, which changes nothing, and who asks."""
+    """A question about the core's state, which changes nothing, and its asker."""
 
     question: Question
     asker: T
@@ -102,7 +102,7 @@ class ManagerContext(Protocol):
 
 
 class ManagerNode(Generic[T]):
-    """Takes in what arrives, an event at a time; `T` is what its driver has for those who wait.
+    """Takes in events and questions, one at a time; `T` is the driver's type for an asker.
 
     Args:
         core: the scheduler; time goes on where it stands.
@@ -115,14 +115,16 @@ class ManagerNode(Generic[T]):
         self.wake_at_seconds = core.state.now_seconds
 
     def start(self, now_seconds: float) -> None:
-        """Begin to watch the time."""
+        """Begin to tick."""
         self.wake_at_seconds = now_seconds + TICK_SECONDS
 
     def take(self, arrived: Sequence[Posted[T] | Asked[T]], now_seconds: float) -> Ready[T]:
-        """Take in what has arrived, in order, and that time has passed, where it is due.
+        """Take in what has arrived, in order, and a tick if one is due.
 
-        What this raises leaves a core of which nothing is known: the driver must end.
+        After an exception half of an event may have been taken in: the driver must end.
         """
+        # Before the events, so that a manager that stood still notices it although it has woken up
+        # with a full queue.
         late = now_seconds - self.wake_at_seconds
         steps = [step for one in arrived for step in self._taken(one)]
         if late >= 0:
@@ -135,10 +137,11 @@ class ManagerNode(Generic[T]):
         )
 
     def _passed(self, late_seconds: float, now_seconds: float) -> Iterator[Step[T]]:
-        """Tell the core the time.
+        """Have the core check its timeouts.
 
         A manager that stood still itself (a stalled file system, a suspended process) must not
-        blame workers for their silence: they get some time to be heard before the core judges.
+        take workers for lost because it did not hear them: it waits for their next heartbeats
+        first.
         """
         if late_seconds > STOOD_STILL_SECONDS:
             self.wake_at_seconds = now_seconds + STOOD_STILL_SECONDS
@@ -150,7 +153,7 @@ class ManagerNode(Generic[T]):
         if isinstance(one, Asked):
             yield self._answered(one)
             return
-        # Before time passes for the core, and before a round begins: it decides then.
+        # Before a tick and before a round begins, because the policies decide then.
         if isinstance(one.event, on.Tick | on.Aggregated):
             forecasts = self._context.forecasts(one.event.at_seconds)
             if forecasts is not None:
@@ -172,13 +175,14 @@ class ManagerNode(Generic[T]):
     def _answered(self, asked: Asked[T]) -> Step[T]:
         try:
             return Step(asker=asked.asker, answer=asked.question(self._core))
-        except Exception as error:  # noqa: BLE001 - it has changed nothing, and is the asker's affair
+        except Exception as error:  # noqa: BLE001 - a question changes nothing: only its asker fails
             return Step(asker=asked.asker, error=error)
 
     def _must_lead(self, steps: Sequence[Step[T]]) -> bool:
-        """Whether something is to be done, or is journaled, which must not be acknowledged in vain.
+        """Whether commands or journaled entries follow, for which the manager must still lead.
 
-        What a manager journals after its successor's first line does not count.
+        Journaled entries count as well as commands, because what a manager journals after its
+        successor's first line is void, and must not be acknowledged.
         """
         return any(step.commands or step.kept for step in steps)
 
@@ -188,6 +192,7 @@ def heartbeat_reply(
 ) -> tuple[bool, tuple[AttemptId, ...]]:
     """Return whether a worker is known, and which of its attempts it should not be running.
 
-    It must register where the manager cannot call it, though the core may know it.
+    A worker that the manager cannot call counts as unknown, so that it registers, although the core
+    may know it from the journal.
     """
     return core.has_registered(worker) and can_call, tuple(core.unwanted(worker, running))

@@ -1,7 +1,7 @@
-"""The workers that have registered with a manager: how each is called, and when it is dead.
+"""The workers that have registered with a manager: the name of each, and when it counts as dead.
 
-A name belongs to one process. A call that fails, or a connection that ends, says something of the
-registration that it was made for, and nothing of the same worker registered anew.
+A name belongs to one process. A call that fails, or a connection that ends, says something about
+the registration that it was made for, and nothing about the same worker registered anew.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ E = TypeVar("E")
 
 
 class Entered(NamedTuple, Generic[E]):
-    """The name that a worker goes by, and what was known of the same process before."""
+    """The name under which a worker is registered, and the same process's former entry."""
 
     name: str
     former: E | None
@@ -26,9 +26,9 @@ class Registry(Generic[E]):
         self._entries: dict[str, tuple[Hashable, E]] = {}
 
     def enter(self, name: str, process: Hashable, entry: E) -> Entered[E]:
-        """Take a worker in, under its own name unless another process has that.
+        """Register a worker under its own name, or with a number added if another process has it.
 
-        The same process that registers again keeps its name, and its entry is replaced.
+        A process that registers again keeps its name, and its entry is replaced.
         """
         chosen, copies = name, 1
         while chosen in self._entries and self._entries[chosen][0] != process:
@@ -39,24 +39,25 @@ class Registry(Generic[E]):
         return Entered(chosen, former)
 
     def get(self, name: str) -> E | None:
-        """Return a worker's entry, or None where it is not here."""
-        found = self._entries.get(name)
-        return found[1] if found is not None else None
+        """Return a worker's entry, or None if it is not registered."""
+        _, entry = self._entries.get(name, (None, None))
+        return entry
 
     def names(self) -> tuple[str, ...]:
-        """Name all of them, in the order in which they came."""
+        """Return the names of all workers, in the order of registration."""
         return tuple(self._entries)
 
     def remove(self, name: str) -> E | None:
-        """Forget a worker; returns its entry."""
-        found = self._entries.pop(name, None)
-        return found[1] if found is not None else None
+        """Remove a worker; returns its entry, or None if it is not registered."""
+        _, entry = self._entries.pop(name, (None, None))
+        return entry
 
     def is_dead(self, name: str, entry: E, *, refused: bool = True) -> bool:
         """Whether a call that failed shows that a worker is dead: it still has that entry.
 
-        One that has registered anew, or is gone, is known to the core from there. After the end of
-        a connection only a call that is `refused` shows it: the living open new connections, and
-        one that answers late may be busy, or the network gone; then its silence tells in time.
+        A worker that has registered anew, or was removed, is none of this call's. After the end of
+        a connection only a call that is `refused` counts. A worker that lives opens a new
+        connection, and one that answers late may be busy or cut off; the heartbeat timeout decides
+        about that.
         """
         return refused and self.get(name) is entry

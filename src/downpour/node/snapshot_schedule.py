@@ -1,8 +1,8 @@
 """When a worker publishes the state of its task.
 
-Training stands still meanwhile, so what the last snapshot took decides how soon the next may
-follow. The worker saves again only after the manager has heard of the last snapshot: the manager
-removes snapshots, and only those that it knows.
+Training waits while a snapshot is published, so the time that the last one took decides how soon
+the next may follow. The worker publishes the next one only after the manager has heard of the last:
+the manager removes snapshots, and only those that it knows.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from downpour.node.attempt import HeldAttempt
 
 _COST_SHARE = 0.005
-"""Of the training's time, at most: a worker that saves ends a shard half a percent later."""
+"""The most of the training's time: saving may make a shard end half a percent later."""
 
 
 class SnapshotSchedule:
-    """Of one attempt.
+    """The times at which one attempt publishes snapshots.
 
     Args:
-        every_seconds: how long to wait between two snapshots, at least; 0: there are none.
+        every_seconds: the least time between two snapshots; 0: there are none.
         at_seconds: when the training begins.
     """
 
@@ -26,12 +26,12 @@ class SnapshotSchedule:
         self.due_at_seconds = at_seconds + every_seconds
 
     def is_due(self, held: HeldAttempt, at_seconds: float) -> bool:
-        """Whether to publish a snapshot now; not where the training is at its end."""
+        """Whether to publish a snapshot now; not after the last step, as the update follows."""
         if not self._every_seconds or at_seconds < self.due_at_seconds:
             return False
         return held.steps_done != held.steps_total and held.snapshot_is_known
 
     def saved(self, began_at_seconds: float, ended_at_seconds: float) -> None:
-        """Note how long the last try took, whatever came of it."""
+        """Note how long the last snapshot took, whether it was published or not."""
         took = ended_at_seconds - began_at_seconds
         self.due_at_seconds = ended_at_seconds + max(self._every_seconds, took / _COST_SHARE)

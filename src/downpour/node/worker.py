@@ -1,10 +1,10 @@
-"""What a worker decides: which attempt it is at, what it reports of it, and to which manager.
+"""What a worker decides: which attempt it trains, what it reports, and to which manager.
 
-The manager alone decides what a worker does, so a new task supersedes the one before it. An attempt
-is mentioned in heartbeats from its acceptance, although it may have to wait for the one before it
-to stop, until the manager has acknowledged its report; only then is the worker free. A
-`WorkerNode` holds no clock, thread or socket: `worker/agent.py` and `simulator/worker.py` tell it
-what happens and do what it asks for.
+The manager alone decides what a worker does, so a new task supersedes the one before it. Heartbeats
+mention an attempt from its acceptance, although it may have to wait until the one before it has
+stopped, to the acknowledgement of its report; only then is the worker free. A `WorkerNode` holds no
+clock, thread or socket: `worker/agent.py` and `simulator/worker.py` tell it what happens and carry
+out the actions that it returns.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from downpour.values import AttemptId, Failure, FailureKind, Progress, Snapshot,
 
 _FIRST_WAIT_SECONDS = 0.2
 _LONGEST_WAIT_SECONDS = 1.0
-"""Between two tries at a report, at most: the manager that takes over next waits for it."""
+"""The longest wait between two tries at a report: a manager that takes over waits for it."""
 _LOOK_AGAIN_SECONDS = 0.25
-"""Between heartbeats that are not heard: a manager that was started again learns from them which
-workers it can call."""
+"""Between heartbeats while the last one was not answered: a manager that was started again learns
+from them which workers it can call."""
 
 H = TypeVar("H", bound=HeldAttempt)
 P = TypeVar("P")
@@ -31,14 +31,14 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Stop(Generic[H]):
-    """Let an attempt end at its next step."""
+    """Stop an attempt at its next step."""
 
     held: H
 
 
 @dataclass(frozen=True, slots=True)
 class SaveAndStop(Generic[H]):
-    """Let an attempt publish its state at its next step, and end; another worker goes on."""
+    """Publish an attempt's state at its next step, then stop it; another worker goes on from it."""
 
     held: H
 
@@ -50,7 +50,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class TryAnotherManager:
-    """Speak with another manager from now on, where there may be one."""
+    """Call another manager from now on, if there may be one."""
 
 
 Action = Stop[H] | SaveAndStop[H] | Register | TryAnotherManager
@@ -65,25 +65,25 @@ End = Update | Snapshot | Failure | Stopped
 """How an attempt ends: trained, handed over, failed or stopped."""
 
 Report = Update | Snapshot | Failure
-"""What the manager hears of that."""
+"""The ends that the manager must hear of."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beat(Generic[H]):
-    """What a heartbeat tells: the attempts that the worker holds, and how far they have come."""
+    """What a heartbeat says: the attempts that the worker holds, and the progress of each."""
 
     held: tuple[H, ...]
     running: tuple[Progress, ...]
 
 
 class WorkerNode(Generic[H]):
-    """One life of a worker, from its start until it leaves.
+    """One worker process, from its start until it leaves.
 
-    `H` is what its driver keeps of an attempt. Every method but `leave` runs alone; `leave` may
-    come in the middle of another one, because a signal may.
+    `H` is the driver's type of an attempt. No two methods run at the same time, except that `leave`
+    may interrupt any other one, because a signal handler calls it.
 
     Args:
-        name: what the worker calls itself; the manager may give it another name.
+        name: what the worker calls itself; the manager may register it under another name.
     """
 
     def __init__(self, name: str) -> None:
@@ -100,45 +100,48 @@ class WorkerNode(Generic[H]):
         self._longest_wait_seconds = _FIRST_WAIT_SECONDS
         self._is_heard = True
 
-    # What it holds
+    # The attempts that it holds
 
     @property
     def running(self) -> H | None:
-        """The attempt that was begun, until its report is acknowledged."""
+        """The attempt that has begun, until its report is acknowledged."""
         return self._running
 
     @property
     def held(self) -> tuple[H, ...]:
-        """What is running and what was accepted last, which may be the same."""
+        """The running attempt and the one accepted last, which may be the same."""
+        # The accepted one as well: a worker that was still importing torch was else taken for one
+        # that had never received its attempt, and on busy machines every first task was lost.
         running, wanted = self._running, self._wanted
         both = running, wanted if wanted is not running else None
         return tuple(held for held in both if held is not None)
 
     @property
     def attempt(self) -> AttemptId | None:
-        """What the worker was asked for last, or is still at."""
+        """The attempt that the worker was asked for last, or still trains."""
         return self.held[-1].attempt if self.held else None
 
     @property
     def is_done(self) -> bool:
-        """Whether it is time to say goodbye: nothing runs, and nothing more will."""
+        """Whether the worker may leave: no attempt runs, and none will begin."""
         return self._running is None and (self.leaving or (self._draining and not self._is_next))
 
     # What the manager asks for
 
     def met(self, term: int, patience: float, heartbeat_seconds: float) -> None:
-        """Take in what the manager says of itself."""
+        """Take in what the manager says about itself."""
+        # Never lower, because a manager that was replaced may answer after its successor.
         self.term = max(self.term, term)
         self.patience = patience
         self.heartbeat_seconds = heartbeat_seconds
 
     def train(self, held: H, term: int) -> list[Action[H]]:
-        """Accept an attempt; another one that is running is given up for it.
+        """Accept an attempt; one that is running is stopped for it.
 
-        A call that is repeated, because its answer was lost, changes nothing.
+        A call that is repeated because its answer was lost changes nothing.
 
         Raises:
-            Refused: the manager who asks was replaced, perhaps without its knowledge.
+            Refused: the calling manager was replaced, and may not know it.
         """
         if term < self.term:
             reason = f"is {term}, and {self.name} works for a manager of term {self.term}"
@@ -147,6 +150,8 @@ class WorkerNode(Generic[H]):
             return []
         self._wanted = held
         actions: list[Action[H]] = []
+        # The attempt may be asked for again while it is being stopped: it is then a new object,
+        # which does not know that it was to be handed over.
         if self._to_hand_over == held.attempt:
             actions.append(SaveAndStop(held))
         if self._running is not None:
@@ -154,24 +159,24 @@ class WorkerNode(Generic[H]):
         return actions
 
     def cancel(self, attempt: AttemptId) -> list[Action[H]]:
-        """Stop an attempt at its next step, or forget it where it has not begun."""
+        """Stop an attempt at its next step, or forget it if it has not begun."""
         actions: list[Action[H]] = [Stop(held) for held in self.held if held.attempt == attempt]
         if self._wanted is not None and self._wanted.attempt == attempt:
             self._wanted = None
         return actions
 
     def hand_over(self, attempt: AttemptId) -> list[Action[H]]:
-        """Let an attempt stop at its next step, also where it is loading or still to come."""
+        """Save and stop an attempt at its next step, even if it is loading or not accepted yet."""
         self._to_hand_over = attempt
         return [SaveAndStop(held) for held in self.held if held.attempt == attempt]
 
     def drain(self) -> None:
-        """Finish what was accepted so far, then leave."""
+        """Finish the attempts accepted so far, then leave."""
         self._draining = True
         self._last = self._wanted
 
     def leave(self) -> list[Action[H]]:
-        """Give up what is running, begin nothing more, and say goodbye."""
+        """Stop the running attempt, begin no other one, and leave."""
         self.leaving = True
         running = self._running
         return [Stop(running)] if running is not None else []
@@ -179,14 +184,14 @@ class WorkerNode(Generic[H]):
     # From the beginning of an attempt to the end of its report
 
     def take(self, at_seconds: float) -> H | None:
-        """Return the attempt to begin now; None where there is none, or another one runs."""
+        """Return the attempt to begin now; None if there is none, or another one runs."""
         wanted = self._wanted if self._is_next else None
         if self._running is not None or wanted is None:
             return None
         wanted.began_at_seconds = at_seconds
         self._longest_wait_seconds = _FIRST_WAIT_SECONDS
         self._running = wanted
-        if self.leaving:  # asked last: a signal that comes later finds what it has to stop
+        if self.leaving:  # checked last, so that a later signal finds the attempt that it must stop
             self._running = None
             return None
         return wanted
@@ -195,9 +200,9 @@ class WorkerNode(Generic[H]):
         """Take in how the running attempt has ended.
 
         Returns:
-            What to report, until `report_failed` says that it is enough. None where the worker
-            leaves: its goodbye hands back what it held, and a report before that would only bring
-            it another task. It is free then.
+            What to report, until `report_taken` or a `report_failed` that returns None. None if the
+            worker leaves, and is free then: its goodbye gives back the attempt, and a report before
+            that would only bring it another task.
         """
         if not isinstance(end, Stopped):
             return end
@@ -207,19 +212,19 @@ class WorkerNode(Generic[H]):
         return Failure(FailureKind.CANCELLED, f"{self.name} handed it back")
 
     def report_taken(self) -> None:
-        """Take in that the manager has acknowledged the report: the worker is free."""
+        """Note that the manager has acknowledged the report: the worker is free."""
         self._free()
 
     def report_failed(self, chance: float, *, may_be_heard_later: bool) -> float | None:
-        """Take in that the report was not acknowledged.
+        """Note that the report was not acknowledged.
 
         Args:
-            chance: a random number in 0..1. Workers that lost the same manager at one moment
-                would come back to it together.
-            may_be_heard_later: whether the same report may be taken later, or elsewhere.
+            chance: a random number in 0..1, because workers that lost the same manager at one
+                moment would otherwise come back to it together.
+            may_be_heard_later: whether the report may be accepted later, or by another manager.
 
         Returns:
-            The seconds until the next try; None where there is to be none, and the worker is free.
+            The seconds until the next try; None if there is to be none, and the worker is free.
         """
         if self.leaving or not may_be_heard_later:
             self._free()
@@ -230,7 +235,7 @@ class WorkerNode(Generic[H]):
 
     @property
     def _is_next(self) -> bool:
-        """Whether what was accepted last is to be begun; not what came after the call to drain."""
+        """Whether the attempt accepted last may begin; not if it came after the call to drain."""
         return self._wanted is not None and (not self._draining or self._wanted is self._last)
 
     def _free(self) -> None:
@@ -243,14 +248,14 @@ class WorkerNode(Generic[H]):
     # The heartbeat
 
     def until_next_beat(self, at_seconds: float) -> float:
-        """Return the seconds until the next heartbeat; to be asked again when an attempt begins."""
+        """Return the seconds until the next heartbeat; it changes when an attempt begins."""
         running = self._running
         length = running.expected_seconds(at_seconds) if running is not None else None
         wait = until_next_beat(self.heartbeat_seconds, length)
         return wait if self._is_heard else min(wait, _LOOK_AGAIN_SECONDS)
 
     def beat(self) -> Beat[H]:
-        """Return what a heartbeat tells now."""
+        """Return what a heartbeat says now."""
         held = self.held
         return Beat(held, tuple(one.progress() for one in held))
 
@@ -259,10 +264,10 @@ class WorkerNode(Generic[H]):
     ) -> list[Action[H]]:
         """Take in the answer to a heartbeat: is the worker known, and what should it not run?
 
-        A snapshot is known to a manager that knows the worker and wants the attempt; any other
-        one has not taken note of it.
+        Only a manager that knows the worker and wants the attempt has taken note of its snapshot.
         """
         self._is_heard = True
+        # By the progress that was sent, because the worker may have saved again meanwhile.
         for held, progress in zip(beat.held, beat.running, strict=True) if known else ():
             if progress.attempt not in unwanted:
                 held.known_snapshot = progress.snapshot
@@ -270,21 +275,22 @@ class WorkerNode(Generic[H]):
         return actions if known else [*actions, Register()]
 
     def beat_failed(self, *, unreachable: bool) -> list[Action[H]]:
-        """Take in that a heartbeat was not answered.
+        """Note that a heartbeat was not answered.
 
-        A manager that is merely slow is still the leader, so there is no other to look for.
+        A manager that is only slow still leads, so the worker looks for another one only if this
+        one cannot be reached.
         """
         self._is_heard = False
         return [TryAnotherManager()] if unreachable else []
 
 
-def next_address(told: P, in_office: Sequence[P], last: P) -> P | None:
-    """Return where to look for a manager that did not answer at `last`; None: nowhere else.
+def next_address(given: P, of_leader: Sequence[P], last: P) -> P | None:
+    """Return the address to try after no manager answered at `last`; None if there is no other.
 
-    It is by turns the place that was told and those of the leading manager: the first may be a
-    name that moves, the others may not be seen from here.
+    The address that the user has given and those of the leading manager take turns. The first may
+    be a name that moves to another machine; the others may not be reachable from here.
     """
-    places = list(dict.fromkeys([told, *in_office]))
-    position = places.index(last) if last in places else -1
-    following = places[(position + 1) % len(places)]
+    addresses = list(dict.fromkeys([given, *of_leader]))
+    position = addresses.index(last) if last in addresses else -1
+    following = addresses[(position + 1) % len(addresses)]
     return following if following != last else None
