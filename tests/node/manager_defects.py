@@ -58,6 +58,6 @@ class ForecastsAfterwards(ManagerNode[Any]):
             yield from super()._taken(one)
             return
         yield self._handled(one)
-        forecasts = self._surroundings.forecasts(one.event.at_seconds)
+        forecasts = self._context.forecasts(one.event.at_seconds)
         if forecasts is not None:
             yield self._handled(Posted(forecasts))

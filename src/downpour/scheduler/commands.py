@@ -22,10 +22,10 @@ from downpour.values import AttemptId, Ending, PublishedFile, Update
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare:
-    """Make the dataset, the shards and the first model version of an experiment.
+    """Prepare the dataset, the shards and the first model version of an experiment.
 
-    Where the experiment goes on after a restart, `dataset` is the one that it began with, and
-    `model` the newest version: the examples must be the same, and no first model is made.
+    When an experiment goes on after a restart, `dataset` is the one that it began with, and `model`
+    its newest version: the examples must be the same, and no first model is made.
     """
 
     experiment: str
@@ -36,7 +36,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Ask a worker for an attempt: for the first time, or again where it came back without it."""
+    """Ask a worker for an attempt, or ask it again after it has registered without it."""
 
     assigned: Assigned
 
@@ -54,7 +54,7 @@ class Cancel:
 class HandOver:
     """Ask a worker to publish an attempt's state at its next step and stop; best effort.
 
-    Comes back as `HandedOver`, or not at all.
+    It is answered by `HandedOver`, or by nothing: the worker may be lost, or end the attempt first.
     """
 
     worker: str
@@ -63,9 +63,9 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopt:
-    """Look which of these attempts have published an update that was not reported.
+    """Look for updates of these attempts that were published and not reported.
 
-    Each one found comes back as `UpdatePublished`, from the worker named here.
+    Each update comes back as `UpdatePublished`, from the worker named here.
     """
 
     experiment: str
@@ -74,7 +74,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """Make the next model version of a round's updates, given in the order of their `shards`.
+    """Aggregate a round's updates, given in the order of their `shards`, to the next model version.
 
     `model` is the version that they were trained from; `train_seconds` is the wall time from the
     round's first assignment to its last update.
@@ -107,14 +107,14 @@ class Publish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dismiss:
-    """Forget a worker, which is gone."""
+    """Forget a worker that has left or is lost."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discard:
-    """Remove files that are not needed any more; some may be gone already."""
+    """Remove files that are no longer needed; some may be gone already."""
 
     experiment: str
     files: tuple[PublishedFile, ...]
@@ -122,7 +122,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclude:
-    """Remove what an experiment that has ended needs no more."""
+    """Remove the files that an experiment needed only to go on; it has ended."""
 
     experiment: str
     ending: Ending

@@ -1,8 +1,8 @@
-"""Asks the policy what to do, and does it; a policy that asks for what cannot be is not heard.
+"""Asks the policy what to do, and does it; an action that is impossible by now is ignored.
 
-A policy that does not watch is asked when a worker is idle and a task is pending. One that
-watches is asked also when time has passed or something has happened to a task or a worker. Of
-heartbeats there are many, so they lead to a look only once in a twentieth of a task.
+A policy that does not watch is asked when a worker is idle and a task is pending. One that watches
+is also asked after a tick, and after events about tasks or workers. Heartbeats are many, so they
+lead to a decision only once in a twentieth of a task.
 """
 
 from __future__ import annotations
@@ -33,28 +33,29 @@ from downpour.stragglers import (
 from downpour.stragglers.outlook import Outlook
 from downpour.values import AttemptId, FailureKind, Forecast, TaskState
 
-# Because a new worker takes seconds to import torch and register: asked again sooner, a policy
-# would have a second one started for the same need.
+# A new worker takes seconds to import torch and register. Asked again sooner, a policy would have a
+# second one started for the same need.
 _BETWEEN_REQUESTS_SECONDS = 30.0
 _SHARDS_NAMED = 4
-# What changes no task and no worker. Heartbeats are most of all events, and a look costs far more
-# than taking one in.
+# Events that change no task and no worker. Most events are heartbeats, and a decision costs far
+# more than taking one in.
 _QUIET = on.HeartbeatReceived, on.Forecasts, on.Evaluated
 _LOOKS_A_TASK = 20
 _BETWEEN_LOOKS_SECONDS = 0.1, 0.5
+# Measured: a decision takes about 25 microseconds for each running task, so this spends half a
+# percent of a core on them.
 _BETWEEN_LOOKS_SECONDS_A_TASK = 0.005
-"""A look takes about 25 microseconds for each running task: half a percent of a core, so often."""
 
 
 def decide(state: SchedulerState, event: on.Event | None = None) -> None:
-    """Let the policy act on what has happened."""
+    """Ask the policy, and carry out its actions."""
     experiment = state.active
     current = experiment.round if experiment else None
     if experiment is None or current is None or not experiment.ready or current.aggregating:
         return
     if state.replaying:
         return
-    # Before the policy, because both change what it is shown.
+    # Before the policy is asked, because both change what it is shown.
     _ask_again(state, experiment, current)
     current.offer_again(state.now_seconds)
     policy = state.policies[experiment.spec.policy]
@@ -65,7 +66,7 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
     if policy.watches:
         state.look_again_at_seconds = view.at_seconds + _between_looks(view)
     for action in policy.decide(view):
-        # Because an action may close the round, and the rest was decided for an open one.
+        # An action may close the round, and the others were decided for an open one.
         if current.complete:
             return
         _do(state, experiment, current, action)
@@ -106,6 +107,7 @@ def _assign(
         return
     if task.held_by:
         _decided(state, current, f"shard {task.shard} to {action.worker}, too: {action.reason}")
+    # From this forecast the reports estimate what waiting for the holder would have cost.
     for holder in filter(None, map(state.workers.get, task.held_by)):
         state.record_forecast(holder)
     forecast = _forecast(state, task, action.worker)
@@ -126,7 +128,7 @@ def _asked(
     worker: str,
     reason: str,
 ) -> facts.Assigned:
-    """Say all that a worker needs for an attempt."""
+    """Return all that a worker needs for an attempt."""
     return facts.Assigned(
         cause=state.cause,
         worker=worker,
@@ -140,9 +142,11 @@ def _asked(
 
 
 def _ask_again(state: SchedulerState, experiment: Experiment, current: Round) -> None:
-    """Ask those for their attempts who came back without them."""
+    """Ask workers that came back without their attempts for them again."""
     for worker in state.workers.take_empty_handed():
         if worker.running is not None and current.find(worker.running) is not None:
+            # Its timeouts begin anew, as at an assignment. The attempt is the same, so that no
+            # retry is counted, and no fact is noted.
             worker.mentioned_at_seconds = worker.advanced_at_seconds = state.now_seconds
             reason = "asked again: it came back without it"
             asked = _asked(state, experiment, current, worker.running, worker.name, reason)
@@ -150,7 +154,7 @@ def _ask_again(state: SchedulerState, experiment: Experiment, current: Round) ->
 
 
 def _forecast(state: SchedulerState, task: Task, name: str) -> Forecast | None:
-    """Foresee how long a worker would take for what is left of a task."""
+    """Forecast how long a worker would take for what is left of a task."""
     worker = state.workers.get(name)
     if worker is None or worker.pace is None:
         return None
@@ -177,6 +181,7 @@ def _hand_over(state: SchedulerState, current: Round, action: Handoff) -> None:
     if attempt is None or holder is None or not known or action.worker == action.meant_for:
         return
     task = current.tasks[action.shard]
+    # A policy may ask again at its next decision; the worker has been asked already.
     if action.worker in task.leaving:
         return
     task.leaving[action.worker] = action.meant_for, state.now_seconds
@@ -197,6 +202,7 @@ def _hand_over(state: SchedulerState, current: Round, action: Handoff) -> None:
 
 def _close(state: SchedulerState, current: Round, action: Close) -> None:
     missing = tuple(task.shard for task in current.tasks if task.life.may("drop"))
+    # Without any update there is nothing to aggregate.
     if not current.published or not missing:
         return
     for attempt, name in current.holders():
@@ -208,6 +214,7 @@ def _close(state: SchedulerState, current: Round, action: Close) -> None:
             state.workers.let_linger(name, attempt)
         else:
             state.cancel(worker, action.reason)
+
     spent = tuple(file for shard in missing for file in current.tasks[shard].files())
     current.drop(missing)
     _decided(state, current, f"closed without {_shards(missing)}: {action.reason}")
@@ -225,6 +232,8 @@ def _close(state: SchedulerState, current: Round, action: Close) -> None:
 
 
 def _resize(state: SchedulerState, experiment: Experiment, current: Round, action: Resize) -> None:
+    # Every example must be in one shard, and no shard be empty: a policy's mistake must not change
+    # what is trained.
     whole = sum(action.samples) == sum(experiment.shard_samples)
     if current.begun or not whole or min(action.samples) < 1:
         return
@@ -245,7 +254,7 @@ def _resize(state: SchedulerState, experiment: Experiment, current: Round, actio
 
 
 def _request(state: SchedulerState, current: Round, action: WorkerRequest) -> None:
-    """Ask for a worker, but not again before the last one had time to come."""
+    """Request a worker, but not again before the last one had time to join."""
     now = state.now_seconds
     if now - state.asked_for_workers_at_seconds >= _BETWEEN_REQUESTS_SECONDS:
         state.asked_for_workers_at_seconds = now
@@ -259,17 +268,18 @@ def _request(state: SchedulerState, current: Round, action: WorkerRequest) -> No
 
 
 def _decided(state: SchedulerState, current: Round, what: str) -> None:
-    """Keep a decision in words, for people who watch."""
-    said = f"epoch {current.number + 1}: {what}"
-    state.decisions.append(Decision(state.now_seconds, current.experiment, said))
+    """Keep a decision in words, for the users who watch."""
+    text = f"epoch {current.number + 1}: {what}"
+    state.decisions.append(Decision(state.now_seconds, current.experiment, text))
 
 
 def handed_over(state: SchedulerState, event: on.HandedOver) -> None:
-    """Keep what a worker leaves for the one that it is meant for."""
+    """Keep the snapshot of a worker that has handed over, for the worker that it is meant for."""
     state.workers.heard(event.worker, state.now_seconds)
     held = state.workers.let_go(event.worker, event.attempt)
     context = state.find(event.attempt)
     if context is None or not held:
+        # A repeated report names the snapshot that is kept already.
         if context is None or context.task.snapshot != event.snapshot:
             state.discard(event.attempt.experiment, (event.snapshot.file,))
         return
@@ -283,7 +293,8 @@ def handed_over(state: SchedulerState, event: on.HandedOver) -> None:
 
 
 def learn(state: SchedulerState, current: Round) -> None:
-    """Take note of how fast workers were in a round that is over."""
+    """Note how fast workers were in a round that is over, relative to each other."""
+    # Only shards that one attempt trained from the beginning: the time of others is for a part.
     paces = {
         task.worker: task.completion_seconds / task.offer.samples
         for task in current.tasks
@@ -314,7 +325,7 @@ def _shards(numbers: Sequence[int]) -> str:
 
 
 def _between_looks(view: RoundView) -> float:
-    """Return the seconds until progress is looked at again: few where tasks are short."""
+    """Return the seconds until heartbeats lead to a decision again: few where tasks are short."""
     shortest, longest = _BETWEEN_LOOKS_SECONDS
     usual = Outlook(view).typical_seconds or 0.0
     affordable = _BETWEEN_LOOKS_SECONDS_A_TASK * len(view.running)

@@ -1,7 +1,7 @@
 """Everything that can happen to the scheduler: a closed list of small frozen values.
 
-Each event carries its own time, `at_seconds`, on the experiment clock; the core has no other. A
-driver that learns something makes one of these and hands it to `Scheduler.handle`.
+Each event carries its own time, `at_seconds`, on the experiment clock; the core has no other clock.
+A driver makes an event of what it learns and passes it to `Scheduler.handle`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class ExperimentCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """The dataset is there, cut into shards, and the first model version is published.
+    """The dataset is prepared and cut into shards, and the first model version is published.
 
-    `dataset` names what was prepared, by its content: equal names are equal examples.
+    `dataset` is named by its content: equal names mean equal examples.
     """
 
     at_seconds: float
@@ -57,7 +57,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectFailed:
-    """Something the core had commanded for an experiment could not be done."""
+    """A command for an experiment could not be carried out.
+
+    It was `asked_wrongly` if the spec is at fault, and not the cluster.
+    """
 
     at_seconds: float
     experiment: str
@@ -67,9 +70,9 @@ class EffectFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJoined:
-    """A worker has registered; under a known name it replaces its former self.
+    """A worker has registered; under a known name it replaces the former registration.
 
-    `running` is what it is training already, where the manager or the network went away meanwhile.
+    `running` is the attempt that it trains already, if the manager or the network was away.
     """
 
     at_seconds: float
@@ -79,7 +82,7 @@ class WorkerJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLeft:
-    """A worker has said goodbye."""
+    """A worker has announced that it leaves."""
 
     at_seconds: float
     worker: str
@@ -88,7 +91,7 @@ class WorkerLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """A worker could not be reached when it was called."""
+    """A worker could not be reached."""
 
     at_seconds: float
     worker: str
@@ -97,9 +100,9 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReceived:
-    """A worker lives; says what it is running and how its machine is.
+    """A worker has reported its attempts and the state of its machine.
 
-    What its process uses is for the record; nothing is decided from it.
+    The `process` figures are for the record; nothing is decided from them.
     """
 
     at_seconds: float
@@ -121,7 +124,7 @@ class UpdatePublished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """A worker has published the state of an attempt, as it was asked to, and has stopped."""
+    """A worker has published the state of an attempt as asked, and has stopped it."""
 
     at_seconds: float
     worker: str
@@ -131,10 +134,10 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecasts:
-    """What is predicted from what was last heard of workers.
+    """Forecasts from the workers' last reports.
 
-    `paces` are seconds a sample of a worker that would begin a shard now; `remaining` are seconds
-    until a worker's update, from its last report on.
+    `paces` are a worker's seconds a sample if it began a shard now. `remaining` are the seconds
+    from an attempt's last report to its update.
     """
 
     at_seconds: float
@@ -155,7 +158,7 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregated:
-    """A round's updates are one model version now."""
+    """A round's updates have become the next model version."""
 
     at_seconds: float
     experiment: str
@@ -165,7 +168,7 @@ class Aggregated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregationFailed:
-    """Some of a round's updates cannot be used: missing, altered, non-finite, ill-shaped.
+    """Some of a round's updates cannot be used: missing, altered, non-finite or of a wrong shape.
 
     `reasons` has at least one entry: a shard, and what is wrong with its update.
     """
@@ -177,12 +180,13 @@ class AggregationFailed:
 
     def __post_init__(self) -> None:
         if not self.reasons:
-            raise ValueError("who refuses updates names at least one shard")
+            # The round would wait for ever: it is complete, and no event would follow.
+            raise ValueError("an aggregation that failed names at least one shard")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """It is known how good the model version of a round is."""
+    """A round's model version has been evaluated."""
 
     at_seconds: float
     experiment: str
@@ -192,7 +196,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPublished:
-    """The experiment's result lies under its own name."""
+    """The experiment's result is published."""
 
     at_seconds: float
     experiment: str

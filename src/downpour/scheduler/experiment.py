@@ -1,6 +1,6 @@
 """One experiment as the scheduler sees it: its rounds, its model versions, what is outstanding.
 
-It knows which files are needed and which are spent. It never touches one, and holds no tensors.
+It knows which files are needed and which may be removed. It opens none, and holds no tensors.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from downpour.spec import ResolvedSpec
 from downpour.values import AttemptId, Evaluation, ExperimentState, PublishedFile
 
 EVALUATIONS_AHEAD = 1
-"""Rounds that may be trained while the evaluation of an earlier one is still running."""
+"""Rounds that may be trained while an earlier one is being evaluated. Were there no limit, model
+versions would pile up wherever an evaluation takes longer than a round."""
 
 
 class Experiment:
     """A submitted spec and how far it has come.
 
-    `dataset` names what was prepared. `models` are the versions not yet discarded, oldest first;
-    `optimizer_states` holds what each shard continues from, `evaluating` the versions being
-    measured, by round. While it is `publishing`, nothing but the result is outstanding. It is not
-    `ready` while a manager that was restarted fetches what it needs to go on. `progress_timeout` is
-    how long an attempt may make no step, `overhead_seconds` what one took beside training in the
-    last round.
+    `dataset` names what was prepared. `models` are the versions not yet discarded, oldest first.
+    `optimizer_states` are the states with which shards continue, by shard; `evaluating` are the
+    versions being evaluated, by round. While it is `publishing`, only the result is outstanding. It
+    is not `ready` while a restarted manager prepares what it needs to go on. `progress_timeout`
+    says how long an attempt may make no step. `overhead_seconds` is what an attempt took beside
+    training in the last round.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -60,12 +61,12 @@ class Experiment:
 
     @property
     def may_start_round(self) -> bool:
-        """Whether the next round may begin: not too far ahead of the evaluations."""
+        """Whether the next round may begin without running too far ahead of the evaluations."""
         return not self.training_is_done and len(self.evaluating) <= EVALUATIONS_AHEAD
 
     @property
     def may_publish(self) -> bool:
-        """Whether the result may be asked for: all is trained and measured."""
+        """Whether the result may be published: all rounds are trained and evaluated."""
         return self.training_is_done and not self.evaluating
 
     def start_round(self) -> None:
@@ -73,17 +74,18 @@ class Experiment:
         self.round = Round(self.name, self.rounds_done, self.shard_samples)
 
     def aggregating(self, number: int) -> Round | None:
-        """Return the current round if it is that one, and waits for its model version."""
+        """Return the current round if it has this number and is being aggregated, else None."""
         current = self.round
         if current is None or current.number != number or not current.aggregating:
             return None
         return current
 
     def close_round(self, current: Round, model: PublishedFile) -> tuple[PublishedFile, ...]:
-        """End the round with the model version made of it; returns the files spent by that."""
+        """End the round with its model version; returns the files that may be removed now."""
         shards, updates = current.shards(), current.apply()
         snapshots = (t.snapshot.file for t in current.tasks if t.snapshot is not None)
         states = {s: u.optimizer_state for s, u in zip(shards, updates, strict=True)}
+        # Only the states of shards that counted: a shard that was dropped goes on with its old one.
         replaced = (self.optimizer_states[s] for s in states if s in self.optimizer_states)
         spent = (*(update.file for update in updates), *snapshots, *replaced)
         kept = {s: f for s, f in self.optimizer_states.items() if s not in states}
@@ -97,18 +99,16 @@ class Experiment:
         return (*spent, *self._spent_models())
 
     def take_evaluation(self, number: int, evaluation: Evaluation) -> tuple[PublishedFile, ...]:
-        """Note how good a round's model is; returns the model versions spent by that.
-
-        Evaluations may overtake each other: the last one is that of the latest round.
-        """
+        """Note how good a round's model is; returns the model versions that may be removed now."""
         del self.evaluating[number]
+        # Evaluations may overtake each other: the last one is that of the latest round.
         if number > self.evaluated_round:
             self.evaluated_round = number
             self.last_evaluation = evaluation
         return self._spent_models()
 
     def close(self) -> tuple[PublishedFile, ...]:
-        """End whatever is going on; returns every file that only going on needed."""
+        """End the current round and the evaluations; returns the files that only they needed."""
         files = self._files_in_flight()
         self.round = None
         self.optimizer_states = {}
@@ -116,7 +116,7 @@ class Experiment:
         return (*files, *self._spent_models())
 
     def files(self) -> tuple[PublishedFile, ...]:
-        """Return every file that it rests on."""
+        """Return every file that the experiment needs to go on."""
         return (*self._files_in_flight(), *self.models)
 
     def _files_in_flight(self) -> tuple[PublishedFile, ...]:
@@ -125,27 +125,27 @@ class Experiment:
         return (*files, *self.optimizer_states.values())
 
     def knows(self, attempt: AttemptId) -> bool:
-        """Whether the attempt was made; of rounds that are over, only round and shard are known."""
+        """Whether the attempt was made; of earlier rounds, only round and shard can be checked."""
         if self.round is not None and attempt.round == self.round.number:
             return self.round.find(attempt) is not None
         in_time = 0 <= attempt.round <= self.rounds_done
         return in_time and 0 <= attempt.shard < len(self.shard_samples) and attempt.attempt >= 0
 
     def needs(self, shard: int, file: PublishedFile) -> bool:
-        """Whether the shard's next step rests on a file, be it a state or an unapplied update."""
+        """Whether a shard still needs a file: its optimizer's state, or its unapplied update."""
         state = self.optimizer_states.get(shard)
         update = self.round.tasks[shard].update if self.round else None
         needed = (state, *(files_of(update) if update else ()))
         return any(each is not None and each.name == file.name for each in needed)
 
     def _wants_evaluation(self, round_number: int) -> bool:
-        """Whether the spec asks how good this round's model is; the last round's always counts."""
+        """Whether to evaluate this round's model; that of the last round always, if any is."""
         every = self.spec.evaluate_every
         last = round_number == self.spec.epochs - 1
         return every > 0 and (last or (round_number + 1) % every == 0)
 
     def _spent_models(self) -> tuple[PublishedFile, ...]:
-        """Take out the model versions that are neither kept nor being evaluated."""
+        """Remove and return the model versions that are neither kept nor being evaluated."""
         needed = {file.name for file in self.evaluating.values()}
         kept = self.spec.keep_models
         older, newest = self.models[:-kept], self.models[-kept:]

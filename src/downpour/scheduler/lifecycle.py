@@ -1,20 +1,20 @@
-"""The lives of tasks, workers and experiments, as tables.
+"""The life cycles of tasks, workers and experiments, as tables.
 
-A *task* is pending until a worker is asked to train it. While it runs others may be asked as well,
-and may drop out again; it can come back (the last attempt failed, its worker went away) or be
-published. A published update may still be refused, when its file turns out to be unusable; then
-the task is pending again. An applied one is past recall, and so is one that was dropped, because
-the round was closed without it. Late answers are welcome: an attempt that was given up may still
-publish its task. Once an update was refused, those made before may not: what they brought in the
-meantime is removed already.
+A *task* is pending until a worker is asked to train it. While it runs, other workers may be asked
+as well, and may give it up again. When no worker holds it, it is pending again; when an attempt
+publishes its update, it is published. A published update may still be refused, if its file turns
+out to be unusable; then the task is pending again. A task is final once it is applied, or dropped
+because the round was closed without it. Late updates count: an attempt that was given up may still
+publish its task. Only after a refusal no earlier attempt may, because the files that came late were
+removed as not needed.
 
-A *worker* is idle or busy with exactly one attempt, until it is gone. It never comes back from
-there; who registers again begins a new life. Whatever ends an attempt, be it an answer, a failure
-or a cancellation, makes its worker idle in the same step. Only one that still works at something
-which it should not is stuck, until it works at nothing any more. One that only the journal knows is
-awaited: it keeps what it held, and is asked for nothing, until it registers with this manager.
+A *worker* is idle, or busy with exactly one attempt, until it is gone. A worker that registers
+again begins a new life. Whatever ends an attempt, be it an update, a failure or a cancellation,
+makes its worker idle in the same step. A worker that still works at something that it should not is
+stuck until it reports no attempt. A worker known from the journal alone is awaited: it keeps its
+attempt, and is asked for nothing, until it registers with this manager.
 
-An *experiment* waits for its turn, is prepared, runs and ends, once.
+An *experiment* waits in the queue, is prepared, runs and ends, once.
 
 A step that is not in its table raises `IllegalTransition` with the steps that led there.
 """
@@ -80,7 +80,7 @@ _STORY_LENGTH = 32
 
 
 class Lifecycle(Generic[State, Step]):
-    """A state that moves by a table, and remembers its last steps."""
+    """A state that changes by a table, and remembers its last steps for error messages."""
 
     __slots__ = ("_story", "_table", "state", "who")
 
@@ -99,5 +99,5 @@ class Lifecycle(Generic[State, Step]):
         self.state = after
 
     def may(self, name: Step) -> bool:
-        """Say whether the table has this step from here."""
+        """Whether the table has this step from the present state."""
         return (self.state, name) in self._table

@@ -1,4 +1,4 @@
-"""Who is there: workers join, beat, fall silent, stand still and go."""
+"""Which workers are present: they join, send heartbeats, fall silent, stand still and leave."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from downpour.scheduler.state import SchedulerState
 from downpour.scheduler.workers import Worker
 from downpour.values import AttemptId, FailureKind
 
-# Because each forecast is a line of the record, which few of them keep small.
+# Because each forecast is a line of the record: one a second would be most of it.
 _QUARTERS = 4
 
 
 def joined(state: SchedulerState, name: str, running: AttemptId | None) -> None:
-    """Take a worker in; one that still runs what it was given goes on with it.
+    """Add a worker; one that still runs the attempt that it was given goes on with it.
 
-    Its former self, if there is one, else gives up what it was running. Who runs something else
-    gets no work before that has ended.
+    Otherwise a former registration under this name gives up its attempt. A worker that runs another
+    attempt gets no work before that has ended.
     """
     known = state.workers.heard(name, state.now_seconds)
     if known is not None and _goes_on(state, known, running):
@@ -28,19 +28,20 @@ def joined(state: SchedulerState, name: str, running: AttemptId | None) -> None:
     state.workers.join(name, state.now_seconds)
     if former is None:
         state.log(f"{name} joined")
+    # Whichever worker joins, a policy that asked for one more sees its request answered.
     if state.joined_since < state.wanted_workers:
         state.joined_since += 1
-    # Because it works at something that it was not asked for here: a task beside that would be
-    # slow, and the speed of the worker be learned wrongly.
+    # A task beside an attempt that it was not asked for here would be slow, and its speed would be
+    # learned wrongly.
     if running is not None:
         state.workers.stick(name)
 
 
 def _goes_on(state: SchedulerState, known: Worker, running: AttemptId | None) -> bool:
-    """Let a worker that registers go on with what it holds; says whether it does.
+    """Have a worker that registers go on with its attempt; returns whether it does.
 
-    One that an earlier manager's death has parted from its attempt is asked for it again. It
-    may have died as well, or never have heard of it, and still be at its last report.
+    An awaited worker that comes back without its attempt is asked for it again. It may have been
+    restarted, or the call of the earlier manager may not have reached it.
     """
     now, has_it = state.now_seconds, known.running == running
     if known.is_awaited:
@@ -48,6 +49,7 @@ def _goes_on(state: SchedulerState, known: Worker, running: AttemptId | None) ->
         return True
     if running is None or not has_it:
         return False
+    # Registering mentions the attempt as a heartbeat does, so its timeout begins anew.
     known.mentioned_at_seconds = now
     return True
 
@@ -55,7 +57,7 @@ def _goes_on(state: SchedulerState, known: Worker, running: AttemptId | None) ->
 def gone(
     state: SchedulerState, name: str, failure: FailureKind, reason: str, *, lost: bool
 ) -> None:
-    """Let a worker go; what it was at is given up."""
+    """Remove a worker; its attempt is given up."""
     worker = state.workers.remove(name)
     if worker is None:
         return
@@ -67,12 +69,14 @@ def gone(
 
 
 def heartbeat(state: SchedulerState, event: on.HeartbeatReceived) -> None:
-    """Take note that a worker lives, and of how far it has come."""
+    """Note that a worker lives, and how far its attempt has come."""
     worker = state.workers.get(event.worker)
     if worker is None or (worker.is_awaited and not _mentions(event, worker.running)):
-        return  # it is told to register, and says then what it is at
+        return  # the answer tells it to register, which says what it runs
     worker.beat(state.now_seconds)
     worker.system = event.system
+    # A stuck worker is free only when it reports nothing, not when it was told to stop: it may hang
+    # in a step for long.
     if not event.running:
         state.workers.unstick(worker.name)
     for progress in event.running:
@@ -86,17 +90,18 @@ def heartbeat(state: SchedulerState, event: on.HeartbeatReceived) -> None:
 
 
 def _doubt(state: SchedulerState, worker: Worker, *, elsewhere: bool) -> None:
-    """Take back an attempt that its worker has not mentioned for long."""
+    """Take back an attempt that its worker has not mentioned for too long."""
     attempt = worker.running
     silent = state.now_seconds - worker.mentioned_at_seconds
     if attempt is None or silent < _within(state, worker.mention_limit_seconds):
         return
     what = "has not begun it after" if worker.progress is None else "has not mentioned it for"
+    # A worker that reports no other attempt is idle; one that does is stuck in that.
     _take_back(state, worker, attempt, f"{what} {silent:.0f} s", free=not elsewhere)
 
 
 def forecasts(state: SchedulerState, event: on.Forecasts) -> None:
-    """Take note of what is predicted."""
+    """Note forecasts for workers and running attempts."""
     for name, pace in event.paces:
         worker = state.workers.get(name)
         if worker is not None:
@@ -109,10 +114,11 @@ def forecasts(state: SchedulerState, event: on.Forecasts) -> None:
 
 
 def _record_each_quarter(state: SchedulerState, worker: Worker, attempt: AttemptId) -> None:
-    """Have put on record what is predicted after each quarter of an attempt's own work."""
+    """Put a running attempt's forecast on record after each quarter of its own work."""
     context = state.find(attempt)
     if context is None or worker.progress is None:
         return
+    # Of its own work, so that an attempt which goes on from the middle is on record as often.
     began = context.task.began_at[attempt.attempt]
     own = (worker.progress.share - began) / (1 - began) if began < 1 else 0.0
     quarters = min(int(_QUARTERS * own), _QUARTERS - 1)
@@ -122,18 +128,20 @@ def _record_each_quarter(state: SchedulerState, worker: Worker, attempt: Attempt
 
 
 def tick(state: SchedulerState) -> None:
-    """Look who has been silent for too long, and what stands still."""
+    """Check the timeouts: of workers' heartbeats, and of the steps of attempts."""
     for worker in list(state.workers):
         silent = state.now_seconds - worker.seen_at_seconds
         if silent > _within(state, worker.heartbeat_timeout.seconds):
+            # The earlier manager's death is to blame where an awaited worker does not come back,
+            # and not its task: that costs no retry.
             kind = FailureKind.CANCELLED if worker.is_awaited else FailureKind.LOST
             gone(state, worker.name, kind, f"no heartbeat for {silent:.0f} s", lost=True)
         elif worker.running is not None:
-            _look_whether_it_stands(state, worker, worker.running)
+            _check_progress(state, worker, worker.running)
 
 
-def _look_whether_it_stands(state: SchedulerState, worker: Worker, attempt: AttemptId) -> None:
-    """Take back an attempt that makes no step, although its worker is heard of."""
+def _check_progress(state: SchedulerState, worker: Worker, attempt: AttemptId) -> None:
+    """Take back an attempt that makes no step, although its worker sends heartbeats."""
     experiment = state.active_as(attempt.experiment)
     pause = state.now_seconds - worker.advanced_at_seconds
     if experiment is not None and pause > _within(state, experiment.progress_timeout.seconds):
@@ -144,7 +152,7 @@ def _look_whether_it_stands(state: SchedulerState, worker: Worker, attempt: Atte
 def _take_back(
     state: SchedulerState, worker: Worker, attempt: AttemptId, what: str, *, free: bool
 ) -> None:
-    """Let others try what a worker does not get done; is it free, or stuck in something?"""
+    """Take an attempt from its worker, which is idle if `free`, and stuck otherwise."""
     if free:
         state.workers.release(worker.name, attempt)
     else:

@@ -1,4 +1,4 @@
-"""Whose turn it is: experiments wait, are prepared, and end."""
+"""The queue of experiments: they wait, are prepared, and end, one after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from downpour.values import Ending, ExperimentState
 
 
 def submitted(state: SchedulerState, event: on.ExperimentSubmitted) -> None:
-    """Take an experiment in; its turn comes when those before it have ended."""
+    """Add an experiment to the queue; it begins when those before it have ended."""
+    # A client repeats a submission whose answer was lost, under the same name.
     if event.experiment in state.experiments:
         return
     state.experiments[event.experiment] = Experiment(event.experiment, event.spec, event.at_seconds)
@@ -19,7 +20,7 @@ def submitted(state: SchedulerState, event: on.ExperimentSubmitted) -> None:
 
 
 def activate_next(state: SchedulerState) -> None:
-    """Let the first that waits have its turn, unless another one has it."""
+    """Activate the first waiting experiment, unless one is active."""
     if state.active is not None:
         return
     experiments = state.experiments.values()
@@ -31,7 +32,7 @@ def activate_next(state: SchedulerState) -> None:
 
 
 def prepare(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask for what an experiment needs before its first round, or to go on."""
+    """Ask the driver for what an experiment needs before its first round, or to go on."""
     state.do(
         do.Prepare(
             experiment=experiment.name,
@@ -43,15 +44,16 @@ def prepare(state: SchedulerState, experiment: Experiment) -> None:
 
 
 def effect_failed(state: SchedulerState, event: on.EffectFailed) -> None:
-    """Fail an experiment for which something could not be done."""
+    """Fail an experiment because a command for it could not be carried out."""
     experiment = state.active_as(event.experiment)
     if experiment is not None:
         fail(state, experiment, event.reason, asked_wrongly=event.asked_wrongly)
 
 
 def cancelled(state: SchedulerState, event: on.ExperimentCancelled) -> None:
-    """End an experiment that is not wanted any more."""
+    """End an experiment that its user has cancelled."""
     experiment = state.experiments.get(event.experiment)
+    # One that has ended stays as it is: the request may have crossed its end.
     if experiment is not None and experiment.life.may("cancel"):
         experiment.life.step("cancel")
         conclude(state, experiment, ExperimentState.CANCELLED, event.reason)
@@ -67,19 +69,19 @@ def fail(
 
 
 def publish_if_done(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask for the result if what has just come in was the last thing outstanding."""
+    """Publish the result if nothing else is outstanding."""
     if experiment.may_publish:
         publish(state, experiment)
 
 
 def publish(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask for the last model version to be published as the result."""
+    """Ask the driver to publish the last model version as the result."""
     experiment.publishing = True
     state.do(do.Publish(experiment=experiment.name, model=experiment.model))
 
 
 def model_published(state: SchedulerState, event: on.ModelPublished) -> None:
-    """Finish: the result lies where users look for it."""
+    """Finish an experiment whose result is published."""
     experiment = state.active_as(event.experiment)
     if experiment is not None and experiment.publishing:
         experiment.result = event.model
@@ -88,10 +90,11 @@ def model_published(state: SchedulerState, event: on.ModelPublished) -> None:
 
 
 def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reason: str) -> None:
-    """Close an experiment, and let the next one have its turn."""
+    """End an experiment, and activate the next one."""
     experiment.reason = reason
     if state.active is experiment:
         state.active = None
+        # Workers were excluded for the code of this experiment's factories; the next has its own.
         state.workers.readmit()
         for worker in list(state.workers):
             state.cancel(worker, reason)

@@ -1,7 +1,7 @@
-"""One synchronous round: its tasks, which are pending, and what has been published so far.
+"""One synchronous round: its tasks, which of them are pending, and what has been published.
 
-It keeps the state of a round and moves its tasks by their table; it decides nothing. Whether a
-failure ends the experiment, and who trains what, is said elsewhere.
+It keeps the state of a round and moves its tasks by their table. It decides nothing: `updates`
+decides whether a failure ends the experiment, `dispatch` which worker trains what.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from downpour.values import (
 class Task:
     """Train one shard in one round.
 
-    `held_by` says which workers are training it, and as which attempt; `worker` and `attempt` whose
-    update it has. `offer` is the task as a policy sees it while it is pending. Attempts that are
-    numbered below `first_to_count` come too late, whatever they bring. The next attempt goes on
-    from the `snapshot`, which holds the share `offer.saved` of the work; `began_at` are the
-    shares from which attempts went on. `leaving` says which holders are asked to hand it over, to
-    whom, and since when.
+    `held_by` maps the workers that train it to their attempts; `worker` and `attempt` are those of
+    its update. `offer` is the task as a policy sees it while it is pending. Updates of attempts
+    numbered below `first_to_count` no longer count. The next attempt goes on from `snapshot`, which
+    holds the share `offer.saved` of the work; `began_at` are the shares from which attempts went
+    on. `leaving` maps holders that were asked to hand it over to the worker that it is meant for,
+    and to when they were asked.
     """
 
     def __init__(self, round_number: int, shard: int, samples: int) -> None:
@@ -55,27 +55,27 @@ class Task:
 
     @property
     def failures(self) -> int:
-        """How often it has failed, which is what its retries are for."""
+        """How often it has failed; more than the spec's retries end the experiment."""
         return len(self.failed)
 
     @property
     def attempts(self) -> int:
-        """How often it has been tried; attempts are numbered below this."""
+        """How often it has been assigned; the next attempt gets this number."""
         return len(self.assigned_at_seconds)
 
     def accepts(self, attempt: AttemptId) -> bool:
-        """Whether an update of this attempt would count: the first usable one does."""
+        """Whether an update of this attempt would count: the task has none, and it is not void."""
         return self.life.may("publish") and attempt.attempt >= self.first_to_count
 
     @property
     def overhead_seconds(self) -> float | None:
-        """What its attempt took beside training: loading, publishing, messages; None if unknown."""
+        """Its attempt's seconds beside training: loading, publishing, messages; None if unknown."""
         if self.update is None or self.update.train_seconds <= 0:
             return None
         return max(0.0, self.completion_seconds - self.update.train_seconds)
 
     def files(self) -> tuple[PublishedFile, ...]:
-        """Return the files that hold what has been done of it."""
+        """Return the files of its snapshot and of its update."""
         snapshot = (self.snapshot.file,) if self.snapshot is not None else ()
         return snapshot + (files_of(self.update) if self.update is not None else ())
 
@@ -102,30 +102,31 @@ class Round:
         self._cut(shard_samples)
 
     def resize(self, shard_samples: Sequence[int]) -> None:
-        """Cut the round into shards of other sizes; nothing of it has been assigned."""
+        """Cut the round into shards of other sizes, before any of them is assigned."""
         self.resized = True
         self._cut(shard_samples)
 
     def _cut(self, shard_samples: Sequence[int]) -> None:
         sizes = enumerate(shard_samples)
         self.tasks = [Task(self.number, shard, samples) for shard, samples in sizes]
-        # The lowest shard last: it goes first, and a list gives its last entry away for nothing.
+        # In falling order, because the lowest shard goes first, and taking the last entry from a
+        # list costs the same however long it is.
         self._pending = list(reversed(range(len(self.tasks))))
         self._waiting: dict[int, float] = {}
 
     @property
     def complete(self) -> bool:
-        """Whether every task has been published, but for those that were dropped."""
+        """Whether every task is published or dropped."""
         return self.published + self.dropped == len(self.tasks)
 
     @property
     def begun(self) -> bool:
-        """Whether something of it was assigned."""
+        """Whether any of its shards was assigned."""
         return self.started_at_seconds is not None
 
     @property
     def any_pending(self) -> bool:
-        """Whether a shard is without a worker, and does not have to wait."""
+        """Whether a shard is pending and not kept back."""
         return bool(self._pending)
 
     def pending(self, count: int) -> tuple[PendingTask, ...]:
@@ -134,15 +135,16 @@ class Round:
         return tuple(self.tasks[shard].offer for shard in reversed(first))
 
     def enough_for(self, idle: KeysView[str]) -> int:
-        """Say how many pending tasks hold one for each idle worker that did not fail on it."""
-        # Because a worker is not given what it failed on while others can have it: at most that
-        # many tasks are passed over, so a view this long leaves no idle worker without one. To show
-        # all that are pending would make each event cost as much as the round is long.
+        """Return how many pending tasks a policy must see to find one for each idle worker."""
+        # A worker is not given a task that it failed on while another worker can have it. So at
+        # most as many tasks are passed over as the worker with most failures has, and this many
+        # hold one for every idle worker. To show all pending tasks would make each event cost in
+        # proportion to the round's length.
         failed = self._failed_on.keys() & idle
         return len(idle) + max((self._failed_on[name] for name in failed), default=0)
 
     def find(self, attempt: AttemptId) -> Task | None:
-        """Return the task that this attempt was made at, or None where none such was made here."""
+        """Return the task of this attempt, or None if the attempt was not made in this round."""
         if (attempt.experiment, attempt.round) != (self.experiment, self.number):
             return None
         if not 0 <= attempt.shard < len(self.tasks):
@@ -151,7 +153,7 @@ class Round:
         return task if 0 <= attempt.attempt < task.attempts else None
 
     def assign(self, shard: int, worker: str, at_seconds: float) -> AttemptId:
-        """Give a task to a worker, perhaps beside others; returns the new attempt."""
+        """Assign a task to a worker, alone or beside others; returns the new attempt."""
         task = self.tasks[shard]
         if task.life.state is TaskState.PENDING:
             self._no_longer_pending(shard)
@@ -168,8 +170,9 @@ class Round:
         return attempt
 
     def publish(self, attempt: AttemptId, worker: str, update: Update, at_seconds: float) -> None:
-        """Take the update of a task that has none yet; no worker holds it any more."""
+        """Note the update of a task that has none yet; from then on no worker holds the task."""
         task = self.tasks[attempt.shard]
+        # A late update of an attempt that was given up counts, so the task may be pending again.
         was_pending = task.life.state is TaskState.PENDING
         task.life.step("publish")
         if was_pending:
@@ -185,9 +188,9 @@ class Round:
         self.last_update_at_seconds = at_seconds
 
     def give_up(self, shard: int, worker: str, failure: Failure | None) -> None:
-        """Take a running task from a worker; None where that was not its attempt's failure.
+        """Take a running task from a worker; `failure` is None if the attempt did not fail.
 
-        Where no other worker holds it, it is pending again.
+        If no other worker holds it, it is pending again.
         """
         task = self.tasks[shard]
         task.life.step("lose" if len(task.held_by) > 1 else "give-up")
@@ -199,18 +202,18 @@ class Round:
             insort(self._pending, shard, key=neg)
 
     def save(self, shard: int, snapshot: Snapshot) -> None:
-        """Let the next attempt at a shard go on from there."""
+        """Note the snapshot from which the next attempt at a shard goes on."""
         task = self.tasks[shard]
         task.snapshot = snapshot
         task.offer = replace(task.offer, saved=snapshot.share)
 
     def mean_for(self, shard: int, worker: str) -> None:
-        """Keep a pending task, which was handed over, for a worker."""
+        """Reserve a pending task, which was handed over, for a worker."""
         task = self.tasks[shard]
         task.offer = replace(task.offer, meant_for=worker)
 
     def drop(self, shards: Sequence[int]) -> None:
-        """Let the round be over without these shards; no worker holds them any more."""
+        """Do without these shards in this round; from then on no worker holds them."""
         for task in (self.tasks[shard] for shard in shards):
             if task.life.state is TaskState.PENDING:
                 self._no_longer_pending(task.shard)
@@ -220,14 +223,15 @@ class Round:
             self.dropped += 1
 
     def refuse(self, shard: int, reason: str) -> None:
-        """Take a published task back, because its update cannot be used."""
+        """Make a published task pending again, because its update cannot be used."""
         task = self.tasks[shard]
         task.life.step("refuse")
-        # Because what other attempts published meanwhile was removed as needless, none of it is
-        # there any more: only a new attempt can bring a usable update.
+        # The updates that other attempts published meanwhile were removed as not needed, so only a
+        # new attempt can bring a usable one.
         task.first_to_count = task.attempts
         if task.worker is not None:
             self._blame(task, task.worker, Failure(FailureKind.STORE, reason))
+        # Its snapshots went when it was published.
         task.offer = replace(task.offer, saved=0.0)
         task.worker = task.attempt = task.update = None
         self.published -= 1
@@ -241,7 +245,7 @@ class Round:
         return self.updates()
 
     def holders(self) -> tuple[tuple[AttemptId, str], ...]:
-        """Return who is training, as which attempt, in shard order."""
+        """Return the running attempts and their workers, in shard order."""
         return tuple((a, worker) for task in self.tasks for worker, a in task.held_by.items())
 
     def shards(self) -> tuple[int, ...]:
@@ -254,24 +258,24 @@ class Round:
 
     @property
     def overhead_seconds(self) -> float:
-        """What an attempt takes beside training, in the middle of those published; 0 of none."""
-        known = [task.overhead_seconds for task in self.tasks]
-        return median([found for found in known if found is not None] or [0.0])
+        """The median seconds of published attempts beside training; 0 if none is known."""
+        overheads = [task.overhead_seconds for task in self.tasks]
+        return median([seconds for seconds in overheads if seconds is not None] or [0.0])
 
     def wait(self, shard: int, until_seconds: float) -> None:
-        """Keep a pending task back for a while."""
+        """Keep a pending task back until a moment."""
         self._no_longer_pending(shard)
         self._waiting[shard] = until_seconds
 
     def offer_again(self, at_seconds: float) -> None:
-        """Offer the tasks whose wait is over."""
+        """Offer the tasks whose wait is over to the policy again."""
         for shard in [one for one, until in self._waiting.items() if until <= at_seconds]:
             del self._waiting[shard]
             insort(self._pending, shard, key=neg)
 
     @property
     def waiting(self) -> KeysView[int]:
-        """Shards that are pending, and kept back for now."""
+        """The shards that are pending and kept back."""
         return self._waiting.keys()
 
     def _blame(self, task: Task, worker: str, failure: Failure) -> None:

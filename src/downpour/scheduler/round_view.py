@@ -1,4 +1,4 @@
-"""Shows a round to a policy: the state, turned into what a decision may rest on."""
+"""Makes the view of a round that a policy decides from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from downpour.values import AttemptId
 def view_of(
     state: SchedulerState, experiment: Experiment, current: Round, policy: Policy
 ) -> RoundView:
-    """Show the current round; what only watching policies look at is left out for the others."""
+    """Return a view of the current round; a policy that does not watch sees the basic part only.
+
+    The rest costs time for every worker and running task, at every event at which it is asked.
+    """
     workers, spec = state.workers, experiment.spec
     basic = RoundView(
         round=current.number,
@@ -37,6 +40,7 @@ def view_of(
         paces={worker.name: worker.pace for worker in workers if worker.pace is not None},
         speeds=_speeds(state),
         elapsed_seconds=state.now_seconds - (current.started_at_seconds or state.now_seconds),
+        # Of this round only while there is no earlier one: a median of all shards says more.
         overhead_seconds=experiment.overhead_seconds or current.overhead_seconds,
         requested=max(0, state.wanted_workers - state.joined_since),
         history={w.name: WorkerHistory(slowness=tuple(w.slowness)) for w in workers if w.slowness},
@@ -45,8 +49,8 @@ def view_of(
 
 
 def _speeds(state: SchedulerState) -> dict[str, float]:
-    found = ((worker.name, worker.speed(state.now_seconds)) for worker in state.workers)
-    return {name: speed for name, speed in found if speed is not None}
+    speeds = ((worker.name, worker.speed(state.now_seconds)) for worker in state.workers)
+    return {name: speed for name, speed in speeds if speed is not None}
 
 
 def _running(state: SchedulerState, current: Round) -> Iterator[RunningTask]:

@@ -1,4 +1,4 @@
-"""When a round begins, is over, and what its model version turns out to be."""
+"""When a round begins and ends, and what follows from its aggregation and evaluation."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from downpour.values import ExperimentState, FailureKind, PublishedFile
 def prepared(state: SchedulerState, event: on.Prepared) -> None:
     """Begin the first round, or go on where an earlier manager ended."""
     experiment = state.active_as(event.experiment)
+    # Preparing goes on after a cancellation, so it may end when another experiment is active.
     if experiment is None or (
         experiment.life.state is not ExperimentState.PREPARING and experiment.ready
     ):
@@ -38,7 +39,7 @@ def _start(experiment: Experiment, event: on.Prepared) -> None:
 
 
 def _go_on(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask once more for what was outstanding when the manager before this one ended."""
+    """Ask again for everything that was outstanding when the earlier manager ended."""
     experiment.ready = True
     for number, model in experiment.evaluating.items():
         _evaluate(state, experiment, number, model)
@@ -50,13 +51,13 @@ def _go_on(state: SchedulerState, experiment: Experiment) -> None:
 
 
 def _adopt(state: SchedulerState, experiment: Experiment, current: Round) -> None:
-    """Ask for updates whose worker may not live to report them."""
+    """Ask for updates that were published but not reported, as their workers may be gone."""
     if holders := current.holders():
         state.do(do.Adopt(experiment=experiment.name, attempts=holders))
 
 
 def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
-    """Close the round, and begin the next one."""
+    """End the round, and begin the next one."""
     experiment = state.active_as(event.experiment)
     current = experiment.aggregating(event.round) if experiment else None
     if experiment is None or current is None:
@@ -65,7 +66,7 @@ def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
     spent = experiment.close_round(current, event.model)
     if experiment.may_start_round:
         experiment.start_round()
-        dispatch.decide(state)  # first, because no worker should wait for files to be removed
+        dispatch.decide(state)  # first, so that no worker waits for the removal of files
     if event.round in experiment.evaluating:
         _evaluate(state, experiment, event.round, event.model)
     state.discard(experiment.name, spent)
@@ -116,12 +117,13 @@ def _refuse(state: SchedulerState, context: TaskContext, reason: str) -> None:
 
 
 def evaluated(state: SchedulerState, event: on.Evaluated) -> None:
-    """Take note of how good a model version is."""
+    """Note how good a model version is."""
     experiment = state.active_as(event.experiment)
     if experiment is None or event.round not in experiment.evaluating:
         return
     spent = experiment.take_evaluation(event.round, event.evaluation)
     state.discard(experiment.name, spent)
+    # Training may have waited for this evaluation.
     if experiment.round is None and experiment.may_start_round:
         experiment.start_round()
     queue.publish_if_done(state, experiment)

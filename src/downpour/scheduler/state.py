@@ -1,7 +1,7 @@
 """Everything that the scheduler knows, and the few steps that more than one module takes.
 
-`queue`, `rounds`, `dispatch`, `updates` and `liveness` are functions on one of these: they read and
-change it, and add to its output what has happened and what must be done. It decides nothing.
+The functions in `queue`, `rounds`, `dispatch`, `updates` and `liveness` read and change one of
+these, and add facts and commands to its output. It decides nothing.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from downpour.scheduler.workers import Worker, Workers
 from downpour.stragglers import POLICIES, Policy
 from downpour.values import AttemptId, PublishedFile
 
+# For `status` and `watch`; the record has the facts of all decisions.
 _DECISIONS_KEPT = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerOptions:
-    """What the scheduler is told about its surroundings.
+    """The settings of a scheduler.
 
-    `patience` scales every limit (`timeouts.py`): at 1, a worker of which nothing is known yet
-    counts as lost after 10 s without a heartbeat, and an assignment that its worker does not
-    mention for as long has not arrived.
+    `patience` scales every timeout (`timeouts.py`). At 1, a worker of which too few heartbeats are
+    known counts as lost after 10 s without one, and an assignment that its worker does not mention
+    for 10 s counts as not received.
     """
 
     patience: float = 1.0
 
 
 class TaskContext(NamedTuple):
-    """Where an attempt belongs."""
+    """The task of an attempt, with its round and its experiment."""
 
     experiment: Experiment
     round: Round
@@ -44,7 +45,7 @@ class TaskContext(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What was decided for an experiment, in words, and when; plain assignments are not kept."""
+    """What was decided for an experiment, in words, and when; plain assignments are left out."""
 
     at_seconds: float
     experiment: str
@@ -102,7 +103,7 @@ class SchedulerState:
         self.output.facts.append(fact)
 
     def log(self, text: str) -> None:
-        """Keep what has happened to the active experiment, in words, for people who watch."""
+        """Keep a line about the active experiment, for the users who watch it."""
         if self.active is not None:
             self.decisions.append(Decision(self.now_seconds, self.active.name, text))
 
@@ -111,7 +112,7 @@ class SchedulerState:
         return self.active if self.active is not None and self.active.name == name else None
 
     def find(self, attempt: AttemptId) -> TaskContext | None:
-        """Return where an attempt belongs, if it was made in the current round."""
+        """Return the task of an attempt, or None if it was not made in the current round."""
         experiment = self.active_as(attempt.experiment)
         current = experiment.round if experiment else None
         task = current.find(attempt) if current else None
@@ -125,19 +126,19 @@ class SchedulerState:
             self.do(do.Discard(experiment=experiment, files=files))
 
     def exclude(self, worker: str, experiment: Experiment, reason: str) -> None:
-        """Give a worker nothing more of an experiment that it cannot train."""
+        """Assign no more tasks of the active experiment to a worker that cannot train it."""
         self.workers.exclude(worker)
-        told = f"nothing more to {worker}: {reason}"
-        self.decisions.append(Decision(self.now_seconds, experiment.name, told))
+        text = f"no more tasks for {worker}: {reason}"
+        self.decisions.append(Decision(self.now_seconds, experiment.name, text))
 
     def cancel(self, worker: Worker, reason: str) -> None:
-        """Ask a worker to stop what it is doing, if anything."""
+        """Free a worker from its attempt, if it has one, and ask it to stop."""
         attempt = worker.running
         if attempt is not None and self.workers.release(worker.name, attempt):
             self.cancel_call(worker, attempt, reason)
 
     def record_forecast(self, worker: Worker) -> None:
-        """Put on record when a worker's update is to be expected, where it is known and new."""
+        """Put the forecast of a worker's update on record, if there is one and it is new."""
         context = self.find(worker.running) if worker.running is not None else None
         if worker.remaining is None or worker.forecast == worker.recorded_forecast:
             return

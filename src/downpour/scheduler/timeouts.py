@@ -1,24 +1,22 @@
-"""How long a worker may be silent, and an attempt make no step: learned, not configured.
+"""How long a worker may send no heartbeat, and an attempt make no step: learned, not configured.
 
-Two things are judged: the time between a worker's heartbeats, and the time between an attempt's
-steps although its worker is heard of. Both timeouts follow from the longest gap of late, which is
-forgotten slowly, and hold for a `patience` of 1: the scheduler multiplies them by the patience it
-was given.
+Both timeouts follow from the longest gap seen of late, which is forgotten slowly. They hold for a
+`patience` of 1: the scheduler multiplies them by the patience of its options.
 """
 
 from __future__ import annotations
 
 _FADING = 0.98
-"""Of the longest gap, at each one that is shorter: half of it is forgotten after 35."""
+"""What is left of the longest gap after each shorter one: half of it after 35."""
 
 
 class AdaptiveTimeout:
-    """Learns what is usual, and says how much more than that is too much; seconds.
+    """A timeout that is a multiple of the longest gap seen of late; seconds.
 
     Args:
-        unobserved_seconds: the limit before enough was observed.
-        shortest_seconds: it is never less.
-        times: the longest gap of late, that often.
+        unobserved_seconds: the timeout until enough gaps are known.
+        shortest_seconds: the least timeout.
+        times: the timeout over the longest gap.
         enough: how many gaps must be known.
     """
 
@@ -32,14 +30,15 @@ class AdaptiveTimeout:
         self._longest_seconds = 0.0
 
     def learn(self, gap_seconds: float) -> None:
-        """Take note of a gap that ended well."""
-        # The longest and not the mean, because what must not happen is to judge a healthy worker.
+        """Note a gap that ended well."""
+        # The longest and not the mean: to take a healthy worker for lost costs its attempt, and to
+        # wait a little longer for a dead one costs seconds.
         self._missing = max(0, self._missing - 1)
         self._longest_seconds = max(gap_seconds, _FADING * self._longest_seconds)
 
     @property
     def seconds(self) -> float:
-        """How long a gap may be."""
+        """The timeout now."""
         if self._missing:
             return self._unobserved_seconds
         return max(self._shortest_seconds, self._times * self._longest_seconds)
@@ -47,9 +46,12 @@ class AdaptiveTimeout:
 
 def heartbeat_timeout() -> AdaptiveTimeout:
     """Limit the time between two heartbeats of a worker."""
+    # Heartbeats come at least once a second: five of them in a row, or more, are missing then.
     return AdaptiveTimeout(unobserved_seconds=10.0, shortest_seconds=5.0, times=4.0, enough=3)
 
 
 def progress_timeout() -> AdaptiveTimeout:
-    """Limit the time between two steps, learned from attempts that came to an end."""
+    """Limit the time between two steps, learned from attempts that have published their update."""
+    # Ten minutes until one has: the first pause of an attempt includes the import of torch and the
+    # loading of the examples, and nothing says beforehand how long these take.
     return AdaptiveTimeout(unobserved_seconds=600.0, shortest_seconds=60.0, times=10.0, enough=1)

@@ -1,7 +1,7 @@
-"""What counts, what has failed, and whether a round is complete.
+"""Which updates count, which attempts have failed, and whether a round is complete.
 
-An update counts once, whichever attempt it is of; the first usable one does. What fails is tried
-again, on another worker where there is one, until its `retries` are used up.
+One update of a shard counts, whichever attempt it is of: the first usable one. A shard that fails
+is tried again, on another worker if there is one, until the spec's `retries` are used up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from downpour.values import (
 
 
 def published(state: SchedulerState, event: on.UpdatePublished) -> None:
-    """Take an update in: it counts if it is the first usable one of its shard."""
+    """Count an update if it is the first usable one of its shard; otherwise remove it."""
     attempt, update = event.attempt, event.update
     reporter = state.workers.heard(event.worker, state.now_seconds)
     if reporter is not None and reporter.running == attempt:
@@ -36,7 +36,7 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     if context is None or not context.task.accepts(attempt):
         _turn_down(state, context, event)
         return
-    # Before `publish`, which forgets the holders.
+    # Before `Round.publish`, which forgets the holders.
     for holder in filter(None, map(state.workers.get, context.task.held_by)):
         state.cancel(holder, "another attempt at the shard was first")
     spent = context.task.files()
@@ -61,14 +61,14 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
 def _turn_down(
     state: SchedulerState, context: TaskContext | None, event: on.UpdatePublished
 ) -> None:
-    """Remove an update that comes too late; it should be the same as the one that counts."""
+    """Remove an update that comes too late; its bytes should be those of the one that counts."""
     if context is not None and event.attempt != context.task.attempt:
         _contradict(state, context.task, event)
     _discard_needless(state, event.attempt, event.update)
 
 
 def _contradict(state: SchedulerState, task: Task, event: on.UpdatePublished) -> None:
-    """Tell of an update that differs from the one that counts."""
+    """Put on record that an update differs from the one that counts."""
     accepted = task.update
     if accepted is None or accepted.file.checksum == event.update.file.checksum:
         return
@@ -93,7 +93,7 @@ def save(state: SchedulerState, worker: Worker, progress: Progress) -> None:
 
 
 def remove_needless(state: SchedulerState, worker: Worker, progress: Progress) -> None:
-    """Remove the snapshot of an attempt that is not waited for any more, if it is a new one."""
+    """Remove the snapshot of an attempt that no longer counts, if it is a new one."""
     new = progress.snapshot
     if new is not None and new != worker.needless:
         worker.needless = new
@@ -101,14 +101,14 @@ def remove_needless(state: SchedulerState, worker: Worker, progress: Progress) -
 
 
 def keep(state: SchedulerState, worker: str, attempt: AttemptId, new: Snapshot) -> None:
-    """Keep a snapshot where it is the newest of its task; whichever is older may go."""
+    """Keep a snapshot if it is the furthest of its task, and remove the other one."""
     context = state.find(attempt)
     if context is None:
         return
     former = context.task.snapshot
     if former is not None and former.file.name == new.file.name:
         return
-    # Because a copy that began later reports snapshots as well, and may be behind.
+    # A copy that began later reports snapshots as well, and may be behind.
     if former is not None and former.steps_done >= new.steps_done:
         state.discard(context.experiment.name, (new.file,))
         return
@@ -118,7 +118,7 @@ def keep(state: SchedulerState, worker: str, attempt: AttemptId, new: Snapshot) 
 
 
 def attempt_failed(state: SchedulerState, event: on.AttemptFailed) -> None:
-    """Take an attempt back that came to nothing."""
+    """Give an attempt up that has failed; if its spec is at fault, fail the experiment."""
     state.workers.heard(event.worker, state.now_seconds)
     held = state.workers.let_go(event.worker, event.attempt)
     context = state.find(event.attempt)
@@ -126,6 +126,7 @@ def attempt_failed(state: SchedulerState, event: on.AttemptFailed) -> None:
         return
     if event.failure is FailureKind.SPEC:
         queue.fail(state, context.experiment, event.reason, asked_wrongly=True)
+    # A worker may report a failure of an attempt that was taken from it before.
     elif held:
         if event.failure is FailureKind.OTHER_CODE:
             state.exclude(event.worker, context.experiment, event.reason)
@@ -135,7 +136,7 @@ def attempt_failed(state: SchedulerState, event: on.AttemptFailed) -> None:
 def give_up(
     state: SchedulerState, worker: str, attempt: AttemptId, failure: FailureKind, reason: str
 ) -> None:
-    """Make the task of an attempt pending again, now that its worker holds it no longer.
+    """Take the task of an attempt from its worker, and end the experiment if it failed too often.
 
     A worker that leaves or is told to stop has not failed: that costs the task no retry.
     """
@@ -158,14 +159,14 @@ def give_up(
 def take_back(
     state: SchedulerState, current: Round, shard: int, worker: str, failure: Failure
 ) -> None:
-    """Take a task from its worker; where its files were at fault, it waits for better ones."""
+    """Take a task from its worker; after a failure of the directory it waits before a retry."""
     current.give_up(shard, worker, None if failure.kind in BLAMELESS else failure)
     if failure.kind is FailureKind.STORE:
         _let_wait(state, current, shard)
 
 
 def refuse(state: SchedulerState, current: Round, shard: int, reason: str) -> None:
-    """Take a published task back, whose update cannot be used."""
+    """Make a published task pending again whose update cannot be used; it waits before a retry."""
     current.refuse(shard, reason)
     _let_wait(state, current, shard)
 
@@ -178,7 +179,7 @@ def _let_wait(state: SchedulerState, current: Round, shard: int) -> None:
 
 
 def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -> None:
-    """End the experiment where a task has failed too often, or would fail everywhere."""
+    """End the experiment if a task has failed too often, or would fail on every worker."""
     failures = context.task.failures
     if _would_fail_everywhere(state, context.task):
         queue.fail(state, context.experiment, _as_everywhere(context, reason))
@@ -191,15 +192,15 @@ def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -
 
 
 def _would_fail_everywhere(state: SchedulerState, task: Task) -> bool:
-    """Whether it failed alike on two workers, or twice on the only one that is here."""
+    """Whether a task failed alike on two workers, or twice on the only one that is here."""
     alike = failed_alike(task.failed, task.offer.failed_on)
-    # Because one machine can be at fault alone; where two fail word for word alike, the task is.
+    # One machine alone may be at fault; if two fail with exactly the same words, the task is.
     enough = 1 if len(state.workers) == 1 else 2
     return len(alike) > 1 and len(set(alike)) >= enough
 
 
 def aggregate_if_complete(state: SchedulerState, current: Round) -> None:
-    """Ask for the next model version once every shard that is wanted has its update."""
+    """Ask for the next model version once every shard that was not dropped has its update."""
     active = state.active
     if not current.complete or active is None or not active.ready:
         return
@@ -218,7 +219,11 @@ def aggregate_if_complete(state: SchedulerState, current: Round) -> None:
 
 
 def _discard_needless(state: SchedulerState, attempt: AttemptId, update: Update) -> None:
-    """Remove an update that comes too late, but never what a repeated report names again."""
+    """Remove an update that comes too late, but no file that is needed.
+
+    A report may be repeated after its update was applied. It then names the optimizer's state with
+    which the shard goes on.
+    """
     experiment = state.experiments.get(attempt.experiment)
     if experiment is not None and experiment.knows(attempt):
         files = (f for f in files_of(update) if not experiment.needs(attempt.shard, f))
@@ -226,12 +231,12 @@ def _discard_needless(state: SchedulerState, attempt: AttemptId, update: Update)
 
 
 def _as_everywhere(context: TaskContext, reason: str) -> str:
-    """Say that a task cannot succeed, and what to change first."""
+    """Return the reason for ending an experiment whose task cannot succeed, with a remedy."""
     task, spec = context.task, context.experiment.spec
     workers = list(dict.fromkeys(failed_alike(task.failed, task.offer.failed_on)))
     where = f"on {' and '.join(workers)}" if len(workers) > 1 else f"twice on {workers[0]}"
     story = f"shard {task.shard} of round {context.round.number + 1} failed alike {where}"
-    said = f"{story}, so this is deterministic: {reason}"
+    text = f"{story}, so this is deterministic: {reason}"
     if task.failed[-1].kind is FailureKind.NON_FINITE:
-        said += f"; lower learning_rate first (it is {spec.learning_rate:g})"
-    return said
+        text += f"; lower learning_rate first (it is {spec.learning_rate:g})"
+    return text

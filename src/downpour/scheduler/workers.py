@@ -1,7 +1,7 @@
-"""Who is there to train, what each is busy with, and when each was last heard of.
+"""The registered workers: the attempt of each, its last heartbeat, its progress and its speed.
 
-It keeps names and times, and moves workers by their table. It knows nothing of rounds: whether
-what a worker is busy with is wanted is the scheduler's care.
+It keeps names and times, and moves workers by their table. It knows nothing of rounds: `dispatch`
+and `updates` know whether a worker's attempt still counts.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from downpour.scheduler.lifecycle import WORKER, Lifecycle
 from downpour.scheduler.timeouts import heartbeat_timeout
 from downpour.values import AttemptId, Forecast, Progress, Snapshot, SystemState, WorkerState
 
-# An assignment passes a queue of calls and a connection before the worker can mention it: its first
-# heartbeats after it may still say nothing of it, however regular they are.
+# An assignment passes a queue of calls and a connection before the worker can mention it, so the
+# next few heartbeats may not have it, however regular they are.
 _TO_BEGIN_SECONDS = 10.0
+# Enough for the policies that look at the last rounds, and bounded for experiments of thousands.
 _ROUNDS_REMEMBERED = 16
-# Few, because a speed that follows from old reports hides that a machine has just become slow.
+# Few, because a speed from old reports hides that a machine has just become slow.
 _REPORTS_REMEMBERED = 5
 _REPORTS_FOR_SPEED = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """When a worker was heard of, and its last step: when it ended by its clock, and the share."""
+    """A worker's report: its arrival, when its last step ended by its own clock, and the share."""
 
     at_seconds: float
     stepped_seconds: float
@@ -35,15 +36,15 @@ class _Report:
 class Worker:
     """One registered worker.
 
-    `mentioned_at_seconds` is when it last said that it is running its attempt, or when it was asked
-    to; `advanced_at_seconds` when its attempt last came further, and `longest_pause_seconds` how
-    long that has taken at most. `heartbeat_timeout` is how long it may not be heard of. `pace`
-    forecasts the seconds a sample of a shard that it would begin now, `remaining` those until its
-    update from its last report on, and `predicted` all those from its assignment to its update;
-    `told` is what of this is on record, where `quarters_recorded` of the attempt are. `slowness`
-    are its paces in the last rounds, over each round's median. Where it is `lingering`, it may
-    finish an attempt that nothing waits for, whose snapshots are `needless`. While it is `excluded`
-    it gets nothing, because it cannot train the active experiment.
+    `mentioned_at_seconds` is when it last mentioned its attempt, or when it was assigned it;
+    `advanced_at_seconds` when its attempt last made a step, and `longest_pause_seconds` the longest
+    time between two. `pace` is the forecast of its seconds a sample if it began a shard now;
+    `remaining` that of the seconds from its last report to its update, and `forecast` that of all
+    the seconds from its assignment to its update. `recorded_forecast` is the forecast that is on
+    record, where there is one for each of `quarters_recorded` quarters of the attempt. `slowness`
+    are its paces in the last rounds, over each round's median. A `lingering` attempt may be
+    finished although it no longer counts; `needless` is its last snapshot. While it is `excluded`
+    it gets no tasks, because it cannot train the active experiment.
     """
 
     def __init__(self, name: str, at_seconds: float, state: WorkerState = WorkerState.IDLE) -> None:
@@ -80,18 +81,20 @@ class Worker:
 
     @property
     def mention_limit_seconds(self) -> float:
-        """How long it may say nothing of what it was asked to do, though it is heard of."""
+        """How long its heartbeats may not mention the attempt that it was assigned."""
         return max(_TO_BEGIN_SECONDS, self.heartbeat_timeout.seconds)
 
     def speed(self, now_seconds: float) -> float | None:
-        """Samples a second over the last few steps it reported, or as it last was.
+        """Samples a second over the last few reports, or its last speed; None before two reports.
 
-        It falls while the next step is overdue, which an idle worker's is not: its speed stays.
-        None before two reports.
+        It falls while the next report is overdue. That of an idle worker stays, because no step of
+        it is due: falling, it would make a standby the slower the longer it has stood by.
         """
         if len(self._reports) < _REPORTS_FOR_SPEED:
             return self._last_speed
         first, last = self._reports[0], self._reports[-1]
+        # By the manager's clock only for what is overdue. Steps are timed by the worker's, because
+        # a message that is held up must not change the speed.
         usual_gap = (last.at_seconds - first.at_seconds) / (len(self._reports) - 1)
         silent = now_seconds - last.at_seconds if self.running is not None else 0.0
         overdue = max(0.0, silent - usual_gap)
@@ -99,13 +102,14 @@ class Worker:
         return self._samples * (last.share - first.share) / seconds
 
     def measure(self, samples: int) -> None:
-        """Measure an idle worker's speed anew, at a shard of this many samples."""
+        """Begin to measure a worker's speed anew, on a shard of this many samples."""
         self._last_speed = self.speed(self.mentioned_at_seconds)
         self._samples = samples
         self._reports.clear()
 
     def _learn_speed(self, progress: Progress, at_seconds: float) -> None:
-        """Keep a report that tells of steps; while it loads, it does not know where it goes on."""
+        """Keep a report of a new step."""
+        # While it loads, the worker does not know yet how many steps the snapshot holds.
         if not progress.steps_total:
             return
         report = _Report(at_seconds, progress.elapsed_seconds, progress.share)
@@ -114,17 +118,16 @@ class Worker:
             self._reports.append(report)
 
     def beat(self, at_seconds: float) -> None:
-        """Take note of a heartbeat, and learn how regular they are.
-
-        A gap that is too long, and was not judged, says that the manager was not there to hear.
-        """
+        """Note a heartbeat, and learn how regular they are."""
         gap_seconds = at_seconds - self.beat_at_seconds
+        # A longer gap after which the worker was not taken for lost means that the manager itself
+        # stood still: it says nothing about the worker.
         if gap_seconds <= self.heartbeat_timeout.seconds:
             self.heartbeat_timeout.learn(gap_seconds)
         self.beat_at_seconds = self.seen_at_seconds = at_seconds
 
     def mention(self, progress: Progress, at_seconds: float) -> None:
-        """Take note of how far its attempt has come."""
+        """Note how far its attempt has come."""
         self.mentioned_at_seconds = at_seconds
         self._learn_speed(progress, at_seconds)
         if self.progress is None or progress.steps_done > self.progress.steps_done:
@@ -133,23 +136,23 @@ class Worker:
 
     @property
     def reported_after_seconds(self) -> float:
-        """How long after it was given its attempt it has last said how far it has come."""
+        """The seconds from its assignment to its last report."""
         return self.mentioned_at_seconds - self.assigned_at_seconds
 
     def take_forecast(self, remaining: Forecast) -> None:
-        """Take note of when its update is to be expected."""
+        """Note a forecast of the seconds from its last report to its update."""
         self.remaining = remaining
         self.forecast = remaining.later(self.reported_after_seconds)
 
     def advance(self, at_seconds: float) -> None:
-        """Take note that its attempt has come further."""
+        """Note that its attempt has made a step."""
         pause_seconds = at_seconds - self.advanced_at_seconds
         self.longest_pause_seconds = max(self.longest_pause_seconds, pause_seconds)
         self.advanced_at_seconds = at_seconds
 
 
 class Workers:
-    """The living workers; those idle are kept in the order in which they became so."""
+    """The registered workers; idle ones are kept in the order in which they became idle."""
 
     def __init__(self) -> None:
         self._all: dict[str, Worker] = {}
@@ -163,17 +166,17 @@ class Workers:
         return len(self._all)
 
     def get(self, name: str) -> Worker | None:
-        """Return the worker of that name, or None where it is not (or no longer) here."""
+        """Return the worker of that name, or None if it is not registered."""
         return self._all.get(name)
 
     @property
     def names(self) -> KeysView[str]:
-        """Names of all who are here; a view that changes with them."""
+        """The names of all workers; a view that changes with them."""
         return self._all.keys()
 
     @property
     def idle(self) -> KeysView[str]:
-        """Names of the idle, the one that has waited longest first; a view that changes."""
+        """The names of the idle workers, longest idle first; a view that changes with them."""
         return self._idle.keys()
 
     @property
@@ -187,12 +190,12 @@ class Workers:
         self._idle[name] = None
 
     def expect(self, name: str, attempt: AttemptId, at_seconds: float) -> None:
-        """Add a worker that an earlier manager has given an attempt; it has yet to register."""
+        """Add a worker to which an earlier manager has assigned an attempt; it is awaited."""
         self._all[name] = Worker(name, at_seconds, WorkerState.AWAITED)
         self._all[name].running = attempt
 
     def resume(self, name: str, at_seconds: float, *, empty_handed: bool) -> None:
-        """Let an awaited worker go on with what it holds; is it to be asked for that again?"""
+        """Have an awaited worker go on; an `empty_handed` one is asked for its attempt again."""
         worker = self._all[name]
         worker.life.step("register")
         worker.seen_at_seconds = worker.beat_at_seconds = at_seconds
@@ -201,12 +204,12 @@ class Workers:
             self._empty_handed.append(name)
 
     def take_empty_handed(self) -> list[Worker]:
-        """Return those who came back without what they hold; each of them once."""
+        """Return the workers that came back without their attempts, each of them once."""
         names, self._empty_handed = self._empty_handed, []
         return [self._all[name] for name in names if name in self._all]
 
     def heard(self, name: str, at_seconds: float) -> Worker | None:
-        """Note a sign of life; returns the worker, or None where it is not here."""
+        """Note a sign of life; returns the worker, or None if it is not registered."""
         worker = self._all.get(name)
         if worker is not None:
             worker.seen_at_seconds = at_seconds
@@ -222,7 +225,7 @@ class Workers:
     ) -> None:
         """Make an idle worker busy with an attempt at a shard of this many samples.
 
-        It is predicted to take so long, where that is known.
+        `forecast` is of the seconds until its update, where there is one.
         """
         worker = self._all[name]
         worker.life.step("assign")
@@ -239,9 +242,9 @@ class Workers:
         del self._idle[name]
 
     def release(self, name: str, attempt: AttemptId) -> bool:
-        """Make a worker idle if it is busy with this attempt; says whether it was.
+        """Make a worker idle if it is busy with this attempt; returns whether it was.
 
-        One that is awaited is not: nothing else is known of it.
+        An awaited worker is removed instead: only its attempt was known of it.
         """
         worker = self._all.get(name)
         if worker is None or worker.running != attempt:
@@ -256,12 +259,12 @@ class Workers:
         return True
 
     def let_go(self, name: str, attempt: AttemptId) -> bool:
-        """Take note that a worker is done with an attempt; says whether it was busy with it."""
+        """Note that a worker has ended an attempt; returns whether it was busy with it."""
         self.unstick(name)
         return self.release(name, attempt)
 
     def stick(self, name: str) -> None:
-        """Take from a worker what it is at; it gets nothing else before it is at nothing."""
+        """Take a worker's attempt from it; it gets no other one until it reports none."""
         worker = self._all[name]
         if worker.is_awaited:
             self.remove(name)
@@ -272,26 +275,26 @@ class Workers:
         self._idle.pop(name, None)
 
     def let_linger(self, name: str, attempt: AttemptId) -> None:
-        """Let a worker finish what is not waited for any more; it gets nothing else before."""
+        """Let a worker finish an attempt that no longer counts; it gets no other one before."""
         worker = self._all[name]
         self.stick(name)
         worker.lingering = attempt
 
     def exclude(self, name: str) -> None:
-        """Give a worker that is idle nothing, until all who are excluded are let in again."""
+        """Give an idle worker no tasks until the excluded ones are readmitted."""
         if name in self._idle:
             self.stick(name)
             self._all[name].excluded = True
 
     def readmit(self) -> None:
-        """Let those that were excluded have work again."""
+        """Let excluded workers have tasks again."""
         for worker in self._all.values():
             if worker.excluded:
                 worker.excluded = False
                 self.unstick(worker.name)
 
     def unstick(self, name: str) -> None:
-        """Let a worker that was stuck have work again."""
+        """Make a stuck worker idle, unless it is excluded."""
         worker = self._all.get(name)
         if worker is not None and worker.life.state is WorkerState.STUCK and not worker.excluded:
             worker.life.step("release")
@@ -299,7 +302,7 @@ class Workers:
             self._idle[name] = None
 
     def remove(self, name: str) -> Worker | None:
-        """Take a worker out; returns it as it was, or None where it is not here."""
+        """Remove a worker; returns it, or None if it is not registered."""
         worker = self._all.pop(name, None)
         if worker is not None:
             worker.life.step("go")
