@@ -68,7 +68,7 @@ class SimulatedCommandRunner:
         self._evaluations = _Lane()
         self._calls: dict[str, _Lane] = {}
         self._roster = Registry[_Registered]()
-        self._keeping: set[str] = set()
+        self._with_states: set[str] = set()
 
     def take_up(self, core: Scheduler) -> None:
         """Remove what nobody knows of and nobody will name, and what has ended needs no more."""
@@ -154,7 +154,7 @@ class SimulatedCommandRunner:
             self._post(on.WorkerLeft, worker=assigned.worker, reason="it is not registered")
             done()
             return
-        keeps = assigned.attempt.experiment in self._keeping
+        keeps = assigned.attempt.experiment in self._with_states
         files = assigned.model, assigned.optimizer_state
         snapshot = assigned.snapshot.file if assigned.snapshot is not None else None
         first, last = assigned.portion or (0, self._environment.timings.shard_samples)
@@ -201,7 +201,7 @@ class SimulatedCommandRunner:
     def _prepare(self, command: do.Prepare, done: Done) -> None:
         name, spec = command.experiment, command.spec
         if spec.optimizer_state == "keep":
-            self._journaling.add(name)
+            self._with_states.add(name)
 
         def ready(model: PublishedFile) -> None:
             samples = (self._environment.timings.shard_samples,) * spec.shards
