@@ -84,7 +84,7 @@ class EventFiles:
         self.close()
 
     def take(self, record: Iterable[tuple[float, RecordLine]]) -> None:
-        """Write what more of a record tells, beginning with the submission."""
+        """Write further lines of a record, the first of them its submission."""
         with self._writing():
             for at_seconds, fact in record:
                 self._record.append((at_seconds, fact))
@@ -93,7 +93,7 @@ class EventFiles:
                 self._file.flush()
 
     def close(self) -> None:
-        """Write what only the whole record tells: what stragglers cost. No more can be taken."""
+        """Write the costs of stragglers, which need the whole record, and close the files."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -106,7 +106,7 @@ class EventFiles:
         if isinstance(fact, SubmittedLine) and self._file is None:
             name = self._name or fact.experiment
             if not is_bare_name(name):
-                raise FileCorrupt("record", "tells of an experiment whose name is none")
+                raise FileCorrupt("record", "the experiment's name is not a bare file name")
             self._file = _EventFile(self._folder / name, at_seconds, fact)
         if self._file is None:
             return
@@ -135,7 +135,7 @@ class EventFiles:
 
 
 def write_events(record: Sequence[tuple[float, RecordLine]], folder: Path, name: str = "") -> None:
-    """Write the event files of a record that was read; of what it tells twice, the later counts.
+    """Write the event files of a record; of a line that it has twice, the later one counts.
 
     Raises:
         MissingPackage: TensorBoard is not installed.
@@ -149,8 +149,8 @@ def write_events(record: Sequence[tuple[float, RecordLine]], folder: Path, name:
 class Follower:
     """Writes event files while an experiment runs; a context manager.
 
-    Where they cannot be written any more, that is said once: the experiment is worth more. They can
-    be written anew later.
+    If they can no longer be written, one warning is logged and the experiment goes on. They can be
+    written again later.
 
     Args:
         folder: TensorBoard's folder of runs.
@@ -193,7 +193,7 @@ class Follower:
 class EndedRuns:
     """Writes event files of runs that have ended, each under the name of its record's folder.
 
-    Where they cannot be written any more, that is said once: what goes on is worth more.
+    If they can no longer be written, one warning is logged and the study goes on.
 
     Args:
         folder: TensorBoard's folder of runs.
@@ -293,13 +293,13 @@ def _of_resources(used: Sequence[ResourcesUsedLine]) -> Scalars:
     for attempt in used:
         for sample in attempt.samples:
             samples[attempt.worker].append(sample)
-    told: dict[str, float] = {}
+    used_by_tag: dict[str, float] = {}
     for worker, those in samples.items():
-        told[f"cpu_share/{worker}"] = fmean(sample.cpu_share for sample in those)
-        told[f"io_wait/{worker}"] = fmean(sample.io_wait for sample in those)
-        told[f"memory_bytes/{worker}"] = max(sample.memory_bytes for sample in those)
-        told[f"threads/{worker}"] = max(sample.threads for sample in those)
-    return told
+        used_by_tag[f"cpu_share/{worker}"] = fmean(sample.cpu_share for sample in those)
+        used_by_tag[f"io_wait/{worker}"] = fmean(sample.io_wait for sample in those)
+        used_by_tag[f"memory_bytes/{worker}"] = max(sample.memory_bytes for sample in those)
+        used_by_tag[f"threads/{worker}"] = max(sample.threads for sample in those)
+    return used_by_tag
 
 
 def _of_evaluation(fact: EvaluatedLine) -> Scalars:
@@ -313,19 +313,19 @@ def _of_evaluation(fact: EvaluatedLine) -> Scalars:
 
 
 def _of_stragglers(epoch: RoundResult) -> Scalars:
-    told = epoch.stragglers
-    if told is None:
+    cost = epoch.stragglers
+    if cost is None:
         return {}
     return {
-        "stragglers/mitigation": told.mitigation,
-        "stragglers/moves": told.moves,
-        "stragglers/extra_work": told.extra_work,
-        "stragglers/gradient_lost": told.gradient_lost,
+        "stragglers/mitigation": cost.mitigation,
+        "stragglers/moves": cost.moves,
+        "stragglers/extra_work": cost.extra_work,
+        "stragglers/gradient_lost": cost.gradient_lost,
     }
 
 
 def _key(place: int, fact: RecordLine) -> tuple[object, ...]:
-    """Tell facts apart, but for those of which the later one counts."""
+    """Return a key that is equal for lines of which only the later one counts."""
     match fact:
         case PreparedLine():
             return (PreparedLine,)
@@ -339,10 +339,10 @@ def _key(place: int, fact: RecordLine) -> tuple[object, ...]:
 
 def _time_of_day(experiment: str) -> float:
     """Return when an experiment was submitted, in seconds since 1970; 0 where its name is short."""
-    found = _STAMP.search(experiment)
-    if found is None:
+    stamp = _STAMP.search(experiment)
+    if stamp is None:
         return 0.0
-    return datetime.strptime(found[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
+    return datetime.strptime(stamp[1], "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()
 
 
 def _plain(value: Any) -> bool | float | str:

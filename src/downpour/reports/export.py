@@ -36,8 +36,8 @@ def to_svg(figure: Figure, name: str) -> str:
 def for_page(svg: str) -> str:
     """Turn an SVG file into a part of a page whose colours are the page's own variables.
 
-    Coordinates, in points, are cut to hundredths: nobody sees that, and it is a fifth smaller. The
-    background is left out, so that the page shows through.
+    Coordinates, in points, are cut to hundredths: that is invisible and makes the file a fifth
+    smaller. The background is left out, so that the page shows through.
     """
     inner = svg[svg.index("<svg") :]
     inner = inner.replace(f"fill: {LIGHT['paper']}", "fill: none", 1)

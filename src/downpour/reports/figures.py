@@ -1,4 +1,4 @@
-"""Figures of a study: accuracy against epoch, what each setting came to, and each class.
+"""Figures of a study: accuracy against epoch, the outcome of each setting, and each class.
 
 Every figure comes with a sentence that says what is drawn. Bands and whiskers are 95 % intervals
 over the repetitions. Nothing here writes a file.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TIMELINES_MAX = 24
 _INTERVALS = "are 95\u00a0% intervals over the repetitions"
 _REPETITIONS_MIN = 3
-"""An interval of two is so wide that it hides whatever else is drawn; tables have it."""
+"""The interval of two repetitions is so wide that it hides the rest; tables have it."""
 _PANEL_INCHES = 2.3
 _AXIS_INCHES = 0.86 * WIDTH_INCHES
 _LEGEND_LETTERS = 30
@@ -159,7 +159,7 @@ def learning_figure(subgrid: SubgridResult) -> Figure:
 
 
 def outcome_figure(subgrid: SubgridResult, measure: Measure) -> Figure:
-    """Draw what each setting came to: lines along an axis of numbers, else grouped bars."""
+    """Draw the outcome of each setting: lines along an axis of numbers, else grouped bars."""
     numeric = _numeric_axis(subgrid)
     ahead = max(numeric, 0)
     rest = [axis for place, axis in enumerate(subgrid.axes) if place != ahead]
@@ -196,17 +196,17 @@ def classes_figure(subgrid: SubgridResult) -> Figure:
     """Draw the accuracy of each class as a map: a row a setting, a column a class."""
     import numpy as np
 
-    found = [(v, r) for v, r in subgrid.measured if r[0].has_uneven_data and final_classes(r[0])]
-    count = max(len(final_classes(run)) for _, runs in found for run in runs)
-    shares = np.full((len(found), count), np.nan)
-    for row, (_, runs) in enumerate(found):
+    rows = [(v, r) for v, r in subgrid.measured if r[0].has_uneven_data and final_classes(r[0])]
+    count = max(len(final_classes(run)) for _, runs in rows for run in runs)
+    shares = np.full((len(rows), count), np.nan)
+    for row, (_, runs) in enumerate(rows):
         for column in range(count):
             known = (dict(enumerate(final_classes(run))).get(column) for run in runs)
             estimate = Estimate.of(known)
             shares[row, column] = np.nan if estimate is None else 100 * estimate.mean
-    names = [", ".join(map(label, values)) or subgrid.name for values, _ in found]
+    names = [", ".join(map(label, values)) or subgrid.name for values, _ in rows]
     with styled():
-        figure, (axis,) = _panels(1, inches=0.9 + 0.32 * len(found))
+        figure, (axis,) = _panels(1, inches=0.9 + 0.32 * len(rows))
         squares = axis.pcolormesh(shares, vmin=0, vmax=100, cmap="cividis", edgecolors="none")
         if count > _SQUARES_MAX:
             figure.colorbar(squares, ax=axis, label="accuracy, %", pad=0.02)
@@ -215,7 +215,7 @@ def classes_figure(subgrid: SubgridResult) -> Figure:
                 ink = "#ffffff" if share < 55 else "#000000"
                 text = "" if np.isnan(share) else f"{share:.0f}"
                 axis.text(column + 0.5, row + 0.5, text, color=ink, ha="center", va="center")
-        axis.set_yticks(np.arange(len(found)) + 0.5, names)
+        axis.set_yticks(np.arange(len(rows)) + 0.5, names)
         axis.set_ylabel(", ".join(map(_spoken, subgrid.axes)))
         step = 1 + count // 20
         axis.set_xticks(np.arange(0, count, step) + 0.5, [str(c) for c in range(0, count, step)])
@@ -327,7 +327,7 @@ def _middle(x: float, place: int, count: int) -> float:
 
 
 def _decimals(means: Iterable[float]) -> int:
-    """Return how many decimals tell numbers of this size apart."""
+    """Return how many decimals numbers of this size need to be distinct."""
     most = max(means, default=0.0)
     return 3 if most < 1 else 2 if most < 10 else 1 if most < 1000 else 0
 
@@ -412,7 +412,7 @@ def _numeric_axis(subgrid: SubgridResult) -> int:
 
 
 def _is_numeric(subgrid: SubgridResult, axis: str) -> bool:
-    """Whether an axis has several numbers on it; those that mean yes or no are none."""
+    """Whether an axis has several numbers on it; true and false are not numbers."""
     values = [values[subgrid.axes.index(axis)] for values in subgrid.settings]
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     return numbers and len(set(values)) > 1

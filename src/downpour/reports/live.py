@@ -1,7 +1,7 @@
-"""What goes on right now, for people: the workers, the experiment, and a list of experiments.
+"""The current status for people: the workers, the experiment, and a list of experiments.
 
-Renderables of `rich` only, made for 80 columns: where not everything fits, addresses give way first
-and whole. Nothing here asks a manager or prints.
+Everything here is a renderable of `rich`, made for 80 columns: where the columns do not all fit,
+whole columns are left out, addresses first. Nothing here asks a manager or prints.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from downpour.values import TaskState
 _ROWS_MAX = 40
 _DECISIONS_MAX = 5
 _SLOW = 1.5
-"""Who takes so many times as long for a sample as the middle one is marked as slow."""
+"""A worker that takes this many times the median time for a sample is marked as slow."""
 _BAR_WIDTH = 12
 _UNBOUNDED = 10_000
 _STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
@@ -52,13 +52,13 @@ def status_view(status: Status) -> RenderableType:
         parts += [Text(""), Text(one_line(mixture), style="yellow")]
     if status.decisions:
         parts += [Text(""), Text("last decisions", style="bold")]
-        for said in status.decisions[-_DECISIONS_MAX:]:
-            parts.append(Text(one_line(said), no_wrap=True, overflow="ellipsis"))
+        for decision in status.decisions[-_DECISIONS_MAX:]:
+            parts.append(Text(one_line(decision), no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
 
 
 def experiments_table(experiments: Sequence[ExperimentSummary]) -> RenderableType:
-    """List experiments, a line each, and below them why some came to nothing."""
+    """List experiments, a line each, and below them the reasons of those that ended early."""
     if not experiments:
         return Text("no experiments yet", style="dim")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -141,8 +141,8 @@ class _Workers:
             if header in without or (header in _FORESEEN and not any(cells)):
                 continue
             table.add_column(header, justify=justify, no_wrap=True)
-            for row, found in zip(rows, cells, strict=True):
-                row.append(found)
+            for row, renderable in zip(rows, cells, strict=True):
+                row.append(renderable)
         for row in rows:
             table.add_row(*row)
         return table

@@ -1,9 +1,9 @@
 """What stragglers cost a run and what was done about them, from its record alone.
 
-How long an epoch would have taken with everybody waited for did not happen, so it is estimated:
-where work was taken from a worker, or nobody waited for it, what was predicted of it at that moment
-counts. Everything else is measured; what a move costs, by what loading and publishing took whoever
-ended the shard. The ideal epoch takes as long as if everybody had been as fast as the middle one.
+An epoch in which the manager waits for every worker did not happen, so its time is estimated: where
+work was taken from a worker, or not waited for, the forecast of that moment counts. Everything else
+is measured. A move costs the loading and publishing of the worker that finished the shard. The
+ideal epoch takes as long as if every worker had been as fast as the median one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OfRound = (
 _MOVED = {"handed_over", "withdrawn"}
 _DROPPED, _OVERTAKEN = "dropped", "overtaken"
 _LEFT = {*_MOVED, _DROPPED, _OVERTAKEN}
-"""Ends of attempts that came to nothing by a decision."""
+"""Ends of attempts that a decision stopped, so that they have no update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +50,13 @@ class Stragglers:
     """What stragglers cost an epoch or a run, and what was done about it.
 
     `round_seconds` run from the first assignment to the last update that counts, or to the closing.
-    `ideal_seconds` are those of an epoch in which every task takes as long as the middle one, with
-    all its parts where it was handed over; `wait_seconds` what waiting for everybody would have
-    taken, estimated. `mitigation` is the part of the difference that was saved: 1 at best, below 0
-    where waiting would have been faster, estimated as well, and None where nothing was done or was
-    to be gained. `extra_work` are the seconds of work that was lost, and of loading and publishing
-    again for a move, over those of work that counts,
-    `gradient_lost` the share of samples that were left out, `moves` how often a shard was taken
-    from a worker for another one.
+    `ideal_seconds` are those of an epoch in which every task takes the median time, with all its
+    parts if it was handed over; `wait_seconds` is the estimated time of waiting for every worker.
+    `mitigation` is the part of the difference that was saved: 1 at best, below 0 if waiting would
+    have been faster. It is estimated as well, and None if nothing was done or nothing could be
+    gained. `extra_work` are the seconds of work that was lost, and of loading and publishing again
+    for a move, over those of work that counts; `gradient_lost` is the share of samples that were
+    left out, and `moves` how often a shard was taken from a worker for another one.
     """
 
     round_seconds: float
@@ -71,7 +70,7 @@ class Stragglers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What an epoch took, and what it might have taken; `wait_seconds` is None if not known."""
+    """An epoch's time, and what it might have been; `wait_seconds` is None if not known."""
 
     seconds: float
     ideal_seconds: float
@@ -271,7 +270,7 @@ class _Round:
             yield number, source.seconds if source.end == "handed_over" else saved
 
     def _wait_seconds(self, began: float, shard_samples: tuple[int, ...]) -> float | None:
-        """Estimate how long the round would have taken with everybody waited for."""
+        """Estimate the round's time if the manager had waited for every worker; None if unknown."""
         longest = 0.0
         for shard in {*self.attempts, *self.closed_at}:
             ended = self._would_have_ended(shard)

@@ -1,4 +1,4 @@
-"""Who computes how, where not all compute alike: bytes repeat within one numeric class only."""
+"""A warning where processes are of several numeric classes: bytes repeat only within one."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _MIXED = "not all compute alike, so another run of this spec may give other byte
 
 
 def mixture_of(who_by_class: Mapping[str, Iterable[str]]) -> str:
-    """Say who computes how, where there is more than one numeric class; else nothing."""
+    """List the processes of each numeric class if there are several; else return nothing."""
     if len(who_by_class) < 2:
         return ""
-    told = [f"{_listed(list(who))}: {name}" for name, who in who_by_class.items()]
-    return "\n  ".join([_MIXED, *told])
+    lines = [f"{_listed(list(who))}: {name}" for name, who in who_by_class.items()]
+    return "\n  ".join([_MIXED, *lines])
 
 
 def mixture_now(status: Status) -> str:
-    """Say so of the workers that are there, and of the manager where they train on its device."""
-    found: dict[str, list[str]] = {}
+    """Return the warning for the current workers, and the manager if they train on its device."""
+    who_by_class: dict[str, list[str]] = {}
     classes = [worker.numeric_class for worker in status.workers]
     own = status.numeric_class
     if own is not None and any(one is not None and one.device == own.device for one in classes):
-        found[str(own)] = [MANAGER]
+        who_by_class[str(own)] = [MANAGER]
     for worker, its in zip(status.workers, classes, strict=True):
         if its is not None:
-            found.setdefault(str(its), []).append(worker.worker)
-    return mixture_of(found)
+            who_by_class.setdefault(str(its), []).append(worker.worker)
+    return mixture_of(who_by_class)
 
 
 def _listed(names: list[str]) -> str:

@@ -1,7 +1,7 @@
 """One page of HTML that needs nothing else: figures and style inside, no network, no script.
 
-The template escapes whatever it is given, except figures, whose letters matplotlib has escaped, and
-the style's own colours.
+The template escapes all text but the SVG of figures, which matplotlib has escaped, and the style's
+own colours.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def _headline(study: StudyResult) -> str:
         return f"One experiment, {state}{reason}"
     repetitions = study.subgrids[0].repetitions
     each = f"{repetitions} repetition{'s' if repetitions > 1 else ''} each"
-    told = f"{study.done} of {study.asked} runs, {each}."
+    headline = f"{study.done} of {study.asked} runs, {each}."
     if repetitions == 1:
-        return told
-    return f"{told} Intervals are 95\u00a0% intervals of the mean, by Student's t."
+        return headline
+    return f"{headline} Intervals are 95\u00a0% intervals of the mean, by Student's t."
 
 
 def _failures(study: StudyResult) -> list[str]:
-    """Name the settings of the runs that came to nothing, each run once, and say why."""
+    """Name the settings of the runs that failed, each run once, with the reason."""
     repetitions: dict[tuple[str, str], list[int]] = {}
     seen: set[str] = set()
     for subgrid in study.subgrids:
@@ -97,8 +97,8 @@ def _failures(study: StudyResult) -> list[str]:
                 repetitions.setdefault((where, why), []).append(run.repetition)
                 seen.add(run.result.experiment)
     return [
-        f"{where}, repetition{'s' * (len(found) > 1)} {', '.join(map(str, found))}: {why}"
-        for (where, why), found in repetitions.items()
+        f"{where}, repetition{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: {why}"
+        for (where, why), numbers in repetitions.items()
     ]
 
 

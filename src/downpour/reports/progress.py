@@ -1,6 +1,6 @@
-"""Progress bars of one experiment: how many epochs are done, and how far this one has come.
+"""Progress bars of one experiment: the epochs that are done, and the tasks of the current one.
 
-Drawn on a terminal, where they fit 80 columns, and in a notebook. A file or a pipe gets no bars.
+Drawn on a terminal, within 80 columns, and in a notebook. A file or a pipe gets no bars.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from downpour.values import ExperimentState
 
 
 class ProgressDisplay:
-    """A context manager that draws what `show` is given; silent where nobody looks.
+    """A context manager that draws what `show` is given, on a terminal or in a notebook.
 
     `bars` may be given more bars, whose field `left` then says how long they take, in words.
     """
@@ -101,11 +101,11 @@ class _Cell:
 
 
 class _TimeLeft(TimeRemainingColumn):
-    """What a bar itself says is left, where it does, else what its speed promises."""
+    """The time left: the bar's own field `left` if it has one, else an estimate by its speed."""
 
     def render(self, task: Task) -> Text:
-        said = task.fields.get("left")
-        return super().render(task) if said is None else Text(said, style="progress.remaining")
+        left = task.fields.get("left")
+        return super().render(task) if left is None else Text(left, style="progress.remaining")
 
 
 def _columns() -> tuple[ProgressColumn, ...]:

@@ -1,4 +1,4 @@
-"""A study → a folder: tables, figures and a page. Whatever an earlier report wrote is replaced."""
+"""A study → a folder of tables, figures and a page, which replace those of an earlier report."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A study → tables of plain values, and these as Markdown, CSV and JSON.
 
-A cell holds text, a number, an estimate over repetitions, or nothing. Units stand in the columns'
-keys (for programs) and headers (for people); shares are told in per cent.
+A cell holds text, a number, an estimate over repetitions, or nothing. The columns' keys (for
+programs) and headers (for people) name the units; shares are in per cent.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def tables_of(study: StudyResult) -> list[Table]:
 
 
 def outcomes(subgrid: SubgridResult) -> Table:
-    """Say what each setting came to: accuracy of the final model, and seconds."""
+    """Return the outcome of each setting: accuracy of the final model, and seconds."""
     measures: list[tuple[Column, Callable[[Result], float | None]]] = [
         (Column("accuracy_percent", "accuracy %", 2), lambda r: _percent(r.accuracy)),
         (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
@@ -129,13 +129,13 @@ def outcomes(subgrid: SubgridResult) -> Table:
     failures = Column("failed_attempts", "failed attempts", 0)
     rows = []
     for values in subgrid.settings:
-        found = [run.result for run in subgrid.at(values)]
+        results = [run.result for run in subgrid.at(values)]
         rows.append(
             (
                 *map(label, values),
-                len(found),
-                *(Estimate.of(measure(result) for result in found) for _, measure in measures),
-                sum(not lost.blameless for result in found for lost in result.failures),
+                len(results),
+                *(Estimate.of(measure(result) for result in results) for _, measure in measures),
+                sum(not lost.blameless for result in results for lost in result.failures),
             )
         )
     columns = (*_axes(subgrid), runs, *(column for column, _ in measures), failures)
@@ -144,7 +144,7 @@ def outcomes(subgrid: SubgridResult) -> Table:
 
 
 def epochs(subgrid: SubgridResult) -> Table:
-    """Say how good each setting was after each epoch."""
+    """Return accuracy and losses of each setting after each epoch."""
     measures: list[tuple[Column, Callable[[RoundResult], float | None]]] = [
         (Column("accuracy_percent", "accuracy %", 2), lambda r: _percent(r.accuracy)),
         (Column("train_loss", "train loss", 4), lambda r: r.train_loss),
@@ -152,9 +152,9 @@ def epochs(subgrid: SubgridResult) -> Table:
         (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
     ]
     rows = []
-    for values, found in subgrid.measured:
-        for epoch in range(max(len(run.result.rounds) for run in found)):
-            there = [r.result.rounds[epoch] for r in found if epoch < len(r.result.rounds)]
+    for values, runs_here in subgrid.measured:
+        for epoch in range(max(len(run.result.rounds) for run in runs_here)):
+            there = [r.result.rounds[epoch] for r in runs_here if epoch < len(r.result.rounds)]
             estimates = (Estimate.of(measure(r) for r in there) for _, measure in measures)
             rows.append((*map(label, values), epoch + 1, *estimates))
     columns = (*_axes(subgrid), Column("epoch", "epoch", 0), *(column for column, _ in measures))
@@ -163,11 +163,11 @@ def epochs(subgrid: SubgridResult) -> Table:
 
 
 def classes(subgrid: SubgridResult) -> Table:
-    """Say how well the final models know each class, where the shards differ in classes."""
-    found = [(values, found) for values, found in subgrid.measured if found[0].has_uneven_data]
-    count = max((len(final_classes(run)) for _, runs in found for run in runs), default=0)
+    """Return the final models' accuracy of each class, for splits that are uneven in classes."""
+    uneven = [(values, runs) for values, runs in subgrid.measured if runs[0].has_uneven_data]
+    count = max((len(final_classes(run)) for _, runs in uneven for run in runs), default=0)
     rows = []
-    for values, runs_here in found:
+    for values, runs_here in uneven:
         known = [final_classes(run) for run in runs_here]
         rows.append(
             (
@@ -185,7 +185,7 @@ def classes(subgrid: SubgridResult) -> Table:
 
 
 def resources(subgrid: SubgridResult) -> Table:
-    """Say what each setting's processes used while they trained, each of them by itself."""
+    """Return what the processes of each setting used while they trained, each by itself."""
     measures: list[tuple[Column, Callable[[RunResult], float | None]]] = [
         (Column("processes", "processes", 0), lambda r: len({s.worker for s in r.resources})),
         (Column("cpu_cores", "CPU cores", 2), lambda r: _mean(s.cpu_share for s in r.resources)),
@@ -205,10 +205,10 @@ def resources(subgrid: SubgridResult) -> Table:
     rows = tuple(
         (
             *map(label, values),
-            *(Estimate.of(measure(run) for run in found) for _, measure in measures),
+            *(Estimate.of(measure(run) for run in sampled) for _, measure in measures),
         )
         for values, all_runs in subgrid.measured
-        if (found := [run for run in all_runs if run.resources])
+        if (sampled := [run for run in all_runs if run.resources])
     )
     columns = (*_axes(subgrid), *(column for column, _ in measures))
     title = f"{subgrid.name}: what a process used while it trained"
@@ -268,8 +268,8 @@ def _percent(share: float | None) -> float | None:
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return fmean(found) if found else None
+    numbers = list(values)
+    return fmean(numbers) if numbers else None
 
 
 def _head(key: str) -> list[str]:

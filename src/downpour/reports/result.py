@@ -1,8 +1,8 @@
-"""What an experiment came to, folded from its record: a value to print, plot or compare.
+"""The result of an experiment, folded from its record: a value to print, plot or compare.
 
-A result can be made at any moment of an experiment, from whatever its record holds so far. Rounds
-count from 1 here and are called epochs, as people do. What was not measured is None, never NaN, so
-that results can be compared and written as JSON. Where a restarted manager recorded something
+A result can be made at any moment of an experiment, from its record so far. Rounds count from 1
+here and are called epochs, as users do. What was not measured is None, never NaN, so that results
+can be compared and written as JSON. Where a restarted manager recorded something
 twice, the later fact counts.
 """
 
@@ -98,7 +98,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureResult:
-    """An attempt that came to nothing; `blameless` if by a decision, as where a shard was moved."""
+    """An attempt without an update; `blameless` if a decision ended it, such as a move."""
 
     epoch: int
     shard: int
@@ -168,7 +168,7 @@ class Result:
         """Make a result from lines of a record, beginning with the first.
 
         Raises:
-            FileCorrupt: where a line is not a fact, or none tells of a submission.
+            FileCorrupt: a line cannot be read, or none is a submission.
         """
         return _folded(parse_lines(lines), folder)
 
@@ -179,18 +179,18 @@ class Result:
         """Make a result from a record that was read.
 
         Raises:
-            FileCorrupt: where it tells of no submission.
+            FileCorrupt: it has no submission.
         """
         return _folded(record, folder)
 
     def __repr__(self) -> str:
         """Say in one line what it is, how far it came and how well."""
         count = len(self.rounds)
-        told = [self.state, f"{count} epoch{'' if count == 1 else 's'}"]
-        told += [f"accuracy {self.accuracy:.2%}"] if self.accuracy is not None else []
-        told += [f"{self.total_seconds:.1f} s"]
-        told += [self.reason[:_REASON_SHOWN]] if self.reason else []
-        return one_line(f"<Result {self.experiment}: {', '.join(told)}>")
+        parts = [self.state, f"{count} epoch{'' if count == 1 else 's'}"]
+        parts += [f"accuracy {self.accuracy:.2%}"] if self.accuracy is not None else []
+        parts += [f"{self.total_seconds:.1f} s"]
+        parts += [self.reason[:_REASON_SHOWN]] if self.reason else []
+        return one_line(f"<Result {self.experiment}: {', '.join(parts)}>")
 
     def _repr_html_(self) -> str:
         """Show a notebook what `downpour results` shows a terminal."""
@@ -265,7 +265,7 @@ class Result:
         return _frame(rows, _columns(TaskResult, rows))
 
     def _rounds_rows(self) -> list[dict[str, Any]]:
-        """Lay each epoch flat: stragglers, where they are told, and the accuracy of each class."""
+        """Lay each epoch flat: the cost of stragglers, if known, and the accuracy of each class."""
         rows = []
         for row in (dataclasses.asdict(r) for r in self.rounds):
             by_class = enumerate(row.pop("class_accuracy"))
@@ -279,38 +279,38 @@ class Result:
 
 
 def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> Result:
-    told = _Told()
+    fold = _RecordFold()
     for _, fact in record:
-        told.take(fact)
-    if told.submitted is None:
-        raise FileCorrupt(str(folder or "record"), "the record tells of no submission")
-    prepared, end = told.prepared or _NOT_PREPARED, told.end
+        fold.take(fact)
+    if fold.submitted is None:
+        raise FileCorrupt(str(folder or "record"), "the record has no submission")
+    prepared, end = fold.prepared or _NOT_PREPARED, fold.end
     costs = costs_of(record)
     lossless = all(cost.lossless for cost in costs.values())
-    if lossless and told.submitted.spec.get("policy", "wait") == "wait":
+    if lossless and fold.submitted.spec.get("policy", "wait") == "wait":
         costs = {}
     finished = end if isinstance(end, FinishedLine) else None
     return Result(
-        experiment=told.submitted.experiment,
-        name=told.submitted.name,
-        spec=told.submitted.spec,
-        shards=len(prepared.shard_samples) or told.submitted.shards,
-        state=_state(told),
+        experiment=fold.submitted.experiment,
+        name=fold.submitted.name,
+        spec=fold.submitted.spec,
+        shards=len(prepared.shard_samples) or fold.submitted.shards,
+        state=_state(fold),
         reason=end.reason if isinstance(end, FailedLine | CancelledLine) else None,
         asked_wrongly=isinstance(end, FailedLine) and end.asked_wrongly,
         train_samples=prepared.train_samples,
         test_samples=prepared.test_samples,
         classes=prepared.classes,
         parameters=prepared.parameters,
-        rounds=told.rounds(costs),
-        tasks=tuple(_task(told.updated[key]) for key in sorted(told.updated)),
-        failures=tuple(_failure(fact) for fact in told.failed),
+        rounds=fold.rounds(costs),
+        tasks=tuple(_task(fold.updated[key]) for key in sorted(fold.updated)),
+        failures=tuple(_failure(fact) for fact in fold.failed),
         prepare_seconds=prepared.prepare_seconds,
         split_seconds=prepared.split_seconds,
         total_seconds=finished.total_seconds if finished else record[-1][0] - record[0][0],
         model_file=folder / finished.file if folder and finished else None,
         stragglers=stragglers_of(costs.values()) if costs else None,
-        numeric_classes=told.numeric_classes(),
+        numeric_classes=fold.numeric_classes(),
         worker_changes=worker_changes_of(record),
         dataset=(prepared.understood, *prepared.remarks) if prepared.understood else (),
     )
@@ -329,8 +329,8 @@ _NOT_PREPARED = PreparedLine(
 
 
 @dataclass(slots=True)
-class _Told:
-    """What a record has told so far, by kind; of each thing the latest."""
+class _RecordFold:
+    """The lines of a record so far, by kind; of repeated lines the latest."""
 
     submitted: SubmittedLine | None = None
     prepared: PreparedLine | None = None
@@ -365,13 +365,13 @@ class _Told:
                 self.end = fact
 
     def numeric_classes(self) -> dict[str, tuple[str, ...]]:
-        """Name who computed in which class, as far as the record knows."""
+        """Return the processes that computed in each numeric class, as far as the record shows."""
         on_processor = self.submitted is not None and self.submitted.spec.get("device") == "cpu"
         drawn = [self.drawn_with] if on_processor and self.used else []
-        found: dict[str, list[str]] = {name: [MANAGER] for name in drawn}
+        who_by_class: dict[str, list[str]] = {name: [MANAGER] for name in drawn}
         for name, workers in self.used.items():
-            found.setdefault(name, []).extend(workers)
-        return {name: tuple(who) for name, who in found.items() if name}
+            who_by_class.setdefault(name, []).extend(workers)
+        return {name: tuple(who) for name, who in who_by_class.items() if name}
 
     def rounds(self, costs: Mapping[int, Cost]) -> tuple[RoundResult, ...]:
         sent_bytes: Counter[int] = Counter()
@@ -388,8 +388,8 @@ class _Told:
         )
 
 
-def _state(told: _Told) -> ExperimentState:
-    match told.end:
+def _state(fold: _RecordFold) -> ExperimentState:
+    match fold.end:
         case FinishedLine():
             return ExperimentState.FINISHED
         case FailedLine():
@@ -397,7 +397,7 @@ def _state(told: _Told) -> ExperimentState:
         case CancelledLine():
             return ExperimentState.CANCELLED
         case None:
-            return ExperimentState.RUNNING if told.prepared else ExperimentState.PREPARING
+            return ExperimentState.RUNNING if fold.prepared else ExperimentState.PREPARING
 
 
 def _round(

@@ -37,7 +37,7 @@ class SearchRun:
     `accuracy` is a share in 0..1: of the final model, or where the run was pruned of the last
     one before; `epoch_accuracy` has one an epoch, None where none was measured. `reason` says why
     it was pruned or has failed. `experiment` is what the manager called it. `to_repeat` is true
-    where it failed through no fault of its values, so that it is run again.
+    if it failed for a reason other than its values, so that it is run again.
     """
 
     number: int
@@ -74,9 +74,9 @@ class SearchResult:
     @property
     def best_so_far(self) -> list[tuple[int, float]]:
         """Return the best accuracy by the end of each run, with its number, once there is one."""
-        found = ((t.number, best_of(self.runs[:n])) for n, t in enumerate(self.runs, 1))
+        bests = ((t.number, best_of(self.runs[:n])) for n, t in enumerate(self.runs, 1))
         return [
-            (number, best.accuracy) for number, best in found if best and best.accuracy is not None
+            (number, best.accuracy) for number, best in bests if best and best.accuracy is not None
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,13 +93,13 @@ class SearchResult:
         repeated = [run for run in self.runs if run.to_repeat]
         counts = Counter(run.state for run in self.runs if not run.to_repeat)
         left_out = [f"{counts[state]} {state}" for state in ("pruned", "failed") if counts[state]]
-        told = [f"{self.name}: {counts.total()} of {self.asked} runs", *left_out]
+        parts = [f"{self.name}: {counts.total()} of {self.asked} runs", *left_out]
         if repeated:
             first = f"run {repeated[0].number}: {repeated[0].reason}"
-            told.append(f"{len(repeated)} to be run again ({first})")
+            parts.append(f"{len(repeated)} to be run again ({first})")
         if (best := self.best) and best.accuracy is not None:
-            told.append(f"the best is run {best.number} with {best.accuracy:.2%}")
-        return ", ".join(told)
+            parts.append(f"the best is run {best.number} with {best.accuracy:.2%}")
+        return ", ".join(parts)
 
 
 def best_of(runs: Sequence[SearchRun]) -> SearchRun | None:

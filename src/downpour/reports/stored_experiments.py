@@ -1,4 +1,4 @@
-"""What a shared directory holds, read from the records alone: for when no manager answers."""
+"""The experiments in a shared directory, read from their records, for when no manager answers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def experiments_in(folder: Path) -> tuple[ExperimentSummary, ...]:
     Folders without a record that can be read are left out.
     """
     records = [path for path in folder.glob(f"*/{RECORD_NAME}") if path.is_file()]
-    found = []
+    summaries = []
     for record in sorted(records, key=lambda path: path.stat().st_mtime_ns):
         try:
-            found.append(_summary(Result.read(record.parent)))
+            summaries.append(_summary(Result.read(record.parent)))
         except StoreError:
             continue
-    return tuple(found)
+    return tuple(summaries)
 
 
 def _summary(result: Result) -> ExperimentSummary:

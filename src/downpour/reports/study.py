@@ -53,8 +53,8 @@ class SubgridResult:
 
     def at(self, values: Sequence[Any]) -> list[RunResult]:
         """Return the runs at a place, in the order of their repetitions."""
-        found = [run for run in self.runs if run.values == tuple(values)]
-        return sorted(found, key=lambda run: run.repetition)
+        runs = [run for run in self.runs if run.values == tuple(values)]
+        return sorted(runs, key=lambda run: run.repetition)
 
     @property
     def measured(self) -> list[tuple[tuple[Any, ...], list[RunResult]]]:

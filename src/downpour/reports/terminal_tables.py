@@ -132,7 +132,7 @@ def search_table(search: SearchResult) -> RenderableType:
 
 
 def shortened(value: Any) -> str:
-    """Write a value with two digits, as is enough to tell it apart: 0.012, 1.5e-5."""
+    """Format a value with two significant digits: 0.012, 1.5e-5."""
     if not isinstance(value, float):
         return study.label(value)
     return re.sub(r"e([+-])0*", lambda e: "e" + e[1].strip("+"), f"{value:.2g}")
@@ -140,8 +140,8 @@ def shortened(value: Any) -> str:
 
 def stragglers_table(result: Result) -> RenderableType:
     """Show what each epoch took, might have taken, and what was done about its stragglers."""
-    told = [(r.epoch, r.stragglers) for r in result.rounds]
-    known = [(epoch, each) for epoch, each in told if each is not None]
+    costs = [(r.epoch, r.stragglers) for r in result.rounds]
+    known = [(epoch, cost) for epoch, cost in costs if cost is not None]
     table = _table(
         [
             ("epoch", [str(epoch) for epoch, _ in known]),
@@ -193,12 +193,12 @@ def _heading(result: Result) -> Text:
     spec = result.spec
     number = result.shards
     shards = f"{number} shard{'' if number == 1 else 's'}, " if number else ""
-    told = [
+    parts = [
         f"{spec.get('model')} on {spec.get('dataset')}",
         f"{shards}{spec.get('split')} split",
         f"{spec.get('aggregate')}",
     ]
-    name, what = one_line(result.name), one_line(" · ".join(told))
+    name, what = one_line(result.name), one_line(" · ".join(parts))
     return Text.assemble((name, "bold"), "  ", (what, "dim"))
 
 
@@ -218,23 +218,23 @@ def _closing(result: Result) -> Text:
     }
     parts = zip(spent, seconds([value or None for value in spent.values()]), strict=True)
     if any(spent.values()):
-        told = " · ".join(f"{name} {part} s" for name, part in parts if part)
-        line.append(f"\n{told}", style="dim")
+        shown = " · ".join(f"{name} {part} s" for name, part in parts if part)
+        line.append(f"\n{shown}", style="dim")
     if result.stragglers:
         line.append(f"\n{_mitigated(result, result.stragglers)}", style="dim")
     return line
 
 
-def _mitigated(result: Result, found: Stragglers) -> str:
+def _mitigated(result: Result, cost: Stragglers) -> str:
     """Sum up in two lines what was done about stragglers, and what it cost."""
     done = [one_line(f"policy {_policy(result)}")] if _policy(result) != "wait" else []
-    if found.mitigation is not None:
-        done.append(f"{found.mitigation:.1%} of waiting mitigated (estimated)")
-    if found.moves:
-        done.append(f"{found.moves} move{'' if found.moves == 1 else 's'}")
-    paid = [] if found.extra_work is None else [f"extra work {found.extra_work:.1%}"]
-    if found.gradient_lost:
-        paid.append(f"gradient lost {found.gradient_lost:.1%}")
+    if cost.mitigation is not None:
+        done.append(f"{cost.mitigation:.1%} of waiting mitigated (estimated)")
+    if cost.moves:
+        done.append(f"{cost.moves} move{'' if cost.moves == 1 else 's'}")
+    paid = [] if cost.extra_work is None else [f"extra work {cost.extra_work:.1%}"]
+    if cost.gradient_lost:
+        paid.append(f"gradient lost {cost.gradient_lost:.1%}")
     return "\n".join(" · ".join(line) for line in (done, paid) if line)
 
 

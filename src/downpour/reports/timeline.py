@@ -1,4 +1,4 @@
-"""An experiment's record → who trained which shard when, and what that took.
+"""An experiment's record → which worker trained which shard when, and what it used.
 
 Seconds count from the first assignment, on the manager's clock.
 """
@@ -72,14 +72,14 @@ def attempt_spans(record: Sequence[tuple[float, RecordLine]]) -> tuple[AttemptSp
     if not begun:
         return ()
     start, end = min(at for at, _ in begun.values()), record[-1][0]
-    found = []
+    spans = []
     for key, (at, fact) in begun.items():
         needless = settled.get(key[:2], closed.get(fact.round))
         unended: tuple[float, Outcome] = (
             (end, "open") if needless is None else (needless, "stopped")
         )
         until, outcome = ended.get(key, unended)
-        found.append(
+        spans.append(
             AttemptSpan(
                 worker=fact.worker,
                 epoch=fact.round + 1,
@@ -89,11 +89,11 @@ def attempt_spans(record: Sequence[tuple[float, RecordLine]]) -> tuple[AttemptSp
                 outcome=outcome,
             )
         )
-    return tuple(sorted(_with_last(found), key=lambda span: (span.begin_seconds, span.shard)))
+    return tuple(sorted(_with_last(spans), key=lambda span: (span.begin_seconds, span.shard)))
 
 
 def _outcome(failure: str) -> Outcome:
-    """Tell moves, and what was not needed any more, from failures."""
+    """Distinguish moves, and attempts that were no longer needed, from failures."""
     if failure == FailureKind.CANCELLED:
         return "stopped"
     return "moved" if failure in BLAMELESS else "failed"
@@ -102,7 +102,7 @@ def _outcome(failure: str) -> Outcome:
 def resources(record: Sequence[tuple[float, RecordLine]]) -> tuple[ResourceSample, ...]:
     """List what was sampled of the workers' resources, in the order of time."""
     start = min((at for at, fact in record if isinstance(fact, AssignedLine)), default=0.0)
-    found = [
+    samples = [
         ResourceSample(
             worker=fact.worker,
             at_seconds=sample.at_seconds - start,
@@ -115,17 +115,17 @@ def resources(record: Sequence[tuple[float, RecordLine]]) -> tuple[ResourceSampl
         if isinstance(fact, ResourcesUsedLine)
         for sample in fact.samples
     ]
-    return tuple(sorted(found, key=lambda sample: (sample.at_seconds, sample.worker)))
+    return tuple(sorted(samples, key=lambda sample: (sample.at_seconds, sample.worker)))
 
 
-def _with_last(found: Sequence[AttemptSpan]) -> list[AttemptSpan]:
+def _with_last(spans: Sequence[AttemptSpan]) -> list[AttemptSpan]:
     """Mark the update that each epoch waited for, where there were several."""
     last: dict[int, AttemptSpan] = {}
     sizes: dict[int, int] = {}
-    for span in found:
+    for span in spans:
         if span.outcome == "trained":
             sizes[span.epoch] = sizes.get(span.epoch, 0) + 1
             if span.epoch not in last or span.end_seconds > last[span.epoch].end_seconds:
                 last[span.epoch] = span
     marked = {id(span) for epoch, span in last.items() if sizes[epoch] > 1}
-    return [replace(span, last=id(span) in marked) for span in found]
+    return [replace(span, last=id(span) in marked) for span in spans]

@@ -1,4 +1,4 @@
-"""Figures along time: who trained which shard when, and what the workers used."""
+"""Figures along time: which worker trained which shard when, and what the workers used."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LINES_MAX = 12
 _GAP = 3.0
 """Times the usual distance of two samples: farther apart, something is missing between them."""
 _POINTS_MAX = 300
-"""Of one line: more cannot be told apart, and make a page heavy."""
+"""Of one line: more are not distinguishable, and make a page large."""
 MEASURES: dict[str, Callable[[ResourceSample], float]] = {
     "CPU, cores": lambda sample: sample.cpu_share,
     "memory, MB": lambda sample: sample.memory_bytes / 1e6,
@@ -43,7 +43,7 @@ MEASURES: dict[str, Callable[[ResourceSample], float]] = {
 def timeline_figure(spans: Sequence[AttemptSpan]) -> Figure:
     """Draw a lane for each worker, and in it each attempt with the shard's number.
 
-    Only as many epochs are drawn as can be told apart, the first ones.
+    Only the first epochs are drawn, as many as are distinguishable.
     """
     return timelines_figure({"": spans})
 
@@ -74,7 +74,7 @@ def timelines_figure(runs: Mapping[str, Sequence[AttemptSpan]]) -> Figure:
 def measures_of(samples: Sequence[ResourceSample]) -> list[str]:
     """Name the measures that have something to draw: those that are not 0 throughout.
 
-    There are none where no process has samples of two moments: a dot shows no course.
+    There are none if no process has samples of two moments: a single dot shows no change.
     """
     workers = _drawn_workers(samples)
     drawn = [sample for sample in samples if sample.worker in workers]
@@ -122,7 +122,7 @@ def _drawn_workers(samples: Sequence[ResourceSample]) -> list[str]:
 
 
 def _thinned(samples: Sequence[ResourceSample]) -> Sequence[ResourceSample]:
-    """Leave out samples at even distances, where there are more than can be told apart."""
+    """Keep every nth sample, where there are more than are distinguishable."""
     return samples[:: -(-len(samples) // _POINTS_MAX)]
 
 
@@ -146,7 +146,7 @@ def _broken(
 
 
 def first_epochs(spans: Sequence[AttemptSpan]) -> list[AttemptSpan]:
-    """Pick whole epochs from the first on, so many that their attempts can be told apart."""
+    """Return whole epochs from the first on, as many as are distinguishable in a figure."""
     shown: list[AttemptSpan] = []
     for epoch in sorted({span.epoch for span in spans}):
         own = [span for span in spans if span.epoch == epoch]

@@ -1,4 +1,4 @@
-"""Who came to an experiment after it had begun, who went, who was lost, and why: a line each."""
+"""Workers that joined an experiment late, left or were lost, and why: a line each."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from downpour.records.record_lines import (
 
 
 def worker_changes_of(record: Iterable[tuple[float, RecordLine]]) -> tuple[str, ...]:
-    """Say it in the order in which it happened.
+    """Return a line for each change, in the order in which they happened.
 
-    Whoever was there when work began goes without saying, and so does one that registers again
-    because the manager was started again.
+    Workers that were there when work began have no line, nor has a worker that registers again
+    after the manager was restarted.
     """
     return tuple(_changes(record))
 
