@@ -205,6 +205,19 @@ def test_every_test_says_what_must_hold() -> None:
     )
 
 
+def test_no_public_class_name_stands_for_two_things() -> None:
+    """A reader who meets a class by its name alone knows which one it is.
+
+    Classes that Thrift generates have the names of the wire.
+    """
+    places: dict[str, list[str]] = {}
+    for source in SOURCES:
+        for node in source.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(source.at(node.lineno, node.name))
+    hold([place for named in places.values() if len(named) > 1 for place in named])
+
+
 def test_every_module_is_tested() -> None:
     """A test imports it, or reaches it through modules of the same folder that a test imports."""
     reached: set[str] = set()

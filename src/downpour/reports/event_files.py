@@ -106,7 +106,7 @@ class EventFiles:
         if isinstance(fact, SubmittedLine) and self._file is None:
             name = self._name or fact.experiment
             if not is_bare_name(name):
-                raise FileCorrupt("record", "the experiment's name is not a bare file name")
+                raise FileCorrupt("record", "its experiment's name cannot name a file")
             self._file = _EventFile(self._folder / name, at_seconds, fact)
         if self._file is None:
             return
