@@ -1,5 +1,5 @@
-"""The laboratory of policies: every straggler policy in the same conditions, in virtual time.
+"""Compares straggler policies in the same conditions, in virtual time.
 
-It lends the simulator machines that follow given conditions and watches what a run spends. The
-simulator searches for faults and knows nothing of this package.
+It runs the simulator on machines that follow given conditions, and measures what a run costs. The
+simulator itself searches for faults, and does not import this package.
 """

@@ -1,13 +1,13 @@
-"""Gradient coding, computed on the conditions: nobody here could train with it.
+"""Gradient coding, computed from the conditions: Downpour cannot train with it.
 
-A code lets a round end when enough workers have answered, whoever they are, because each worker
-does the work of several shards. That needs sums of gradients, which local training over a whole
-shard does not give; so codes exist in comparisons only.
+A code lets a round end when enough workers have answered, no matter which, because each worker does
+the work of several shards. That needs sums of gradients, and local training over a whole shard
+yields none. So codes exist in comparisons only.
 
-*Gradient coding* (Tandon et al. 2017), by fractional repetition: whoever `s` of the workers are
-missing, the sum comes out exactly, at s + 1 times the work. *Stochastic gradient coding* (Bitar,
-Wootters, El Rouayheb): every sample lies on two workers drawn at random, and what has not arrived
-when all but `s` workers have is left out.
+*Gradient coding* (Tandon et al. 2017), by fractional repetition: any `s` workers may be missing,
+and the sum is still exact, at s + 1 times the work. *Stochastic gradient coding* (Bitar, Wootters,
+El Rouayheb): every sample is on two workers drawn at random, and the round ends without the last
+`s` workers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Code = Callable[[Conditions, int], RoundOutcome]
 
 
 def gradient_coding(conditions: Conditions, number: int) -> RoundOutcome:
-    """Return what a round comes to when every worker does two shards and one may be missing."""
+    """Return the outcome of a round in which each worker has two shards and one may be missing."""
     return _coded(conditions, number, load=TOLERATED + 1, missing=TOLERATED, lost=0.0)
 
 
 def stochastic_gradient_coding(conditions: Conditions, number: int) -> RoundOutcome:
-    """Return what a round comes to when every sample lies on two workers and two are left out.
+    """Return the outcome of a round in which each sample is on two workers and two are left out.
 
-    A sample is lost where both of its workers are.
+    A sample is lost if both of its workers are left out.
     """
     hosts = conditions.hosts
     lost = LEFT_OUT * (LEFT_OUT - 1) / (hosts * (hosts - 1))

@@ -1,8 +1,8 @@
-"""Runs every policy in the same conditions, on the scheduler, manager and workers as they are.
+"""Runs every policy in the same conditions, on the real scheduler and the simulated processes.
 
-What the network, the directory and the aggregation take is left out, so that only the conditions
-and the policies make a difference; with `wait` a round takes exactly what its slowest task takes.
-Publishing a state and going on from it take a share of a task each.
+The network, the directory and the aggregation take no time, so that only the conditions and the
+policies make a difference: with `wait`, a round takes exactly as long as its slowest task.
+Publishing a state, and going on from it, take a share of a task each.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from downpour.stragglers import POLICIES, Policy
 from downpour.values import Evaluation
 
 ORACLES: dict[str, Callable[[Reference], float]] = {
-    "oracle-best-hosts": lambda found: found.best_hosts,
-    "oracle-whole-shards": lambda found: found.whole_shards,
-    "oracle-divided": lambda found: found.divided,
+    "oracle-best-hosts": lambda known: known.best_hosts,
+    "oracle-whole-shards": lambda known: known.whole_shards,
+    "oracle-divided": lambda known: known.divided,
 }
-"""What is known of each round beforehand would allow so much."""
+"""The rounds' seconds that perfect knowledge of each round would allow."""
 
 BASELINE = "wait"
 
@@ -45,9 +45,9 @@ Show = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A policy, a code or an oracle, with so many standbys and other options than its own.
+    """A policy, a code or an oracle, with its number of standbys and its options.
 
-    Where it has `snapshots`, whoever is given a shard that others have begun goes on from the last
+    With `snapshots`, a worker that is given a shard which another has begun goes on from the last
     one; without, from the beginning, as in the papers that most policies come from.
     """
 
@@ -59,10 +59,10 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What moving costs, as shares of the median task, and how often workers are heard of.
+    """The costs of moves, as shares of the median task, and the interval of heartbeats.
 
-    `saving` is what a worker that publishes its state loses, `moving` all that handing over takes.
-    Where there are snapshots, each worker publishes one every `snapshot_every` of a task.
+    `saving` is what a worker loses when it publishes its state, `moving` all that handing over
+    takes. Where there are snapshots, each worker publishes one every `snapshot_every` of a task.
     """
 
     saving: float = 0.002
@@ -74,7 +74,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a contender came to in one job; `evaluation` of the model, where one was trained."""
+    """A contender's result in one job, with the `evaluation` of the model if one was trained."""
 
     contender: Contender
     job: str
@@ -86,54 +86,54 @@ class Trial:
 
     @property
     def nodes(self) -> int:
-        """Machines that are paid for."""
+        """The number of machines, standbys included."""
         return self.hosts + self.contender.standbys
 
     @cached_property
     def seconds(self) -> float:
-        """What all rounds took."""
+        """The seconds of all rounds."""
         return sum(one.seconds for one in self.rounds)
 
     @property
     def mitigation(self) -> float:
-        """How much of the time that stragglers cost was saved; 1 is as if all were the median."""
-        return self._saved([found.ideal for found in self.references])
+        """The share of the time lost to stragglers that was saved; 1 if all had been median."""
+        return self._saved([one.ideal for one in self.references])
 
     @property
     def kind_mitigation(self) -> float:
-        """The same, 1 being the slowest task that is no straggler."""
-        return self._saved([found.kind_ideal for found in self.references])
+        """The same, where 1 is the slowest task that is no straggler."""
+        return self._saved([one.kind_ideal for one in self.references])
 
     def _saved(self, ideals: list[float]) -> float:
-        wait = sum(found.wait for found in self.references)
+        wait = sum(one.wait for one in self.references)
         lost = wait - sum(ideals)
         return (wait - self.seconds) / lost if lost > 0 else 0.0
 
     @cached_property
     def over_ideal(self) -> tuple[float, ...]:
-        """How many times the ideal the rounds took, in rising order."""
+        """The rounds' seconds over their ideals, in rising order."""
         pairs = zip(self.rounds, self.references, strict=True)
-        return tuple(sorted(one.seconds / found.ideal for one, found in pairs))
+        return tuple(sorted(outcome.seconds / ideal.ideal for outcome, ideal in pairs))
 
     @property
     def mean_over_ideal(self) -> float:
-        """How many times the ideal a round took."""
+        """The mean of a round's seconds over its ideal."""
         return sum(self.over_ideal) / len(self.over_ideal)
 
     @property
     def p99_over_ideal(self) -> float:
-        """How many times the ideal all but one in a hundred rounds took at most."""
+        """The 99th percentile of a round's seconds over its ideal."""
         return self.over_ideal[-1 - len(self.over_ideal) // 100]
 
     @property
     def extra_work(self) -> float:
-        """Time of workers spent on what did not count, over that on what did."""
+        """Workers' time on what did not count, over their time on what did."""
         useful = sum(one.useful_seconds for one in self.rounds)
         return sum(one.busy_seconds for one in self.rounds) / useful - 1.0 if useful else 0.0
 
     @property
     def lost(self) -> float:
-        """The share of all samples that was left out."""
+        """The share of all samples that was dropped."""
         return sum(one.lost for one in self.rounds) / len(self.rounds)
 
     @property
@@ -143,13 +143,13 @@ class Trial:
 
     @property
     def worst_class_accuracy(self) -> float | None:
-        """That of the class which the model knows least; None where there are no classes."""
+        """The accuracy of the worst class; None if there are no classes."""
         known = self.evaluation.class_accuracy if self.evaluation is not None else ()
         return min(known, default=None)
 
     @property
     def trainable(self) -> bool:
-        """Whether what has counted in it are updates of shards."""
+        """Whether a model can be trained from what counted: only policies count updates."""
         return self.contender.name in POLICIES
 
     @property
@@ -164,7 +164,7 @@ class Trial:
 
 
 def contenders() -> list[str]:
-    """Return the names of all who can be compared."""
+    """Return the names of all policies, codes and oracles."""
     return [*POLICIES, *CODES, *ORACLES]
 
 
@@ -176,18 +176,18 @@ def run_trial(
     show: Show = lambda _: None,
     policies: Mapping[str, Policy] = POLICIES,
 ) -> Trial:
-    """Let one contender do one job.
+    """Run one contender in one job.
 
     Args:
-        contender: who; `contenders` lists the names, and no more may stand by than there are.
+        contender: one of `contenders`, with at most as many standbys as the conditions have.
         conditions: the job.
-        settings: what moving costs, and so on.
-        predictor: makes a fresh one; absent: nothing is forecast.
-        show: is told how many rounds are done, now and then.
-        policies: those that a contender may be.
+        settings: the costs of moves, and so on.
+        predictor: makes a new predictor; absent: nothing is forecast.
+        show: called with the number of rounds done, from time to time.
+        policies: the policies that a contender may name.
 
     Raises:
-        AssertionError: the policy lets everybody wait for ever, or the experiment fails.
+        AssertionError: the policy never ends a round, or the experiment fails.
     """
     numbers = range(conditions.rounds)
     references = tuple(reference(conditions, n, contender.standbys) for n in numbers)
@@ -224,7 +224,7 @@ def _simulated(
     )
     cluster.begin()
     stuck_at = conditions.rounds * conditions.task_seconds * _STUCK_FACTOR
-    gc.disable()  # many messages are under way, and all of them end by themselves
+    gc.disable()  # because the collector would visit all messages under way, and free none of them
     try:
         while not ledger.ended:
             for _ in range(_STEPS_BETWEEN_LOOKS):

@@ -1,7 +1,7 @@
-"""The conditions in which policies are compared: how fast each host is in each round, by itself.
+"""The conditions in which policies are compared: how fast each host would be in each round.
 
-A job has hosts that train, and after them those that stand by. Here are conditions that are made
-up; `traced.py` takes them from jobs that were run.
+A job has hosts that train, followed by hosts that stand by. The conditions here are synthetic;
+`traced.py` takes them from recorded jobs.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _BUSY = SystemState(cpu_others=0.9, load_average=4.0, memory_used=0.4, io_wait=0
 
 
 class Conditions(Protocol):
-    """A job's hosts, as they are in each of its rounds; the same whatever is done in them.
+    """A job's hosts in each of its rounds, independent of what a policy does.
 
-    `hosts` of them train, `standbys` more are there; `task_seconds` is what a shard takes, at the
-    median, and `samples` how many are in it.
+    `hosts` of them train, and `standbys` more are there. `task_seconds` is the median time of a
+    shard, `samples` its size.
     """
 
     @property
@@ -48,19 +48,19 @@ class Conditions(Protocol):
     def task_seconds(self) -> float: ...  # noqa: D102
 
     def curve(self, number: int, host: int) -> Curve:
-        """Return what a host would do in a round, if it did nothing but train."""
+        """Return the work that a host would do in a round if it always trained."""
         ...
 
     def state(self, number: int, host: int, seconds: float) -> SystemState:
-        """Return how a host is, so long after the beginning of a round."""
+        """Return a host's state, some seconds after the beginning of a round."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneStraggler:
-    """One host at a quarter of its speed, from a share of the round on; another after ten rounds.
+    """One host at a quarter of its speed, from a share of the round on; another every ten rounds.
 
-    Where `from_share` is 0 it is the same one in the whole job. The others vary by five percent.
+    With a `from_share` of 0 it is the same host in the whole job. The others vary by five percent.
     """
 
     from_share: float
@@ -83,12 +83,12 @@ class OneStraggler:
         return self.called
 
     def straggler(self, number: int) -> int:
-        """Return who is slow in a round."""
+        """Return the host that is slow in a round."""
         spell = number // _SPELL_ROUNDS if self.from_share else 0
         return Random(f"straggler {self.seed} {spell}").randrange(self.hosts)
 
     def curve(self, number: int, host: int) -> Curve:
-        """Return what a host would do in a round."""
+        """Return the work that a host would do in a round."""
         noise = Random(f"{self.seed} {number} {host}").lognormvariate(0.0, _NOISE)
         usual = self.task_seconds * noise
         if host != self.straggler(number):
@@ -100,17 +100,17 @@ class OneStraggler:
         return Curve((0.0, slow_at, slowly[0]), (0.0, self.from_share, slowly[1]))
 
     def state(self, number: int, host: int, seconds: float) -> SystemState:
-        """Return how a host is: busy with something else where it is slow."""
+        """Return a host's state: busy with other work while it is slow."""
         slow_at = self.from_share * self.task_seconds
         return _BUSY if host == self.straggler(number) and seconds >= slow_at else _CALM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memoryless:
-    """Hosts whose next shard takes as long as chance will have it, whoever they are.
+    """Hosts whose tasks take random times, independent of the host and of its past.
 
-    So it is where every task runs on a machine of its own, as functions in a cloud do: three
-    quarters of the usual time, and an exponential tail whose mean is the last quarter.
+    That is so where every task runs on a machine of its own, as functions in a cloud do. A shard
+    takes three quarters of the usual time, and an exponential tail whose mean is the last quarter.
     """
 
     seed: int = 0
@@ -131,7 +131,7 @@ class Memoryless:
         return "memoryless"
 
     def curve(self, number: int, host: int) -> Curve:
-        """Return what a host would do in a round: shard after shard, each drawn anew."""
+        """Return the work that a host would do in a round: shard after shard, each drawn anew."""
         draw = Random(f"memoryless {self.seed} {number} {host}")
         seconds, done = [0.0], [0.0]
         for shard in range(_SHARDS_DRAWN):
@@ -141,5 +141,5 @@ class Memoryless:
         return Curve(seconds, done)
 
     def state(self, number: int, host: int, seconds: float) -> SystemState:  # noqa: ARG002
-        """Return how a host is: nothing can be seen of what is to come."""
+        """Return a host's state, which says nothing about its next task."""
         return _CALM

@@ -1,7 +1,7 @@
-"""How much work is done by when: lines through points, going on as they ended.
+"""Work done over time: lines through points, which go on at their last slope.
 
-Work is counted in whole shards of the usual size. A task is a stretch of its host's curve, so one
-that is cut at any point, and gone on with by the same host, ends when it would have ended.
+Work is counted in shards of the usual size. A task is a stretch of its host's curve. So a task that
+is interrupted at any point, and continued by the same host, ends when it would have ended.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from itertools import pairwise
 
 
 class Curve:
-    """What a host would have done by each moment, in shards; seconds run from a round's beginning.
+    """The work of a host by each moment, in shards; seconds run from a round's beginning.
 
     Args:
-        seconds: when, ascending, beginning with 0.
-        done: how much by then, not descending, beginning with 0.
+        seconds: the times of the points, ascending, from 0.
+        done: the work done by then, not descending, from 0.
 
     Raises:
-        ValueError: the points are not such, or the curve does not rise at its end.
+        ValueError: the points violate that, or the curve does not rise at its end.
     """
 
     __slots__ = ("_done", "_rate", "_seconds")
@@ -40,17 +40,17 @@ class Curve:
         self._done = list(done)
 
     def done(self, seconds: float) -> float:
-        """Return how much is done by then."""
+        """Return the work done by a moment."""
         return _read(self._seconds, self._done, self._rate, seconds)
 
     def when(self, done: float) -> float:
-        """Return when so much is done, the latest moment where there are several."""
+        """Return when this much work is done; the latest moment if there are several."""
         return _read(self._done, self._seconds, 1.0 / self._rate, done)
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A task on a curve: begun then, so much work; its `seconds` run from there."""
+    """A task of some `work` on a curve, begun at a moment; its seconds run from there."""
 
     curve: Curve
     begun_at: float
@@ -62,12 +62,12 @@ class Stretch:
         return self.when(1.0)
 
     def share(self, seconds: float) -> float:
-        """Return how much of it is done after so long, in 0..1."""
+        """Return the share of it that is done after some seconds, in 0..1."""
         so_far = self.curve.done(self.begun_at + seconds) - self.curve.done(self.begun_at)
         return min(1.0, so_far / self.work)
 
     def when(self, share: float) -> float:
-        """Return after how long so much of it is done."""
+        """Return the seconds after which this share of it is done."""
         return self.curve.when(self.curve.done(self.begun_at) + share * self.work) - self.begun_at
 
 

@@ -1,4 +1,4 @@
-"""Machines that go through given conditions, round by round, for the simulator's workers."""
+"""The machines of simulated workers that follow given conditions, round by round."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from downpour.values import AttemptId, SystemState
 
 
 class GivenMachines:
-    """Machines in given conditions, the first of `names` being the first host.
+    """Machines in given conditions; the first of `names` is the first host.
 
-    A round begins when the first worker trains in it; every machine is in the newest round.
+    A round begins when the first worker trains in it. Every machine is in the newest round.
     """
 
     def __init__(self, conditions: Conditions, names: tuple[str, ...]) -> None:
@@ -29,6 +29,6 @@ class GivenMachines:
         return Stretch(curve, at_seconds - began_at, work)
 
     def state(self, machine: str, at_seconds: float) -> SystemState:
-        """Return what its heartbeat tells of a machine now."""
+        """Return the state of a machine that a heartbeat reports now."""
         since = at_seconds - self._began_at.get(self._newest, at_seconds)
         return self._conditions.state(self._newest, self._hosts[machine], since)

@@ -1,8 +1,8 @@
-"""Trains for real what simulated rounds let count, to see what a policy costs in accuracy.
+"""Trains models from what counted in simulated rounds, to measure a policy's cost in accuracy.
 
-Only which shards were left out of a round, and how it was cut, makes a difference to a model; who
-trained what, and when, does not. So one training stands for all policies that leave nothing out.
-Codes and oracles are not trained: what they would sum is no update of a shard.
+A model depends only on which shards a round dropped, and on how it was cut, not on which worker
+trained what and when. So one training serves all policies that drop nothing. Codes and oracles are
+not trained, because they count no updates of shards.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Pattern = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 
 class Learning:
-    """An experiment that is trained in this process, as often as what counts in it differs.
+    """An experiment that is trained in this process, once for each pattern of what counts.
 
     Args:
         spec: what to train; rounds and shards are those of the comparison.
-        shards: how many.
-        folder: an empty folder, for the time being.
-        data_dir: where datasets are, as torchvision lays them out.
+        shards: the number of shards.
+        folder: an empty temporary folder.
+        data_dir: where datasets are, in torchvision's layout.
 
     Raises:
         SpecError: dataset, split, batches and model do not fit together.
@@ -65,11 +65,11 @@ class Learning:
     def evaluation(
         self, rounds: Sequence[RoundOutcome], show: Callable[[int], None] = lambda _: None
     ) -> Evaluation:
-        """Return how good the model is after these rounds.
+        """Return the evaluation of the model after these rounds.
 
         Args:
-            rounds: what became of them.
-            show: is told how many are trained.
+            rounds: their outcomes.
+            show: called with the number of rounds trained so far.
         """
         pattern = tuple((one.dropped, one.sizes) for one in rounds)
         if pattern not in self._known:
@@ -92,7 +92,7 @@ class Learning:
         return evaluate(self._network, self._spec, self._dataset)
 
     def _cut(self, sizes: tuple[int, ...]) -> list[Indices]:
-        """Return the shards, or parts of these sizes of them all, one after the other."""
+        """Return the shards, or all examples in order, cut into parts of these sizes."""
         if not sizes:
             return list(self._shards)
         whole = np.concatenate(self._shards)

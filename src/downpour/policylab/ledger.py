@@ -1,7 +1,7 @@
-"""Keeps a ledger of what a simulated run spends: looks on, and never interferes.
+"""Keeps a ledger of the workers' time in a simulated run; it observes and never interferes.
 
-A worker's time is useful where what it trained in it has counted in the end, whoever ended it;
-what is left is extra: copies, what was begun again, what was dropped, and the time that moves take.
+A worker's time is useful if what it trained counted in the end, even if another worker finished it.
+All other time is extra: copies, shards begun again, shards dropped, and the time that moves take.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from downpour.values import AttemptId, ExperimentState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOutcome:
-    """What became of a round: its seconds, and the share of samples that were `lost`.
+    """A round's outcome: its seconds, and the share of samples that were `lost`.
 
-    `busy_seconds` of all workers at its attempts, `useful_seconds` of those that counted; how often
-    a shard changed hands; and how many updates and snapshots were published. Which shards were
-    `dropped`, and the `sizes` of all of them where the round was cut anew.
+    `busy_seconds` are those of all workers at its attempts, `useful_seconds` those that counted.
+    `moves` is how often a shard was handed over, `updates` and `snapshots` how many were published.
+    `dropped` names shards; `sizes` are those of all shards if the round was cut anew.
     """
 
     seconds: float
@@ -38,7 +38,7 @@ class RoundOutcome:
 
 @dataclass(slots=True)
 class _Attempt:
-    """From when to when, from which snapshot on, and when it published its own."""
+    """The times of an attempt, the snapshot that it went on from, and when it published others."""
 
     begun_at: float
     snapshot: str | None
@@ -58,7 +58,7 @@ class _Round:
 
 
 class Ledger(Observer):
-    """What each round of the one experiment has come to."""
+    """Keeps the outcome of each round of the one experiment."""
 
     def __init__(self, timings: Timings, shards: int) -> None:
         self.done = 0
@@ -72,7 +72,7 @@ class Ledger(Observer):
         self._now = 0.0
 
     def acting(self, step: Observation) -> None:
-        """Enter an event and what was decided."""
+        """Enter an event, its facts and its commands."""
         event = step.event
         self._now = step.core.state.now_seconds
         if isinstance(event, on.UpdatePublished):
@@ -87,23 +87,23 @@ class Ledger(Observer):
             self._follow(command)
 
     def rounds(self) -> tuple[RoundOutcome, ...]:
-        """Return what the rounds came to; attempts under way count until now."""
+        """Return the outcomes of the rounds; running attempts count until now."""
         busy: defaultdict[int, float] = defaultdict(float)
         for attempt, entry in self._attempts.items():
             busy[attempt.round] += (entry.ended_at or self._now) - entry.begun_at
         return tuple(
             RoundOutcome(
-                seconds=found.seconds,
-                lost=len(found.dropped) / self._shards,
+                seconds=entry.seconds,
+                lost=len(entry.dropped) / self._shards,
                 busy_seconds=busy[number],
-                useful_seconds=found.useful,
-                moves=found.moves,
-                updates=found.updates,
-                snapshots=found.snapshots,
-                dropped=found.dropped,
-                sizes=found.sizes,
+                useful_seconds=entry.useful,
+                moves=entry.moves,
+                updates=entry.updates,
+                snapshots=entry.snapshots,
+                dropped=entry.dropped,
+                sizes=entry.sizes,
             )
-            for number, found in sorted(self._rounds.items())
+            for number, entry in sorted(self._rounds.items())
         )
 
     def _enter(self, fact: facts.Fact) -> None:
@@ -149,14 +149,15 @@ class Ledger(Observer):
         entry.saved_at = [*(entry.saved_at or []), self._now]
 
     def _accept(self, attempt: AttemptId) -> None:
-        """Count what has led to an update: its own attempt, and what it went on from."""
-        until, found = self._now, self._attempts.get(attempt)
-        while found is not None:
-            saving = sum(at <= until for at in found.saved_at or []) * self._timings.saving_seconds
-            resuming = self._timings.resuming_seconds if found.snapshot is not None else 0.0
-            self._rounds[attempt.round].useful += until - found.begun_at - saving - resuming
-            former = self._savers.get(found.snapshot or "")
+        """Count the time that has led to an update: of its attempt, and of those before it."""
+        until, entry = self._now, self._attempts.get(attempt)
+        while entry is not None:
+            saving = sum(at <= until for at in entry.saved_at or []) * self._timings.saving_seconds
+            resuming = self._timings.resuming_seconds if entry.snapshot is not None else 0.0
+            self._rounds[attempt.round].useful += until - entry.begun_at - saving - resuming
+            former = self._savers.get(entry.snapshot or "")
             if former is None:
                 return
+            # What an earlier attempt did after its snapshot was lost, so it counts until then.
             attempt, until = former
-            found = self._attempts[attempt]
+            entry = self._attempts[attempt]

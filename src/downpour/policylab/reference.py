@@ -1,8 +1,8 @@
-"""What a round takes by itself, at best, and with perfect knowledge: computed, not simulated.
+"""The seconds of a round without a policy, and with perfect knowledge: computed, not simulated.
 
-Everything is measured against these. The oracles know every host's curve beforehand: one gives each
-shard to one host and lets nobody stop, one may also give second shards to hosts that are done, and
-one divides the work as finely as it likes, which no training that goes step by step can.
+All policies are measured against these. The oracles know every host's curve beforehand. One gives
+each shard to one host for good; one may also give second shards to hosts that are done; one divides
+the work as finely as it likes, which step-by-step training cannot.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from statistics import median
 from downpour.policylab.conditions import Conditions
 
 STRAGGLER = 1.5
-"""A straggler takes longer than so many times the round's median."""
+"""A straggler takes longer than this many times the round's median."""
 
 _HALVINGS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """One round's seconds, by itself and with the oracles' knowledge of it.
+    """One round's seconds, without a policy and for each oracle.
 
-    `wait` for its slowest task; `ideal` is its median one, `kind_ideal` its slowest one that is no
+    `wait` is its slowest task, `ideal` its median one, and `kind_ideal` its slowest one that is no
     straggler.
     """
 
@@ -36,7 +36,7 @@ class Reference:
 
 
 def reference(conditions: Conditions, number: int, standbys: int) -> Reference:
-    """Compute what a round takes."""
+    """Compute the reference seconds of a round."""
     hosts = conditions.hosts
     curves = [conditions.curve(number, host) for host in range(hosts + standbys)]
     alone = [curve.when(1.0) for curve in curves]

@@ -1,4 +1,4 @@
-"""The conditions that policies are compared in, by scenario: of a trace, and made up."""
+"""The conditions in which policies are compared, by scenario: recorded and synthetic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from downpour.policylab.traced import Recording, TracedJob
 Make = Callable[..., Conditions]
 
 WHEN = {"straggler-early": 0.1, "straggler-middle": 0.5, "straggler-late": 0.8}
-"""From which share of a round on one host is slow."""
+"""The share of a round from which on one host is slow."""
 
 MADE_UP: dict[str, Make] = {
     "one-straggler": partial(OneStraggler, from_share=0.0),
@@ -77,7 +77,7 @@ def conditions_of(
 
 
 def _spread(found: Sequence[Recording], count: int) -> list[Recording]:
-    """Return so many, the first and the last among them where there are two at least."""
+    """Return `count` recordings, evenly spread, with the first and the last if there are two."""
     if count >= len(found):
         return list(found)
     step = (len(found) - 1) / max(1, count - 1)

@@ -1,4 +1,4 @@
-"""A comparison of policies → what each came to in each scenario, as rows, tables and CSV.
+"""Turns a comparison of policies into rows, tables and CSV: each policy's results by scenario.
 
 Means are over jobs, with 95 % intervals. Nothing here prints or writes a file.
 """
@@ -27,7 +27,7 @@ Measure = Callable[[Trial], float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What a node costs in an hour, how large the model is, and what is kept of it.
+    """What a node costs in an hour, the model's size, and how many models are held and saved.
 
     A node that trains holds `held_models` times the model: parameters, gradients and momentum. A
     snapshot is `snapshot_models` times as large: parameters and momentum.
@@ -39,7 +39,7 @@ class Prices:
     snapshot_models: float = 2.0
 
     def of(self, trial: Trial) -> dict[str, float]:
-        """Return what a job took: memory, what a round writes, and money."""
+        """Return the resources of a job: nodes, memory, what a round writes, and money."""
         hourly = trial.nodes * self.node_hour
         hours = trial.seconds / len(trial.rounds) * _ROUNDS / _HOUR_SECONDS
         return {
@@ -61,14 +61,14 @@ MEASURES: dict[str, tuple[str, Measure, float, str]] = {
     "accuracy": ("accu-\nracy", lambda t: t.accuracy, 100.0, ".1f"),
     "moves": ("moves", lambda t: t.moves, 1.0, ".1f"),
 }
-"""Each measure's column, how it is read, what it is shown as times, and how it is written."""
+"""Each measure's column header, function, factor and number format."""
 
 _WITH_INTERVAL = "mitigation"
 _OF_WORK = {"extra_work", "moves"}
 
 
 def rows_of(trials: Sequence[Trial], prices: Prices) -> list[dict[str, Any]]:
-    """Return a row for each policy in each job; oracles do no work that could be measured."""
+    """Return a row for each policy in each job; the work of oracles is not measured."""
     return [
         {
             "scenario": trial.scenario,
@@ -96,20 +96,20 @@ def csv_of(trials: Sequence[Trial], prices: Prices) -> str:
 
 
 def estimate(trials: Sequence[Trial], measure: str) -> Estimate | None:
-    """Return what a policy came to over jobs, and how far that may be off."""
+    """Return the mean of a measure over jobs, with its interval; None if it is not measured."""
     return Estimate.of(measured(trial, measure) for trial in trials)
 
 
 def by_policy(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
-    """Sort trials by who did them."""
-    found: dict[str, list[Trial]] = {}
+    """Group trials by the names of their contenders."""
+    groups: dict[str, list[Trial]] = {}
     for trial in trials:
-        found.setdefault(trial.contender.name, []).append(trial)
-    return found
+        groups.setdefault(trial.contender.name, []).append(trial)
+    return groups
 
 
 def scenario_table(scenario: str, trials: Sequence[Trial]) -> Table:
-    """Show what each policy came to in one scenario, the means over its jobs."""
+    """Return a table of one scenario: each policy's means over its jobs."""
     jobs = len({(trial.scenario, trial.job) for trial in trials})
     table = Table(
         title=f"{scenario}: {jobs} job{'s' * (jobs > 1)}",
@@ -122,13 +122,13 @@ def scenario_table(scenario: str, trials: Sequence[Trial]) -> Table:
     measures = _shown(trials)
     for measure in measures:
         table.add_column(MEASURES[measure][0], justify="right", no_wrap=True)
-    for name, found in by_policy(trials).items():
-        table.add_row(name, *(_cell(found, measure) for measure in measures))
+    for name, own in by_policy(trials).items():
+        table.add_row(name, *(_cell(own, measure) for measure in measures))
     return table
 
 
 def price_table(trials: Sequence[Trial], prices: Prices) -> Table:
-    """Show what each policy needs: nodes, memory, what is written, and money."""
+    """Return a table of what each policy needs: nodes, memory, what is written, and money."""
     table = Table(
         title="what it takes",
         title_justify="left",
@@ -140,14 +140,14 @@ def price_table(trials: Sequence[Trial], prices: Prices) -> Table:
     headers = ["stand-\nbys", "memory\nMB", "written,\nMB/round", "cost/\nhour"]
     for header in [*headers, f"cost/{_ROUNDS}\nrounds"]:
         table.add_column(header, justify="right", no_wrap=True)
-    for name, found in by_policy(trials).items():
+    for name, own in by_policy(trials).items():
         if name.startswith(_NO_WORK):
             continue
-        costs = [prices.of(trial) for trial in found]
+        costs = [prices.of(trial) for trial in own]
         mean = {key: sum(cost[key] for cost in costs) / len(costs) for key in costs[0]}
         table.add_row(
             name,
-            str(found[0].contender.standbys),
+            str(own[0].contender.standbys),
             f"{mean['memory_mb']:,.0f}",
             f"{mean['written_mb_per_round']:,.0f}",
             f"{mean['cost_per_hour']:,.2f}",
@@ -157,30 +157,30 @@ def price_table(trials: Sequence[Trial], prices: Prices) -> Table:
 
 
 def _shown(trials: Sequence[Trial]) -> list[str]:
-    """Return the measures that a table has room for: accuracy where it is known, or else moves."""
+    """Return the measures that a table has room for: accuracy if it is known, otherwise moves."""
     trained = any(trial.evaluation is not None for trial in trials)
     return [name for name in MEASURES if name != ("moves" if trained else "accuracy")]
 
 
 def measured(trial: Trial, measure: str) -> float | None:
-    """Return what a policy came to in one job; None where it is not measured."""
+    """Return a policy's measure in one job; None if it is not measured."""
     oracle = trial.contender.name.startswith(_NO_WORK)
     return None if oracle and measure in _OF_WORK else MEASURES[measure][1](trial)
 
 
 def _number(value: float, written: str) -> str:
-    """Write a number; what is written as nothing has no sign."""
+    """Return a number as text; one that is rounded to zero has no sign."""
     text = f"{value:{written}}"
     return text.removeprefix("-") if float(text) == 0 else text
 
 
 def _cell(trials: Sequence[Trial], measure: str) -> str:
-    found = estimate(trials, measure)
-    if found is None:
+    estimated = estimate(trials, measure)
+    if estimated is None:
         return "-"
     _, _, factor, written = MEASURES[measure]
-    text = _number(found.mean * factor, written)
-    if measure != _WITH_INTERVAL or found.half_width is None:
+    text = _number(estimated.mean * factor, written)
+    if measure != _WITH_INTERVAL or estimated.half_width is None:
         return text
-    width = found.half_width * factor
+    width = estimated.half_width * factor
     return f"{text} ±{width:{'3.0f' if width >= _WIDE else '3.1f'}}"

@@ -1,8 +1,8 @@
-"""Conditions taken from jobs that were run: the progress of each worker in each round of a trace.
+"""Conditions from recorded jobs: the progress of each worker in each round of a trace.
 
-A worker's curve goes through what it had done by its reports and by its end. Sizes of tasks differ
-in some jobs; here every shard has the usual one, and a worker goes on at its last rate where its
-own task was smaller. Who stands by was a worker of another job of the same scenario.
+A worker's curve goes through what it had done by its reports and by its end. In some jobs the sizes
+of tasks differ. Here every shard has the usual size, and a worker whose task was smaller goes on at
+its last rate. The standbys are workers of another job of the same scenario.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ Table = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a job's workers did: arrays of [round, worker, ...].
+    """A recorded job, as arrays of shape [round, worker, ...].
 
-    `seconds` of the reports and the end, the `shares` of a usual shard done by then, and the
-    `states` at the beginning and at the reports.
+    `seconds` are those of the reports and of the end, `shares` the work done by then in shards of
+    the usual size, and `states` those of the machine at the beginning and at the reports.
     """
 
     number: int
@@ -62,14 +62,14 @@ class Recording:
 
 
 class TracedJob:
-    """One job's conditions.
+    """The conditions of one recorded job.
 
     Args:
-        job: what its workers did.
-        others: those that stand by are taken from these.
-        standbys: how many stand by.
-        seed: says which workers of the others these are.
-        rounds: how many of its rounds are taken; absent: all of them.
+        job: the recording.
+        others: the recordings from which standbys are taken.
+        standbys: the number of standbys.
+        seed: decides which workers of the others these are.
+        rounds: how many of the job's rounds to use; absent: all of them.
     """
 
     samples = SAMPLES
@@ -103,7 +103,7 @@ class TracedJob:
         return Curve((0.0, *seconds), (0.0, *shares))
 
     def state(self, number: int, host: int, seconds: float) -> SystemState:
-        """Return how a host is by its last report; after its own end, as at the next beginning."""
+        """Return a host's state by its last report; after its end, that of the next beginning."""
         job, at = self._find(number, host)
         place = int(np.searchsorted(job.seconds[at], seconds, side="right"))
         if place < len(_SHARES):
@@ -122,10 +122,10 @@ def _state(found: Table) -> SystemState:
 
 
 def read_recordings(path: Path) -> list[Recording]:
-    """Read the jobs of a trace; `jobs.json` beside it tells their scenarios.
+    """Read the jobs of a trace; `jobs.json` beside it has their scenarios.
 
     Raises:
-        SpecError: a file cannot be read, a column is missing or holds what cannot be, or a round
+        SpecError: a file cannot be read, a column is missing or holds impossible values, or a round
             lacks workers.
     """
     traces = read_traces(path)
@@ -160,12 +160,12 @@ def _recording(
 
 
 def _scenarios(path: Path) -> Mapping[int, str]:
-    """Read which scenario each job is of; without the file, none is known."""
+    """Read the scenario of each job; empty if there is no such file."""
     beside = path.with_name("jobs.json")
     if not beside.is_file():
         return {}
     try:
-        told = json.loads(beside.read_text(encoding="utf-8"))
-        return {int(entry["job"]): str(entry["scenario"]) for entry in told}
+        entries = json.loads(beside.read_text(encoding="utf-8"))
+        return {int(entry["job"]): str(entry["scenario"]) for entry in entries}
     except (ValueError, KeyError, TypeError) as error:
         raise SpecError("jobs", str(beside), f"cannot be read ({error!r})") from None

@@ -1,4 +1,4 @@
-"""The attempt that a simulated worker is at."""
+"""An attempt as a simulated worker carries it out."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ Phase = Literal["waiting", "reading", "training", "saving", "publishing", "repor
 
 @dataclass(slots=True, eq=False)
 class SimulatedAttempt(HeldAttempt):
-    """An attempt; on its `course` since it `set_out_at` a `share` of it, and `start` is its state.
+    """An attempt that follows a machine's `course` since `set_out_at`, from a `share` of its task.
 
-    `course` is None while it does not train. Its training began at `loaded_at_seconds`.
+    `course` is None while it does not train. `start` is the state that its training began with, at
+    `loaded_at_seconds`.
     """
 
     task: TrainRequest = field(kw_only=True)

@@ -1,4 +1,4 @@
-"""How many rounds an hour a cluster would do: the same managers and workers, and no faults."""
+"""Estimates how many rounds an hour a cluster trains: the simulated processes, without faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STEPS_BETWEEN_LOOKS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a cluster is asked to do."""
+    """The work of a cluster whose capacity is estimated."""
 
     workers: int
     shards: int
@@ -31,9 +31,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityEstimate:
-    """How long rounds take, each from the model before to its own; virtual seconds.
+    """How long each round takes, from one model version to the next; virtual seconds.
 
-    `lost` counts workers that the manager took for lost although nothing was wrong with them.
+    `lost` counts workers that the manager took for lost although they were healthy.
     """
 
     round_seconds: tuple[float, ...]
@@ -43,28 +43,28 @@ class CapacityEstimate:
     lost: int
 
     def busy(self, event_seconds: float) -> float:
-        """Return the share of the time that events take which cost the manager so much each."""
+        """Return the share of the time that the manager spends on events, at a cost for each."""
         return self.events * event_seconds / self.seconds
 
     @property
     def mean_seconds(self) -> float:
-        """How long a round takes."""
+        """The mean time of a round."""
         return sum(self.round_seconds) / len(self.round_seconds)
 
     @property
     def rounds_per_hour(self) -> float:
-        """How many rounds are done in an hour."""
+        """The rounds in an hour."""
         return 3600.0 / self.mean_seconds
 
     def quantile(self, share: float) -> float:
-        """Return what so many of the rounds do not take longer than."""
+        """Return the seconds that this share of the rounds do not exceed."""
         ordered = sorted(self.round_seconds)
         return ordered[max(0, ceil(share * len(ordered)) - 1)]
 
 
 def estimate_capacity(load: Load, show: Callable[[int], None] = lambda _: None) -> CapacityEstimate:
-    """Let a cluster work until its rounds are done; `show` is told how many are, now and then."""
-    # Deadlines would cost one step more for each call, and none is missed without faults.
+    """Simulate a cluster until its rounds are done; `show` is called with their number so far."""
+    # Deadlines would cost one more step for each call, and none is missed without faults.
     timings = replace(load.timings, deadline_seconds=None)
     spec = ResolvedSpec(
         shards=load.shards, epochs=load.rounds, retries=1000, evaluate_every=1, policy="wait"
@@ -80,7 +80,7 @@ def estimate_capacity(load: Load, show: Callable[[int], None] = lambda _: None) 
     pace = _Pace()
     cluster = Cluster(plan, lambda _: pace, lambda _: None)
     cluster.begin()
-    gc.disable()  # many messages are under way, and all of them end by themselves
+    gc.disable()  # because the collector would visit all messages under way, and free none of them
     try:
         _run(cluster, pace, show)
     finally:
@@ -103,7 +103,7 @@ def _run(cluster: Cluster, pace: _Pace, show: Callable[[int], None]) -> None:
 
 
 class _Pace(Observer):
-    """Looks on with an eye on the state, and takes the time."""
+    """Measures rounds, and checks the invariants."""
 
     def __init__(self) -> None:
         self.round_seconds: list[float] = []
@@ -114,12 +114,12 @@ class _Pace(Observer):
         self._began_at = 0.0
 
     def handled(self, step: Observation) -> None:
-        """Count, and now and then check the state."""
+        """Count the event, and check the state."""
         self.events += 1
         self._check.handled(step)
 
     def acting(self, step: Observation) -> None:
-        """Take the time of rounds."""
+        """Measure how long rounds take."""
         event = step.event
         if isinstance(event, on.Prepared):
             self._began_at = event.at_seconds

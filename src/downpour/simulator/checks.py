@@ -1,7 +1,7 @@
-"""What must hold of a simulated cluster, whatever goes wrong in it.
+"""What must hold in a simulated cluster, whatever goes wrong in it.
 
-Each checker is an `Observer`, knows one thing, and raises AssertionError with
-a sentence. None of them trusts the core's state where it can count for itself.
+Each check is an `Observer` of one property, and raises AssertionError with a sentence. None of them
+relies on the core's state where it can count by itself.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ FULL_CHECK_EVENTS = 1000
 
 
 class InvariantCheck(Observer):
-    """The core's own invariants; seldom in full where there are many workers."""
+    """The core's own invariants; checked at some events only where there are many workers."""
 
     def handled(self, step: Observation) -> None:
         """Check the state after an event."""
         core = step.core
         quiet = not step.commands and not step.facts
         if quiet and isinstance(step.event, on.HeartbeatReceived | on.Tick):
-            return  # which changes no book
+            return  # which changes nothing that the invariants are about
         if (
             len(core.state.workers) <= MANY_WORKERS
             or core.state.events_handled % FULL_CHECK_EVENTS == 0
@@ -38,7 +38,7 @@ class InvariantCheck(Observer):
 
 
 def expect(holds: bool, sentence: str) -> None:  # noqa: FBT001 - reads as a sentence
-    """Raise AssertionError with the sentence where something does not hold."""
+    """Raise AssertionError with the sentence if a property does not hold."""
     if not holds:
         raise AssertionError(sentence)
 
@@ -49,13 +49,13 @@ def _task(fact: facts.Accepted | facts.GivenUp) -> TaskKey:
 
 
 class ReplayCheck(Observer):
-    """A core that has only what is kept comes to the same state, after every event."""
+    """A core that has only the journaled entries has the same state, after every event."""
 
     def __init__(self) -> None:
         self._replicas: dict[Scheduler, Scheduler] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Begin with the same journals."""
+        """Begin a replica with the same journals."""
         replica = self._replicas[core] = type(core)(
             core.state.options, policies=core.state.policies
         )
@@ -65,7 +65,7 @@ class ReplayCheck(Observer):
         )
 
     def handled(self, step: Observation) -> None:
-        """Take in what was kept, and compare."""
+        """Replay the journaled entries, and compare the states."""
         if not step.kept:
             return
         replica = self._replicas[step.core]
@@ -76,7 +76,7 @@ class ReplayCheck(Observer):
 
 
 class DurabilityCheck(Observer):
-    """What a manager has acted on or acknowledged is in the journals of whoever comes next."""
+    """What a manager has acted on or acknowledged is in the journals that the next one reads."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -86,7 +86,7 @@ class DurabilityCheck(Observer):
         self._concluded: dict[str, str] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Compare what was promised with what has survived."""
+        """Compare what was acted on with what has survived."""
         del stories
         harmed = self._disk.harmed
         missing = self._submitted - set(core.state.experiments) - harmed
@@ -104,13 +104,13 @@ class DurabilityCheck(Observer):
                 self._is_there(core, task, file)
 
     def handled(self, step: Observation) -> None:
-        """Nothing is promised before it is acted on, but what is refused is promised no more."""
+        """Forget updates that were refused; nothing else counts before it is acted on."""
         for fact in step.facts:
             if isinstance(fact, facts.GivenUp):
                 self._accepted.pop(_task(fact), None)
 
     def acting(self, step: Observation) -> None:
-        """Note what others may rely on from now on; a manager out of office promises nothing."""
+        """Note what others may rely on from now on; not if another manager leads."""
         if step.term != len(self._disk.terms):
             return
         if isinstance(step.event, on.ExperimentSubmitted):
@@ -135,18 +135,18 @@ class DurabilityCheck(Observer):
 
 
 class CallCheck(Observer):
-    """Whom a manager asks for something has registered with it, and was not dismissed since."""
+    """A worker that a manager calls has registered with it, and was not dismissed since."""
 
     def __init__(self) -> None:
         self._registered: dict[Scheduler, set[str]] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Begin with nobody: an earlier manager's connections are not this one's."""
+        """Begin without workers: registrations with an earlier manager do not count."""
         del stories
         self._registered[core] = set()
 
     def handled(self, step: Observation) -> None:
-        """Follow who comes and goes, and look who is asked."""
+        """Follow which workers come and go, and check which are asked."""
         here = self._registered[step.core]
         if isinstance(step.event, on.WorkerJoined):
             here.add(step.event.worker)
@@ -160,10 +160,10 @@ class CallCheck(Observer):
 
 
 class RetryCheck(Observer):
-    """No shard pays with a retry, where nothing has happened that it or its worker has caused."""
+    """No attempt costs a retry in a run in which only managers die."""
 
     def handled(self, step: Observation) -> None:
-        """Look what has come to nothing."""
+        """Check the attempts that were given up."""
         for fact in step.facts:
             if isinstance(fact, facts.GivenUp):
                 blameless = fact.failure in BLAMELESS
@@ -171,12 +171,12 @@ class RetryCheck(Observer):
 
 
 class LeaderCheck(Observer):
-    """One manager at a time: whoever acts on what changes results is in office."""
+    """One manager at a time: a manager that acts on journaled entries is the leader."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
     def acting(self, step: Observation) -> None:
-        """Look which manager leads."""
+        """Check that the manager leads."""
         is_leader = step.term == len(self._disk.terms)
         expect(is_leader or not step.kept, f"term {step.term} acts in the time of a later one")

@@ -1,4 +1,4 @@
-"""A client: submits an experiment, and insists until a manager has acknowledged it."""
+"""A client: submits an experiment, and repeats that until a manager has acknowledged it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AGAIN_SECONDS = 1.0
 
 
 class SimulatedClient(Process):
-    """Says one thing at a time to whichever manager answers."""
+    """Calls the managers in turn until one answers."""
 
     def __init__(self, environment: Environment, managers: list[str]) -> None:
         super().__init__(environment.clock, "client")
@@ -22,7 +22,7 @@ class SimulatedClient(Process):
         self.acknowledged: set[str] = set()
 
     def submit(self, experiment: str, spec: ResolvedSpec) -> None:
-        """Submit an experiment, until it is taken in."""
+        """Submit an experiment, again and again until it is acknowledged."""
 
         def taken(_: Any) -> None:
             if experiment not in self.acknowledged:
@@ -32,7 +32,7 @@ class SimulatedClient(Process):
         self._insist(taken, "submit", experiment, spec)
 
     def cancel(self, experiment: str) -> None:
-        """Cancel an experiment, until that is taken in."""
+        """Cancel an experiment, again and again until that is acknowledged."""
         self._insist(lambda _: None, "cancel", experiment)
 
     def _insist(self, answered: Answer, method: str, *args: Any) -> None:

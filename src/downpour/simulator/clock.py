@@ -1,4 +1,4 @@
-"""Virtual time, what is to happen in it, and the processes that it happens to."""
+"""Virtual time, the queue of actions in it, and the processes that they belong to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Action = Callable[..., None]
 
 
 class Clock:
-    """A queue of what is to happen; what is due at the same time happens in the order given."""
+    """A queue of actions; those due at the same time run in the order in which they were added."""
 
     def __init__(self) -> None:
         self.now_seconds = 0.0
@@ -19,12 +19,12 @@ class Clock:
         self._count = 0
 
     def after(self, seconds: float, action: Action, *args: Any) -> None:
-        """Let something happen in so many seconds."""
+        """Add an action that runs after some seconds."""
         self._count += 1
         heappush(self._heap, (self.now_seconds + seconds, self._count, action, args))
 
     def step(self) -> bool:
-        """Let the next thing happen; says whether there was one."""
+        """Run the next action; returns whether there was one."""
         if not self._heap:
             return False
         self.now_seconds, _, action, args = heappop(self._heap)
@@ -34,9 +34,9 @@ class Clock:
 
 
 class Process:
-    """Something that can stand still for a while, and die; it comes back as another object.
+    """A process that can stand still for a while, and die; restarted, it is another object.
 
-    Everything that it does goes through `after` or `do`. `host` is the machine it runs on.
+    All its actions go through `after` or `do`. `host` is the machine that it runs on.
     """
 
     def __init__(self, clock: Clock, host: str) -> None:
@@ -46,7 +46,7 @@ class Process:
         self._still_until = 0.0
 
     def after(self, seconds: float, action: Action, *args: Any) -> None:
-        """Let it do something in so many seconds, if it lives then."""
+        """Run an action after some seconds, if the process lives then."""
         self.clock.after(seconds, self.do, action, args)
 
     def do(self, action: Action, args: tuple[Any, ...]) -> None:
@@ -60,12 +60,12 @@ class Process:
             action(*args)
 
     def stand_still(self, seconds: float) -> None:
-        """Do nothing for a while, as a process that is suspended, or swapped out."""
+        """Run no actions for a while, as a process that is suspended or swapped out."""
         self._still_until = self.clock.now_seconds + seconds
 
     def connection_ended(self, host: str) -> None:
-        """See that the connections from a host have ended; most do not mind."""
+        """Note that the connections from a host have ended; only some processes act on that."""
 
     def die(self) -> None:
-        """Do nothing any more."""
+        """Run no actions from now on."""
         self.alive = False

@@ -1,4 +1,4 @@
-"""The processes of a simulated cluster: who is there, who begins anew, and what strikes them."""
+"""The processes of a simulated cluster: starts them, restarts them, and brings the faults."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ ManagerClass = Callable[[Environment, str, Callable[[str], None]], SimulatedMana
 
 
 class Cluster:
-    """Managers, workers and a client in one world.
+    """Managers, workers and a client that share one network and one directory.
 
     Args:
-        plan: who they are, and what they are to do.
-        observer: looks on.
+        plan: which processes there are, and what to train.
+        observer: makes the observer of the run, which is given the directory.
         tell: takes lines of the story.
-        manager_class: what to manage with.
-        machines: what workers are on; absent: machines drawn at random, as the timings say.
-        predictor: makes what managers forecast with; absent: nothing is forecast.
-        worker_node: makes what decides for a worker.
+        manager_class: the class of managers; tests plant defects in it.
+        machines: the machines of workers; absent: drawn at random, by the plan's timings.
+        predictor: makes a manager's predictor; absent: nothing is forecast.
+        worker_node: makes the node of a worker; tests plant defects in it.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Cluster:
         self.client = SimulatedClient(self.environment, list(plan.managers))
 
     def begin(self) -> None:
-        """Start everybody, and let the plan's faults come."""
+        """Start all processes, and schedule the plan's faults."""
         for host in self._plan.managers:
             self._start_manager(host)
         arrivals = [self.environment.random.random() for _ in self._plan.workers]
@@ -108,9 +108,9 @@ class Cluster:
         self.clock.after(seconds, self._start_manager, host)
 
     def _start_worker(self, name: str, host: str) -> None:
-        told = self._plan.managers[0]
+        address = self._plan.managers[0]
         worker = self.workers[host] = SimulatedWorker(
-            self.environment, name, host, told, self._worker_died, self._worker_node
+            self.environment, name, host, address, self._worker_died, self._worker_node
         )
         worker.start()
 
@@ -156,7 +156,7 @@ class Cluster:
                 self._cut(manager.host, [*self.workers, "client"], fault.seconds)
 
     def _damage(self, what: Damage, name: str) -> None:
-        """Damage something of an experiment, if it was taken in, and has not ended."""
+        """Damage a file of an experiment that was acknowledged and has not ended."""
         core = Scheduler()
         replay(core, self.disk.stories())
         experiment = core.state.experiments.get(name) if name in self.client.acknowledged else None

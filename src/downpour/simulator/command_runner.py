@@ -1,7 +1,7 @@
 """Runs a manager's commands in virtual time, as `manager/command_runner.py` does in real time.
 
-Work on parameters runs one after the other, evaluations on a line of their own, calls to each
-worker in order. What a command comes to returns to the manager as an event.
+Work on parameters is done one command after the other, evaluations beside it, and the calls to each
+worker in order. The result of a command comes back to the manager as an event.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Registered:
 
 
 class _Lane:
-    """Jobs one after the other; each says when it is done."""
+    """Runs jobs one after the other; each job calls `done` at its end."""
 
     __slots__ = ("_busy", "_jobs")
 
@@ -71,19 +71,19 @@ class SimulatedCommandRunner:
         self._with_states: set[str] = set()
 
     def take_up(self, core: Scheduler) -> None:
-        """Remove what nobody knows of and nobody will name, and what has ended needs no more."""
+        """Remove files that no manager will name, and those that only ended experiments needed."""
         for name, experiment in core.state.experiments.items():
             state = experiment.life.state
             if state.ended:
                 self._sweep(name, finished=state is ExperimentState.FINISHED)
                 continue
             store = self._environment.disk.store(name)
-            for found in set(store.list()) - {file.name for file in experiment.files()}:
-                if layout.is_spent(found, experiment.rounds_done):
-                    self._environment.disk.delete(self._manager.host, name, found)
+            for file_name in set(store.list()) - {file.name for file in experiment.files()}:
+                if layout.is_spent(file_name, experiment.rounds_done):
+                    self._environment.disk.delete(self._manager.host, name, file_name)
 
     def enter(self, name: str, address: str, identity: int) -> str:
-        """Take a worker into the roster; returns the name it goes by."""
+        """Register a worker; returns its name."""
         return self._roster.enter(name, identity, _Registered(address)).name
 
     def connection_ended(self, address: str) -> None:
@@ -105,7 +105,7 @@ class SimulatedCommandRunner:
         return self._roster.get(worker) is not None
 
     def start(self, command: do.Command) -> None:  # noqa: C901 - one arm a command
-        """Begin what is asked for."""
+        """Begin to carry out a command."""
         match command:
             case do.Prepare():
                 self._works.submit(lambda done: self._prepare(command, done))
@@ -220,7 +220,7 @@ class SimulatedCommandRunner:
         self._manager.after(self._takes(self._environment.timings.prepare_seconds), publish)
 
     def _adopt(self, command: do.Adopt, done: Done) -> None:
-        """Find the updates of attempts that nobody reported."""
+        """Find the updates of attempts that were published and not reported."""
 
         def look() -> None:
             names = self._environment.disk.names(self._manager.host, command.experiment)
@@ -267,9 +267,10 @@ class SimulatedCommandRunner:
         unusable: Mapping[int, float],
         waited: float,
     ) -> None:
-        """Read the updates of a round, again and again where one cannot be used.
+        """Read the updates of a round, again and again while one cannot be used.
 
-        Each is looked for with a patience of its own: `unusable` says for how long it was by shard.
+        Each of them has a patience of its own, as in the real fold: `unusable` maps a shard to how
+        long its update could not be used.
         """
         name, number = command.experiment, command.round
         found: list[tuple[int, bytes]] = []
@@ -358,12 +359,12 @@ class SimulatedCommandRunner:
     # The shared directory
 
     def _give_out(self, done: Done) -> None:
-        """End with the directory, as nothing can be done without it; the next manager goes on."""
+        """End the manager, because the directory stays away; the next manager goes on."""
         self._manager.crash("because the shared directory stays away")
         done()
 
     def _insist(self, act: Callable[[], None], done: Done, waited: float = 0.0) -> None:
-        """Do something, again and again while the directory refuses; in the end, end with it."""
+        """Repeat an action while the directory fails; end the manager when patience ends."""
         try:
             act()
         except SharedDirectoryError:

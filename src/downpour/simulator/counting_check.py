@@ -1,6 +1,6 @@
-"""What counts: every shard that a round does not do without, once, and what is made of them.
+"""Checks that every shard of a round counts once, and that each model is made of what counted.
 
-How a file must read follows from what was counted, by digests that are worked out anew here.
+What a file must hold follows from what counted, by digests that are computed anew here.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from downpour.values import ExperimentState, PublishedFile
 
 @dataclass(slots=True)
 class _Tally:
-    """What one core has counted of an experiment: the update of each shard in the round at hand.
+    """What one core has counted of an experiment: the update of each shard in the current round.
 
-    It is trained from `version`, and cut as `cut` says; `begun` once something of it is assigned.
+    The round is trained from `version`, cut as `cut` says, and `begun` once a shard is assigned.
     """
 
     version: Version
@@ -42,10 +42,10 @@ class _Tally:
 
 
 class CountingCheck(Observer):
-    """Shards count once in each round, and with what a run without faults gives them.
+    """Shards count once in each round, and their updates hold what a run without faults makes.
 
-    Where the policy does without some, or cuts rounds anew, the journal says which and how; all
-    else follows from that.
+    Where the policy drops shards or cuts rounds anew, the journal says which and how; all else
+    follows from that.
     """
 
     def __init__(self, disk: Disk, specs: Mapping[str, ResolvedSpec]) -> None:
@@ -55,10 +55,10 @@ class CountingCheck(Observer):
         self._versions: dict[tuple[str, str], Version] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """Count anew: what a manager took in and did not keep is not known to anybody."""
+        """Count anew from the journals: what the earlier manager did not journal is lost."""
         self._tallies[core] = {}
         strange = set(core.state.experiments) - set(self._specs)
-        expect(not strange, f"{sorted(strange)} is taken up, and is nobody's here")
+        expect(not strange, f"{sorted(strange)} is taken up, and was never submitted here")
         for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
             self._count(core, line.entry)
 
@@ -68,7 +68,9 @@ class CountingCheck(Observer):
             self._look_at_refused(self._tally(step.core, step.event.experiment), step.event)
         for entry in step.kept:
             if isinstance(entry, Checkpoint) and isinstance(step.event, on.Aggregated):
-                self._count(step.core, step.event)  # which it is kept in place of
+                self._count(
+                    step.core, step.event
+                )  # because the checkpoint is journaled in its place
             self._count(step.core, entry)
         for fact in step.facts:
             if isinstance(fact, facts.Accepted):
@@ -78,11 +80,11 @@ class CountingCheck(Observer):
                 self._in_order(step.core, command)
 
     def version_of(self, experiment: str, model: PublishedFile) -> Version:
-        """Return which version a model file must hold; raises AssertionError where none."""
-        found = self._versions.get((experiment, model.name))
-        if found is None:
+        """Return the version that a model file must hold; AssertionError if there is none."""
+        version = self._versions.get((experiment, model.name))
+        if version is None:
             raise AssertionError(f"{model.name} of {experiment} was made of nothing that counts")
-        return found
+        return version
 
     def _count(self, core: Scheduler, entry: Entry) -> None:
         match entry:
@@ -151,7 +153,7 @@ class CountingCheck(Observer):
             self._know(entry.experiment, entry.model, tally.version)
 
     def _know(self, experiment: str, model: PublishedFile, version: Version) -> None:
-        """Remember which version a file holds, and look whether it does."""
+        """Note which version a file must hold, and check that it does."""
         self._versions[experiment, model.name] = version
         content = self._read(experiment, model)
         right = content in {None, version.model}
@@ -166,9 +168,9 @@ class CountingCheck(Observer):
             expect(right, f"the update of {attempt} is not what it should be")
 
     def _look_at_refused(self, tally: _Tally, event: on.AggregationFailed) -> None:
-        """Let no update be called wrong that is whole, and that everybody has seen from the first.
+        """Check that no update is refused that is whole, and that every host can read.
 
-        Where it is the directory that refuses, no worker is to blame.
+        No worker is to blame for an error of the directory.
         """
         there = self._disk.store(event.experiment).list()
         for shard, reason in event.reasons if event.round == tally.version.number else ():

@@ -28,10 +28,10 @@ from downpour.values import PublishedFile
 
 LOOK_AGAIN_SECONDS = 0.5
 _LEFT_SHARE = 0.3
-"""Of segments that were to be removed, and are still there."""
+"""Of segments that were to be removed, the share that is still there."""
 
 _LINKED_SHARE = 0.3
-"""Of files whose publisher is told of an error, and which are there all the same."""
+"""Of publishings that fail, the share whose file is there all the same: the answer was lost."""
 _FOLDER = Path("shared")
 
 Operation = Literal[
@@ -47,31 +47,31 @@ Damage = Literal[
 DAMAGES: tuple[Damage, ...] = get_args(Damage)
 _CLUSTER = "here"
 ERRORS = "EACCES", "EROFS", "EIO", "ESTALE", "ETIMEDOUT", "ENOSPC", "ENOENT"
-"""What a file server may say; the last one of everything that is asked: it is away."""
+"""The errors of a file server. The last one, raised by every operation, means that it is away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """The directory refuses: what is asked for on a host, or on all, and with which error."""
+    """The directory fails an operation, or all of them, on a host, or on all, with an error."""
 
     error: str = "ENOENT"
     operation: Operation | None = None
     host: str = ""
 
     def strikes(self, host: str, operation: Operation) -> bool:
-        """Whether this is refused."""
+        """Whether this operation fails on this host."""
         return self.operation in {None, operation} and self.host in {"", host}
 
 
 AWAY = Trouble()
-"""Everything is refused to everybody."""
+"""Every operation fails on every host."""
 
 
 @dataclass(slots=True)
 class DiskState:
-    """How the directory is at the moment: how much slower, how late for others, what it refuses.
+    """The directory's present faults: how much slower it is, how late others see files, what fails.
 
-    Of `once` the first is refused that is asked for, and not again.
+    Each trouble of `once` makes one operation fail.
     """
 
     slower: float = 1.0
@@ -82,7 +82,7 @@ class DiskState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskTimings:
-    """How long reading and writing a file, and syncing a journal take; seconds."""
+    """The seconds that it takes to read a file, to write one, and to sync a journal."""
 
     read_seconds: float = 0.01
     write_seconds: float = 0.02
@@ -119,10 +119,10 @@ class Disk:
         self._locked_until = 0.0
 
     def ask(self, host: str, operation: Operation, name: str = "") -> None:
-        """Ask for something, and be refused what its state refuses.
+        """Raise the error of an operation that fails at present.
 
         Raises:
-            FileMissing: one file that is to be read is not seen.
+            FileMissing: the file to be read is not visible.
             SharedDirectoryError: the directory cannot be used.
         """
         state = self.state
@@ -141,12 +141,12 @@ class Disk:
         return self._stores[experiment]
 
     def names(self, host: str, experiment: str) -> list[str]:
-        """Return the names of an experiment's files; raises SharedDirectoryError."""
+        """Return the names of an experiment's files; may raise SharedDirectoryError."""
         self.ask(host, "list")
         return self.store(experiment).list()
 
     def delete(self, host: str, experiment: str, name: str) -> None:
-        """Remove a file, or leave it where the directory refuses: that costs its room alone."""
+        """Remove a file; if the directory fails, the file stays, which costs only its room."""
         try:
             self.ask(host, "delete", name)
         except SharedDirectoryError:
@@ -165,9 +165,9 @@ class Disk:
         patience_seconds: float = inf,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Write a file; it is there, and durable, when `done` is called.
+        """Write a file; it is visible and durable when `done` is called.
 
-        Its writer does not wait for the directory any more where the file `is_wanted` no more.
+        The writer stops waiting for the directory once the file is no longer wanted (`is_wanted`).
         """
 
         def appear(waited: float) -> None:
@@ -202,9 +202,9 @@ class Disk:
         away_seconds: float = inf,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Read a file, looking again until patience ends, with it or with the directory.
+        """Read a file, again and again until patience with it, or with the directory, ends.
 
-        Nor does its reader look again where the file `is_wanted` no more.
+        The reader also stops once the file is no longer wanted (`is_wanted`).
         """
         patience = patience_seconds or self.timings.patience_seconds
 
@@ -223,10 +223,10 @@ class Disk:
         reader.after(self.takes(self.timings.read_seconds), look, 0.0)
 
     def look(self, reader: Process, experiment: str, file: PublishedFile) -> bytes:
-        """Return what a file holds, as somebody sees it now.
+        """Return what a file holds, as a process sees it now.
 
         Raises:
-            FileMissing: it is not there, or not yet seen from there.
+            FileMissing: it does not exist, or is not visible on the process's host yet.
             FileCorrupt: it is not what was published.
             SharedDirectoryError: the directory cannot be used.
         """
@@ -239,7 +239,7 @@ class Disk:
         return bytes(self.store(experiment).read(file))
 
     def is_doubtful(self, name: str) -> bool:
-        """Whether a file was damaged, or seen late by some."""
+        """Whether a file was damaged, or became visible late on some hosts."""
         return name in self.damaged or name in self._seen_by_all_at
 
     # Journals
@@ -250,42 +250,42 @@ class Disk:
         """Append to a journal.
 
         Raises:
-            SharedDirectoryError: the directory refuses; some of the lines may be there.
+            SharedDirectoryError: the directory fails; some of the lines may be written.
         """
-        found = self._journals.setdefault(experiment, {}).setdefault(
+        written = self._journals.setdefault(experiment, {}).setdefault(
             segment, _Lines(writer.host, [])
         )
         try:
             self.ask(writer.host, "append")
         except SharedDirectoryError:
-            found.lines += lines[: self._random.randint(0, len(lines))]
+            written.lines += lines[: self._random.randint(0, len(lines))]
             raise
-        found.lines += lines
+        written.lines += lines
         if sync:
             self.ask(writer.host, "sync")
-            found.synced = len(found.lines)
+            written.synced = len(written.lines)
 
     def segments(self, host: str, experiment: str) -> list[Segment]:
-        """Return the segments of a journal; raises SharedDirectoryError."""
+        """Return the segments of a journal; may raise SharedDirectoryError."""
         self.ask(host, "list")
         return sorted(self._journals.get(experiment, {}))
 
     def publish_segment(
         self, writer: Process, experiment: str, segment: Segment, lines: list[Line]
     ) -> None:
-        """Write a segment that is there whole, or not at all; raises SharedDirectoryError."""
+        """Publish a segment, whole or not at all; may raise SharedDirectoryError."""
         self.ask(writer.host, "publish")
         whole = _Lines(writer.host, list(lines), len(lines))
         self._journals.setdefault(experiment, {})[segment] = whole
 
     def remove_segments(self, experiment: str, segments: Sequence[Segment]) -> None:
-        """Remove most of some segments."""
+        """Remove segments; some of them stay, as after a crash in between."""
         for segment in segments:
             if self._random.random() >= _LEFT_SHARE:
                 del self._journals[experiment][segment]
 
     def lose_unsynced(self, host: str) -> None:
-        """Forget lines that a machine which has died had not synced; not always all of them."""
+        """Lose lines that a machine had not synced when it died; not always all of them."""
         for segments in self._journals.values():
             for segment in segments.values():
                 if segment.host == host:
@@ -293,11 +293,11 @@ class Disk:
                     del segment.lines[kept:]
 
     def stories(self) -> dict[str, list[Line]]:
-        """Read the journals that a manager of this cluster has written, where they are; each alone.
+        """Read the journals that managers of this cluster have written, each by itself.
 
-        Those that cannot be read are `left_out`, with the reason.
+        Journals that cannot be read are `left_out`, with the reason.
         """
-        found = {}
+        stories = {}
         for experiment in sorted(self._journals):
             segments = sorted(self._journals[experiment].items())
             try:
@@ -306,19 +306,19 @@ class Disk:
                 self.left_out[experiment] = str(error)
                 continue
             if lines and belongs_elsewhere(lines, experiment, _CLUSTER) is None:
-                found[experiment] = lines
-        return found
+                stories[experiment] = lines
+        return stories
 
     def settle(self) -> None:
-        """Sync what is in the journals, whoever wrote it."""
+        """Sync all lines of all journals."""
         for segments in self._journals.values():
             for segment in segments.values():
                 segment.synced = len(segment.lines)
 
-    # What happens while nobody looks
+    # Damage while no manager runs
 
     def damage(self, experiment: str, what: Damage) -> None:
-        """Alter, or lose, something of an experiment, or copy its folder."""
+        """Alter or remove a file of an experiment, or copy its folder."""
         match what:
             case "copied":
                 self._journals[f"{experiment}-copy"] = deepcopy(self._journals[experiment])
@@ -357,7 +357,7 @@ class Disk:
     # The lock and the terms
 
     def lock(self, process: Process) -> bool:
-        """Try to become the leading manager; says whether that went well.
+        """Try to become the leading manager; returns whether it has.
 
         Raises:
             SharedDirectoryError: the directory refuses.
@@ -370,35 +370,35 @@ class Disk:
         return True
 
     def unlock_later(self, process: Process, seconds: float) -> None:
-        """Keep the lock of a machine that has died, until the server notices."""
+        """Keep the lock of a machine that has died until the server notices."""
         if self.holder is process:
             self._locked_until = self._clock.now_seconds + seconds
 
     def lose_lock(self) -> None:
-        """Forget who holds the lock, without telling him."""
+        """Free the lock without its holder's knowledge."""
         self.holder = None
 
     def claim(self, address: str) -> int:
-        """Begin a term; returns its number; raises SharedDirectoryError."""
+        """Begin a term; returns its number. May raise SharedDirectoryError."""
         self.ask(address, "claim")
         self.terms.append(address)
         return len(self.terms)
 
     def takes(self, seconds: float) -> float:
-        """Say how long something takes at the moment that usually takes so long."""
+        """Return how long something takes at present that usually takes `seconds`."""
         return seconds * self.state.slower * (0.5 + self._random.random())
 
     def chance(self, most: int) -> int:
-        """Return how many of so many lines happen to be written."""
+        """Draw how many of `most` lines are written."""
         return self._random.randint(0, most)
 
 
 def _refuse(trouble: Trouble, operation: Operation, name: str) -> None:
-    """Raise what the store makes of an error of the system."""
+    """Raise what the store makes of a system's error."""
     one_file = bool(name) and operation == "read" == trouble.operation
     if trouble.error == "ENOENT" and one_file:
         raise FileMissing(name)  # in a folder that can be listed
     code = getattr(errno, trouble.error)
-    told = reading(_FOLDER, name) if operation in _READS else writing(_FOLDER, name)
-    with told:
+    translated = reading(_FOLDER, name) if operation in _READS else writing(_FOLDER, name)
+    with translated:
         raise OSError(code, os.strerror(code))

@@ -1,4 +1,4 @@
-"""What every process of a simulated cluster shares, and how long things take there."""
+"""What the processes of a simulated cluster share, and how long everything takes there."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from downpour.stragglers import POLICIES, Policy
 from downpour.values import AttemptId
 
 Stories = dict[str, list[Line]]
-"""The journaled lines of experiments."""
+"""The journaled lines of each experiment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """How long things take; seconds, but for `spread`, which is relative to `task_seconds`.
+    """How long everything takes, in seconds.
 
-    `event_seconds` is what an event costs the manager; `update_seconds` what each update adds to an
-    aggregation. Workers differ by `worker_spread`, tasks of one worker by `spread`. Every so many
-    `snapshot_seconds` a worker publishes the state of its task; 0: never. It does not train for
-    `saving_seconds` then, nor for `resuming_seconds` where it goes on from one. `shard_samples` are
-    examples.
+    `task_seconds` is the median time of a shard; it differs between workers by `worker_spread`, and
+    between the tasks of one worker by `spread`, both relative to it. `event_seconds` is what an
+    event costs the manager, `update_seconds` what each update adds to an aggregation. A worker
+    publishes the state of its task every `snapshot_seconds`; 0: never. It does not train for
+    `saving_seconds` then, nor for `resuming_seconds` when it goes on from a snapshot.
+    `shard_samples` are examples.
     """
 
     task_seconds: float = 2.0
@@ -59,7 +60,7 @@ class Timings:
 
 @dataclass(slots=True)
 class Observation:
-    """An event that a core has taken in, what followed, and what will be journaled of it."""
+    """An event that a core has handled, its commands and facts, and the entries to journal."""
 
     core: Scheduler
     term: int
@@ -69,16 +70,18 @@ class Observation:
     kept: Sequence[Entry]
 
 
-What = Literal["met", "asked", "told", "begins", "stopped", "trained", "free", "leaves", "beats"]
+What = Literal[
+    "met", "asked", "cancelled", "begins", "stopped", "trained", "free", "leaves", "beats"
+]
 
 
 @dataclass(slots=True)
 class WorkerAction:
-    """What happens at a worker, as others see it.
+    """A visible action of a worker.
 
-    It `met` a manager of a term, was `asked` for an attempt by one, was `told` to stop one; it
-    `begins` an attempt, `stopped` or `trained` it, is `free` of it when its report was taken, and
-    `beats`, telling which `attempts` it holds.
+    It `met` a manager of a term, was `asked` for an attempt, or had one `cancelled`. It `begins` an
+    attempt, has `stopped` or `trained` it, and is `free` of it when its report is acknowledged. It
+    `beats`: sends a heartbeat that mentions the `attempts` it holds.
     """
 
     worker: object
@@ -89,26 +92,26 @@ class WorkerAction:
 
 
 class Observer:
-    """Whoever looks on, and raises AssertionError where something is wrong; this one never does."""
+    """Sees what happens in a run; checks raise AssertionError. This one does nothing."""
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
-        """See that a manager has taken up what was left, and begins its term."""
+        """A manager has replayed the journals, and begins its term."""
 
     def handled(self, step: Observation) -> None:
-        """See that a core has taken in an event."""
+        """A core has handled an event."""
 
     def acting(self, step: Observation) -> None:
-        """See that a manager, what it must keep being kept, acts on an event and answers."""
+        """A manager has journaled what it must of an event, and acts on it now."""
 
     def working(self, happened: WorkerAction) -> None:
-        """See what happens at a worker."""
+        """A worker has acted."""
 
 
 @dataclass(slots=True)
 class Environment:
-    """The world as a process sees it; `tell` adds a line to the story.
+    """The clock, network, directory and machines of a run; `tell` adds a line to its story.
 
-    Managers forecast with a `predictor` of their own, where there is one.
+    Each manager makes its own predictor with `predictor`; None: nothing is forecast.
     """
 
     clock: Clock
@@ -123,5 +126,5 @@ class Environment:
     policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)
 
     def token(self) -> str:
-        """Return what makes a name unique."""
+        """Return a random token that makes a file's name unique."""
         return f"{self.random.getrandbits(48):012x}"

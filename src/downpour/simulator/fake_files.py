@@ -1,9 +1,9 @@
-"""What files hold here: short digests in place of parameters.
+"""What simulated files hold: short digests in place of parameters.
 
-An update's digest is made of exactly what a shard's training depends on, and a model's of its
-updates in shard order and the model they were trained from. So the last model of a run tells
-whether each shard was trained in each round from the right model and the right state, and counted
-once.
+An update's digest is made of exactly what a shard's training depends on. A model's is made of its
+updates in shard order and of the model that they were trained from. So the last model of a run
+shows whether in every round each shard was trained from the right model and the right state, and
+counted once.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from downpour.spec import ResolvedSpec
 from downpour.values import PublishedFile, Update
 
 Portion = tuple[int, int]
-"""The first and the last sample of a shard, exclusively, where its round was cut anew."""
+"""The range of a shard's samples (first, last + 1), where its round was cut anew."""
 
 
 def dataset(spec: ResolvedSpec) -> str:
-    """Return the name of what a spec's dataset is prepared as."""
+    """Return the name of a spec's prepared dataset."""
     return f"{spec.dataset}-{_digest('dataset', spec.dataset).hex()[:16]}"
 
 
@@ -34,7 +34,7 @@ def first_model(spec: ResolvedSpec) -> bytes:
 def trained(
     round_number: int, shard: int, portion: Portion | None, model: bytes, state: bytes
 ) -> bytes:
-    """Return what training makes of a shard, given a model and an optimizer's state."""
+    """Return the update of a shard that was trained from a model and an optimizer's state."""
     which = f"{shard} {portion}" if portion is not None else str(shard)
     return _digest("update", str(round_number), which, model.hex(), state.hex())
 
@@ -52,14 +52,14 @@ def paused(
     state: bytes,
     percent: int,
 ) -> bytes:
-    """Return the snapshot of a shard's training: what it depends on, and how far it has come."""
+    """Return a snapshot of a shard's training: what it depends on, and its progress in percent."""
     first, last = portion or ("-", "-")
     known = f"{round_number} {shard} {first} {last} {model.hex()} {state.hex() or '-'}"
     return f"{known} {percent}".encode()
 
 
 def gone_on(snapshot: bytes) -> tuple[bytes, int]:
-    """Return what training makes of a snapshot, and how much of it is done already, in percent."""
+    """Return the update that follows from a snapshot, and the snapshot's progress in percent."""
     number, shard, first, last, model, state, percent = snapshot.decode().split()
     portion = (int(first), int(last)) if first != "-" else None
     kept = bytes.fromhex(state) if state != "-" else b""
@@ -68,14 +68,14 @@ def gone_on(snapshot: bytes) -> tuple[bytes, int]:
 
 
 def folded(model: bytes, updates: Iterable[tuple[int, bytes]]) -> bytes:
-    """Return what a model and the updates trained from it, by shard, in order, are folded into."""
+    """Return the next model: a model and the updates trained from it, in shard order."""
     return _digest("model", model.hex(), *(f"{shard} {made.hex()}" for shard, made in updates))
 
 
 def update_of(
     file: PublishedFile, state: PublishedFile | None, samples: int, seconds: float
 ) -> Update:
-    """Return what is said of an update."""
+    """Return the message about an update."""
     return Update(
         file=file,
         samples=samples,
@@ -90,16 +90,16 @@ def update_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What was decided of a round: shards that it does without, and all their `sizes`, in samples.
+    """What a policy decided about a round: the `dropped` shards, and the `sizes` of all shards.
 
-    Without sizes it is cut as the spec says.
+    Sizes are in samples; without any, the round is cut as the spec says.
     """
 
     dropped: frozenset[int] = frozenset()
     sizes: tuple[int, ...] = ()
 
     def portion(self, shard: int) -> Portion | None:
-        """Return what of all samples is a shard's, where the round was cut anew."""
+        """Return the range of a shard's samples, or None unless the round was cut anew."""
         if not self.sizes:
             return None
         end = list(accumulate(self.sizes))[shard]
@@ -111,13 +111,13 @@ WHOLE = Cut()
 
 
 class Version:
-    """A model version as it must be, and the optimizers' states that go with it.
+    """A model version as it must be, with the optimizers' states that belong to it.
 
     Args:
-        spec: of its experiment.
-        number: of rounds that were folded into it.
-        model: what it holds.
-        states: by shard, where states are kept.
+        spec: the experiment's spec.
+        number: how many rounds it is made of.
+        model: what its file holds.
+        states: the optimizers' states by shard, where the spec keeps them.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ class Version:
         self._next: dict[Cut, Version] = {}
 
     def update(self, shard: int, cut: Cut) -> bytes:
-        """Return what the update of a shard holds that was trained from here."""
+        """Return what the update of a shard must hold that was trained from this version."""
         state = self._states.get(shard, b"")
         return trained(self.number, shard, cut.portion(shard), self.model, state)
 
     def after(self, cut: Cut = WHOLE) -> Version:
-        """Return the version that follows on a round."""
+        """Return the version after the next round."""
         if cut not in self._next:
             self._next[cut] = self._folded(cut)
         return self._next[cut]

@@ -1,4 +1,4 @@
-"""Everything that goes wrong: what, when, to whom and for how long, as values."""
+"""The faults of a plan, as values: which, when, to which process and for how long."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from enum import StrEnum
 
 
 class FaultKind(StrEnum):
-    """What goes wrong; the value is how a story says it."""
+    """A kind of fault; the value is its text in a story."""
 
     MANAGER_DIES = "the manager dies"
     MANAGER_DIES_AT = "the manager dies at its next decision"
     MANAGER_MACHINE_DIES = "the manager's machine dies"
     MANAGER_STANDS_STILL = "the manager stands still"
     MANAGER_STOPS = "the manager is stopped"
-    MANAGER_CUT_OFF = "the manager is cut off from everybody"
+    MANAGER_CUT_OFF = "the manager is cut off from all others"
     DAMAGED_MEANWHILE = "the manager dies, and something is damaged before the next one begins"
     CLOCK_JUMPS = "the manager's clock jumps"
     LOCK_LOST = "the manager's lock is lost without its knowing"
@@ -40,11 +40,11 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault of a plan.
 
-    `number` names it among those of a plan; it lasts for `seconds`, or what has died is back after
-    them. `share` is of messages; `detail` says where a process dies,
-    what is refused (an error and an operation), or what is damaged.
+    `number` names it within its plan. It lasts for `seconds`; a process that died is back after
+    them. `share` is of messages. `detail` says where a process dies, which operation fails with
+    which error, or what is damaged.
     """
 
     number: int

@@ -26,32 +26,32 @@ class MemorySegments:
         self._experiment = experiment
 
     def segments(self) -> list[Segment]:
-        """Return the segments that are there."""
+        """Return the segments that exist."""
         return self._disk.segments(self._writer.host, self._experiment)
 
     def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
-        """Append to a segment; where the directory refuses, some of the lines may be there."""
+        """Append to a segment; if the directory fails, some of the lines may be written."""
         self._disk.write_lines(self._writer, self._experiment, segment, list(lines), sync=durably)
 
     def publish(self, segment: Segment, lines: Sequence[Line]) -> None:
-        """Write a segment that is there whole or not at all."""
+        """Publish a segment, whole or not at all."""
         self._disk.publish_segment(self._writer, self._experiment, segment, list(lines))
 
     def remove(self, segments: Sequence[Segment]) -> None:
-        """Remove segments, of which some stay."""
+        """Remove segments; some of them stay."""
         self._disk.remove_segments(self._experiment, segments)
 
 
 class SimulatedPersistence:
-    """What a manager keeps, as `manager/persistence.py` has it, but for the record.
+    """The journals of a manager, as `manager/persistence.py` has them, without the record.
 
     Args:
         disk: the simulated directory.
         writer: the manager.
-        term: the manager's.
+        term: the manager's term.
         first_order: the place of the next entry among those of all experiments.
-        rounds: between two checkpoints.
-        journal_class: what decides where lines go.
+        rounds: how many rounds lie between two checkpoints.
+        journal_class: the class of writers; tests plant defects in it.
     """
 
     def __init__(
@@ -71,32 +71,31 @@ class SimulatedPersistence:
         self._journals: dict[str, JournalWriter | None] = {}
 
     def take_up(self, experiment: str, story: list[Line], *, ended: bool) -> None:
-        """Go on with a journal: its next commit writes it anew.
+        """Go on with a journal: its next commit writes it anew, so that later lines rest on it.
 
-        So nothing that an earlier manager still writes counts. That of an experiment which has
-        ended takes nothing more.
+        The journal of an experiment that has ended takes no more lines.
         """
         self._journals[experiment] = None if ended else self._writer_of(experiment, story)
 
     def begin(self) -> None:
-        """Write what was taken up.
+        """Write the journals that were taken up.
 
         Raises:
-            SharedDirectoryError: that cannot be done now, or another manager has taken over.
+            SharedDirectoryError: the directory fails, or another manager has taken over.
         """
         for journal in filter(None, self._journals.values()):
             journal.commit()
 
     def keep(self, core: Scheduler, event: on.Event, happened: Sequence[Fact]) -> list[Entry]:
-        """Gather what must be kept; returns it."""
+        """Gather and return the entries that must be journaled."""
         return [kept.entry for kept in self.journaling.keep(core, event, happened)]
 
     def commit(self) -> None:
-        """Write it all; raises SharedDirectoryError where that cannot be done now."""
+        """Write all gathered entries; may raise SharedDirectoryError, and be called again."""
         self.journaling.commit(before_each=lambda _: self._disk.ask(self._writer.host, "record"))
 
     def tear(self) -> None:
-        """Leave what a death in the middle of a commit leaves: some of it."""
+        """Write some of the lines, as a crash in the middle of a commit leaves them."""
         for experiment in self.journaling.touched:
             journal = self._journal_of(experiment)
             segment, lines = journal.under_way if journal is not None else ((0, 0), ())

@@ -1,6 +1,6 @@
-"""How long a worker takes for a share of a shard that it begins at some moment, and how it is.
+"""The machines of workers: how training goes on that begins at some moment, and their state.
 
-In the search for faults that is drawn at random, and nothing else is known of a machine.
+In the search for faults, both are drawn at random, or constant.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _IDLE = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0
 
 
 class Course(Protocol):
-    """How a task goes on that nobody disturbs; seconds run from when it was begun."""
+    """How an undisturbed task goes on; seconds run from its beginning."""
 
     @property
     def seconds(self) -> float:
@@ -23,50 +23,50 @@ class Course(Protocol):
         ...
 
     def share(self, seconds: float) -> float:
-        """Return how much of it is done after so long, in 0..1."""
+        """Return the share of it that is done after some seconds, in 0..1."""
         ...
 
     def when(self, share: float) -> float:
-        """Return after how long so much of it is done."""
+        """Return the seconds after which this share of it is done."""
         ...
 
 
 class Machines(Protocol):
-    """The machines that workers are on."""
+    """The machines of all workers."""
 
     def course(self, machine: str, attempt: AttemptId, at_seconds: float, work: float) -> Course:
         """Return how training goes on that begins now; `work` is in shards of the usual size."""
         ...
 
     def state(self, machine: str, at_seconds: float) -> SystemState:
-        """Return what its heartbeat tells of a machine now."""
+        """Return the state of a machine that a heartbeat reports now."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """A task that goes on as it has begun."""
+    """A task that is trained at a constant speed."""
 
     seconds: float
 
     def share(self, seconds: float) -> float:
-        """Return how much of it is done after so long."""
+        """Return the share of it that is done after some seconds."""
         return min(1.0, seconds / self.seconds) if self.seconds else 1.0
 
     def when(self, share: float) -> float:
-        """Return after how long so much of it is done."""
+        """Return the seconds after which this share of it is done."""
         return share * self.seconds
 
 
 class RandomMachines:
-    """Machines with a pace of their own, around which their tasks vary, log-normally.
+    """Machines that differ in pace, and whose tasks vary around it; both log-normally.
 
     Args:
         names: the machines.
-        task_seconds: what a shard takes, at the median.
-        worker_spread: how much machines differ: the deviation of the time's logarithm.
-        spread: how much the tasks of one machine do, likewise.
-        random: draws.
+        task_seconds: the median time of a shard.
+        worker_spread: how much machines differ: the standard deviation of the time's logarithm.
+        spread: how much the tasks of one machine differ, likewise.
+        random: the generator to draw from.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class RandomMachines:
         at_seconds: float,  # noqa: ARG002
         work: float,
     ) -> Course:
-        """Return how training goes on that begins now: steadily."""
+        """Return how training goes on that begins now: at a constant speed."""
         return Steady(self._varied(self._paces[machine], self._spread) * work)
 
     def state(self, machine: str, at_seconds: float) -> SystemState:  # noqa: ARG002
-        """Return what its heartbeat tells of a machine: nothing in particular."""
+        """Return the state of an idle machine."""
         return _IDLE
 
     def _varied(self, seconds: float, spread: float) -> float:

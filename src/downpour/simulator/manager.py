@@ -1,7 +1,8 @@
-"""A manager whose decisions are a `ManagerNode`'s, in virtual time, and which can die at any point.
+"""A manager that is driven by a `ManagerNode` in virtual time, and can die at any point.
 
-It drives the node as `manager/driver.py` does, and answers calls as `service.py` does. Where it is
-to die can be said beforehand (`die_at`), because the moments between keeping and acting are short.
+It drives the node as `manager/driver.py` does, and answers calls as `manager/service.py` does. A
+fault can name the point at which it dies (`die_at`), because a random moment hardly ever lies
+between journaling and acting.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class SimulatedManager(Process):
     # Its life
 
     def start(self) -> None:
-        """Wait for the lock, take up what was left, and serve."""
+        """Wait for the lock, replay the journals, and serve."""
         if self._begins(lambda: self.environment.disk.lock(self)):
             reading = self.environment.disk.takes(self.environment.timings.recover_seconds)
             self.after(reading, self._recover)
@@ -124,7 +125,7 @@ class SimulatedManager(Process):
             self._serve({name: story for name, story in stories.items() if name not in left_out})
 
     def read_journals(self) -> Stories:
-        """Read what was left, and sync it: what follows builds on it."""
+        """Read the journals, and sync them first, because all later lines rest on them."""
         self.environment.disk.ask(self.host, "read")
         self.environment.disk.settle()
         return self.environment.disk.stories()
@@ -161,11 +162,11 @@ class SimulatedManager(Process):
         self.after(LOOK_SECONDS, self._check_leader)
 
     def begin_journals(self) -> None:
-        """Write what was read, before anything is removed."""
+        """Write the journals that were read, before any file is removed."""
         self.persistence.begin()
 
     def crash(self, why: str, *, machine_for_seconds: float = 0.0) -> None:
-        """Die at once; where the machine dies with it, what was not synced may be lost."""
+        """Die at once; if the machine dies as well, lines that were not synced may be lost."""
         if not self.alive:
             return
         if self._committing:
@@ -180,7 +181,7 @@ class SimulatedManager(Process):
         self._on_death(self.host)
 
     def stop(self) -> None:
-        """End in peace: finish what is being kept, refuse the rest."""
+        """Stop in order: finish the events at hand, and refuse the others."""
         if not self.alive:
             return
         self._stopping = True
@@ -203,17 +204,17 @@ class SimulatedManager(Process):
         self.after(LOOK_SECONDS, self._check_leader)
 
     def is_leader(self) -> bool:
-        """Whether nobody has begun a later term."""
+        """Whether no other manager has begun a later term."""
         return len(self.environment.disk.terms) == self.term
 
     # The driver
 
     def post(self, event: on.Event, answer: Answer | None = None) -> None:
-        """Hand over an event; answered when what it led to is kept and begun."""
+        """Queue an event; it is answered when it is journaled and its commands have begun."""
         self._put(Posted(event, answer))
 
     def ask(self, question: Question, answer: Answer) -> None:
-        """Have a question answered between two events."""
+        """Queue a question, which is answered between two events."""
         self._put(Asked(question, answer))
 
     def _put(self, item: _Item) -> None:
@@ -226,13 +227,13 @@ class SimulatedManager(Process):
             self._work()
 
     def _work(self) -> None:
-        """Take in what has arrived, or that time has passed."""
+        """Take in the events that have arrived, after the time that they cost the manager."""
         self._working = True
         together = min(len(self._queue), BATCH_MAX_EVENTS)
         self.after(self.environment.timings.event_seconds * max(1, together), self._take, together)
 
     def _rest(self) -> None:
-        """Wait until something arrives, or the node is to be woken."""
+        """Wait until an event arrives or a tick is due."""
         self._working = False
         wait = self.node.wake_at_seconds - self.now_seconds
         if self._stopping:
@@ -259,11 +260,11 @@ class SimulatedManager(Process):
         self.commit(lambda: self._act(ready, kept=kept))
 
     def forecasts(self, at_seconds: float) -> on.Forecasts | None:
-        """Forecast what can be, where there is a predictor."""
+        """Forecast, if there is a predictor."""
         return self.forecaster.forecasts(at_seconds) if self.forecaster is not None else None
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> Sequence[Entry]:
-        """Gather what must be kept; returns it."""
+        """Gather and return the entries that must be journaled."""
         if self.forecaster is not None:
             self.forecaster.follow(core, event, output)
         kept = self.persistence.keep(core, event, output.facts)
@@ -272,7 +273,7 @@ class SimulatedManager(Process):
         return kept
 
     def commit(self, then: Callable[[], None]) -> None:
-        """Make durable what was gathered, then go on."""
+        """Make the gathered entries durable, then go on."""
         if not self.persistence.journaling.must_sync:
             self._commit(then, 0.0)
             return
@@ -323,17 +324,17 @@ class SimulatedManager(Process):
     # The service
 
     def connection_ended(self, host: str) -> None:
-        """See that the connections from a host have ended."""
+        """Call the workers of a host whose connections have ended."""
         self.runner.connection_ended(host)
 
     def register(
         self, answer: Answer, name: str, address: str, identity: int, running: AttemptId | None
     ) -> None:
-        """Take a worker in, once it has answered at its address."""
+        """Register a worker once it has answered at its address."""
 
-        def called_back(found: str) -> None:
-            if found != name:
-                answer(Refusal(f"{found} answers there"))
+        def called_back(answering: str) -> None:
+            if answering != name:
+                answer(Refusal(f"{answering} answers there"))
                 return
             worker = self.runner.enter(name, address, identity)
             event = on.WorkerJoined(at_seconds=self.now_seconds, worker=worker, running=running)
@@ -350,7 +351,7 @@ class SimulatedManager(Process):
     def heartbeat(
         self, answer: Answer, worker: str, running: tuple[Progress, ...], system: SystemState
     ) -> None:
-        """Note that a worker lives; answer whether it is known, and what it should not run."""
+        """Take a heartbeat in; answer whether the worker is known, and what it should not run."""
         event = on.HeartbeatReceived(
             at_seconds=self.now_seconds, worker=worker, running=running, system=system
         )
@@ -376,7 +377,7 @@ class SimulatedManager(Process):
     def report_failure(
         self, answer: Answer, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
     ) -> None:
-        """Note that an attempt has come to nothing."""
+        """Take in that an attempt has failed."""
         self.post(
             on.AttemptFailed(
                 at_seconds=self.now_seconds,
@@ -391,19 +392,19 @@ class SimulatedManager(Process):
     def report_hand_over(
         self, answer: Answer, worker: str, attempt: AttemptId, snapshot: Snapshot
     ) -> None:
-        """Take in where an attempt has stopped."""
+        """Take in the snapshot with which an attempt was stopped."""
         event = on.HandedOver(
             at_seconds=self.now_seconds, worker=worker, attempt=attempt, snapshot=snapshot
         )
         self.post(event, answer)
 
     def leave(self, answer: Answer, worker: str) -> None:
-        """Let a worker go."""
+        """Remove a worker that leaves."""
         event = on.WorkerLeft(at_seconds=self.now_seconds, worker=worker, reason="told to stop")
         self.post(event, answer)
 
     def submit(self, answer: Answer, experiment: str, spec: ResolvedSpec) -> None:
-        """Take an experiment in; a repeated request waits for the first one, and adds nothing."""
+        """Submit an experiment; a repeated request waits for the first one, and adds nothing."""
         now = self.now_seconds
         if experiment in self._submitted or experiment in self.core.state.experiments:
             self.post(on.Tick(at_seconds=now), answer)
@@ -412,7 +413,7 @@ class SimulatedManager(Process):
         self.post(on.ExperimentSubmitted(at_seconds=now, experiment=experiment, spec=spec), answer)
 
     def cancel(self, answer: Answer, experiment: str) -> None:
-        """Stop an experiment."""
+        """Cancel an experiment."""
         event = on.ExperimentCancelled(
             at_seconds=self.now_seconds, experiment=experiment, reason="cancelled by request"
         )

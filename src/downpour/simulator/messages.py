@@ -1,4 +1,4 @@
-"""What a manager tells a worker."""
+"""The messages of a manager to a worker that hold more than one value."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from downpour.values import AttemptId, PublishedFile
 
 
 class TrainRequest(NamedTuple):
-    """Train a shard of so many `samples`; `term` is that of the manager who asks.
+    """Train a shard of this many `samples`; `term` is that of the calling manager.
 
-    `portion` says which samples, where the round was cut anew.
+    `portion` is the range of the samples, if the round was cut anew.
     """
 
     attempt: AttemptId
@@ -24,7 +24,7 @@ class TrainRequest(NamedTuple):
 
 
 class RegistrationReply(NamedTuple):
-    """A worker is taken in under this name, by the manager of this term."""
+    """A worker is registered under this name, by the manager of this term."""
 
     worker: str
     term: int

@@ -1,7 +1,7 @@
-"""Calls between processes: they take time, and get lost, held up, doubled and cut off.
+"""Calls between processes: they take time, and may be lost, held up, doubled or cut off.
 
-A call is answered, or fails: at once where nobody listens, at its deadline where nothing comes
-back. As in reality, who hears nothing does not know whether his call has arrived.
+A call is answered or fails: at once if no process listens, at its deadline if no answer comes. As
+in reality, the caller does not know then whether the call or its answer was lost.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ OVERDUE = "did not answer in time"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer that says no."""
+    """An answer that refuses the call."""
 
     reason: str
 
 
 STOPPING = "is stopping"
-"""Why a manager that is told to stop refuses; whoever reports goes on trying."""
+"""The reason of a manager that is stopping; workers repeat their reports after it."""
 
 
 @dataclass(slots=True)
 class NetworkState:
-    """How the network is at the moment; shares of messages, and seconds."""
+    """The network's present faults: shares of messages, and seconds."""
 
     delay_seconds: float = 0.005
     lost: float = 0.0
@@ -64,7 +64,7 @@ class _Call:
 
 
 class Network:
-    """Carries calls to whoever serves at an address; an address is its host's name."""
+    """Carries calls to the process that serves at an address; an address is its host's name."""
 
     def __init__(self, clock: Clock, random: Random, deadline_seconds: float | None) -> None:
         self.state = NetworkState()
@@ -76,21 +76,21 @@ class Network:
         self._cut: set[frozenset[str]] = set()
 
     def serve(self, address: str, process: Process) -> None:
-        """Let a process take the calls to an address, in place of whoever did before."""
+        """Have a process serve at an address, instead of the process that did before."""
         self._servers[address] = process
 
     def cut(self, one: str, other: str) -> None:
-        """Let nothing through between two hosts."""
+        """Drop all messages between two hosts."""
         self._cut.add(frozenset((one, other)))
 
     def mend(self, one: str, other: str) -> None:
-        """Let messages through again."""
+        """Carry messages between two hosts again."""
         self._cut.discard(frozenset((one, other)))
 
     def hang_up(self, process: Process) -> None:
-        """End the connections of a process, as its machine does when it dies.
+        """End the connections of a process, as its operating system does when it dies.
 
-        Who waits for its answer, or for whose answer it waits, is told; so are all it was heard by.
+        Callers that wait for its answers see that, and so do all servers that it was connected to.
         """
         host = process.host
         for call in [c for c in self._open if host in (c.target, c.caller.host)]:
@@ -108,13 +108,13 @@ class Network:
         answered: Answer,
         failed: Failed,
     ) -> None:
-        """Call a method of whoever serves at `target`, with a function to answer before `args`."""
+        """Call a method of the process at `target`, with a function to answer before `args`."""
         call = _Call(caller, target, method, args, answered, failed)
         if self._deadline_seconds is not None:
             self._clock.after(self._deadline_seconds, self._end, call, None, OVERDUE)
         self._carry(caller.host, target, self._arrive, call)
         if self.state.doubled and self._random.random() < self.state.doubled:
-            again = _Call(caller, target, method, args, _nobody, _nobody)
+            again = _Call(caller, target, method, args, _ignore, _ignore)
             self._carry(caller.host, target, self._arrive, again)
 
     def _carry(self, source: str, target: str, action: Callable[..., None], *args: Any) -> None:
@@ -155,5 +155,5 @@ class Network:
             call.caller.do(call.answered, (value,))
 
 
-def _nobody(_: Any) -> None:
-    """Take the answer to a call that nobody made."""
+def _ignore(_: Any) -> None:
+    """Ignore the answer to the copy of a doubled call."""

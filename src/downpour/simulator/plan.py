@@ -1,4 +1,4 @@
-"""A seed becomes a plan: what is trained, who is there, and what goes wrong."""
+"""Makes a plan from a seed: the experiments, the processes and the faults of a run."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ _PHASES = ("reading", "training", "saving", "publishing", "reporting")
 class Plan:
     """Everything that decides a run; equal plans have equal stories.
 
-    Where workers come `in_order`, the first is the first to be there. `policies` are those that a
-    spec can name.
+    With `in_order`, workers start in the order of their names. `policies` are those that a spec can
+    name.
     """
 
     seed: int
@@ -100,27 +100,27 @@ class Plan:
         return max((fault.at_seconds + fault.seconds for fault in self.faults), default=0.0)
 
     @property
-    def blames_nobody(self) -> bool:
-        """Whether nothing goes wrong but that managers end, which costs no shard a retry."""
+    def only_managers_end(self) -> bool:
+        """Whether all faults are ends of managers, which cost no shard a retry."""
         return all(fault.kind in _DEATHS_OF_MANAGERS for fault in self.faults)
 
     @property
     def may_fail(self) -> set[str]:
-        """The experiments that need not finish: cancelled, or with few retries."""
+        """The experiments that need not finish: those cancelled, or with few retries."""
         cancelled = any(fault.kind is FaultKind.CANCELLED for fault in self.faults)
         few = {name for name, spec in self.specs if spec.retries < RETRIES_ENOUGH}
-        if self.blames_nobody:
+        if self.only_managers_end:
             few = set()
         return few | ({self.specs[0][0]} if cancelled else set())
 
     @property
     def tasks(self) -> int:
-        """How many tasks there are in all."""
+        """The number of tasks of all experiments."""
         return sum(spec.shards * spec.epochs for _, spec in self.specs)
 
 
 def plan_of(seed: int) -> Plan:
-    """Make the plan that a seed stands for."""
+    """Return the plan of a seed."""
     random = Random(seed)
     large, managers_alone = random.random() < _LARGE_SHARE, random.random() < _MANAGERS_ALONE_SHARE
     many = random.randint(5, _WORKERS_MAX) if large else random.randint(1, 4)

@@ -1,4 +1,4 @@
-"""A predictor that guesses: whatever is forecast, nothing but the time it takes may change."""
+"""A predictor of random numbers: forecasts may change how long a run takes, and nothing else."""
 
 from __future__ import annotations
 

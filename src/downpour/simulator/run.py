@@ -1,4 +1,4 @@
-"""One run from one plan: everything that happens, and whether all was as it should be."""
+"""Runs one plan to its end, and says whether all checks held."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TASK_GRACE = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run went: `failure` is what was wrong, empty where nothing was; `seconds` virtual."""
+    """The result of a run: the first check that failed in `failure`, if any; `seconds` virtual."""
 
     plan: Plan
     failure: str
@@ -56,12 +56,12 @@ def simulate(
     worker_node: NodeClass = WorkerNode,
     story: bool = False,
 ) -> Outcome:
-    """Run a plan to its end, or to the first thing that is wrong."""
+    """Run a plan to its end, or to the first check that fails."""
     run = _Run(plan, manager_class, worker_node, told_in_full=story)
     failure = ""
     try:
         run.to_its_end()
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong in a run is what it has found
+    except Exception as error:  # noqa: BLE001 - any exception in a run is a finding
         failure = f"{type(error).__name__}: {error}"
         run.tell(failure)
     return Outcome(
@@ -74,7 +74,7 @@ def simulate(
 
 
 class _Run:
-    """A run: its cluster, those who look on, and its story."""
+    """A run: its cluster, its observers and its story."""
 
     def __init__(
         self,
@@ -115,14 +115,14 @@ class _Run:
             WorkerCheck(),
             self._ending,
         ]
-        if self._plan.blames_nobody:
+        if self._plan.only_managers_end:
             observers.append(RetryCheck())
         if self._told_in_full:
             observers.insert(0, _Narrator(self.tell))
         return _All(observers)
 
     def to_its_end(self) -> None:
-        """Let everything happen; raises what is wrong."""
+        """Run until all experiments have ended; raises AssertionError if a check fails."""
         clock, timings = self.cluster.clock, self._plan.timings
         all_tasks = self._plan.tasks * timings.task_seconds
         grace = _GRACE_SECONDS + _FAULT_GRACE_SECONDS * len(self._plan.faults)
@@ -140,7 +140,7 @@ class _Run:
         self._tidy_up(limit)
 
     def _tidy_up(self, limit_seconds: float) -> None:
-        """Let what is under way end; raises where files are left that only going on needed."""
+        """Let the last commands end; raises AssertionError if files are left over."""
         clock, disk = self.cluster.clock, self.cluster.disk
         stores = [disk.store(name) for name, _ in self._plan.specs if name not in disk.harmed]
         limit_seconds = max(limit_seconds, clock.now_seconds + _GRACE_SECONDS)
@@ -156,7 +156,7 @@ class _Run:
 
 
 class _All(Observer):
-    """Several who look on."""
+    """Several observers."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._onlookers = observers
@@ -179,7 +179,7 @@ class _All(Observer):
 
 
 class _Ending(Observer):
-    """Sees which experiments have ended."""
+    """Notes which experiments have ended."""
 
     def __init__(self, disk: Disk) -> None:
         self.ended: set[str] = set()
@@ -196,7 +196,7 @@ class _Ending(Observer):
 
 
 class _Narrator(Observer):
-    """Tells what managers decide."""
+    """Adds the managers' decisions to the story."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell

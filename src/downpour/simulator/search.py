@@ -1,4 +1,4 @@
-"""The search for a seed that fails, and for what of its plan is enough to make it fail."""
+"""Searches for a seed whose plan fails, and for the fewest of its faults that make it fail."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def outcomes(
 
 
 def shrunken(plan: Plan, manager_class: ManagerClass = SimulatedManager) -> Plan:
-    """Return a plan that fails with as few of the faults as can be.
+    """Return a plan with the fewest of its faults that still fails.
 
-    Faults are left out as long as what remains fails, many at once while that goes well; in the
-    end none can be spared. A plan that does not fail is returned as it is.
+    Faults are left out while the plan still fails, many at once at first; in the end none can be
+    left out. A plan that does not fail is returned as it is.
     """
 
     def fails(numbers: set[int]) -> bool:
@@ -39,7 +39,7 @@ def shrunken(plan: Plan, manager_class: ManagerClass = SimulatedManager) -> Plan
 
 
 def _fewest(kept: list[int], fails: Callable[[set[int]], bool]) -> list[int]:
-    """Leave out parts of a list, half of it at first, one in the end, as long as the rest fails."""
+    """Leave out parts of a list, at first half of it, at last one, while the rest still fails."""
     size = len(kept)
     while size >= 1:
         begin = 0

@@ -1,7 +1,7 @@
-"""How a simulated worker carries an attempt out: it reads, lets time pass, saves and publishes.
+"""Carries out the attempts of a simulated worker: it reads, lets time pass, saves and publishes.
 
-It does what `worker/task.py` and `worker/snapshots.py` do, as far as others can see that. A task
-has a hundred steps; the time of each follows from the course of the machine.
+Its visible actions are those of `worker/task.py` and `worker/snapshots.py`. A task has a hundred
+steps; the time of each follows from the course of the machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROUNDING = 1e-9
 
 
 class Training:
-    """Carries out one attempt after the other; tells the worker when one has ended."""
+    """Carries out one attempt after the other; calls the worker when one has ended."""
 
     def __init__(self, environment: Environment, worker: SimulatedWorker, machine: str) -> None:
         self.fails_next = 0
@@ -91,7 +91,7 @@ class Training:
         )
 
     def stop(self, running: SimulatedAttempt) -> None:
-        """End an attempt that was told to stop, at its step; one that is publishing goes on."""
+        """End a cancelled attempt at its step; one that is publishing goes on."""
         if running.phase == "training" and running.cancelled:
             self._end_training(running)
             self._worker.ended(running, Stopped())
@@ -99,7 +99,7 @@ class Training:
     def hand_over(self, running: SimulatedAttempt) -> None:
         """Publish the state of an attempt at its next step, and end it; it trains until then.
 
-        Where it does not train at the moment, it looks when it goes on.
+        An attempt that does not train at present does so as soon as it goes on.
         """
         running.to_hand_over = True
         if running.phase == "training" and running.course is not None:
@@ -117,7 +117,7 @@ class Training:
             running.stepped(done, self._stepped_at(running, done))
 
     def save_if_due(self) -> None:
-        """Publish the state of a training that goes on, unless it is too soon."""
+        """Publish the state of the running attempt, if a snapshot is due."""
         running = self._worker.node.running
         if running is None or running.phase != "training" or running.course is None:
             return
@@ -142,7 +142,7 @@ class Training:
     # How far it has come
 
     def _stepped_at(self, running: SimulatedAttempt, percent: int) -> float:
-        """Say when the last step ended, or where none has, when the training began."""
+        """Return when the last step ended, or when the training began if none has."""
         now = self._worker.clock.now_seconds
         if running.course is None or running.share >= 1.0:
             return now
@@ -150,7 +150,7 @@ class Training:
         return min(now, running.set_out_at + running.course.when(own))
 
     def _percent(self, running: SimulatedAttempt) -> int:
-        """Say how far a training has come."""
+        """Return the progress of an attempt, in percent."""
         return min(_PERCENT - 1, int(_PERCENT * self._share(running) + _ROUNDING))
 
     def _share(self, running: SimulatedAttempt) -> float:
@@ -162,7 +162,7 @@ class Training:
     # The training
 
     def _enter(self, running: SimulatedAttempt, phase: Phase) -> None:
-        """Go on to the next phase, which the worker may not live to see."""
+        """Go on to the next phase; the worker may be due to die in it."""
         running.phase = phase
         if self.dies_at == phase:
             self._worker.after(0.0, self._worker.crash, f"while {phase}")
@@ -180,7 +180,7 @@ class Training:
             self._go_on(running)
 
     def _go_on(self, running: SimulatedAttempt) -> None:
-        """Train from where it is, until it is done or has to stand still."""
+        """Train until the task is done or a snapshot is due."""
         if running.phase != "training":
             return
         if running.cancelled:
@@ -203,7 +203,7 @@ class Training:
             self._worker.after(wait, self.save_if_due)
 
     def _stand_still(self, running: SimulatedAttempt) -> None:
-        """Do not train while a state is written."""
+        """Pause the training while a state is written."""
         running.share, running.course = self._share(running), None
         running.phase = "saving"
 
@@ -214,7 +214,7 @@ class Training:
         self._go_on(running)
 
     def _leave_it(self, running: SimulatedAttempt, course: Course, percent: int) -> None:
-        """Publish the state and end, or train on where that cannot be published."""
+        """Publish the state and end, or go on training if it cannot be published."""
         if running.phase != "training" or running.cancelled or running.course is not course:
             return
         running.to_hand_over = False
@@ -280,7 +280,7 @@ class Training:
         self._publish(running, update, now - running.loaded_at_seconds)
 
     def _publish(self, running: SimulatedAttempt, content: bytes, seconds: float) -> None:
-        """Publish the state first: an update that is there is complete."""
+        """Publish the optimizer's state, then the update, so that an update is always complete."""
         attempt, disk, token = running.attempt, self._environment.disk, self._environment.token()
         experiment, worker = attempt.experiment, self._worker
 
@@ -323,9 +323,9 @@ class Training:
             publish_update(None)
 
     def _fail(self, running: SimulatedAttempt, error: StoreError) -> None:
-        """End an attempt whose files cannot be read or written, or that was told to stop waiting.
+        """End an attempt whose files cannot be read or written, or that was cancelled meanwhile.
 
-        A worker that waits for the directory looks between two tries whether the attempt is wanted.
+        A worker that waits for the directory checks between two tries whether it was cancelled.
         """
         self._enter(running, "reporting")
         stopped = running.cancelled

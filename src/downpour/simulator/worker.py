@@ -1,4 +1,4 @@
-"""A worker whose decisions are a `WorkerNode`'s, and which trains by letting time pass."""
+"""A worker that is driven by a `WorkerNode`, and trains by letting virtual time pass."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ NodeClass = Callable[[str], WorkerNode[SimulatedAttempt]]
 
 
 class SimulatedWorker(Process):
-    """One life of a worker; `on_death` starts the next where there is to be one.
+    """One life of a worker; `on_death` may start the next.
 
     Args:
-        environment: the world.
-        name: what it calls itself, after its machine; the manager may have it called otherwise.
+        environment: what all processes share.
+        name: its name, after its machine; the manager may register it under another one.
         host: its machine, which is its address.
-        manager: the address it was told.
-        on_death: told when it has left or crashed.
-        node_class: makes what decides.
+        manager: the address of the manager that it was given.
+        on_death: called when it has left or crashed.
+        node_class: makes the node that decides.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class SimulatedWorker(Process):
 
     @property
     def name(self) -> str:
-        """What it calls itself, or is called by the manager."""
+        """Its own name, or that under which the manager has registered it."""
         return self.node.name
 
     # The service
 
     def ping(self, answer: Answer) -> None:
-        """Say which worker is here."""
+        """Answer with the worker's name."""
         answer(self.name)
 
     def train(self, answer: Answer, task: TrainRequest) -> None:
-        """Take a task, but not from a manager that was replaced."""
+        """Accept a task, but not from a manager that was replaced."""
         self.see("asked", task.attempt, term=task.term)
         try:
             actions = self.node.train(SimulatedAttempt(task.attempt, task=task), task.term)
@@ -90,9 +90,9 @@ class SimulatedWorker(Process):
         self._next()
 
     def cancel(self, answer: Answer, attempt: AttemptId) -> None:
-        """Stop an attempt, or forget it where it has not begun."""
+        """Stop an attempt, or forget it if it has not begun."""
         answer(None)
-        self.see("told", attempt)
+        self.see("cancelled", attempt)
         self._do(self.node.cancel(attempt))
 
     def hand_over(self, answer: Answer, attempt: AttemptId) -> None:
@@ -101,7 +101,7 @@ class SimulatedWorker(Process):
         self._do(self.node.hand_over(attempt))
 
     def _do(self, actions: Sequence[Action[SimulatedAttempt]]) -> None:
-        """Do what the node asks for; an attempt stops at its next step."""
+        """Carry out the node's actions; an attempt stops at its next step."""
         for action in actions:
             match action:
                 case Stop():
@@ -117,7 +117,7 @@ class SimulatedWorker(Process):
     # Its life
 
     def start(self) -> None:
-        """Register, however often that takes; then beat."""
+        """Register, again and again until a manager answers; then send heartbeats."""
         self.environment.network.serve(self.host, self)
         self._register(self._registered, self._try_to_register_again)
 
@@ -147,7 +147,7 @@ class SimulatedWorker(Process):
             self._on_death(self)
 
     def leave(self) -> None:
-        """Give up what is running, say goodbye and go."""
+        """Stop the running attempt, say goodbye and leave."""
         if self.node.leaving or not self.alive:
             return
         self.environment.tell(f"{self.host} leaves")
@@ -170,7 +170,7 @@ class SimulatedWorker(Process):
     # The heartbeat
 
     def _beat_later(self) -> None:
-        """Wait for the next heartbeat, which is due sooner where a task begins meanwhile."""
+        """Wait for the next heartbeat, which is due sooner if a task begins meanwhile."""
         self.training.look()
         self._waits_to_beat = True
         self._beat_number += 1
@@ -194,7 +194,7 @@ class SimulatedWorker(Process):
 
     def _heard(self, beat: Beat[SimulatedAttempt], known: bool, unwanted: list[AttemptId]) -> None:  # noqa: FBT001
         for attempt in unwanted:
-            self.see("told", attempt)
+            self.see("cancelled", attempt)
         self._do(self.node.beat_answered(beat, known=known, unwanted=unwanted))
         if known:
             self.training.save_if_due()
@@ -211,7 +211,7 @@ class SimulatedWorker(Process):
     # Tasks, one after the other
 
     def _next(self) -> None:
-        """Begin what is to be begun, or say goodbye when it is time."""
+        """Begin the next attempt, or say goodbye when there is none to come."""
         running = self.node.take(self.clock.now_seconds)
         if running is not None:
             self.see("begins", running.attempt)
@@ -222,7 +222,7 @@ class SimulatedWorker(Process):
             self._call("leave", self.name, answered=self._go, failed=self._go)
 
     def ended(self, running: SimulatedAttempt, end: End) -> None:
-        """Report how an attempt has ended, where the node says so."""
+        """Report how an attempt has ended, if the node says so."""
         if isinstance(end, Stopped):
             self.see("stopped", running.attempt)
         report = self.node.ended(end)
@@ -255,7 +255,7 @@ class SimulatedWorker(Process):
         self._next()
 
     def see(self, what: What, *attempts: AttemptId, term: int = 0) -> None:
-        """Let those who look on see what happens here."""
+        """Show an action to the observer."""
         now = self.clock.now_seconds
         self.environment.observer.working(WorkerAction(self, what, now, attempts, term))
 

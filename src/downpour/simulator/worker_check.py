@@ -1,4 +1,4 @@
-"""What a worker owes its managers, judged by what others see of it."""
+"""What a worker owes its managers, checked by its visible actions alone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from downpour.simulator.environment import Observer, WorkerAction
 from downpour.values import AttemptId
 
 _STEP_SECONDS = 0.1
-"""Within which a worker that was told to stop does so, unless its training ends first."""
+"""The time that a worker has to stop an attempt, unless its training ends before."""
 
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """An attempt that a worker was asked for; asked for again it is another one."""
+    """An attempt that a worker was asked for; asked for again, it is another object."""
 
     attempt: AttemptId
     told_to_stop_at: float | None = None
@@ -22,7 +22,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of a worker: the latest it was asked for, and what it has begun."""
+    """What is known of a worker: the attempt it was asked for last, and the one it has begun."""
 
     term: int = 0
     latest: _Asked | None = None
@@ -30,26 +30,26 @@ class _Seen:
     leaves: bool = False
 
     def mentioned(self) -> set[AttemptId]:
-        """Return what its heartbeats must tell of."""
+        """Return the attempts that its heartbeats must mention."""
         return {one.attempt for one in (self.latest, self.begun) if one is not None}
 
 
 class WorkerCheck(Observer):
-    """Each worker begins what it was asked for last, alone, and holds it until it has reported."""
+    """A worker begins the attempt it was asked for last, alone, and holds it until its report."""
 
     def __init__(self) -> None:
         self._seen: dict[object, _Seen] = {}
 
     def working(self, happened: WorkerAction) -> None:
-        """Look at what a worker does, against what it was asked."""
+        """Compare an action of a worker with what it was asked."""
         seen = self._seen.setdefault(happened.worker, _Seen())
         match happened.what:
             case "met":
                 seen.term = max(seen.term, happened.term)
             case "asked":
                 self._asked(seen, happened)
-            case "told":
-                self._told(seen, happened)
+            case "cancelled":
+                self._cancelled(seen, happened)
             case "begins":
                 self._begins(seen, happened.attempts[0])
             case "stopped" | "trained":
@@ -61,8 +61,8 @@ class WorkerCheck(Observer):
                 seen.leaves = True
             case "beats":
                 missing = seen.mentioned() - set(happened.attempts)
-                told = ", ".join(map(str, sorted(missing)))
-                expect(not missing, f"{told}: held, and not mentioned")
+                attempts = ", ".join(map(str, sorted(missing)))
+                expect(not missing, f"{attempts}: held, and not mentioned")
 
     def _asked(self, seen: _Seen, happened: WorkerAction) -> None:
         [attempt] = happened.attempts
@@ -72,7 +72,7 @@ class WorkerCheck(Observer):
         seen.latest = _Asked(attempt)
         self._stop(seen.begun, happened)
 
-    def _told(self, seen: _Seen, happened: WorkerAction) -> None:
+    def _cancelled(self, seen: _Seen, happened: WorkerAction) -> None:
         [attempt] = happened.attempts
         if seen.latest is not None and seen.latest.attempt == attempt:
             self._stop(seen.latest, happened)
