@@ -24,7 +24,7 @@ from downpour.values import AttemptId, ExperimentState, FailureKind, Progress
 
 
 class Scheduler:
-    """The one way to change a state: by events, or by what another scheduler has left behind."""
+    """The only way to change a state: by events, or by the journal of another scheduler."""
 
     def __init__(
         self,
@@ -35,10 +35,10 @@ class Scheduler:
         self.state = SchedulerState(options, policies)
 
     def handle(self, event: on.Event) -> Output:
-        """Take in one event; returns what has happened, and what must be done because of it."""
+        """Handle one event; returns the facts and the commands that follow from it."""
         state = self.state
         state.events_handled += 1
-        # Because events come from several threads, one may have been made before the last one.
+        # Events come from several threads, so one may have been made before the last one.
         state.now_seconds = max(state.now_seconds, event.at_seconds)
         state.output = Output()
         _take_in(state, event)
@@ -46,33 +46,37 @@ class Scheduler:
         return state.output
 
     def replay(self, at_seconds: float, entry: Entry) -> None:
-        """Take in what was kept; entries come in the order in which they were made.
+        """Take in a journaled entry; entries come in the order in which they were made.
 
-        The state comes to be the one that was (`durable` shows it), except for the workers, which
+        The state becomes the one that it was (`durable` shows it), except for the workers, which
         must register again.
         """
+        # Several experiments are replayed one after the other, so the time may seem to go back.
         self.state.now_seconds = max(self.state.now_seconds, at_seconds)
         if isinstance(entry, EntryEvent):
-            self.state.replaying = True  # because what was decided then comes next, as an entry
+            # The policy's decisions come next, as entries: asked again, it might decide otherwise,
+            # because it sees no workers.
+            self.state.replaying = True
             self.handle(entry)
             self.state.replaying = False
         else:
             apply(self.state, at_seconds, entry)
 
     def take_in(self, experiments: Iterable[Experiment], at_seconds: float) -> None:
-        """Take in, while empty, experiments that were replayed each by itself, in their order.
+        """Take in experiments that were replayed each by itself, in order of their submission.
 
-        At most one of them has begun and not ended: it is active, else the first that waits.
+        At most one of them has begun and not ended: it is active, otherwise the first that waits.
+        The scheduler must be empty.
         """
         self.state.now_seconds = max(self.state.now_seconds, at_seconds)
         take_up(self.state, experiments)
         queue.activate_next(self.state)
 
     def resume(self) -> Sequence[do.Command]:
-        """Take up the active experiment: ask for its dataset, and expect its workers back.
+        """Take up the active experiment: ask for its dataset, and await its workers.
 
-        A worker that was busy keeps what it held, and is asked for nothing before it has registered
-        with this manager. Where it does not in time, others get what it held.
+        A worker that was busy keeps its attempt, and is asked for nothing before it has registered
+        with this manager. If it does not in time, other workers get its shard.
         """
         state = self.state
         state.output = Output()
@@ -81,19 +85,22 @@ class Scheduler:
             return []
         if experiment.life.state is ExperimentState.RUNNING:
             experiment.ready = False
+            # Awaited, and not idle: calls to workers that only the journal knows fail, and each
+            # such call cost a retry. One death of the manager could so end the experiment.
             for attempt, worker in experiment.round.holders() if experiment.round else ():
                 state.workers.expect(worker, attempt, state.now_seconds)
         queue.prepare(state, experiment)
         return state.output.commands
 
     def has_registered(self, worker: str) -> bool:
-        """Whether a worker has registered with this manager, and is here."""
+        """Whether a worker has registered with this manager, and has not left."""
         known = self.state.workers.get(worker)
         return known is not None and not known.is_awaited
 
     def unwanted(self, worker: str, running: Sequence[Progress]) -> list[AttemptId]:
-        """Say which of the attempts that a worker reports it should not be running."""
+        """Return those of the attempts a worker reports that it should not be running."""
         known = self.state.workers.get(worker)
+        # A lingering attempt does not count, but is left to finish: no message has to stop it.
         wanted = {known.running, known.lingering} if known else set()
         return [progress.attempt for progress in running if progress.attempt not in wanted]
 

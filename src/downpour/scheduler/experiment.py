@@ -148,6 +148,7 @@ class Experiment:
         """Remove and return the model versions that are neither kept nor being evaluated."""
         needed = {file.name for file in self.evaluating.values()}
         kept = self.spec.keep_models
+        # `keep_models` is at least 1, so this is never the whole list.
         older, newest = self.models[:-kept], self.models[-kept:]
         self.models = [file for file in older if file.name in needed] + newest
         return tuple(file for file in older if file.name not in needed)

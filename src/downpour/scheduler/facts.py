@@ -1,9 +1,9 @@
-"""What has happened, as the scheduler says it: a closed list of small frozen values.
+"""What the scheduler has decided or counted: a closed list of small frozen values.
 
-A fact asks for nothing (`commands.py` does). It goes on record; and those that change results are
-journaled, so that another scheduler comes to the same state from them (`replay.py`). The facts of
-an event are in the order in which they came about. `cause` is the number of that event, counted
-from 1.
+A fact asks for nothing; commands do (`commands.py`). All facts go on record. Those that change
+results are journaled as well, so that another scheduler gets to the same state (`replay.py`). The
+facts of an event are in the order in which they came about. `cause` is the number of the event that
+led to a fact, counted from 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from downpour.values import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFact:
-    """What all facts about an attempt say: whose it is."""
+    """The part that all facts about an attempt have: the attempt and its worker."""
 
     cause: int
     worker: str
@@ -37,10 +37,10 @@ class AttemptFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned(AttemptFact):
-    """A worker is to train a shard; where there is a snapshot of it, from there on.
+    """A worker is to train a shard, from its snapshot on if there is one.
 
-    `portion` are the first and the last sample, exclusively, where the round was cut anew.
-    `forecast` are the seconds until its update, where they can be foreseen.
+    `portion` is the range of its samples (first, last + 1), if the round was cut anew. `forecast`
+    is of the seconds until its update; None if nothing is known.
     """
 
     model: PublishedFile
@@ -53,7 +53,7 @@ class Assigned(AttemptFact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOverAsked(AttemptFact):
-    """A worker is to leave an attempt to another one, as soon as it can."""
+    """A worker is to hand its attempt over to another one at its next step."""
 
     meant_for: str
     reason: str
@@ -61,7 +61,7 @@ class HandOverAsked(AttemptFact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastRecorded(AttemptFact):
-    """What is predicted of a running attempt.
+    """The forecast of a running attempt, for the record.
 
     `done` is the share of the shard by its last report, which came `elapsed_seconds` after the
     assignment; `remaining` are the seconds from then until its update.

@@ -1,8 +1,8 @@
-"""What is true of a scheduler after every event, whatever has happened before.
+"""What holds for a scheduler's state after every event, whatever has happened before.
 
-Tests and simulations call `check_invariants` after each `handle`. It reads everything and changes
-nothing; it costs time in proportion to the workers and the tasks of the current round. What can be
-said only of the commands (an update counts once, no experiment ends twice) is not for this module.
+Tests and simulations call `check_invariants` after each `handle`. It changes nothing, and costs
+time in proportion to the workers and to the tasks of the current round. Properties of facts and
+commands (an update counts once, no experiment ends twice) are checked elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HOLDING = {WorkerState.BUSY, WorkerState.AWAITED}
 
 
 def check_invariants(core: SchedulerState) -> None:
-    """Raise AssertionError with a sentence for the first thing that is not as it must be."""
+    """Raise AssertionError with a sentence for the first invariant that does not hold."""
     for sentence in _violations(core):
         raise AssertionError(f"after event {core.events_handled}: {sentence}")
 

@@ -24,6 +24,7 @@ def activate_next(state: SchedulerState) -> None:
     if state.active is not None:
         return
     experiments = state.experiments.values()
+    # A dictionary keeps the order of insertion, which is that of submission.
     waiting = (e for e in experiments if e.life.state is ExperimentState.WAITING)
     state.active = next(waiting, None)
     if state.active is not None:
@@ -45,6 +46,7 @@ def prepare(state: SchedulerState, experiment: Experiment) -> None:
 
 def effect_failed(state: SchedulerState, event: on.EffectFailed) -> None:
     """Fail an experiment because a command for it could not be carried out."""
+    # An experiment that was cancelled meanwhile has no more use for its effects.
     experiment = state.active_as(event.experiment)
     if experiment is not None:
         fail(state, experiment, event.reason, asked_wrongly=event.asked_wrongly)

@@ -1,10 +1,10 @@
-"""What must survive a scheduler, and how another one is brought to the point where it ended.
+"""What must survive a scheduler, and how another one gets to the same state.
 
-`entries` picks from an event and its facts what changes results: who submitted what, what was
-assigned, accepted, given up, aggregated and evaluated, and how an experiment ended. A driver keeps
-these, in order, before it acts on the commands. `Scheduler.replay` takes them in again, and comes
-to the same state (`durable` shows it), except for the workers, which must register again.
-`Scheduler.resume` then asks once more for what was outstanding.
+`entries` picks from an event and its facts those that change results: what was submitted, assigned,
+accepted, given up, aggregated and evaluated, and how an experiment ended. A driver journals them,
+in order, before it acts on the commands. `Scheduler.replay` takes them in again and gets to the
+same state (`durable` shows it), except for the workers, which must register again.
+`Scheduler.resume` then asks again for what was outstanding.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from downpour.values import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Where an experiment stood when a round began.
+    """The state of an experiment at the beginning of a round.
 
-    After its submission and its preparation nothing else need be known of what came before.
+    With its submission and its preparation, it replaces all entries before it.
     """
 
     experiment: str
@@ -60,7 +60,7 @@ Entry = EntryEvent | EntryFact | Checkpoint
 
 
 def entries(event: on.Event, happened: Sequence[facts.Fact]) -> Iterator[Entry]:
-    """Pick what must be kept of an event and of what came of it, in order."""
+    """Return the entries that must be journaled of an event and of its facts, in order."""
     if isinstance(event, EntryEvent):
         yield event
     for fact in happened:
@@ -71,9 +71,9 @@ def entries(event: on.Event, happened: Sequence[facts.Fact]) -> Iterator[Entry]:
 def checkpoint(
     state: SchedulerState, event: on.Event, happened: Sequence[facts.Fact]
 ) -> Checkpoint | None:
-    """Return where an experiment stands if the event has just begun a round of it; else None.
+    """Return an experiment's checkpoint if the event has just begun a round of it, else None.
 
-    It stands for everything before; the assignments among the facts come after it.
+    It replaces all entries before it, the event included; the facts come after it.
     """
     experiment = (
         state.experiments.get(event.experiment) if isinstance(event, on.Aggregated) else None
@@ -82,7 +82,9 @@ def checkpoint(
         return None
     assigned = sum(isinstance(fact, facts.Assigned) for fact in happened)
     if experiment.round.published or assigned != sum(t.attempts for t in experiment.round.tasks):
-        return None  # the round had begun before
+        # The round had begun before, so a checkpoint would forget its assignments and updates. The
+        # event was then a repeated one, of a round that is over.
+        return None
     return Checkpoint(
         experiment=experiment.name,
         rounds_done=experiment.rounds_done,
@@ -95,16 +97,17 @@ def checkpoint(
 
 
 def must_last(entry: Entry) -> bool:
-    """Whether nothing may follow from an entry before it is durable.
+    """Whether an entry must be durable before anything follows from it.
 
-    An assignment that is forgotten costs a second attempt at the shard, and changes no result.
+    An assignment need not be: one that is lost costs a second attempt at the shard, and changes no
+    result. So the workers of a round need not wait for the disk.
     """
     return not isinstance(entry, facts.Assigned)
 
 
 @dataclass(frozen=True, slots=True)
 class DurableTask:
-    """A task of the current round: how often it was tried, who is at it, whose update it has."""
+    """What must be the same after a restart of a task in the current round."""
 
     state: TaskState
     samples: int
@@ -118,7 +121,7 @@ class DurableTask:
 
 @dataclass(frozen=True, slots=True)
 class DurableExperiment:
-    """What of an experiment must be the same after a restart."""
+    """What must be the same after a restart of an experiment."""
 
     name: str
     state: ExperimentState
@@ -135,24 +138,25 @@ class DurableExperiment:
 
 
 def durable(state: SchedulerState) -> tuple[DurableExperiment, ...]:
-    """Show what must be the same after a restart, experiments in the order of submission."""
+    """Return what must be the same after a restart, in the order of submission."""
     return tuple(_projected(experiment) for experiment in state.experiments.values())
 
 
 def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoint) -> None:
-    """Take in a fact that was kept, or a checkpoint.
+    """Take in a journaled fact, or a checkpoint.
 
     Raises:
         ValueError: an entry is out of order.
     """
     match entry:
         case facts.Assigned():
-            found = _round_of(state, entry.attempt)
-            found.assign(entry.attempt.shard, entry.worker, at_seconds)
+            # Without a worker: `Scheduler.resume` adds those that hold an attempt at the end.
+            current = _round_of(state, entry.attempt)
+            current.assign(entry.attempt.shard, entry.worker, at_seconds)
         case facts.Accepted():
-            found = _round_of(state, entry.attempt)
-            found.publish(entry.attempt, entry.worker, entry.update, at_seconds)
-            updates.aggregate_if_complete(state, found)
+            current = _round_of(state, entry.attempt)
+            current.publish(entry.attempt, entry.worker, entry.update, at_seconds)
+            updates.aggregate_if_complete(state, current)
         case facts.Saved():
             _round_of(state, entry.attempt).save(entry.attempt.shard, entry.snapshot)
         case facts.Dropped():
@@ -172,32 +176,36 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
 
 
 def take_up(state: SchedulerState, experiments: Iterable[Experiment]) -> None:
-    """Take in experiments that were replayed each by itself, in their order."""
+    """Take in experiments that were replayed each by itself, in order of their submission."""
     for each in experiments:
         state.experiments[each.name] = each
         if each.life.state is ExperimentState.RUNNING:
             state.active = each
-        elif each.life.state is ExperimentState.PREPARING:  # because alone, it had its turn at once
+        elif each.life.state is ExperimentState.PREPARING:
+            # Replayed by itself it was the first in the queue, which it need not be among others.
             waits = Experiment(each.name, each.spec, each.submitted_at_seconds)
             state.experiments[each.name] = waits
 
 
 def _give_up(state: SchedulerState, entry: facts.GivenUp) -> None:
     current = _round_of(state, entry.attempt)
+    # Only the update of a published task can be refused; all other attempts were running.
     if current.tasks[entry.attempt.shard].life.state is TaskState.PUBLISHED:
         current.aggregating = False
         updates.refuse(state, current, entry.attempt.shard, entry.reason)
     else:
         failure = Failure(entry.failure, entry.reason)
         updates.take_back(state, current, entry.attempt.shard, entry.worker, failure)
-    found = state.find(entry.attempt)
-    if found is not None:  # because the conclusion that followed may not have been kept
-        updates.fail_if_hopeless(state, found, entry.reason)
+    context = state.find(entry.attempt)
+    # The conclusion that followed may not have been journaled, if the manager died in between.
+    if context is not None:
+        updates.fail_if_hopeless(state, context, entry.reason)
 
 
 def _conclude(state: SchedulerState, entry: facts.Concluded) -> None:
     experiment = state.experiments[entry.experiment]
-    if experiment.life.may("cancel"):  # one that finished did so when its model was published
+    # One that finished or failed has done so already, by an entry before this one.
+    if experiment.life.may("cancel"):
         experiment.asked_wrongly = entry.asked_wrongly
         cancelled = entry.ending is ExperimentState.CANCELLED
         experiment.life.step("cancel" if cancelled else "fail")

@@ -20,6 +20,7 @@ def prepared(state: SchedulerState, event: on.Prepared) -> None:
     ):
         return
     made, asked = len(event.shard_samples), experiment.spec.shards
+    # Tasks, optimizer states and a worker's examples are all numbered by the spec's shards.
     if made != asked:
         queue.fail(state, experiment, f"the dataset was cut into {made} shards instead of {asked}")
     elif experiment.ready:
@@ -93,6 +94,7 @@ def aggregation_failed(state: SchedulerState, event: on.AggregationFailed) -> No
         return
     current.aggregating = False
     for shard, reason in event.reasons:
+        # One refused shard may end the experiment, and with it the round.
         if experiment.life.state is ExperimentState.RUNNING:
             _refuse(state, TaskContext(experiment, current, current.tasks[shard]), reason)
 

@@ -29,8 +29,10 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     """Count an update if it is the first usable one of its shard; otherwise remove it."""
     attempt, update = event.attempt, event.update
     reporter = state.workers.heard(event.worker, state.now_seconds)
+    # Before `let_go`, which forgets the attempt: publishing is its last pause.
     if reporter is not None and reporter.running == attempt:
         reporter.advance(state.now_seconds)
+    # The worker is free even if its update does not count.
     state.workers.let_go(event.worker, attempt)
     context = state.find(attempt)
     if context is None or not context.task.accepts(attempt):
@@ -39,8 +41,10 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     # Before `Round.publish`, which forgets the holders.
     for holder in filter(None, map(state.workers.get, context.task.held_by)):
         state.cancel(holder, "another attempt at the shard was first")
+    # Also before it: the task's snapshot is of no use once it has an update.
     spent = context.task.files()
     context.round.publish(attempt, event.worker, update, state.now_seconds)
+    # No worker is known where a manager that was restarted has adopted the update.
     if reporter is not None:
         reporter.tasks_done += 1
         context.experiment.progress_timeout.learn(reporter.longest_pause_seconds)
@@ -62,6 +66,7 @@ def _turn_down(
     state: SchedulerState, context: TaskContext | None, event: on.UpdatePublished
 ) -> None:
     """Remove an update that comes too late; its bytes should be those of the one that counts."""
+    # A repeated report of the update that counts contradicts nothing.
     if context is not None and event.attempt != context.task.attempt:
         _contradict(state, context.task, event)
     _discard_needless(state, event.attempt, event.update)
@@ -86,6 +91,7 @@ def _contradict(state: SchedulerState, task: Task, event: on.UpdatePublished) ->
 
 def save(state: SchedulerState, worker: Worker, progress: Progress) -> None:
     """Keep the snapshot that a worker mentions, if it is a new one."""
+    # Every heartbeat mentions the last snapshot again.
     new, seen = progress.snapshot, worker.progress.snapshot if worker.progress else None
     if new is None or new == seen:
         return
@@ -122,8 +128,10 @@ def attempt_failed(state: SchedulerState, event: on.AttemptFailed) -> None:
     state.workers.heard(event.worker, state.now_seconds)
     held = state.workers.let_go(event.worker, event.attempt)
     context = state.find(event.attempt)
+    # A task that has its update is not affected by the failure of another attempt at it.
     if context is None or not context.task.life.may("publish"):
         return
+    # What is wrong with the spec is wrong on every worker.
     if event.failure is FailureKind.SPEC:
         queue.fail(state, context.experiment, event.reason, asked_wrongly=True)
     # A worker may report a failure of an attempt that was taken from it before.
@@ -202,6 +210,7 @@ def _would_fail_everywhere(state: SchedulerState, task: Task) -> bool:
 def aggregate_if_complete(state: SchedulerState, current: Round) -> None:
     """Ask for the next model version once every shard that was not dropped has its update."""
     active = state.active
+    # While a restarted manager prepares, it cannot aggregate; `rounds` asks again afterwards.
     if not current.complete or active is None or not active.ready:
         return
     current.aggregating = True

@@ -198,6 +198,7 @@ class Workers:
         """Have an awaited worker go on; an `empty_handed` one is asked for its attempt again."""
         worker = self._all[name]
         worker.life.step("register")
+        # All its timeouts begin anew: the times in the journal are those of the earlier manager.
         worker.seen_at_seconds = worker.beat_at_seconds = at_seconds
         worker.mentioned_at_seconds = worker.advanced_at_seconds = at_seconds
         if empty_handed:
@@ -205,6 +206,7 @@ class Workers:
 
     def take_empty_handed(self) -> list[Worker]:
         """Return the workers that came back without their attempts, each of them once."""
+        # Some may have left again since they came back.
         names, self._empty_handed = self._empty_handed, []
         return [self._all[name] for name in names if name in self._all]
 
@@ -247,6 +249,7 @@ class Workers:
         An awaited worker is removed instead: only its attempt was known of it.
         """
         worker = self._all.get(name)
+        # A report may come twice, or for an attempt that was taken from the worker before.
         if worker is None or worker.running != attempt:
             return False
         if worker.is_awaited:
@@ -260,6 +263,7 @@ class Workers:
 
     def let_go(self, name: str, attempt: AttemptId) -> bool:
         """Note that a worker has ended an attempt; returns whether it was busy with it."""
+        # A stuck worker that reports an end, of whichever attempt, works at nothing any more.
         self.unstick(name)
         return self.release(name, attempt)
 
@@ -272,6 +276,7 @@ class Workers:
         worker.life.step("stick")
         worker.running = None
         worker.progress = worker.remaining = worker.forecast = None
+        # A worker that joins while it runs another manager's attempt is idle until now.
         self._idle.pop(name, None)
 
     def let_linger(self, name: str, attempt: AttemptId) -> None:
