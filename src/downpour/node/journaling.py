@@ -77,6 +77,7 @@ class Journaling:
             if journal is None or experiment in self._concluded:
                 continue
             place = next(self._order), core.state.now_seconds, record_lines(experiment)
+            # In place of the event that ended the round before; assignments of the new one follow.
             if entry is event and anew is not None and self._is_due(anew.rounds_done):
                 journal.begin_anew(*place, anew)
                 kept.append(Kept(place[0], anew))
@@ -107,10 +108,14 @@ class Journaling:
             SharedDirectoryError: an entry cannot be written now; the call may be repeated.
         """
         for experiment, durably in self._touched.items():
-            before_each(experiment)
+            before_each(
+                experiment
+            )  # before, because the journal says how many lines the record has
             journal = self._journal_of(experiment)
             if journal is not None:
                 journal.commit(durably=durably)
+        # Only now: after an error the call is repeated, for journals that were written as well, and
+        # those have nothing more to write.
         self._touched.clear()
 
     def _is_due(self, rounds_done: int) -> bool:

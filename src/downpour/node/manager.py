@@ -143,6 +143,7 @@ class ManagerNode(Generic[T]):
         take workers for lost because it did not hear them: it waits for their next heartbeats
         first.
         """
+        # No tick now: it would find all workers silent for as long as the manager was.
         if late_seconds > STOOD_STILL_SECONDS:
             self.wake_at_seconds = now_seconds + STOOD_STILL_SECONDS
             return

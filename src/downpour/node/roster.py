@@ -30,6 +30,7 @@ class Registry(Generic[E]):
 
         A process that registers again keeps its name, and its entry is replaced.
         """
+        # Names that users give may be the same; those that workers make up are random.
         chosen, copies = name, 1
         while chosen in self._entries and self._entries[chosen][0] != process:
             copies += 1

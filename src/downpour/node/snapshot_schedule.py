@@ -33,5 +33,6 @@ class SnapshotSchedule:
 
     def saved(self, began_at_seconds: float, ended_at_seconds: float) -> None:
         """Note how long the last snapshot took, whether it was published or not."""
+        # A directory that is slow, or that fails after a while, makes snapshots rarer by itself.
         took = ended_at_seconds - began_at_seconds
         self.due_at_seconds = ended_at_seconds + max(self._every_seconds, took / _COST_SHARE)

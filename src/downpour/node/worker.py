@@ -113,6 +113,7 @@ class WorkerNode(Generic[H]):
         # The accepted one as well: a worker that was still importing torch was else taken for one
         # that had never received its attempt, and on busy machines every first task was lost.
         running, wanted = self._running, self._wanted
+        # The accepted one last: it is what the worker registers with, as the manager wants it.
         both = running, wanted if wanted is not running else None
         return tuple(held for held in both if held is not None)
 
@@ -173,6 +174,7 @@ class WorkerNode(Generic[H]):
     def drain(self) -> None:
         """Finish the attempts accepted so far, then leave."""
         self._draining = True
+        # A task that a manager assigns after this would never end the draining.
         self._last = self._wanted
 
     def leave(self) -> list[Action[H]]:
@@ -229,6 +231,7 @@ class WorkerNode(Generic[H]):
         if self.leaving or not may_be_heard_later:
             self._free()
             return None
+        # Twice as long each time, because a manager that comes back has all its workers to answer.
         longest = self._longest_wait_seconds
         self._longest_wait_seconds = min(2 * longest, _LONGEST_WAIT_SECONDS)
         return chance * longest
@@ -240,6 +243,7 @@ class WorkerNode(Generic[H]):
 
     def _free(self) -> None:
         running, self._running = self._running, None
+        # Another attempt may have been accepted meanwhile: it begins next.
         if self._wanted is running:
             self._wanted = None
         if running is not None and self._to_hand_over == running.attempt:
@@ -252,6 +256,7 @@ class WorkerNode(Generic[H]):
         running = self._running
         length = running.expected_seconds(at_seconds) if running is not None else None
         wait = until_next_beat(self.heartbeat_seconds, length)
+        # A manager that restarts can call no worker before it has heard from it.
         return wait if self._is_heard else min(wait, _LOOK_AGAIN_SECONDS)
 
     def beat(self) -> Beat[H]:
@@ -267,7 +272,8 @@ class WorkerNode(Generic[H]):
         Only a manager that knows the worker and wants the attempt has taken note of its snapshot.
         """
         self._is_heard = True
-        # By the progress that was sent, because the worker may have saved again meanwhile.
+        # A manager that does not know the worker has not taken in the rest of its heartbeat.
+        # And by the progress that was sent, because the worker may have saved again meanwhile.
         for held, progress in zip(beat.held, beat.running, strict=True) if known else ():
             if progress.attempt not in unwanted:
                 held.known_snapshot = progress.snapshot
