@@ -1,4 +1,4 @@
-"""The plain mean of all shards' parameters, whatever the shards' sizes: Σ w_i / N."""
+"""The plain mean of all shards' parameters, with equal weights: Σ w_i / N."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What is wrong with which update: the slow look that follows a fold that went wrong.
+"""Finds the invalid updates of a round, after its fold has failed.
 
-Each file is read by itself and verified, its numbers looked through and its layout compared, so
-that every shard that must be trained again is named at once, and no other. It is never on the way
-of a round that goes well.
+Each file is read by itself: its checksum is verified, its layout compared and its numbers checked.
+So every shard that must be trained again is named at once, and no other. A round whose fold
+succeeds never gets here, so this may be slow.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def examine(
         try:
             file = decode(store.read(contribution.file), name)
         except SharedDirectoryError:
-            raise  # that is nobody's update
+            raise  # the directory failed, not this update
         except StoreError as error:
             reasons[shard] = str(error)
             continue
@@ -67,14 +67,14 @@ def _first_unsound(file: ParameterFile, model: ParameterFile) -> str | None:
 
 
 def _difference(layout: Layout, reference: Layout) -> str:
-    found = {entry.name: entry for entry in layout.entries}
+    given = {entry.name: entry for entry in layout.entries}
     wanted = {entry.name: entry for entry in reference.entries}
-    for name in sorted(found.keys() | wanted.keys()):
-        if name not in found:
+    for name in sorted(given.keys() | wanted.keys()):
+        if name not in given:
             return f"{name!r} is missing"
         if name not in wanted:
             return f"{name!r} is too many"
-        mine, other = found[name], wanted[name]
+        mine, other = given[name], wanted[name]
         if (mine.dtype, mine.shape) != (other.dtype, other.shape):
             return (
                 f"{name!r} is {mine.dtype} {list(mine.shape)}, "

@@ -57,7 +57,7 @@ def fold(
     """
     parts, divisor = _in_shard_order(contributions, weights)
     threads = threads or _worthwhile_threads(contributions)
-    for _ in range(2):  # what was altered in the pass may be whole when it is read again
+    for _ in range(2):  # a file that changed during the pass may be valid when it is read again
         outcome = _sum_once(store, base, parts, divisor, threads)
         if outcome.tensors is not None:
             return outcome.tensors
@@ -85,7 +85,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """What a pass came to: tensors, or what stood in their way."""
+    """The outcome of a pass: tensors, or what prevented them."""
 
     tensors: dict[str, Array] | None = None
     refused: dict[int, str] = field(default_factory=dict)
@@ -152,7 +152,7 @@ def _open(store: Store, group: Sequence[_Part]) -> tuple[list[ParameterFile], di
         try:
             files.append(decode(store.view(file), file.name))
         except SharedDirectoryError:
-            raise  # that is nobody's update
+            raise  # the directory failed, not this update
         except StoreError as error:
             refused[part.shard] = str(error)
     return files, refused

@@ -1,4 +1,4 @@
-"""Datasets: found, decoded once into a shared folder, and mapped into memory by every worker.
+"""Datasets: decoded once into a shared folder, and mapped into memory by every worker.
 
 `prepare` turns a spec's dataset into a folder of flat arrays and returns its name; `open_prepared`
 maps that folder. `SOURCES` lists the datasets known by name; any other comes from a
@@ -61,15 +61,15 @@ def prepare(
             folder is whole, and must come to the same key where it is not.
 
     Raises:
-        SpecError: the dataset is unknown, its files are nowhere, or it does not fit the spec; or it
-            is not what the experiment has begun with.
+        SpecError: the dataset is unknown, its files are missing, or it does not fit the spec; or it
+            has changed since the experiment began.
         SharedDirectoryError: the folder cannot be written or read.
     """
     return prepared_key(_source(spec), spec, datasets_root, data_dir, begun_with)
 
 
 def check_source(spec: Spec, data_dir: Path | None = None) -> None:
-    """Refuse what can be seen to be wrong before anything starts: names, paths, the allow-list.
+    """Check names, paths and the allow-list before anything starts.
 
     Raises:
         SpecError: the dataset is unknown or not allowed, or a file or folder is not there.

@@ -2,9 +2,9 @@
 
 Here the limits are applied, images resized and laid out as [n, h, w, c] bytes (a batch of them,
 seen as [b, c, h, w], is what torch calls channels_last, without a copy), numbers made float32,
-labels int64, and the statistics for normalization computed. A set that nobody could train on is
-refused with the reason, and so is one that might be misread: integers that may be amounts or names,
-amounts where class numbers belong. What is only strange is remarked on.
+labels int64, and the statistics for normalization computed. A dataset on which no training is
+possible is refused with the reason, and so is an ambiguous one: integers that may be amounts or
+names, amounts in place of class numbers. What is merely unusual becomes a remark.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ CLASSES_MAX = 1_000_000
 
 _CHANNELS = (1, 3, 4)
 _EXACT_MAX = 2**24  # float32 holds every integer up to here
+# Integers with gaps are taken for classes if each comes up this often on average, as amounts do
+# not.
 _EXAMPLES_OF_A_CLASS = 4
 
 
@@ -52,9 +54,9 @@ def decoded(arrays: Arrays, spec: Spec) -> Decoded:
     """Bring a source's arrays into the prepared form.
 
     Raises:
-        SpecError: a part is empty, shapes do not fit, numbers are not finite, or are integers of
-            which nobody said whether they are amounts; labels are neither class numbers nor zeros
-            and ones, or of one class alone; or `image_size` is given for what is no image.
+        SpecError: a part is empty, shapes do not fit, numbers are not finite, or are integers
+            without a `normalize`; labels are neither class numbers nor zeros and ones, or all of
+            one class; or `image_size` is given and the examples are no images.
     """
     train, test = slice(spec.train_limit), slice(spec.test_limit)
     train_x = _examples(arrays.train_x[train], arrays.normalize, spec)
@@ -152,13 +154,13 @@ def _class_count(arrays: Arrays, spec: Spec) -> int:
     """
     both = arrays.train_y, arrays.test_y
     labels = np.concatenate([_class_numbers(y.reshape(-1), spec) for y in both])
-    found = np.unique(labels)
-    classes = int(found[-1]) + 1
+    values = np.unique(labels)
+    classes = int(values[-1]) + 1
     is_float = any(y.dtype.kind == "f" for y in both)
-    are_few = len(labels) < _EXAMPLES_OF_A_CLASS * len(found)
-    if len(found) < classes and (is_float or are_few):
+    are_few = len(labels) < _EXAMPLES_OF_A_CLASS * len(values)
+    if len(values) < classes and (is_float or are_few):
         accepted = (
-            f"its labels are {len(found)} different numbers up to {found[-1]} in {len(labels)} "
+            f"its labels are {len(values)} different numbers up to {values[-1]} in {len(labels)} "
             f"examples, which would be {classes} classes: give integers from 0 on, without gaps "
             "(amounts cannot be learned)"
         )
@@ -187,7 +189,7 @@ def _statistics(x: NDArray[Any], arrays: Arrays) -> tuple[tuple[float, ...], tup
         mean, std = np.asarray(arrays.mean) * 255, np.asarray(arrays.std) * 255
     else:
         mean, std = _byte_statistics(x)
-    # A feature that never changes tells nothing: it becomes zero, not infinite.
+    # A feature that never changes has no information: it becomes zero, not infinite.
     std = np.where(std > 0, std, 1.0)
     return tuple(mean.ravel().tolist()), tuple(std.ravel().tolist())
 

@@ -46,10 +46,10 @@ def _from_its_file() -> Pair | None:
     """Read the file that the loader reads: importing the loader costs most of a second."""
     if not is_installed("sklearn"):
         raise SpecError("dataset", "digits", _MISSING)
-    found = find_spec("sklearn")
-    if found is None or found.origin is None:
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
         return None
-    path = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if not path.is_file():
         return None
     table = np.loadtxt(path, dtype=np.int64, delimiter=",")
@@ -59,5 +59,5 @@ def _from_its_file() -> Pair | None:
 def _from_its_loader() -> Pair:
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    return found.images, found.target.astype(np.int64)
+    digits = load_digits()
+    return digits.images, digits.target.astype(np.int64)

@@ -1,7 +1,7 @@
 """Finding a well-known dataset's folder: in the data folder, in the cache, or by a download.
 
-A download goes to a place of its own under a lock and is renamed into the cache when it is whole,
-so that nobody ever reads half of one. Where it fails, or a server falls silent, one line says what
+A download goes to a folder of its own under a lock and is renamed into the cache when it is whole,
+so that no process reads half of one. If it fails, or the server stops sending, one line says what
 to do without a network.
 """
 
@@ -20,7 +20,7 @@ from downpour.store.directory import names_in
 from downpour.store.os_errors import writing
 
 SILENT_SECONDS = 60.0
-"""For how long a server may send nothing."""
+"""How long a server may send nothing before the download fails."""
 
 Present = Callable[[Path], list[Path] | None]
 
@@ -36,38 +36,40 @@ def found_or_downloaded(
 
     Args:
         spec: names the dataset.
-        folder: the folder that holds the files, in whatever place they are.
+        folder: the name of the folder that holds the files, in either place.
         places: the data folder, if there is one, and the cache that a download goes to.
         present: returns the files under a place's folder, or None where one is missing.
         fetch: downloads into a place, with torchvision.
 
     Raises:
-        SpecError: they are in no place and cannot be downloaded; says what would help.
+        SpecError: the files are in neither place and cannot be downloaded; says what would help.
         SharedDirectoryError: the cache cannot be written.
     """
     data_dir, downloads = places
-    found = (present(data_dir / folder) if data_dir else None) or present(downloads / folder)
-    if found:
-        return found
+    files = (present(data_dir / folder) if data_dir else None) or present(downloads / folder)
+    if files:
+        return files
     with writing(downloads, folder):
         downloads.mkdir(parents=True, exist_ok=True)
         lock = FileLock(downloads / f".{folder}.lock").acquire()
     with lock:
-        names_in(downloads)  # an NFS client that asked too early believes that there is none
+        names_in(
+            downloads
+        )  # an NFS client caches that a file was missing until it lists the folder
         reason = "" if present(downloads / folder) else _downloaded(folder, downloads, fetch)
-    found = present(downloads / folder)
-    if found is None:
+    files = present(downloads / folder)
+    if files is None:
         raise SpecError(
             "dataset",
             spec.dataset,
-            f"its files are nowhere, and torchvision could not download them ({reason}); "
+            f"its files are missing, and torchvision could not download them ({reason}); "
             f"--data-dir or DOWNPOUR_DATA must name a folder that holds {folder}/",
         )
-    return found
+    return files
 
 
 def _downloaded(folder: str, downloads: Path, fetch: Callable[[Path], object]) -> str:
-    """Download; return why it failed, or what is wrong if it did not."""
+    """Download; return the reason of a failure, or what to say if the files are incomplete."""
     partial = downloads / f".{folder}.partial"
     install_opener(build_opener(_Deadlines()))
     try:
@@ -82,10 +84,10 @@ def _downloaded(folder: str, downloads: Path, fetch: Callable[[Path], object]) -
 
 
 class _Deadlines(BaseHandler):
-    """Gives a deadline to requests that have none, as torchvision's: theirs would wait for ever."""
+    """Sets a timeout for requests without one: torchvision's would wait for ever."""
 
     def http_request(self, request: Request) -> Request:
-        """Add it; urllib calls this before each request."""
+        """Set the timeout; urllib calls this before each request."""
         if not isinstance(request.timeout, int | float):
             request.timeout = SILENT_SECONDS
         return request

@@ -1,10 +1,9 @@
 """Examples that a function makes: `package.module:factory`, where the allow-list lets it.
 
 The factory is called with `dataset_options` and returns the named arrays of `layout` as a
-dictionary, or (x, y) or (x, y, x_test, y_test). What it returned is what the dataset is named by,
-so it is called for each experiment that begins. A dictionary may also name the `files` that it was
-made from: then the factory is called again only when one of them, its module's file or its options
-have changed.
+dictionary, or (x, y) or (x, y, x_test, y_test). The dataset's key follows from what it returns, so
+it is called for each experiment. A dictionary may also name the `files` that it was made from: then
+the factory is called again only when one of them, its module's file or its options have changed.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def _called(spec: Spec) -> Any:
 
 
 def _files(made: Mapping[str, Any], spec: Spec) -> tuple[Path, ...] | None:
-    """Return the files that a factory says it has read, or None where it says nothing."""
+    """Return the files that a factory says it has read, or None if it names none."""
     if _FILES not in made:
         return None
     named = made[_FILES]

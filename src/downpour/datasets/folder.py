@@ -1,8 +1,8 @@
 """Images in folders, one folder a class: `train/<class>/` and `test/<class>/`, or `<class>/` alone.
 
 Without a test part a fifth of each class is held out, always the same. The files are taken in a
-seeded random order, so that a limit takes a fair sample; only as many as the limits ask for are
-decoded. Images are gray where all of them are, and color otherwise. A validation part (`val/`) is
+seeded random order, so that a limit takes a fair sample; only as many as the limits allow are
+decoded. The images are gray if all of them are, and color otherwise. A validation part (`val/`) is
 left alone, and so are hidden files and folders, which some systems leave in archives.
 """
 
@@ -151,7 +151,7 @@ def _pixels(path: Path, channels: int) -> NDArray[np.uint8]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open an image; what goes wrong with it in the block is told as its file's fault."""
+    """Open an image; an exception in the block becomes a SpecError that names its file."""
     try:
         from PIL import Image
     except ImportError:

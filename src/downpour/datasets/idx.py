@@ -1,8 +1,8 @@
 """MNIST and its relatives: IDX files, read with numpy, zipped or not.
 
 They lie as torchvision lays them out, in `MNIST/raw/` (or `FashionMNIST/raw/`, `KMNIST/raw/`) under
-the data folder or the download cache. Only where they are nowhere is torchvision asked to download
-them, so that a machine without it or without a network can train on files that it was given.
+the data folder or the download cache. torchvision downloads them only if they are in neither, so
+that a machine without it or without a network can train on files that it was given.
 """
 
 from __future__ import annotations

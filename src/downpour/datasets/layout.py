@@ -1,7 +1,6 @@
 """The two layouts of named arrays: MedMNIST's, and plain x and y with or without a test part.
 
-Names that belong to neither are refused, not dropped: whoever gives an `attention_mask` expects it
-to be used.
+Other names are refused, not dropped: a user who gives an `attention_mask` expects it to be used.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ def from_names(named: Mapping[str, Any], *, field: str, value: str) -> Arrays:
         raise SpecError(field, value, f"{ACCEPTED} are needed; one is no array: {reason}") from None
     for name, part in zip(names, parts, strict=True):
         if part.dtype.kind not in "biuf" or part.ndim == 0:
-            found = "no array" if part.ndim == 0 else f"not numeric ({part.dtype})"
-            raise SpecError(field, value, f"{ACCEPTED} are needed; {name} is {found}")
+            kind = "no array" if part.ndim == 0 else f"not numeric ({part.dtype})"
+            raise SpecError(field, value, f"{ACCEPTED} are needed; {name} is {kind}")
     if any(len(part) == 0 for part in parts):
         raise SpecError(field, value, "has no training or no test examples")
     if any(len(x) != len(y) for x, y in zip(parts[::2], parts[1::2], strict=True)):
@@ -59,7 +58,7 @@ def from_names(named: Mapping[str, Any], *, field: str, value: str) -> Arrays:
 
 
 def _layout_of(named: Mapping[str, Any], field: str, value: str) -> tuple[str, ...]:
-    """Return the names of the layout that is there, in full, with nothing besides."""
+    """Return the names of the layout that the arrays have, in full and without others."""
     given = set(named) - {_NORMALIZE}
     layouts = (_MEDMNIST, _PLAIN, (*_PLAIN, *_TEST))
     whole = max((names for names in layouts if given >= set(names)), key=len, default=None)
@@ -78,10 +77,10 @@ def _layout_of(named: Mapping[str, Any], field: str, value: str) -> tuple[str, .
 def _normalize(named: Mapping[str, Any], field: str, value: str) -> bool | None:
     if _NORMALIZE not in named:
         return None
-    said = np.asarray(named[_NORMALIZE])
-    if said.dtype != np.bool_ or said.size != 1:
+    flag = np.asarray(named[_NORMALIZE])
+    if flag.dtype != np.bool_ or flag.size != 1:
         raise SpecError(field, value, f"normalize is {named[_NORMALIZE]!r}; it is true or false")
-    return bool(said.item())
+    return bool(flag.item())
 
 
 def _held_out(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[Any], ...]:

@@ -1,7 +1,7 @@
 """A `.npz` file of numeric arrays, such as those of MedMNIST; never one that needs pickle.
 
-Its directory and the heads of its arrays are looked at first, so that one that is encrypted, that
-cannot be what it says, or that has no room in memory is refused before any of it is read.
+Its directory and the headers of its arrays are read first, so that a file that is encrypted,
+inconsistent or too large for the memory is refused before its content is read.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _is_wanted(name: str) -> bool:
 
 
 def _check_heads(path: Path) -> None:
-    """Compare what each array's head promises with the size of its bytes, and with the memory."""
+    """Compare the size in each array's header with that of its bytes, and with the free memory."""
     total_bytes = 0
     with _naming(path), zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
@@ -86,7 +86,7 @@ def _checked_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Say of the file what is wrong with it, in one line."""
+    """Turn an exception about the file into a SpecError of one line that names it."""
     try:
         yield
     except SpecError:

@@ -1,11 +1,11 @@
 """Decoding a dataset once, into a folder that all workers map into memory.
 
-The folder is named by its content, see `prepared`: the same examples are the same folder, wherever
-they came from, and what an experiment began with is found again without its source. Beside the
-folders, `sources/` remembers what each source was decoded to, so that a second preparation of
-unchanged files returns at once. A folder is made beside its place under a lock, flushed to the
-disk, and renamed into place: it is there whole or not at all, however many processes start together
-or die in between.
+The folder is named by its content, see `prepared`. So the same examples are the same folder,
+wherever they came from, and an experiment finds its examples again without their source. Beside the
+folders, `sources/` remembers the key of each source, so that a second preparation of unchanged
+files returns at once. A folder is written under a temporary name and a lock, flushed to the disk,
+and renamed: it appears whole or not at all, however many processes start together or die in
+between.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from downpour.store.retry import RetryPolicy
 
 log = logging.getLogger(__name__)
 
-# Part of every name; to be raised with any change of what is written for the same source.
+# Part of every name; must be raised with any change of what is written for the same source.
 FORMAT = 3
 DOWNLOADS = "downloads"
 SOURCES = "sources"
@@ -63,12 +63,12 @@ def prepared_key(
 ) -> str:
     """Return the name of the prepared folder under `datasets_root`, making it where it is missing.
 
-    What an experiment has `begun_with` is what it goes on with: the source is not looked at while
-    that folder is whole.
+    An experiment goes on with the examples that it has `begun_with`: the source is not read while
+    that folder is intact.
 
     Raises:
-        SpecError: the source's files are nowhere, or the spec does not fit what they hold; or the
-            experiment has begun with a folder that is gone, and its source has changed.
+        SpecError: the source's files are missing, or do not fit the spec; or the folder that the
+            experiment began with is gone, and its source has changed.
         SharedDirectoryError: the folder cannot be written or read.
     """
     if begun_with is None:
@@ -84,10 +84,10 @@ def prepared_key(
 
 
 def _decoded_key(source: DataSource, spec: Spec, root: Path, data_dir: Path | None) -> str:
-    """Decode what the source finds now, unless that was done before."""
+    """Decode the source's current files, unless that was done before."""
     with _reading(spec):
-        found = source.find(spec, data_dir, root / DOWNLOADS)
-    name = _source_name(spec, found)
+        files = source.find(spec, data_dir, root / DOWNLOADS)
+    name = _source_name(spec, files)
     key = _remembered(root, name)
     if key is not None:
         return key
@@ -95,15 +95,15 @@ def _decoded_key(source: DataSource, spec: Spec, root: Path, data_dir: Path | No
         with suppress(FileExistsError):
             (root / SOURCES).mkdir(parents=True)
         with FileLock(root / SOURCES / f".{name}.lock"):
-            # An NFS client that asked too early believes that there is none, until it lists.
+            # An NFS client caches that a file was missing until it lists the folder.
             names_in(root / SOURCES)
-            return _remembered(root, name) or _decode(found, spec, root, name)
+            return _remembered(root, name) or _decode(files, spec, root, name)
 
 
 def _same_key_again(
     source: DataSource, spec: Spec, root: Path, data_dir: Path | None, begun_with: str, reason: str
 ) -> str:
-    """Decode what an experiment has begun with, where its folder is gone or damaged."""
+    """Decode the examples of an experiment again, whose folder is gone or damaged."""
     try:
         key = _decoded_key(source, spec, root, data_dir)
     except SpecError as error:
@@ -115,9 +115,9 @@ def _same_key_again(
     return key
 
 
-def _decode(found: SourceFiles, spec: Spec, root: Path, name: str) -> str:
+def _decode(files: SourceFiles, spec: Spec, root: Path, name: str) -> str:
     with _reading(spec):
-        arrays = found.read()
+        arrays = files.read()
     content = decoded(arrays, spec)
     text = _facts_text(content)
     key = f"{_readable(spec)}-{facts_checksum(text)}"
@@ -130,7 +130,7 @@ def _decode(found: SourceFiles, spec: Spec, root: Path, name: str) -> str:
 
 
 def _damage(root: Path, key: str) -> str | None:
-    """Say why a prepared folder cannot be opened, or None where it is whole."""
+    """Return why a prepared folder cannot be opened, or None if it can."""
     try:
         _LOOKS.call(partial(open_prepared, root, key), when=_is_of_the_folder)
     except (FileMissing, FileCorrupt) as error:
@@ -143,7 +143,7 @@ def _is_of_the_folder(error: BaseException) -> bool:
 
 
 def _remembered(root: Path, name: str) -> str | None:
-    """Return what a source was decoded to before, if that is whole and its files are the same."""
+    """Return the key of a source that was decoded before, if folder and files are unchanged."""
     try:
         known = json.loads(read_regular(root / SOURCES / f"{name}.json"))
         key, files = str(known["key"]), [str(line) for line in known["files"]]
@@ -164,14 +164,14 @@ def _remember(root: Path, name: str, key: str, files: tuple[str, ...]) -> None:
     partial_file.replace(root / SOURCES / f"{name}.json")
 
 
-def _source_name(spec: Spec, found: SourceFiles) -> str:
+def _source_name(spec: Spec, files: SourceFiles) -> str:
     determines = {
         "format": FORMAT,
         "dataset": spec.dataset,
         "options": spec.dataset_options,
         "image_size": spec.image_size,
         "limits": [spec.train_limit, spec.test_limit],
-        "source": found.fingerprint,
+        "source": files.fingerprint,
     }
     digest = sha256(json.dumps(determines, sort_keys=True).encode()).hexdigest()[:16]
     return f"{_readable(spec)}-{digest}"
@@ -183,7 +183,7 @@ def _readable(spec: Spec) -> str:
 
 @contextmanager
 def _reading(spec: Spec) -> Iterator[None]:
-    """Say of the source what goes wrong while it is read."""
+    """Turn errors of reading a source into SpecErrors that name the dataset."""
     try:
         yield
     except MemoryError:
@@ -196,7 +196,7 @@ def _reading(spec: Spec) -> Iterator[None]:
 
 def _make(folder: Path, content: Decoded, facts_text: bytes) -> None:
     partial_folder = folder.with_name(f".{folder.name}.partial")
-    # The lock is ours, so one that is already there was left by a process that died.
+    # This process holds the lock, so a partial folder was left by a process that died.
     shutil.rmtree(partial_folder, ignore_errors=True)
     partial_folder.mkdir()
     try:
@@ -214,7 +214,7 @@ def _make(folder: Path, content: Decoded, facts_text: bytes) -> None:
 
 
 def _put_aside(folder: Path) -> None:
-    """Rename a damaged folder; it is not removed, for workers may have mapped what is in it."""
+    """Rename a damaged folder; not removed, because workers may have mapped its files."""
     aside = folder.with_name(f".{folder.name}.damaged")
     if folder.name in names_in(folder.parent):
         shutil.rmtree(aside, ignore_errors=True)
@@ -241,7 +241,7 @@ def _facts_text(content: Decoded) -> bytes:
 
 
 def _write(path: Path, array: NDArray[Any]) -> None:
-    """Do what `np.save` does, which hides why a write failed."""
+    """Write an array as `np.save` does, but with the error of the system if it fails."""
     array = np.ascontiguousarray(array)
     header = np.lib.format.header_data_from_array_1_0(array)
     with path.open("wb") as file:

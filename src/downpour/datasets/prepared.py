@@ -1,10 +1,10 @@
 """A prepared dataset: a folder of flat arrays that any number of processes map into memory.
 
 The folder is written once, by `preparation`, and never changed; here it is only read. Its name, the
-dataset's *key*, ends in a checksum of its `facts.json`, and that holds the checksum of each array.
-So whoever was told the key knows every byte. Nothing in the folder is trusted: each process
-compares all checksums before it maps the arrays for the first time, and what is missing, short or
-altered is reported as such, not trained on.
+dataset's *key*, ends in a checksum of its `facts.json`, which holds the checksum of each array. So
+the key determines every byte. Nothing in the folder is trusted: each process compares all checksums
+before it maps the arrays for the first time, and reports what is missing, short or altered instead
+of training on it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PreparedDataset:
 
     `mean` and `std` are in the units of `x`: one number a channel of images (of values 0..255),
     and one a feature, in the shape of a sample, of anything else; 0 and 1 where nothing is
-    `normalized`. `remarks` say what is strange about the examples, for people, one line each.
+    `normalized`. `remarks` say what is unusual about the examples, for people, one line each.
     """
 
     facts: DatasetFacts
@@ -72,7 +72,7 @@ class PreparedDataset:
 
     @property
     def understood(self) -> str:
-        """What the examples were taken for, in one line for people."""
+        """How the examples were understood, in one line for people."""
         facts = self.facts
         shape = " x ".join(map(str, facts.sample_shape))
         kind = f"{shape} {'pixels' if self.images else 'numbers'}"
@@ -91,7 +91,7 @@ class PreparedDataset:
 
 
 def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
-    """Map a prepared dataset into memory; a process reads it through the first time, to verify it.
+    """Map a prepared dataset into memory; the first time in a process, all of it is verified.
 
     Raises:
         FileMissing: there is no such folder, or a file of it is missing.
@@ -129,11 +129,11 @@ def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Read what a prepared folder says of itself.
+    """Read the `facts.json` of a prepared folder.
 
     Raises:
         FileMissing: there is no such folder.
-        FileCorrupt: it is not what was written when the folder got its name.
+        FileCorrupt: the file has changed since the folder got its name.
         SharedDirectoryError: it cannot be read.
     """
     name = f"{folder.name}/{FACTS_FILE}"
@@ -148,12 +148,12 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 
 def facts_checksum(text: bytes) -> str:
-    """Return what the name of a folder with this `facts.json` ends in."""
+    """Return the checksum that the name of a folder with this `facts.json` ends in."""
     return xxhash.xxh3_64_hexdigest(text)
 
 
 def described(array: NDArray[Any]) -> dict[str, Any]:
-    """Return what `facts.json` says of an array."""
+    """Return the entry of an array in `facts.json`."""
     content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return {
         "dtype": array.dtype.str,
@@ -173,8 +173,8 @@ def _mapped(folder: Path, name: str, stated: dict[str, Any]) -> NDArray[Any]:
             checksum = _checksum(path, array.offset, same)
     except (ValueError, EOFError) as error:
         raise FileCorrupt(shown, str(error)) from None
-    found = {"dtype": array.dtype.str, "shape": list(array.shape), "checksum": checksum}
-    if found != stated:
+    actual = {"dtype": array.dtype.str, "shape": list(array.shape), "checksum": checksum}
+    if actual != stated:
         raise FileCorrupt(shown, "has changed since the dataset was prepared")
     return array
 
@@ -186,13 +186,14 @@ def _found(folder: Path, name: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError:
-            if folder.name in names_in(folder.parent):  # so that the next look asks the server
+            # An NFS client caches that a file was missing, until it lists the folder.
+            if folder.name in names_in(folder.parent):
                 names_in(folder)
             raise FileMissing(f"{folder.name}/{name}") from None
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """Return what tells a regular file from another one that takes its place."""
+    """Return an identity of a regular file, which a file that replaces it does not have."""
     with open(open_regular(path), "rb") as file:
         stat = os.fstat(file.fileno())
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
@@ -200,10 +201,10 @@ def _identity(path: Path) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=256)
 def _checksum(path: Path, offset: int, _same: tuple[int, int, int]) -> str:
-    """Return the checksum of a file's bytes from `offset` on; what is the `_same` is read once.
+    """Return the checksum of a file's bytes from `offset` on; cached by the file's identity.
 
-    It is read and not mapped, so that the process does not count the whole file as its memory, and
-    so that what a file server cannot deliver is an error here and no fault in a mapped page.
+    The file is read, not mapped, so that it does not count as the process's memory, and so that a
+    failure of a file server is an exception here and not a fault in a mapped page.
     """
     digest = xxhash.xxh3_128()
     window = bytearray(_WINDOW_BYTES)

@@ -1,4 +1,4 @@
-"""Whether what a file promises to hold has room in memory, asked before any of it is read."""
+"""Whether an array fits into the free memory, checked before its file is read."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def random_order(count: int, *words: int) -> NDArray[np.int64]:
 def held_out(labels: NDArray[np.int64] | None, count: int) -> tuple[NDArray[np.int64], ...]:
     """Cut a set without a test part into training and test indices, four to one, by class.
 
-    The cut is always the same one, whatever the experiment's seed, so that runs can be compared.
+    The cut does not depend on the experiment's seed, so that runs can be compared.
     Both parts come in random order, so that the first few of them are a fair sample.
     """
     order = random_order(count, HELD_OUT_EVERY, count)

@@ -1,7 +1,7 @@
-"""What a source of examples is: where it looks, and the arrays it decodes to.
+"""The interface of a source of examples: where its files are, and the arrays that it decodes.
 
 A source knows one kind of files (or one package) and nothing of limits, resizing, normalization or
-the prepared folder; those are the same for all and live in `decoding` and `preparation`. Sources
+the prepared folder; those are the same for all and are in `decoding` and `preparation`. Sources
 import what they need (Pillow, scikit-learn, torchvision) inside their functions, so that a machine
 without them can use the others.
 """
@@ -46,7 +46,7 @@ class Arrays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
-    """A source's files, found: what tells their content apart, and how to decode them."""
+    """A source's files: a fingerprint of their content, and a function that decodes them."""
 
     fingerprint: tuple[str, ...]
     read: Callable[[], Arrays]
@@ -56,23 +56,23 @@ class DataSource(Protocol):
     """One kind of dataset."""
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
-        """Refuse cheaply, with a SpecError, what cannot work; may pass what fails later."""
+        """Raise SpecError for what is cheaply seen to be invalid; `find` may still fail."""
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
-        """Find the source's files, downloading them into `downloads` where that is its way.
+        """Find the source's files; some sources download them into `downloads`.
 
         Raises:
-            SpecError: they are nowhere, or are not what they should be.
+            SpecError: the files are missing, or have another format.
         """
 
 
 def fingerprint(paths: Iterable[Path], *, field: str = "dataset") -> tuple[str, ...]:
-    """Return what tells files apart without reading them: path, size and time of change.
+    """Return path, size and time of change of files: they change with the content.
 
     Raises:
-        SpecError: names `field` and a path that is no file: a link to nothing, a FIFO.
+        SpecError: a path is no regular file but, say, a FIFO or a broken link; names `field`.
     """
-    found = []
+    lines = []
     for path in paths:
         try:
             status = path.stat()
@@ -81,8 +81,8 @@ def fingerprint(paths: Iterable[Path], *, field: str = "dataset") -> tuple[str, 
             raise SpecError(field, _shown(path), reason) from None
         if not stat.S_ISREG(status.st_mode):
             raise SpecError(field, _shown(path), "is not a file")
-        found.append(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}")
-    return tuple(found)
+        lines.append(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}")
+    return tuple(lines)
 
 
 def named_path(spec: Spec, data_dir: Path | None) -> Path:

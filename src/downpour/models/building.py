@@ -17,6 +17,7 @@ from downpour.models import generators
 from downpour.spec import Spec
 from downpour.values import DatasetFacts
 
+# The types that parameter files have. bfloat16 is none of them, because numpy has no such type.
 _EXCHANGED = frozenset(
     {torch.float32, torch.float64, torch.float16}
     | {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
@@ -45,10 +46,10 @@ def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -
     """Call a builder with what it asks for by name, and the spec's `model_options`.
 
     Offered are `num_classes` (the outputs needed), `sample_shape` and `in_channels`. All global
-    generators are seeded, and as before afterwards. Lazy layers get their sizes.
+    generators are seeded for the call, and restored after it. Lazy layers get their sizes.
 
     Raises:
-        SpecError: the options or the data do not fit the builder, or it makes no network.
+        SpecError: the options or the data do not fit the builder, or it returns no network.
     """
     offered: dict[str, Any] = {
         "num_classes": outputs_needed(spec, facts),
@@ -63,6 +64,7 @@ def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -
         signature.bind(**arguments)
     except TypeError as error:
         raise SpecError("model_options", spec.model_options, str(error)) from None
+    # The lazy layers' sizes are fixed within the seeded block too: they draw their parameters then.
     with _seeded(spec.seed):
         try:
             model = builder(**arguments)
@@ -86,14 +88,14 @@ def _seeded(number: int) -> Iterator[None]:
 
 
 def _blamed(error: Exception, spec: Spec) -> SpecError:
-    """Blame options where there are some and the error is about a value, else the network."""
+    """Return an error that names the options if it may be due to a value, else the network."""
     if spec.model_options and isinstance(error, TypeError | ValueError | AssertionError):
         return SpecError("model_options", spec.model_options, told(error))
     return SpecError("model", spec.model, f"cannot be built: {told(error)}")
 
 
 def _unsized(model: nn.Module) -> list[str]:
-    """Name what a lazy layer has not made yet, because it has not seen an example."""
+    """Return the names of lazy parameters, which have no size before the first example."""
     return [name for name, value in model.state_dict().items() if is_lazy(value)]
 
 
@@ -114,7 +116,7 @@ def check_fit(model: nn.Module, spec: Spec, facts: DatasetFacts) -> None:
 
     Raises:
         SpecError: it does not take the examples, its output does not fit the labels, it has
-            nothing to train, or something that no file holds.
+            nothing to train, or a parameter of a type that files do not have.
     """
     needed = outputs_needed(spec, facts)
     for name, value in model.state_dict().items():
@@ -146,7 +148,7 @@ def _check_kept(name: str, value: object, spec: Spec) -> None:
 def _tried(model: nn.Module, spec: Spec, facts: DatasetFacts) -> object:
     first = next((value for value in model.parameters()), torch.zeros(1))
     training = model.training
-    model.eval()
+    model.eval()  # so that batch normalization does not take the zeros into its statistics
     try:
         with torch.no_grad():
             output: object = model(torch.zeros(2, *facts.sample_shape, device=first.device))

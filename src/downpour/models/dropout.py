@@ -23,6 +23,8 @@ class Dropout(nn.Dropout):
             return input
         if input.device.type != "cpu" or self.p == 1:
             return super().forward(input)
+        # Four 16-bit numbers of one random word are compared with a threshold. They are signed, so
+        # the threshold is moved by half of the range; scaling by the rounded share keeps the mean.
         dropped_levels = round(self.p * _LEVELS)
         words = torch.empty(-(-input.numel() // _LANES), dtype=torch.int64)
         lanes = words.random_(-(1 << 63), None).view(torch.int16)[: input.numel()]

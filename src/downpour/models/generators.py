@@ -1,7 +1,7 @@
 """Python's and numpy's global generators, for networks that draw from them, and a lock for all.
 
-Torch's own are handled where something is computed. These two hold much state that is slow to copy,
-so it is never kept: they are seeded anew wherever what is drawn must be the same again.
+Torch's own generators are set where a step is computed. These two have much state that is slow to
+copy, so it is never saved: they are seeded again wherever draws must repeat.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 ALONE = RLock()
-"""To be held while something draws from global generators: managers prepare in several threads."""
+"""Held while code draws from global generators, because a manager prepares in several threads."""
 
 _LENT = np.random.MT19937(0)
 
 
 @contextmanager
 def lent() -> Iterator[None]:
-    """Let code seed these generators and draw from them; then they are the process's own again."""
+    """Return a context in which code may seed these generators; it restores their state."""
     python = random.getstate()
     # Copying the state of numpy's takes five times as long as lending it another generator.
     numpy = get_bit_generator()
@@ -35,7 +35,8 @@ def lent() -> Iterator[None]:
 
 
 def seed(number: int) -> None:
-    """Seed both, from the low 64 bits of a number."""
+    """Seed both generators from the low 64 bits of a number."""
     number &= (1 << 64) - 1
     random.seed(number)
+    # numpy's seed has 32 bits: the high ones.
     np.random.seed(number >> 32)  # noqa: NPY002 - it is the global one that is seeded

@@ -22,6 +22,7 @@ def digits_cnn(sample_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     batches of 16; a hidden dense layer made it slower to learn.
     """
     channels, height, width = image(sample_shape, smallest=4)
+    # Names are given, because they become the names of tensors in model files.
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(channels, 16, 3, padding=1),

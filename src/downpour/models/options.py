@@ -1,4 +1,4 @@
-"""What networks ask of their options and of the examples' shape, and how they refuse."""
+"""Checks of networks' options and of the examples' shape."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def known_networks() -> list[str]:
     """Return the names of the classification networks; empty where torchvision does not import."""
     try:
         from torchvision import models
-    except (ImportError, RuntimeError):
+    except (ImportError, RuntimeError):  # the latter if it was built for another torch
         return []
     return list(models.list_models(module=models))
 
@@ -43,6 +43,7 @@ def vision_builder(name: str) -> Callable[..., nn.Module]:
 
     def build(sample_shape: tuple[int, ...], num_classes: int, **options: Any) -> nn.Module:
         network: nn.Module = builder(weights=None, num_classes=num_classes, **options)
+        # `expand` copies nothing: the three channels are views of the one.
         if len(sample_shape) == 3 and sample_shape[0] == 1:
             network.register_forward_pre_hook(_thrice)
         return network

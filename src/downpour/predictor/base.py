@@ -1,9 +1,10 @@
 """What a predictor is: from a worker's history and its machine's state to seconds, as quantiles.
 
-Whoever wants predictions uses a `Predictor`: names, features by name, seconds. Members of the
-family are `Model`s: the same questions in batches of rows (`features.task_rows`) and logarithms of
-seconds. `online.Online` makes the one of the other. Workers are names, and a name that was never
-seen is a new worker. All seconds count from the assignment of a task to its result.
+A caller uses a `Predictor`, which takes names and features by name and returns seconds. Members of
+the family are `Model`s, which answer the same questions in batches of rows (`features.task_rows`)
+and logarithms of seconds; `online.Online` makes a predictor of a model. Workers are names, and a
+name that was never seen is a new worker. All seconds count from the assignment of a task to its
+result.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Turns what is heard of workers into forecasts for the scheduler, with a predictor's help.
+"""Makes forecasts for the scheduler from workers' reports, with a predictor.
 
-Whoever drives the scheduler shows a `Forecaster` each event and what came of it, and asks now and
-then what to forecast; the answer is one more event. It reads no clock, and never fails: without a
-predictor that works there are no forecasts, and policies do without.
+The driver of the scheduler passes each event and its output to a `Forecaster`, and asks for
+forecasts now and then; the answer is one more event. It reads no clock and never raises: if the
+predictor fails there are no forecasts, and policies do without them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _log = logging.getLogger(__name__)
 _BETWEEN_SECONDS = 1.0
 _PERCENT = 100
 _APART_PERCENT = 10
-_TELLING_SHARE = 0.1
-"""Of an attempt that was taken away so much must be done to tell how fast its worker is."""
+_OBSERVED_SHARE_MIN = 0.1
+"""Of an attempt that was stopped, the share that must be done before its pace is observed."""
 
 
 @dataclass(slots=True)
 class _Task:
-    """What a worker is at: so many samples that it has to train, and what it has reported."""
+    """A worker's current task: the samples that it has to train, and its reports."""
 
     attempt: AttemptId
     samples: float
@@ -39,25 +39,26 @@ class _Task:
 
     @property
     def reported_seconds(self) -> float:
-        """When it was last heard of, since its assignment."""
+        """Seconds from the assignment to the latest report; 0 before one."""
         return self.reports[-1][1] if self.reports else 0.0
 
     def report(self, progress: Progress, at_seconds: float, state: Features) -> None:
-        """Take in how far it has come, as a share of what its worker has to do."""
+        """Take in the progress of the task, as a share of what its worker has to do."""
         done = (progress.share - self.began_at_share) / (1.0 - self.began_at_share)
         percent = min(_PERCENT - 1, int(_PERCENT * done + 1e-9))
         if percent > (self.reports[-1][0] if self.reports else 0):
             self.reports.append((percent, at_seconds - self.assigned_at, state))
 
     def features(self) -> Features:
-        """Return it as a predictor knows it: with its last report, and one well before that."""
-        found: dict[str, float] = {"n_samples": self.samples, **self.state}
-        for percent, seconds, state in self._telling():
-            found[f"p{percent}_elapsed_s"] = seconds
-            found |= {f"p{percent}_{name}": value for name, value in state.items()}
-        return found
+        """Return the task's features: with its last report, and one well before that."""
+        features: dict[str, float] = {"n_samples": self.samples, **self.state}
+        for percent, seconds, state in self._last_reports():
+            features[f"p{percent}_elapsed_s"] = seconds
+            features |= {f"p{percent}_{name}": value for name, value in state.items()}
+        return features
 
-    def _telling(self) -> Iterator[tuple[int, float, Features]]:
+    def _last_reports(self) -> Iterator[tuple[int, float, Features]]:
+        # Two reports that are close together would make a noisy pace.
         if self.reports:
             last = self.reports[-1]
             before = (r for r in reversed(self.reports) if r[0] <= last[0] - _APART_PERCENT)
@@ -66,18 +67,18 @@ class _Task:
 
 @dataclass(slots=True)
 class _Machine:
-    """A worker's machine, and what it is at."""
+    """The state of a worker's machine, and the worker's task."""
 
     state: Features = field(default_factory=dict)
     task: _Task | None = None
 
 
 class Forecaster:
-    """Follows what happens, and forecasts; one thread owns it, and its predictor.
+    """Follows the scheduler's events, and forecasts; one thread owns it and its predictor.
 
     Args:
-        predictor: learns, and is asked.
-        always: forecast for people to see, too, where no policy wants to know.
+        predictor: learns from outcomes, and predicts.
+        always: also forecast for the status display, where the policy needs no forecasts.
     """
 
     def __init__(self, predictor: Predictor, *, always: bool = False) -> None:
@@ -90,7 +91,7 @@ class Forecaster:
         self._forecast_at: float | None = None
 
     def follow(self, core: Scheduler, event: on.Event, output: Output) -> None:
-        """Take in what has happened, and what the scheduler has decided on it."""
+        """Take in an event, and the scheduler's output for it."""
         if isinstance(event, on.HeartbeatReceived):
             self.heard(event.worker, event.running, event.system, event.at_seconds)
         # Before the facts, because a worker that is told to stop may be assigned something else.
@@ -129,7 +130,7 @@ class Forecaster:
     def heard(
         self, worker: str, running: Sequence[Progress], system: SystemState, at_seconds: float
     ) -> None:
-        """Take in a heartbeat: how a machine is, and how far its attempt has come."""
+        """Take in a heartbeat: the state of a machine, and the progress of its attempt."""
         machine = self._machines.setdefault(worker, _Machine())
         machine.state = {
             "cpu_util": system.cpu_others,
@@ -145,7 +146,7 @@ class Forecaster:
     def assigned(
         self, worker: str, attempt: AttemptId, samples: int, began_at: float, at_seconds: float
     ) -> None:
-        """Take in that a worker is to train a shard of so many samples, from this share on."""
+        """Take in the assignment of a shard with `samples` samples, from a share of it on."""
         machine = self._machines.setdefault(worker, _Machine())
         left = samples * (1.0 - began_at)
         machine.task = _Task(attempt, left, began_at, at_seconds, machine.state)
@@ -158,20 +159,20 @@ class Forecaster:
             self._observe(worker, task.features(), seconds)
 
     def ended(self, worker: str, attempt: AttemptId) -> None:
-        """Learn from the part that was done of an attempt which came to nothing."""
+        """Learn from the finished part of an attempt that ended without an update."""
         task = self._take(worker, attempt)
         if task is None or not task.reports:
             return
         percent, seconds, _ = task.reports[-1]
         share = percent / _PERCENT
-        if share >= _TELLING_SHARE:
+        if share >= _OBSERVED_SHARE_MIN:
             self._observe(worker, {"n_samples": task.samples * share, **task.state}, seconds)
 
     def forecasts(self, at_seconds: float) -> on.Forecasts | None:
-        """Forecast all that can be; None where nothing is new, or nobody wants to know.
+        """Forecast paces and running attempts; None if nothing is new or no forecast is needed.
 
-        It is asked for before time passes for the scheduler, and before a round begins. That costs
-        something, so it forecasts once a second, and once when a round is over.
+        Drivers call it before the scheduler's time advances, and before a round begins. Predicting
+        costs about 50 µs a worker, so it forecasts once a second, and once when a round is over.
         """
         last = self._forecast_at
         too_soon = last is not None and at_seconds - last < _BETWEEN_SECONDS
@@ -184,10 +185,10 @@ class Forecaster:
             for name, machine in self._machines.items()
         ]
         running: list[Request] = [(name, task.features()) for name, task in busy.items()]
-        found = self._predict([*afresh, *running])
-        if found is None:
+        forecasts = self._predict([*afresh, *running])
+        if forecasts is None:
             return None
-        paces, ends = found[: len(afresh)], found[len(afresh) :]
+        paces, ends = forecasts[: len(afresh)], forecasts[len(afresh) :]
         return on.Forecasts(
             at_seconds=at_seconds,
             paces=tuple(
@@ -212,7 +213,7 @@ class Forecaster:
         if self._predictor is not None:
             try:
                 self._predictor.observe(worker, features, seconds)
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with it, training goes on
+            except Exception as error:  # noqa: BLE001 - training goes on without forecasts
                 self._set_aside(error)
 
     def _predict(self, requests: list[Request]) -> list[Forecast] | None:

@@ -42,8 +42,8 @@ def split(
         One int64 array of sorted indices a shard, none empty; every index appears exactly once.
 
     Raises:
-        SpecError: for an unknown split, one that needs labels where there are none, and for more
-            shards than examples.
+        SpecError: the split is unknown, needs labels and there are none, or there are more shards
+            than examples.
     """
     name, alpha = parse_split(spec_split)
     if not 1 <= shards <= count:
@@ -56,6 +56,7 @@ def split(
         labels = np.zeros(count, dtype=np.int64)
     if labels.shape != (count,):
         raise ValueError(f"{count} examples, but labels of shape {labels.shape}")
+    # Numbered without gaps: a limit may have left some classes without an example.
     _, classes = np.unique(labels, return_inverse=True)
     generator = np.random.default_rng(seed)
     request = SplitRequest(classes=classes, shards=shards, generator=generator, alpha=alpha)

@@ -1,4 +1,4 @@
-"""The shape that all splitters share, and the one way of dealing that most of them use.
+"""The interface of all splitters, and the way of dealing examples that most of them use.
 
 A splitter answers one question: which shard owns each example? It may draw from the generator it
 is handed and from nothing else, and leaves no shard without an example.
@@ -18,7 +18,7 @@ Labels = npt.NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SplitRequest:
-    """What is to be split.
+    """The examples to split, and into how many shards.
 
     `classes` has shape (examples,): the class of each, numbered 0..K-1 without gaps, K being the
     classes that occur. There are at least as many examples as shards. `alpha` is the

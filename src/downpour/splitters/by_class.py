@@ -22,6 +22,7 @@ def owners(request: SplitRequest) -> Indices:
         return classes.astype(np.int64) % request.shards
     seats = largest_remainder(counts, request.shards)
     first = np.cumsum(seats) - seats
+    # The position of each example within its class, with the classes laid end to end.
     within = np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)
     result = np.empty(len(classes), dtype=np.int64)
     result[shuffled_by_class(request)] = np.repeat(first, counts) + within % np.repeat(
@@ -33,8 +34,8 @@ def owners(request: SplitRequest) -> Indices:
 def largest_remainder(counts: Indices, seats: int) -> Indices:
     """Give out seats in proportion to counts by the largest remainder (Hare quota).
 
-    A count too small for one seat gets one nevertheless, and stands aside while the others share
-    what is left in proportion. Among equal remainders the earlier count comes first.
+    A count too small for one seat gets one nevertheless, and is left out while the others share the
+    rest in proportion. Among equal remainders the earlier count comes first.
 
     Args:
         counts: shape (parties,), each at least 1.
@@ -45,6 +46,7 @@ def largest_remainder(counts: Indices, seats: int) -> Indices:
     """
     given = np.ones(len(counts), dtype=np.int64)
     sharing = np.ones(len(counts), dtype=np.bool_)
+    # Leaving some out raises the quota of the others, so another may become too small for a seat.
     while True:
         votes, left = counts[sharing].sum(), seats - np.count_nonzero(~sharing)
         too_small = sharing & (counts * left < votes)

@@ -28,6 +28,7 @@ def owners(request: SplitRequest) -> Indices:
     result = np.empty(len(classes), dtype=np.int64)
     for members in np.split(shuffled_by_class(request), np.cumsum(np.bincount(classes))[:-1]):
         shares = generator.dirichlet(np.full(shards, request.alpha))
+        # The cumulative shares are rounded, not the shares, so that every example has an owner.
         ends = np.rint(np.cumsum(shares)[:-1] * len(members))
         result[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
     _fill_empty(result, shards)
@@ -41,9 +42,10 @@ def _fill_empty(result: Indices, shards: int) -> None:
         return
     order = np.argsort(result, kind="stable")
     ends = np.cumsum(sizes)
+    # A heap, because with many shards a search for the largest would cost shards squared.
     largest = [(-int(size), shard) for shard, size in enumerate(sizes)]
     heapq.heapify(largest)
     for empty in np.flatnonzero(sizes == 0):
-        size, donor = heapq.heappop(largest)
+        size, donor = heapq.heappop(largest)  # negative, as heapq has the smallest first
         result[order[ends[donor] + size]] = empty
         heapq.heappush(largest, (size + 1, donor))

@@ -55,7 +55,7 @@ def batch_order(
 
 
 def batches_in(samples: int, batch_size: int) -> int:
-    """Return into how many batches a shard is cut."""
+    """Return the number of batches of a shard."""
     whole, rest = divmod(samples, batch_size)
     return whole + 1 if rest > 1 or (rest and not whole) else whole
 
@@ -67,7 +67,7 @@ def samples_in(batches: int, samples: int, batch_size: int) -> int:
 
 
 def work_of(spec: Spec, samples: int) -> tuple[int, int]:
-    """Return how many steps a task at a shard of so many examples takes, and how many it sees."""
+    """Return the steps of a task on a shard with `samples` examples, and the examples it uses."""
     batches = batches_in(samples, spec.batch_size)
     steps = batches if spec.local_steps is None else min(batches, spec.local_steps)
     return steps, samples_in(steps, samples, spec.batch_size)

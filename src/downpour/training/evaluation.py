@@ -1,4 +1,4 @@
-"""How good a network is on the test examples; changes nothing of it."""
+"""Evaluates a network on the test examples, without changing it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ def _by_class(targets: Tensor, classes: int) -> Tensor:
 
 
 def _block_samples(model: nn.Module, spec: Spec, feed: Feed, dataset: PreparedDataset) -> int:
-    """Return how many examples to look at together; bounded by what the network makes of two."""
+    """Return how many examples to evaluate together, so that no tensor exceeds the limit.
+
+    The largest tensor is measured on two examples, because no property of a network tells it.
+    """
     values = math.prod(dataset.facts.sample_shape)
     block = min(_BLOCK_SAMPLES_MAX, _BLOCK_VALUES // values, len(feed))
     if block <= 2:
@@ -88,7 +91,7 @@ def _block_samples(model: nn.Module, spec: Spec, feed: Feed, dataset: PreparedDa
 
 
 class _Widest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Looks on at every operation of torch: how many values its largest result has."""
+    """Observes every operation of torch, and keeps the size of the largest result."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -50,7 +50,7 @@ class Feed:
         return self._ready(self._x[start:stop]), self._moved(self._y[start:stop])
 
     def _ready(self, x: Tensor) -> Tensor:
-        # A copy in any case: what lies in mapped memory must not be changed.
+        # Always a copy, because `mul_` must not write into the mapped file's memory.
         x = self._moved(x).to(torch.float32, copy=True).mul_(self._scale).add_(self._shift)
         if not self._images:
             return x

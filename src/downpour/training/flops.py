@@ -58,12 +58,12 @@ def layers_flops(model: nn.Module, sample_shape: tuple[int, ...]) -> tuple[Layer
         model: the network; it stays as it is.
         sample_shape: of an example, without the batch.
     """
-    found: list[LayerFlops] = []
+    layers: list[LayerFlops] = []
     twin = copy.deepcopy(model).eval()
 
     def enter(name: str, layer: Counted) -> None:
         def saw(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            found.append(LayerFlops(name, _forward_flops(layer, inputs[0], output)))
+            layers.append(LayerFlops(name, _forward_flops(layer, inputs[0], output)))
 
         layer.register_forward_hook(saw)
 
@@ -73,11 +73,11 @@ def layers_flops(model: nn.Module, sample_shape: tuple[int, ...]) -> tuple[Layer
     first = next(twin.parameters())
     with torch.no_grad():
         twin(torch.zeros(1, *sample_shape, device=first.device))
-    return tuple(found)
+    return tuple(layers)
 
 
 def epoch_flops(layers: tuple[LayerFlops, ...], examples: int) -> int:
-    """Return what an epoch of so many examples takes, by equation (3)."""
+    """Return the operations of an epoch of `examples` examples, by equation (3)."""
     return _PASSES * examples * sum(layer.forward for layer in layers)
 
 

@@ -5,7 +5,7 @@ loss) can be taken as arrays, and another process of the same numeric class that
 on with the same bytes as if nothing had happened. It knows nothing of files, messages or time. The
 order of examples follows from (seed, epoch, shard); dropout and augmentation draw from generators
 seeded by (seed, round, shard), and so does what a factory's network draws from Python or numpy.
-After an error the value is spent.
+After an exception the value must not be used again.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class ShardTraining:
         return float(self._loss_sum.item()) / self.samples if self.samples else 0.0
 
     def advance(self, max_steps: int) -> None:
-        """Train at most so many steps further; none where the task is done.
+        """Train at most `max_steps` further steps; none if the task is done.
 
         Raises:
             NonFinite: a loss became NaN or infinite.
@@ -123,7 +123,7 @@ class ShardTraining:
             self._model.train()
             while self._steps_done < stop:
                 self._step()
-        # Looked at once for many steps: on an accelerator every look waits for all of them.
+        # Checked once for many steps: on an accelerator each check waits until all are computed.
         if not math.isfinite(self._loss_sum.item()):
             raise NonFinite(f"the loss became NaN or infinite {self._where()}")
 
@@ -177,7 +177,7 @@ class ShardTraining:
         return {f"{part}/{name}": array for part in parts for name, array in parts[part].items()}
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Go on where a snapshot of the same task stopped.
+        """Continue from a snapshot of the same task.
 
         Raises:
             FileCorrupt: it is no snapshot, or one of another task or network.

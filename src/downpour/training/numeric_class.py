@@ -1,8 +1,8 @@
-"""What decides the bits of this process's results, as far as a process can know.
+"""The numeric class of this process: everything known to it that decides the bits of results.
 
-Torch and the libraries under it choose among kernels by the processor, its vendor and variables of
-the environment, and the kernels differ in the order of their sums. So the class names what torch
-says it uses, not what the processor could do.
+Torch and the libraries under it choose kernels by the processor, its vendor and environment
+variables, and the kernels differ in the order of their sums. So the class has the instructions that
+torch reports to use, not those that the processor has.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _DECISIVE = (
 def numeric_class(device: str) -> NumericClass:
     """Return the class of this process, for training on "cpu" or "cuda"."""
     uses = torch.backends.cpu.get_cpu_capability()
-    said = [platform.machine(), *_processor(), f"torch uses {uses}"]
+    parts = [platform.machine(), *_processor(), f"torch uses {uses}"]
     if device == "cuda":
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-        said += [torch.cuda.get_device_name(), f"cuDNN {cudnn}"]
-    said += [f"{name}={os.environ[name]}" for name in _DECISIVE if name in os.environ]
+        parts += [torch.cuda.get_device_name(), f"cuDNN {cudnn}"]
+    parts += [f"{name}={os.environ[name]}" for name in _DECISIVE if name in os.environ]
     return NumericClass(
         torch=f"{torch.__version__} build {_build()}",
         device=device,
-        instruction_set=", ".join(said),
+        instruction_set=", ".join(parts),
     )
 
 
@@ -53,15 +53,15 @@ def _build() -> str:
 
 
 def _processor() -> list[str]:
-    """Return the processor's vendor and its wide instructions, where Linux tells."""
+    """Return the processor's vendor and its wide instructions, as Linux lists them."""
     try:
         info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return [platform.processor()] if platform.processor() else []
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in info.splitlines():
         key, _, value = line.partition(":")
-        told.setdefault(key.strip(), value.strip())
-    vendor = told.get("vendor_id") or told.get("CPU implementer") or "unknown vendor"
-    flags = set((told.get("flags") or told.get("Features") or "").split())
+        fields.setdefault(key.strip(), value.strip())
+    vendor = fields.get("vendor_id") or fields.get("CPU implementer") or "unknown vendor"
+    flags = set((fields.get("flags") or fields.get("Features") or "").split())
     return [vendor, " ".join(name for name in _WIDE if name in flags)]

@@ -1,7 +1,7 @@
 """What surrounds every computation on parameters: threads, precision, generators, memory errors.
 
-All of it is process-wide state of torch; each context here sets it and puts back what was there,
-so that training, evaluation and whatever else lives in a process don't disturb each other.
+All of it is process-wide state of torch. Each context here sets it and restores what was there
+before, so that training, evaluation and a user's code in one process do not affect each other.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ def place(model: nn.Module, spec: Spec, *, images: bool) -> None:
 
 
 class Randomness:
-    """What one task's random numbers come from, kept apart from the process's generators.
+    """The random generators of one task, separate from the process's own.
 
     Torch's go on from step to step and are part of a snapshot. Python's and numpy's, which only
-    networks of others draw from, are seeded anew before each step: that costs tens of microseconds.
+    users' networks draw from, have a state that is slow to copy. They are seeded before each step,
+    which costs tens of microseconds.
 
     Args:
         seed: everything follows from it.
@@ -78,7 +79,7 @@ class Randomness:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Let all draw from this task's generators, then from the process's again."""
+        """Return a context in which the global generators are this task's."""
         with generators.ALONE, generators.lent() if self._beyond_torch else nullcontext():
             before = {kind: _state(kind) for kind in self._states}
             for kind, state in self._states.items():
@@ -96,11 +97,11 @@ class Randomness:
             generators.seed(self._seed + step * _STRIDE)
 
     def arrays(self) -> dict[str, NDArray[np.uint8]]:
-        """Return the states of torch's by the kind of device."""
+        """Return the states of torch's generators by the kind of device."""
         return {kind: state.numpy().copy() for kind, state in self._states.items()}
 
     def restore(self, arrays: dict[str, NDArray[np.uint8]]) -> None:
-        """Take over states that `arrays` returned.
+        """Set the states that `arrays` returned.
 
         Raises:
             FileCorrupt: they are of other devices, or of another size.

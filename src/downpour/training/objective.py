@@ -1,4 +1,4 @@
-"""The losses, and what counts as right; both in float32, whatever the network computed in."""
+"""The losses, and which outputs are correct; in float32, also for a bfloat16 network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def batch_loss(output: Tensor, targets: Tensor, spec: Spec) -> Tensor:
 
 
 def correct(output: Tensor, targets: Tensor, spec: Spec) -> Tensor:
-    """Return what is right, as booleans in the shape of the targets; a logit is a yes above 0."""
+    """Return which outputs are correct, as booleans in the targets' shape; a logit above 0 is 1."""
     if spec.loss == "cross_entropy":
         return output.argmax(dim=1) == targets
     return (output.reshape(targets.shape) > 0) == (targets > 0)

@@ -1,7 +1,7 @@
 """A network's parameters and buffers as named arrays, and back.
 
-The arrays are what files hold, so they are plain, contiguous and on the CPU, whatever the network's
-device and memory layout; values are copied, never converted.
+The arrays go into files, so they are plain, contiguous and on the CPU, for any device and memory
+layout of the network. Values are copied, never converted.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Arrays = dict[str, NDArray[Any]]
 def parameters_of(model: nn.Module, *, copy: bool = True) -> Arrays:
     """Return a network's parameters and buffers, by their names in its state_dict.
 
-    Without `copy` they are the network's own memory wherever its layout allows, and change with it:
-    for whoever writes them to a file at once.
+    Without `copy` they are the network's own memory where its layout allows, and change with it:
+    enough for a caller that writes them to a file at once.
     """
     return {name: array_of(value, copy=copy) for name, value in model.state_dict().items()}
 

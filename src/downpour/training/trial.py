@@ -1,10 +1,10 @@
-"""The check at submission: two real steps, twice, before anybody gets a shard.
+"""The check at submission: two real steps, twice, before a worker gets a shard.
 
-The first time they follow each other in one network, which then trains something else, as a
-worker's does. The second time they are cut: the state after the first step goes, as a snapshot
-does, into a network that was just built. Examples, batches, layout and seeds are those of the first
-round. So what cannot train fails here, with the line of the user's code, and what follows from
-anything but parameters, buffers and seeds differs between the two.
+The first time, both steps are in one network, which then trains another task, as a worker's does.
+The second time, the state after the first step goes through a snapshot into a network that was just
+built. Examples, batches, layout and seeds are those of the first round. So a network that cannot
+train fails here, with the line of the user's code, and a result that depends on anything but
+parameters, buffers and seeds differs between the two.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _BEFORE = "what a step changes must be a parameter or a persistent buffer: other
 def check_trains(
     spec: Spec, dataset: PreparedDataset, shards: Sequence[Shard], build: Callable[[], nn.Module]
 ) -> None:
-    """Refuse what cannot train, or does not train to the same bytes twice.
+    """Refuse a network that cannot train, or does not train to the same bytes twice.
 
-    It takes two steps and the smallest batch that a shard ends with, both twice. Where memory does
-    not suffice it says so in the log and refuses nothing: workers may have more. Bytes that differ
-    on a GPU are told in the log alone.
+    It trains two steps and the smallest batch that a shard ends with, both twice. If memory does
+    not suffice, it logs that and refuses nothing, because workers may have more. Bytes that differ
+    on a GPU are only logged.
 
     Args:
         spec: what is asked for.
@@ -78,7 +78,7 @@ def check_trains(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What is there at some moment, as checksums by name, and why it may not be the same twice."""
+    """The state at a moment, as checksums by name, and the likely cause of a difference in it."""
 
     moment: str
     cause: str
@@ -101,7 +101,7 @@ class _Trial:
         self._rest = min((_last_batch(shard, spec) for shard in shards if len(shard)), key=len)
 
     def difference(self) -> str:
-        """Train twice; say what differs and why it may, or nothing."""
+        """Train twice; returns what differs and its likely cause, or nothing."""
         network = self._build()
         before = _aside(network)
         straight_on = list(self._straight_on(network))
@@ -205,13 +205,13 @@ def _in_words(odd: Sequence[str]) -> str:
 
 
 def _aside(network: nn.Module) -> dict[str, str]:
-    """Return what a network's modules hold that no file does, as text by name."""
-    found = {}
+    """Return the state of a network's modules that is in no file, as text by name."""
+    state = {}
     for path, module in network.named_modules():
         hidden = {name: module._buffers[name] for name in module._non_persistent_buffers_set}  # noqa: SLF001
         for name, value in {**vars(module), **hidden}.items():
             if isinstance(value, Tensor):
-                found[f"{path}.{name}".lstrip(".")] = _sum(array_of(value))
+                state[f"{path}.{name}".lstrip(".")] = _sum(array_of(value))
             elif isinstance(value, bool | int | float | str | list | tuple) and name != "training":
-                found[f"{path}.{name}".lstrip(".")] = repr(value)[:1000]
-    return found
+                state[f"{path}.{name}".lstrip(".")] = repr(value)[:1000]
+    return state
