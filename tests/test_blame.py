@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from downpour.blame import told
+from downpour.blame import describe_error
 from downpour.errors import SpecError
 
 
@@ -15,25 +15,27 @@ def test_the_innermost_line_outside_of_libraries_is_named() -> None:
     """Torch's frames and the standard library's lie further in, and say nothing to the user."""
     with pytest.raises(RuntimeError) as torchs:
         torch.nn.Linear(2, 2)(torch.zeros(3))
-    assert told(torchs.value).startswith("RuntimeError: ")
-    assert "(test_blame.py:" in told(torchs.value)
-    assert told(torchs.value).endswith("in test_the_innermost_line_outside_of_libraries_is_named)")
+    assert describe_error(torchs.value).startswith("RuntimeError: ")
+    assert "(test_blame.py:" in describe_error(torchs.value)
+    assert describe_error(torchs.value).endswith(
+        "in test_the_innermost_line_outside_of_libraries_is_named)"
+    )
     with pytest.raises(json.JSONDecodeError) as pythons:
         json.loads("{")
-    assert "(test_blame.py:" in told(pythons.value)
+    assert "(test_blame.py:" in describe_error(pythons.value)
 
 
 def test_what_downpour_says_itself_stays_as_it_is() -> None:
     """It names field and value already."""
     error = SpecError("model", "lab:Net", "is none")
-    assert told(error) == str(error)
+    assert describe_error(error) == str(error)
 
 
 def test_it_is_one_line_however_long_the_error_is() -> None:
     """Also where it says nothing, and where it was never raised."""
-    line = told(ValueError("first\nsecond  third " + "x" * 10_000))
+    line = describe_error(ValueError("first\nsecond  third " + "x" * 10_000))
     assert line.startswith("ValueError: first second third x")
     assert "\n" not in line
     assert len(line) < 500
-    assert told(KeyError("x")) == "KeyError: 'x'"
-    assert told(AssertionError()) == "AssertionError"
+    assert describe_error(KeyError("x")) == "KeyError: 'x'"
+    assert describe_error(AssertionError()) == "AssertionError"

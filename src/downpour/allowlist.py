@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from downpour.blame import told
+from downpour.blame import describe_error
 from downpour.errors import SpecError
 
 VARIABLE = "DOWNPOUR_ALLOW"
@@ -57,7 +57,7 @@ def load_factory(field: str, name: str) -> Callable[..., Any]:
     try:
         factory = getattr(importlib.import_module(module_name), name.partition(":")[2])
     except Exception as error:
-        raise SpecError(field, name, f"cannot be imported: {told(error)}") from error
+        raise SpecError(field, name, f"cannot be imported: {describe_error(error)}") from error
     if not callable(factory):
         raise SpecError(field, name, "is not callable; a function that returns it is needed")
     # An allowed module may import, say, `os.system`: a factory must also be defined in one.

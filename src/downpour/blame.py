@@ -15,7 +15,7 @@ _LETTERS_MAX = 400
 _NOT_THE_USERS = sys.stdlib_module_names | {"downpour", "torch", "numpy"}
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error in one line: "ValueError: 3 channels are needed (net.py:17 in forward)".
 
     An error of Downpour's own says it all itself. The place is the innermost one outside of

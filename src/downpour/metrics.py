@@ -58,25 +58,27 @@ class Timing:
         self.last_seconds = seconds
 
 
-def gauge(name: str, told: str, value: float | Mapping[str, float], label: str = "") -> Metric:
+def gauge(name: str, help_text: str, value: float | Mapping[str, float], label: str = "") -> Metric:
     """Make a gauge; where it has a label, a number for each value of that."""
     from prometheus_client.core import GaugeMetricFamily
 
-    return _filled(GaugeMetricFamily(name, told, labels=_labels(label)), value)
+    return _filled(GaugeMetricFamily(name, help_text, labels=_labels(label)), value)
 
 
-def counter(name: str, told: str, value: float | Mapping[str, float], label: str = "") -> Metric:
+def counter(
+    name: str, help_text: str, value: float | Mapping[str, float], label: str = ""
+) -> Metric:
     """Make a counter, as `gauge`; its name ends in `_total`."""
     from prometheus_client.core import CounterMetricFamily
 
-    return _filled(CounterMetricFamily(name, told, labels=_labels(label)), value)
+    return _filled(CounterMetricFamily(name, help_text, labels=_labels(label)), value)
 
 
-def summary(name: str, told: str, timing: Timing) -> Metric:
+def summary(name: str, help_text: str, timing: Timing) -> Metric:
     """Make a summary without quantiles: `_count` and `_sum`, whose rates give the mean."""
     from prometheus_client.core import SummaryMetricFamily
 
-    return SummaryMetricFamily(name, told, timing.count, timing.total_seconds)
+    return SummaryMetricFamily(name, help_text, timing.count, timing.total_seconds)
 
 
 def _labels(label: str) -> list[str]:

@@ -187,7 +187,7 @@ def _begin(*, verbose: bool) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     level = logging.INFO if verbose else logging.WARNING
     log_to_stderr(level, "%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("downpour.attendance").setLevel(logging.INFO)
+    logging.getLogger("downpour.membership").setLevel(logging.INFO)
 
 
 def _say_where(url: str) -> None:

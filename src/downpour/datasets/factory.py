@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from downpour.allowlist import check_factory, load_factory, source_file
-from downpour.blame import told
+from downpour.blame import describe_error
 from downpour.datasets.layout import ACCEPTED, from_names
 from downpour.datasets.source import Arrays, SourceFiles, fingerprint
 from downpour.errors import DownpourError, SpecError
@@ -64,7 +64,9 @@ def _called(spec: Spec) -> Any:
     except (DownpourError, MemoryError):
         raise
     except Exception as error:
-        raise SpecError("dataset", spec.dataset, f"cannot be made: {told(error)}") from error
+        raise SpecError(
+            "dataset", spec.dataset, f"cannot be made: {describe_error(error)}"
+        ) from error
 
 
 def _files(made: Mapping[str, Any], spec: Spec) -> tuple[Path, ...] | None:

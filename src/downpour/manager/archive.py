@@ -37,14 +37,15 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"ended-(\d+)\.jsonl")
 _RECORDS_OPEN = 8
+"""Readers that are kept, because to open one reads the whole record to index its lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveEntry:
-    """A folder that needs no look at a start.
+    """A folder that a start need not read.
 
-    It is that of an experiment that has ended, submitted at this `place` among all of them, or one
-    in which a run of its own wrote, which is nobody's to take up: then there is no summary.
+    It belongs to an experiment that has ended, whose submission has this `place` among all of them;
+    or to a run without a cluster, which no manager continues, and then it has no summary.
     """
 
     folder: str
@@ -56,9 +57,9 @@ _ENTRY = TypeAdapter(ArchiveEntry)
 
 
 class Archive:
-    """What is known of them; in memory alone, until `begin`.
+    """The ended experiments; in memory only, until `begin`.
 
-    `places` are those of submissions among all entries of journals, of all experiments.
+    `places` are the numbers of the submissions among the journal entries of all experiments.
 
     Args:
         shared: the shared directory.
@@ -74,7 +75,7 @@ class Archive:
         self._record = lru_cache(_RECORDS_OPEN)(self._read_record)
 
     def read(self, folders: Collection[str]) -> None:
-        """Take in what the manager before this one has written of folders that are there.
+        """Read what the previous manager wrote, of the folders that exist.
 
         Raises:
             SharedDirectoryError: the directory cannot be listed.
@@ -94,9 +95,9 @@ class Archive:
                     self._note(entry)
 
     def begin(self, term: int) -> None:
-        """Write what is known to a file of one's own, which later ends are added to.
+        """Write what is known to this term's file; experiments that end later are appended.
 
-        Where that cannot be, the next start reads more.
+        If the file cannot be written, the next start reads the journals.
 
         Raises:
             SharedDirectoryError: the directory cannot be used.
@@ -112,28 +113,28 @@ class Archive:
             return
         self._path = self._shared.root / name
         for path in former:
-            with suppress(OSError):  # what stays is not read
+            with suppress(OSError):  # a file that stays is never read: its term is lower
                 path.unlink()
 
     def conclude(self, summary: ExperimentSummary) -> None:
-        """Take in how an experiment has ended; its folder still needs a look."""
+        """Note how an experiment has ended; its folder is not cleaned up yet."""
         self._concluded[summary.experiment] = summary
 
     def end(self, experiment: str) -> None:
-        """Note an experiment that has ended, and of which nothing is left to be done."""
+        """Note an experiment that has ended and whose folder is cleaned up."""
         summary = self._concluded.pop(experiment, None)
         if summary is not None:
             place = self.places.get(experiment, 0)
             self._add(ArchiveEntry(folder=experiment, place=place, summary=summary))
 
     def pass_by(self, folder: str) -> None:
-        """Note a folder that is a run's own."""
+        """Note a folder that belongs to a run without a cluster."""
         self._add(ArchiveEntry(folder=folder))
 
     def _add(self, entry: ArchiveEntry) -> None:
         self._note(entry)
         if self._path is not None:
-            with suppress(OSError):  # its journal says the same
+            with suppress(OSError):  # its journal says the same, so nothing is lost
                 file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
                 try:
                     os.write(file, _line(entry))
@@ -146,7 +147,7 @@ class Archive:
             self.places[entry.folder] = entry.place
 
     def leave_out(self, experiment: str, reason: str) -> None:
-        """Note an experiment that cannot be taken up, and why."""
+        """Note an experiment that cannot be continued, and why."""
         log.warning("experiment %s is left out, its files stay as they are: %s", experiment, reason)
         self._left_out[experiment] = ExperimentSummary(
             experiment=experiment,
@@ -158,23 +159,23 @@ class Archive:
         )
 
     def __contains__(self, folder: str) -> bool:
-        """Whether a folder needs no look at a start."""
+        """Whether a start need not read a folder."""
         return folder in self._ended
 
     def summary(self, experiment: str) -> ExperimentSummary | None:
-        """Return what is listed of an experiment; None where nothing is."""
+        """Return the summary of an experiment; None if it is not in the archive."""
         entry = self._ended.get(experiment)
         return entry.summary if entry is not None else self._left_out.get(experiment)
 
     def summaries(self) -> Iterator[ExperimentSummary]:
-        """Yield what is listed of each experiment."""
+        """Yield the summaries of all experiments in the archive."""
         for entry in list(self._ended.values()):
             if entry.summary is not None:
                 yield entry.summary
         yield from self._left_out.values()
 
     def record(self, experiment: str) -> RecordReader | None:
-        """Return the record of one that is known here; None where it has none."""
+        """Return the record of an experiment in the archive; None if it cannot be read."""
         with suppress(StoreError):
             return self._record(experiment)
         return None
@@ -184,10 +185,10 @@ class Archive:
 
 
 def _files(root: Path) -> list[Path]:
-    """Return the files that managers have written, the latest one last."""
-    found = ((_NAME.fullmatch(name), name) for name in names_in(root))
+    """Return the files that managers have written, that of the highest term last."""
+    matches = ((_NAME.fullmatch(name), name) for name in names_in(root))
     return [
-        root / name for _, name in sorted((int(match[1]), name) for match, name in found if match)
+        root / name for _, name in sorted((int(match[1]), name) for match, name in matches if match)
     ]
 
 

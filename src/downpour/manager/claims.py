@@ -1,9 +1,9 @@
-"""What workers claim of their attempts, checked against what the manager knows by itself.
+"""Checks what workers report of their attempts against what the manager knows by itself.
 
-A report decides what is averaged, with which weight, and which files are removed once they are
-spent. So a file that is named must be one of that very attempt, and what follows from the shard is
-not believed but compared. A claim that does not hold is refused before the core hears of it, and
-nothing is removed.
+A report decides what is averaged, with which weight, and which files are removed afterwards. So a
+file that is named must belong to that attempt, and what follows from the shard is compared, not
+believed. A claim that does not hold is refused before it reaches the core, and no file is
+removed.
 """
 
 from __future__ import annotations
@@ -21,35 +21,36 @@ from downpour.values import AttemptId, Progress, PublishedFile, Snapshot, Update
 
 
 def check_update(attempt: AttemptId, update: Update) -> None:
-    """Raise Refused where an update names files of others, or a loss that is no number."""
+    """Raise Refused if an update names files of other attempts, or its loss is not finite."""
     _check_file("update.file", "update", attempt, update.file)
     if update.optimizer_state is not None:
         _check_file("update.optimizer_state", "optimizer", attempt, update.optimizer_state)
     if not math.isfinite(update.loss):
-        raise Refused("update.loss", f"{update.loss} is no finite number")
+        raise Refused("update.loss", f"{update.loss} is not a finite number")
 
 
 def check_work(core: Scheduler, attempt: AttemptId, update: Update) -> None:
-    """Raise Refused where an update is not of what was asked for; to be called beside the core."""
-    found = core.state.find(attempt)
-    if found is None:
-        return  # it comes too late, and changes nothing
-    steps, samples = work_of(found.experiment.spec, found.task.offer.samples)
+    """Raise Refused if an update is not of the work assigned; runs in the driver's thread."""
+    assigned = core.state.find(attempt)
+    if assigned is None:
+        return  # too late: the round has ended, and the core ignores the update
+    steps, samples = work_of(assigned.experiment.spec, assigned.task.offer.samples)
     for field, claimed, known in (
         ("samples", update.samples, samples),
         ("steps", update.steps, steps),
     ):
         if claimed != known:
-            raise Refused(f"update.{field}", f"{claimed}, where {attempt} has {known}")
+            raise Refused(f"update.{field}", f"{claimed}, but {attempt} has {known}")
 
 
 def check_snapshot(attempt: AttemptId, snapshot: Snapshot) -> None:
-    """Raise Refused where a snapshot is a file of others."""
+    """Raise Refused if a snapshot is a file of another attempt."""
     _check_file("snapshot.file", "snapshot", attempt, snapshot.file)
 
 
 def credible(running: Sequence[Progress]) -> tuple[Progress, ...]:
-    """Return what a heartbeat says, without snapshots that are files of others."""
+    """Return a heartbeat's progress, without snapshots that are files of other attempts."""
+    # A heartbeat is not refused, because a worker whose heartbeats fail counts as lost.
     return tuple(
         replace(progress, snapshot=None)
         if progress.snapshot is not None
@@ -61,7 +62,7 @@ def credible(running: Sequence[Progress]) -> tuple[Progress, ...]:
 
 def _check_file(field: str, kind: AttemptKind, attempt: AttemptId, file: PublishedFile) -> None:
     if not _is_of(attempt, kind, file):
-        raise Refused(field, f"{file.name!r} is no {kind} of {attempt}")
+        raise Refused(field, f"{file.name!r} is not the {kind} file of {attempt}")
 
 
 def _is_of(attempt: AttemptId, kind: AttemptKind, file: PublishedFile) -> bool:

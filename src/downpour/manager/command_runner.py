@@ -1,12 +1,14 @@
-"""Carries the core's commands out: each on an executor, each coming back as an event.
+"""Runs the core's commands: each in another thread, each coming back as an event.
 
-Calls to workers are short and many, work on parameters is long and rare; they have threads of their
-own, so that neither waits for the other. Preparing may take as long as a download or a user's code
-does: each time it has a thread to itself, and what is cancelled meanwhile is not waited for. What
-goes wrong comes back as an event as well: a worker that cannot be called is lost, an effect that
-fails ends its experiment. Only what fails to remove a file costs no more than that file's room. A
-shared directory that is gone, full or closed is nobody's failure: the store waits for it, and where
-that is in vain, the manager ends and leaves everything to the next one.
+Calls to workers are short and many; work on parameters is long and rare. They have threads of their
+own, so that neither waits for the other. Preparing may take as long as a download or a user's code,
+so each preparation has a thread of its own, and other experiments and cancellations do not wait for
+it.
+
+Failures come back as events, too. A worker that cannot be called is lost. Work that fails ends its
+experiment, except the removal of files, which costs no more than their space. A shared directory
+that is gone, full or closed is no failure of an experiment: the store retries, and when its retries
+end, the manager ends and leaves everything to the next one.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import assert_never
 
-from downpour.blame import told
+from downpour.blame import describe_error
 from downpour.errors import (
     DownpourError,
     OtherCode,
@@ -52,12 +54,13 @@ CALLS_AT_ONCE = 8
 """Enough to keep the workers busy; a call takes a fraction of a millisecond of this process."""
 
 _HELD_SECONDS = 2.0
+"""Between two looks at a factory's files: a person puts them back, so nothing is won by haste."""
 
 Post = Callable[[on.Event], object]
 OnDeath = Callable[[DownpourError], None]
 
 _CLOSING_SECONDS = 30.0
-"""For what is running when the manager ends; it is written for nobody then."""
+"""For work that runs when the manager ends: its result is lost, and the next manager repeats it."""
 
 
 class CommandRunner:
@@ -65,10 +68,10 @@ class CommandRunner:
 
     Args:
         roster: the workers that can be called.
-        forecaster: says how long they will take.
+        forecaster: forecasts how long they take.
         data_dir: a folder with datasets, if there is one.
-        archive: notes what has ended.
-        on_death: is told why nothing can be done any more.
+        archive: lists the experiments that have ended.
+        on_death: called with the reason if nothing can be done any more.
     """
 
     def __init__(
@@ -88,6 +91,8 @@ class CommandRunner:
         self._data_dir = data_dir
         self._archive = archive
         self._calls = OrderedCalls(CALLS_AT_ONCE)
+        # Evaluation has its own thread, because it runs beside the training of the next round, and
+        # that round's aggregation must not wait for it.
         self._works = SerialExecutor("work")
         self._evaluations = SerialExecutor("evaluation")
         self._spaces: dict[str, Workspace] = {}
@@ -95,12 +100,12 @@ class CommandRunner:
         self._persistence = Persistence(self._spaces, roster, archive)
 
     def attach(self, post: Post, clock: Callable[[], float]) -> None:
-        """Say where events go and what time it is there; to be called before the first command."""
+        """Set where events go, and the clock of their times; called before the first command."""
         self._post = post
         self._clock = clock
 
     def take_up(self, recovered: RecoveredState, leader: Leader) -> None:
-        """As the leader, go on with what an earlier manager has left."""
+        """Continue, as the leader, the experiments of an earlier manager."""
         self._leader = leader
         self._spaces.update((space.experiment, space) for space in recovered.spaces)
         self._persistence = Persistence(
@@ -109,31 +114,31 @@ class CommandRunner:
         self._persistence.recorder.go_on(dict(recovered.submitted_at))
 
     def open(self, space: Workspace) -> None:
-        """Take in a new experiment's workspace, before the core hears of it."""
+        """Add a new experiment's workspace, before its submission reaches the core."""
         self._spaces[space.experiment] = space
 
     def space(self, experiment: str) -> Workspace | None:
-        """Return an experiment's workspace, or None where there is no such experiment."""
+        """Return an experiment's workspace, or None if there is no such experiment."""
         return self._spaces.get(experiment)
 
     def look(self) -> None:
-        """Look whether the folders of experiments that have not ended are where they were."""
+        """Check whether the folders of experiments that have not ended still exist."""
         for space in list(self._spaces.values()):
             if not space.concluded:
                 space.look()
 
     @property
     def term(self) -> int:
-        """The manager's; 0 where it does not lead."""
+        """The manager's term; 0 if it is embedded in a run, which has none."""
         return self._leader.term if self._leader is not None else 0
 
     @property
     def counters(self) -> Counters:
-        """What went on record since this manager began; for the driver's thread."""
+        """What was recorded since this manager started; for the driver's thread."""
         return self._persistence.recorder.counters
 
     def close(self) -> None:
-        """Let what is running end, begin nothing more; no command may come any more."""
+        """Wait for what is running, begin nothing more; no command may follow."""
         self._closing.set()
         self._calls.close()
         self._works.close(_CLOSING_SECONDS)
@@ -143,11 +148,11 @@ class CommandRunner:
                 space.close()
 
     def forecasts(self, at_seconds: float) -> on.Forecasts | None:
-        """Forecast what can be; see `Forecaster`."""
+        """Return new forecasts, if there are any; see `Forecaster`."""
         return self._forecaster.forecasts(at_seconds)
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
-        """Gather what must be kept, see `Persistence`; the forecaster learns from it."""
+        """Gather what must be persisted, see `Persistence`; the forecaster learns from it."""
         self._forecaster.follow(core, event, output)
         return self._persistence.keep(core, event, output)
 
@@ -156,7 +161,7 @@ class CommandRunner:
         self._persistence.commit()
 
     def carry_out(self, commands: Sequence[do.Command]) -> None:
-        """Start what is asked for."""
+        """Start the commands."""
         for command in commands:
             self._start(command)
 
@@ -188,7 +193,7 @@ class CommandRunner:
                 assert_never(command)
 
     def _work(self, lane: SerialExecutor, experiment: str, effect: Callable[[], None]) -> None:
-        """Run a long effect; where it fails, so does its experiment."""
+        """Run long work; if it fails, its experiment fails."""
 
         def guarded() -> None:
             try:
@@ -205,7 +210,7 @@ class CommandRunner:
             self._on_death(error)
 
     def _clean(self, experiment: str, removal: Callable[[], None]) -> None:
-        """Remove files; where that fails they are left over, and nothing else is lost."""
+        """Remove files; if that fails they are left over, and the experiment goes on."""
 
         def guarded() -> None:
             try:
@@ -216,8 +221,9 @@ class CommandRunner:
         self._works.submit(guarded)
 
     def _fail(self, experiment: str, error: Exception) -> None:
-        """Tell the core that something which an experiment needs could not be done."""
-        # Where code of the user's is to blame, its error is the cause of ours.
+        """Report to the core that work of an experiment has failed."""
+        # An error in the user's code is the cause of our SpecError, so it is logged with its
+        # traceback: the one line of ours does not show where in the user's code it was raised.
         theirs = isinstance(error, SpecError) and error.__cause__ is not None
         known = isinstance(error, DownpourError) and not theirs
         level = logging.INFO if known else logging.ERROR
@@ -227,7 +233,7 @@ class CommandRunner:
             on.EffectFailed(
                 at_seconds=self._clock(),
                 experiment=experiment,
-                reason=told(error) + where,
+                reason=describe_error(error) + where,
                 asked_wrongly=isinstance(error, SpecError),
             )
         )
@@ -246,13 +252,15 @@ class CommandRunner:
         try:
             entry.client.train(self._task(assigned))
         except ProtocolError as error:
+            # The worker may have registered again meanwhile, and the call went to its old address:
+            # the core knows the new registration, and assigns to it by itself.
             if not self._roster.is_dead(assigned.worker, entry):
                 return
             self._post(
                 on.WorkerLost(
                     at_seconds=self._clock(),
                     worker=assigned.worker,
-                    reason=f"called in vain: {error}",
+                    reason=f"the call failed: {error}",
                 )
             )
         except SharedDirectoryError as error:
@@ -270,18 +278,18 @@ class CommandRunner:
             )
 
     def _cancel(self, command: do.Cancel) -> None:
-        """Best effort: the reply to the worker's next heartbeat says it again."""
+        """Best effort: the reply to the worker's next heartbeat repeats it."""
         try:
             self._roster.client(command.worker).cancel(command.attempt)
         except ProtocolError as error:
-            log.info("%s: could not be told to stop: %s", command.worker, error)
+            log.info("%s: the cancellation failed: %s", command.worker, error)
 
     def _hand_over(self, command: do.HandOver) -> None:
-        """Best effort: the policy sees that nothing came of it."""
+        """Best effort: the policy sees that the attempt goes on, and may decide again."""
         try:
             self._roster.client(command.worker).hand_over(command.attempt)
         except ProtocolError as error:
-            log.info("%s: could not be asked to hand over: %s", command.worker, error)
+            log.info("%s: the request to hand over failed: %s", command.worker, error)
 
     def _task(self, assigned: facts.Assigned) -> TaskMessage:
         space = self._spaces[assigned.attempt.experiment]
@@ -299,7 +307,7 @@ class CommandRunner:
     # Work on parameters
 
     def _begin_to_prepare(self, command: do.Prepare) -> None:
-        """Prepare in a thread of its own: it may hang, and nothing else is to wait for it."""
+        """Prepare in a thread of its own: it may hang, and nothing else must wait for it."""
         alone = SerialExecutor("preparation")
         self._work(alone, command.experiment, lambda: self._prepare(command))
         alone.finish()
@@ -311,8 +319,10 @@ class CommandRunner:
         except OtherCode as error:
             self._hold(command, error)
             return
+        # Cancelled meanwhile: `_conclude` has released what the experiment held, and to set it
+        # again would keep a dataset and a network in memory until the manager ends.
         if space.concluded:
-            return  # it was cancelled meanwhile
+            return
         space.prepared, space.global_model = made, made.drawn
         self._post(
             on.Prepared(
@@ -325,10 +335,10 @@ class CommandRunner:
         )
 
     def _hold(self, command: do.Prepare, error: OtherCode) -> None:
-        """Let an experiment wait for its code: what was trained so far is worth more than that."""
+        """Hold an experiment until its code is back: failing it would lose what was trained."""
         if command.experiment not in self._held:
             self._held.add(command.experiment)
-            log.warning("%s is held: %s: put it back, or cancel", command.experiment, error)
+            log.warning("%s is held: %s; restore the code, or cancel it", command.experiment, error)
 
         def again() -> None:
             if not (self._closing.wait(_HELD_SECONDS) or self._is_over(command.experiment)):
@@ -342,7 +352,7 @@ class CommandRunner:
     def _adopt(self, command: do.Adopt) -> None:
         workers = dict(command.attempts)
         for attempt, update in find_updates(self._spaces[command.experiment].store, workers):
-            log.info("%s was published by %s, and is taken in", attempt, workers[attempt])
+            log.info("%s was published by %s and not reported; adopted", attempt, workers[attempt])
             self._post(
                 on.UpdatePublished(
                     at_seconds=self._clock(),
@@ -378,7 +388,7 @@ class CommandRunner:
     def _evaluate(self, command: do.Evaluate) -> None:
         space = self._spaces[command.experiment]
         if space.prepared is None:
-            return  # it was concluded meanwhile
+            return  # the experiment has ended meanwhile
         evaluation = workspace.measure(space, command.model)
         self._post(
             on.Evaluated(

@@ -1,8 +1,8 @@
-"""Notices a worker's death at once: its kernel closes the connection over which it was heard.
+"""Notices a worker's death at once: its kernel closes the connection over which it sent heartbeats.
 
-A connection that ends proves nothing, for the living open new ones, so the worker is called back.
-Where nobody takes the call, it is dead. Where the call takes too long, it may be busy, or the
-network gone; then its silence tells in time.
+A connection that ends proves nothing, because living workers open new ones, so the manager calls
+the worker back. If the connection is refused, the worker is dead. If the call times out, the worker
+may be busy or the network down; then the heartbeat timeout decides.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ from downpour.rpc import Address, Trust, WorkerClient
 log = logging.getLogger(__name__)
 
 _ANSWER_SECONDS = 3.0
+"""The timeout of a call back, in the thread of the connection that ended; nothing waits for it."""
 
 
 class ConnectionMonitor:
     """Remembers for each connection's thread which worker was heard there.
 
     Args:
-        roster: knows where workers answer.
-        trust: what is asked of them.
-        lost: told the name of a worker that is dead, and how that is known.
+        roster: the workers' addresses.
+        trust: the credentials of the call back.
+        lost: called with the name of a dead worker, and with how that is known.
     """
 
     def __init__(self, roster: Roster, trust: Trust, lost: Callable[[str, str], None]) -> None:
         self._roster = roster
         self._trust = trust
         self._lost = lost
+        # Each connection is served by a thread of its own, so what that thread knows is what is
+        # known of the connection; the protocol needs no field for it.
         self._connection = local()
 
     def heard(self, worker: str) -> None:
@@ -40,9 +43,9 @@ class ConnectionMonitor:
         self._connection.heard = worker, self._roster.get(worker)
 
     def connection_ended(self) -> None:
-        """Look after the worker that was heard over this thread's connection, if one was.
+        """Check the worker that was heard over this thread's connection, if there was one.
 
-        One that left, or has registered anew, is not looked after here.
+        A worker that left, or has registered again, is not checked here.
         """
         heard: tuple[str, RosterEntry | None] = getattr(self._connection, "heard", ("", None))
         worker, entry = heard
@@ -53,7 +56,7 @@ class ConnectionMonitor:
             self._lost(worker, f"its connection ended and {entry.address} does not answer")
 
     def _is_refused(self, address: Address) -> bool:
-        """Whether nobody takes a call there."""
+        """Whether a connection to this address is refused."""
         client = WorkerClient(
             address,
             trust=self._trust,
@@ -64,6 +67,7 @@ class ConnectionMonitor:
             with client:
                 client.ping()
         except Unreachable as error:
+            # A timeout while connecting shows a lost network as well as a dead machine.
             return not isinstance(error.__cause__, TimeoutError)
         except DownpourError as error:
             log.info("%s does not answer well: %s", address, error)

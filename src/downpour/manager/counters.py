@@ -1,6 +1,7 @@
-"""Counts what goes on record, since this manager began; nothing is decided from it.
+"""Counts what is recorded since this manager started, for its metrics; nothing is decided from it.
 
-One for all experiments. The driver's thread owns it: whoever else wants to read it asks there.
+There is one set of counters for all experiments. The driver's thread owns it; other threads read it
+through `Driver.ask`.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from downpour.values import FailureKind
 
 COUNTED = "counted"
 ENDS = (COUNTED, *map(str, FailureKind))
-"""What becomes of attempts: they count, or come to nothing for a reason."""
+"""How attempts end: their update counts, or they fail for one of these reasons."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """What happened: attempts `assigned` and `ended`, by how; shards that were `dropped`.
+    """Attempts `assigned`, and `ended` by how they ended; shards that were `dropped`.
 
     `snapshots` counts the published states of tasks, `contradicted` the updates that differ from
     the one that counts. `training` is timed by round, from its first assignment to its last update.
@@ -45,7 +46,7 @@ class Counters:
     evaluation: Timing = field(default_factory=Timing)
 
     def take(self, fact: RecordLine) -> None:
-        """Take in what went on record of one experiment."""
+        """Count one line of a record."""
         match fact:
             case AssignedLine():
                 self.assigned += 1

@@ -1,15 +1,16 @@
 """The one thread that owns the scheduler core.
 
-RPC threads and effects only put events on a queue; this thread hands them to a `ManagerNode`, makes
-durable what follows (once for all that were waiting), and only then passes the commands on, as the
-node's module says. Hence no locks in the core. `post` returns a future that is done when what the
-event led to is kept: who acknowledges an update waits for it. `ask` reads the core's state in the
-same thread. After `stop` both are refused: a caller would wait for a thread that has ended.
+RPC threads and command threads only put events on a queue. This thread hands them to a
+`ManagerNode`, makes durable what follows (once for all events that were waiting), and only then
+passes the commands on, as the node's module says. Hence the core has no locks. `post` returns a
+future that is done when the consequences of the event are durable, so a caller that acknowledges an
+update waits for it. `ask` reads the core's state in the same thread. After `stop` both are refused,
+because a caller would wait for a thread that has ended.
 
-It is fail-stop. What is wrong is refused before it becomes an event, for no event can be made of
-it. So any exception leaves a core of which nothing is known, and ends the manager: nothing more is
-acknowledged or done, and the next manager has what was. Only a question may fail, for it changes
-nothing: its error is its asker's.
+The driver is fail-stop. A mistake is refused before it becomes an event, since no event can be made
+of it. So any exception leaves a core in an unknown state, and ends the manager: nothing more is
+acknowledged or done, and the next manager continues from the journal. Only a question may fail,
+because it changes nothing; its error is raised to its caller.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ T = TypeVar("T")
 
 
 class CommandSink(ManagerContext, Protocol):
-    """Keeps what happened, and carries the commands out; long effects run elsewhere."""
+    """Persists what happened, and runs the commands; long work runs in other threads."""
 
     def commit(self) -> None:
-        """Make durable what was gathered; raises SharedDirectoryError where it cannot be now."""
+        """Make durable what was gathered; raises SharedDirectoryError if the directory refuses."""
         ...
 
     def carry_out(self, commands: Sequence[Command]) -> None:
-        """Start what the commands ask for."""
+        """Start the commands; returns at once."""
         ...
 
 
@@ -72,14 +73,15 @@ class Driver:
     """Runs the core in a thread of its own, from `start` to `stop`.
 
     Args:
-        scheduler: the core; time goes on where it stands.
-        sink: keeps and carries out.
+        scheduler: the core; experiment time continues from its state.
+        sink: persists and runs the commands.
         clock: seconds, from any beginning.
-        patience_seconds: how long the directory may refuse to keep anything.
-        on_death: is told why it has ended by itself: StoreError where nothing more can be kept or
-            another one manages, else FailStop. No event is taken any more then.
-        check_office: asked before anything is done; raises StoreError where another one manages.
-        node_class: makes what decides, for tests to plant defects in.
+        patience_seconds: how long the directory may refuse writes before the driver ends.
+        on_death: called with the reason if the driver ends by itself: StoreError if nothing can be
+            persisted or another manager leads, else FailStop. No event is taken after that.
+        check_leader: called before commands that need the lead; raises StoreError if another
+            manager leads.
+        node_class: what decides; tests plant defects in it.
     """
 
     def __init__(
@@ -113,25 +115,26 @@ class Driver:
 
     @property
     def now_seconds(self) -> float:
-        """Experiment time: seconds that this manager and those before it have been at work."""
+        """Experiment time: the seconds that this manager and those before it have run."""
         return self._clock() - self._began_at
 
     @property
     def change(self) -> int:
-        """Grows with every event that could interest somebody who watches."""
+        """A number that grows with every event that changes what clients see."""
         return self._change
 
     def start(self, first: Sequence[Command] = ()) -> None:
-        """Begin to take events; experiment time goes on from where the core stands.
+        """Begin to take events; experiment time continues from the core's state.
 
-        What was to be done when an earlier manager ended is begun `first`.
+        Args:
+            first: the commands that were outstanding when an earlier manager ended.
         """
         self._began_at = self._clock() - self._scheduler.state.now_seconds
         self._first = list(first)
         self._thread.start()
 
     def end_waits(self) -> None:
-        """Let nobody wait for a change any more, now or later: the end is near."""
+        """Return from all waits for a change, now and later, because the manager is closing."""
         with self._changed:
             self._waits_ended = True
             self._changed.notify_all()
@@ -139,6 +142,7 @@ class Driver:
     def stop(self) -> None:
         """Take no more events; returns when the thread has ended."""
         self.end_waits()
+        # Also ends the retries of a commit: a directory that is away must not hold up the end.
         self._ending.set()
         self._queue.put(None)
         self._thread.join()
@@ -146,9 +150,9 @@ class Driver:
         self._refuse_the_rest()
 
     def post(self, event: Event) -> Future[Output]:
-        """Hand an event to the core; the future is done when it has been taken in.
+        """Hand an event to the core; the future is done when its consequences are durable.
 
-        The future raises Refused, as busy, where the driver has stopped: what became of the event
+        The future raises Refused, as busy, if the driver has stopped. Whether the event took effect
         is then unknown.
         """
         done = Future[Output]()
@@ -156,16 +160,16 @@ class Driver:
         return done
 
     def ask(self, question: Callable[[Scheduler], T]) -> T:
-        """Read the core's state between two events; raises what `question` does.
+        """Read the core's state between two events; raises what `question` raises.
 
-        It must change nothing. After the end it is refused, as busy.
+        The question must change nothing. It is refused, as busy, after the driver has stopped.
         """
         done = Future[T]()
         self._put(Asked(question, done))
         return done.result()
 
     def wait_for_change(self, after: int, timeout_seconds: float) -> bool:
-        """Wait until something has changed after change number `after`; says whether it has."""
+        """Wait for a change later than number `after`; returns whether there was one."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._waits_ended or self._change > after, timeout_seconds
@@ -174,7 +178,9 @@ class Driver:
 
     def _put(self, item: _Item) -> None:
         self._queue.put(item)
-        if self._stopped:  # asked after putting: whichever of the two comes later sees the other
+        # Checked after putting, because the driver may stop in between: either this thread sees
+        # that it has stopped, or the stopping thread finds the item. Nothing waits for ever.
+        if self._stopped:
             self._refuse_the_rest()
 
     def _refuse_the_rest(self) -> None:
@@ -188,7 +194,7 @@ class Driver:
         try:
             self._sink.carry_out(self._first)
             self._serve()
-        except BaseException as error:  # noqa: BLE001 - whatever it was, nothing counts after it
+        except BaseException as error:  # noqa: BLE001 - any exception ends the manager
             self._end_because_of(error)
 
     def _serve(self) -> None:
@@ -200,8 +206,10 @@ class Driver:
                 return
 
     def _end_because_of(self, error: BaseException) -> None:
-        """Answer everybody who waits that this manager is stopping, and say why."""
+        """Refuse all that is waiting, because this manager stops, and report the reason."""
         self._stopped = True
+        # The batch that was being taken is refused, too: its journal may not have been synced, and
+        # what was not acknowledged may be repeated by its caller.
         for item in self._taken:
             if item.asker is not None and not item.asker.done():
                 item.asker.set_exception(_stopping())
@@ -214,7 +222,9 @@ class Driver:
         self._on_death(FailStop(_described(error)))
 
     def _next_items(self, timeout_seconds: float) -> list[_Item | None]:
-        """Wait for something to do and return it, with what waits behind it; ends with a None."""
+        """Wait for an item and return it with all that wait behind it; ends with a None."""
+        # One sync for all that wait: a disk takes about as long for one journal line as for many,
+        # so under load the journal costs less an event.
         items: list[_Item | None] = []
         with suppress(Empty):
             items.append(self._queue.get(timeout=timeout_seconds))
@@ -223,15 +233,17 @@ class Driver:
         return items
 
     def _take(self, items: list[_Item]) -> None:
-        """Have some items taken in and make durable what follows, then act on it and answer.
+        """Take items into the core, make the consequences durable, then act and answer.
 
-        Whatever it raises, nobody has been answered whose event may not be kept.
+        If it raises, no caller was answered whose event may be lost.
         """
         self._taken = items
         ready = self._node.take(items, self.now_seconds)
         if ready.stood_still_seconds:
             log.warning("the manager stood still for %.0f s", ready.stood_still_seconds)
         self._commit()
+        # After the commit, because another manager may have begun its term while this one waited
+        # for the disk; and before acting, because what a replaced manager does is not recovered.
         if ready.must_lead:
             self._check_leader()
         for step in ready.steps:
@@ -239,13 +251,13 @@ class Driver:
         self._taken = []
 
     def _commit(self) -> None:
-        """Insist for a while: a disk may get room again, and a directory come back."""
+        """Commit, with retries: a full disk may get room, and a directory may come back."""
         try:
             self._sink.commit()
         except SharedDirectoryError as error:
-            log.warning("nothing can be kept, will go on trying: %s", error)
+            log.warning("the journal cannot be written, will retry: %s", error)
             self._retry_policy.call_through_outage(self._sink.commit)
-            log.warning("what happened is kept again")
+            log.warning("the journal can be written again")
 
     def _act(self, step: _Step) -> None:
         if step.event is not None:
@@ -262,7 +274,9 @@ class Driver:
             asker.set_result(step.answer)
 
     def _announce(self, step: _Step) -> None:
-        """Let those who watch look again; heartbeats alone wait for the next tick."""
+        """Wake clients that wait for a change; a heartbeat alone waits for the next tick."""
+        # Heartbeats come up to ten times a second from each worker; to wake every client for each
+        # of them would cost more than the heartbeats themselves.
         quiet = not step.commands and not step.facts
         if quiet and isinstance(step.event, HeartbeatReceived):
             self._beaten = True
@@ -280,7 +294,7 @@ def _stopping() -> Refused:
 
 
 def _described(error: BaseException) -> str:
-    """Say in one line what was raised, and where."""
+    """Describe an exception and its place in one line."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     frames = traceback.extract_tb(error.__traceback__)
     return (

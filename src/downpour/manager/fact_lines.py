@@ -1,4 +1,4 @@
-"""Each fact of the scheduler as a line of the record, which is flat and for people to read."""
+"""Turns each fact of the scheduler into a line of the record, which is flat, for people to read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RecordedFact = (
     | facts.WorkerRequested
     | facts.Dismissed
 )
-"""All but `Concluded`: how long an experiment took is the recorder's to say."""
+"""All facts but `Concluded`, whose line needs the time of submission, which the recorder has."""
 
 
 def line_of(fact: RecordedFact) -> RecordLine:  # noqa: C901, PLR0911 - one arm a fact
@@ -85,14 +85,14 @@ def _assigned(fact: facts.Assigned) -> AssignedLine:
 
 
 def _foreseen(fact: facts.ForecastRecorded) -> ForeseenLine:
-    predicted = fact.remaining.later(fact.elapsed_seconds)
+    forecast = fact.remaining.later(fact.elapsed_seconds)
     return ForeseenLine(
         **_whose(fact),
         done=fact.done,
         elapsed_seconds=fact.elapsed_seconds,
-        q10_seconds=predicted.q10,
-        q50_seconds=predicted.q50,
-        q90_seconds=predicted.q90,
+        q10_seconds=forecast.q10,
+        q50_seconds=forecast.q50,
+        q90_seconds=forecast.q90,
     )
 
 

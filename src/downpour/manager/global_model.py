@@ -1,6 +1,7 @@
-"""What the manager does with an experiment's network: tries it, draws it, evaluates it.
+"""What the manager does with an experiment's network: it initializes, tries and evaluates it.
 
-The one module of the manager that imports torch; `workspace.py` says why it is imported late.
+This is the only module of the manager that imports torch; `workspace.py` says why it is imported
+late.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from downpour.training.parameters import Arrays, load_parameters, parameters_of
 from downpour.training.trial import check_trains
 from downpour.values import Evaluation
 
-_TRIED_ELSEWHERE = 16
-"""Examples in a batch."""
+_CPU_TRIAL_BATCH = 16
+"""Examples in a trial batch on the CPU, if the spec names a device that this machine lacks."""
 
 Shard = NDArray[np.int64]
 
 
 class GlobalModel:
-    """An experiment's network on the manager's machine, on the spec's device where it is there."""
+    """An experiment's network on the manager's machine, on the spec's device if it has that."""
 
     def __init__(self, spec: Spec, dataset: PreparedDataset) -> None:
-        """Build the network, with the initial parameters that follow from the spec's seed.
+        """Build the network; its initial parameters follow from the spec's seed.
 
         Raises:
             SpecError: network, options, data and loss do not fit together.
@@ -45,41 +46,40 @@ class GlobalModel:
         self.numeric_class = numeric_class("cpu")
 
     def check_trains(self, shards: Sequence[Shard]) -> None:
-        """Refuse what does not train, see `training.trial`; its parameters stay as they are.
-
-        Where the spec's device is not here, few examples must do: what takes an accelerator a
-        second may take a processor a minute.
+        """Refuse a network that does not train, see `training.trial`; the parameters are kept.
 
         Raises:
-            SpecError: says what is wrong, and where in the user's code.
+            SpecError: names what is wrong, and the line of the user's code.
         """
-        tried = _where_it_can(self._spec)
+        tried = _on_this_machine(self._spec)
         if tried.device != self._spec.device:
-            few = min(self._spec.batch_size, _TRIED_ELSEWHERE)
+            # Fewer examples, because a batch that takes an accelerator a second may take a
+            # processor a minute.
+            few = min(self._spec.batch_size, _CPU_TRIAL_BATCH)
             tried = tried.replace(batch_size=few, batches="shuffled")
         check_trains(tried, self._dataset, shards, self._build)
 
     def parameters(self) -> Arrays:
-        """Return parameters and buffers; they are the network's own memory, and change with it."""
+        """Return parameters and buffers as views of the network's memory, which change with it."""
         return parameters_of(self._network, copy=False)
 
     def evaluate(self, parameters: Mapping[str, NDArray[Any]]) -> Evaluation:
         """Evaluate these parameters and buffers on the test examples.
 
         Raises:
-            FileCorrupt: they are not those of this network.
+            FileCorrupt: they do not fit this network.
             NonFinite: the loss is NaN or infinite.
-            OutOfMemory: memory did not suffice.
+            OutOfMemory: the memory of the device is too small.
         """
         load_parameters(self._network, parameters)
-        return evaluate(self._network, _where_it_can(self._spec), self._dataset)
+        return evaluate(self._network, _on_this_machine(self._spec), self._dataset)
 
     def _build(self) -> torch.nn.Module:
         return models.build(self._spec, self._dataset.facts)
 
 
-def _where_it_can(spec: Spec) -> Spec:
-    """Evaluate on the spec's device, or on the CPU where the manager's machine lacks it."""
+def _on_this_machine(spec: Spec) -> Spec:
+    """Return the spec with a device of this machine: the spec's own, or else the CPU."""
     if spec.device == "cuda" and not torch.cuda.is_available():
         return spec.replace(device="cpu")
     return spec

@@ -1,7 +1,8 @@
-"""What a manager tells Prometheus; read at each scrape from what it knows anyway.
+"""The metrics of a manager for Prometheus, read at each scrape from state that exists anyway.
 
-All but the size of the journals comes from the driver's thread, so that it fits together. Names of
-experiments are labels only for the one that is active: there is one at a time.
+All but the size of the journals comes from the driver's thread, so the numbers of one scrape are
+consistent. Names of experiments are labels only for the active one. There is one at a time, so the
+number of time series stays small.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class ManagerMetrics:
 
     Args:
         driver: owns the core.
-        runner: knows the term and the experiments' folders, and counts.
-        archive: knows what ended under earlier managers.
+        runner: the term, the experiments' folders and the counters.
+        archive: the experiments that ended under earlier managers.
     """
 
     def __init__(self, driver: Driver, runner: CommandRunner, archive: Archive) -> None:
@@ -44,88 +45,90 @@ class ManagerMetrics:
         self._archive = archive
 
     def __call__(self) -> Iterator[Metric]:
-        """Give the metrics as they are now; raises Refused where the manager is stopping."""
+        """Yield the current metrics; raises Refused if the manager is stopping."""
         runner = self._runner
         archive = self._archive
         yield from self._driver.ask(lambda core: _known(core, archive, runner.counters))
         going = self._driver.ask(_going)
         spaces = filter(None, map(runner.space, going))
         folders = [space.shared.experiment_path(space.experiment) for space in spaces]
-        told = "Size of the journals of the experiments that have not ended."
-        yield gauge("downpour_journal_bytes", told, sum(map(_journal_bytes, folders)))
+        help_text = "Size of the journals of the experiments that have not ended."
+        yield gauge("downpour_journal_bytes", help_text, sum(map(_journal_bytes, folders)))
         yield gauge("downpour_term", "The number of this manager's term.", runner.term)
 
 
 def _known(core: Scheduler, archive: Archive, counters: Counters) -> list[Metric]:
-    return [*_standing(core, archive), *_active(core.state.active), *_past(counters)]
+    return [*_current(core, archive), *_active(core.state.active), *_past(counters)]
 
 
-def _standing(core: Scheduler, archive: Archive) -> Iterator[Metric]:
+def _current(core: Scheduler, archive: Archive) -> Iterator[Metric]:
     workers = (worker.life.state for worker in core.state.workers)
-    told = "Workers that are here, by state."
-    yield gauge("downpour_workers", told, _by_state(WORKER, workers, {WorkerState.GONE}), "state")
+    help_text = "Registered workers, by state."
+    yield gauge(
+        "downpour_workers", help_text, _by_state(WORKER, workers, {WorkerState.GONE}), "state"
+    )
     slowness = {
         worker.name: median(worker.slowness) for worker in core.state.workers if worker.slowness
     }
-    told = "Seconds a sample over those of the round's median worker, the median of 16 rounds."
-    yield gauge("downpour_worker_slowness_ratio", told, slowness, "worker")
-    told = "Workers that a policy has asked for so far."
-    yield gauge("downpour_workers_wanted", told, core.state.wanted_workers)
+    help_text = "A worker's seconds a sample over the round's median, median of 16 rounds."
+    yield gauge("downpour_worker_slowness_ratio", help_text, slowness, "worker")
+    help_text = "Workers that policies have requested so far."
+    yield gauge("downpour_workers_wanted", help_text, core.state.wanted_workers)
     before = [one for one in archive.summaries() if one.experiment not in core.state.experiments]
     experiments = core.state.experiments.values()
-    found = [*(one.state for one in before), *(each.life.state for each in experiments)]
-    states = _by_state(EXPERIMENT, found)
+    every = [*(one.state for one in before), *(each.life.state for each in experiments)]
+    states = _by_state(EXPERIMENT, every)
     yield gauge("downpour_experiments", "Experiments of this directory, by state.", states, "state")
     done = sum(one.rounds_done for one in before) + sum(one.rounds_done for one in experiments)
-    told = "Rounds that became a model, of all experiments, also under earlier managers."
-    yield counter("downpour_rounds_total", told, done)
+    help_text = "Rounds that became a model, of all experiments, earlier managers included."
+    yield counter("downpour_rounds_total", help_text, done)
     current = core.state.active.round if core.state.active else None
     tasks = _by_state(TASK, (task.life.state for task in current.tasks) if current else ())
     yield gauge("downpour_tasks", "Tasks of the current round, by state.", tasks, "state")
 
 
 def _active(active: Experiment | None) -> Iterator[Metric]:
-    """Tell of the experiment that is active, under its name."""
+    """Yield the metrics of the active experiment, labelled with its name."""
     done = {active.name: active.rounds_done} if active else {}
     asked = {active.name: active.spec.epochs} if active else {}
-    told = "Rounds of the active experiment that became a model."
-    yield gauge("downpour_experiment_rounds_done", told, done, "experiment")
-    told = "Rounds that the active experiment is to have."
-    yield gauge("downpour_experiment_rounds_asked", told, asked, "experiment")
+    help_text = "Rounds of the active experiment that became a model."
+    yield gauge("downpour_experiment_rounds_done", help_text, done, "experiment")
+    help_text = "Rounds that were asked for of the active experiment."
+    yield gauge("downpour_experiment_rounds_asked", help_text, asked, "experiment")
     last = active.last_evaluation if active else None
     accuracy = {active.name: last.accuracy} if active and last else {}
     loss = {active.name: last.loss} if active and last else {}
-    told = "Share of the test examples that the active experiment's model gets right."
-    yield gauge("downpour_experiment_accuracy_ratio", told, accuracy, "experiment")
-    told = "Mean loss of the active experiment's model on the test examples."
-    yield gauge("downpour_experiment_test_loss", told, loss, "experiment")
+    help_text = "Share of the test examples that the active experiment's model gets right."
+    yield gauge("downpour_experiment_accuracy_ratio", help_text, accuracy, "experiment")
+    help_text = "Mean loss of the active experiment's model on the test examples."
+    yield gauge("downpour_experiment_test_loss", help_text, loss, "experiment")
 
 
 def _past(counters: Counters) -> Iterator[Metric]:
     yield counter("downpour_attempts_assigned_total", "Tasks given to workers.", counters.assigned)
-    told = "Attempts by what became of them: counted, handed_over, withdrawn, lost and so on."
+    help_text = "Attempts by how they ended: counted, handed_over, withdrawn, lost and so on."
     ends = {end: counters.ended[end] for end in ENDS}
-    yield counter("downpour_attempts_ended_total", told, ends, "end")
-    told = "States of tasks that were published for others to go on from."
-    yield counter("downpour_snapshots_total", told, counters.snapshots)
-    told = "Shards that a round was closed without."
-    yield counter("downpour_shards_dropped_total", told, counters.dropped)
-    told = "Updates that differ from the one that counts, though they should be the same."
-    yield counter("downpour_updates_contradicted_total", told, counters.contradicted)
-    told = "From a round's first assignment to its last update."
-    yield summary("downpour_round_seconds", told, counters.training)
-    told = "The same of the last round."
-    yield gauge("downpour_last_round_seconds", told, counters.training.last_seconds)
-    told = "From a round's last update to the next model."
-    yield summary("downpour_aggregation_seconds", told, counters.aggregation)
-    told = "Evaluation of a model, beside the next round."
-    yield summary("downpour_evaluation_seconds", told, counters.evaluation)
+    yield counter("downpour_attempts_ended_total", help_text, ends, "end")
+    help_text = "Snapshots of tasks that were published."
+    yield counter("downpour_snapshots_total", help_text, counters.snapshots)
+    help_text = "Shards that a round was closed without."
+    yield counter("downpour_shards_dropped_total", help_text, counters.dropped)
+    help_text = "Updates whose bytes differ from those of the update that counts."
+    yield counter("downpour_updates_contradicted_total", help_text, counters.contradicted)
+    help_text = "From a round's first assignment to its last update."
+    yield summary("downpour_round_seconds", help_text, counters.training)
+    help_text = "From the last round's first assignment to its last update."
+    yield gauge("downpour_last_round_seconds", help_text, counters.training.last_seconds)
+    help_text = "From a round's last update to the next model."
+    yield summary("downpour_aggregation_seconds", help_text, counters.aggregation)
+    help_text = "Evaluation of a model, beside the next round."
+    yield summary("downpour_evaluation_seconds", help_text, counters.evaluation)
 
 
 def _by_state(
     table: Table[State, Step], states: Iterable[State], left_out: Iterable[State] = ()
 ) -> Mapping[str, int]:
-    """Count states, naming all that there are, so that none is missing from a graph."""
+    """Count states, with 0 for those that do not occur, so that none is missing from a graph."""
     known = dict.fromkeys(state for pair in table.items() for state in (pair[0][0], pair[1]))
     counts = Counter(states)
     return {state: counts[state] for state in known if state not in left_out}
@@ -137,7 +140,7 @@ def _going(core: Scheduler) -> list[str]:
 
 def _journal_bytes(folder: Path) -> int:
     total = 0
-    with suppress(OSError, StoreError):  # a checkpoint replaces segments meanwhile
+    with suppress(OSError, StoreError):  # a checkpoint may remove a segment between the two calls
         for segment in segments(folder):
             total += segment.stat().st_size
     return total

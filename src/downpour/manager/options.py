@@ -1,4 +1,4 @@
-"""How to start a manager, and where one is looked for by whoever was not told."""
+"""How to start a manager, and where workers and clients look for one by default."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _PATIENCE_MIN, _PATIENCE_MAX = 0.1, 1000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerOptions:
-    """Where the manager listens (port 0: any that is free), and what it may use.
+    """Where the manager listens (port 0: any free port), and what it may use.
 
-    `data_dir` holds datasets that are already on this machine, laid out as torchvision does. A
-    file that is missing or short is looked at again for `patience_seconds`; then its attempt has
-    failed. `patience` scales that and every other limit there is (`scheduler/timeouts.py`).
-    `predictor` is a file that `downpour predictor train` has made, instead of the one shipped. A
-    `successor` waits until the leading manager is gone. An `embedded` manager belongs to one
-    run: it neither takes up what others have left nor keeps others away, and ends what it began.
-    Metrics are served at `metrics_port`, if at all.
+    `data_dir` holds datasets that are already on this machine, in torchvision's layout. Reading a
+    file that is missing or short is retried for `patience_seconds`; then its attempt fails.
+    `patience` scales that and every other timeout (`scheduler/timeouts.py`). `predictor` is a file
+    made by `downpour predictor train`, which replaces the one shipped. A `successor` waits until
+    the leading manager has ended. An `embedded` manager belongs to one run: it takes no lock,
+    continues no experiment of others, and cancels its own when it closes. Metrics are served at
+    `metrics_port` unless it is None.
     """
 
     shared: str
@@ -42,10 +42,10 @@ class ManagerOptions:
 
 
 def checked_patience(patience: float) -> float:
-    """Return a patience that is one.
+    """Return `patience` if it is valid.
 
     Raises:
-        SpecError: it is no number from 0.1 to 1000.
+        SpecError: it is not a number from 0.1 to 1000.
     """
     if not isinstance(patience, int | float) or not _PATIENCE_MIN <= patience <= _PATIENCE_MAX:
         accepted = f"must be a number from {_PATIENCE_MIN} to {_PATIENCE_MAX:g}; 1 is usual"

@@ -1,8 +1,8 @@
-"""Calls to workers: to many at once, to each one in order.
+"""Calls to workers: concurrent for many workers, in order for each worker.
 
-Order matters to one worker, because a cancellation must not overtake the assignment it is about.
-Workers do not wait for each other: one that answers slowly holds up its own calls alone, and one of
-the pool's threads.
+The order matters to a worker, because a cancellation must not overtake the assignment that it
+cancels. Workers do not wait for each other: a worker that answers slowly delays only its own calls,
+and takes one thread of the pool.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Call = Callable[[], None]
 
 
 class OrderedCalls:
-    """A pool of threads; calls under one name run one after the other, in the order given."""
+    """A pool of threads; calls of one name run one after the other, in the order submitted."""
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="call")
@@ -24,7 +24,7 @@ class OrderedCalls:
         self._lock = Lock()
 
     def submit(self, name: str, call: Call) -> None:
-        """Run a call after all that were given under this name before; it must not raise."""
+        """Run a call after all earlier calls of this name; it must not raise."""
         with self._lock:
             waiting = self._waiting.get(name)
             if waiting is not None:
@@ -34,7 +34,7 @@ class OrderedCalls:
         self._pool.submit(self._run, name, call)
 
     def close(self) -> None:
-        """Let the calls that have begun end, begin no more."""
+        """Wait for the calls that have begun; the others are dropped."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, name: str, call: Call) -> None:
@@ -45,5 +45,7 @@ class OrderedCalls:
                 following = self._waiting[name].popleft() if self._waiting[name] else None
                 if following is None:
                     del self._waiting[name]
+            # Submitted anew instead of run in a loop, so that a worker with a long queue does not
+            # keep a thread while other workers wait for one.
             if following is not None:
                 self._pool.submit(self._run, name, following)

@@ -1,9 +1,9 @@
-"""Keeps what happened: the record, for people, and the journal, for whoever manages after us.
+"""Persists what happened: the record, which people read, and the journal, for the next manager.
 
-`keep` writes nothing: it gathers what one event has led to. `commit` brings it to the disk, the
-record first, so that the journal can say how long the record was; what a crash has left in the
-record beyond that belongs to nothing that counts. What is journaled, and when it must be durable,
-are the rules in `node/journaling.py`.
+`keep` writes nothing; it gathers the consequences of one event. `commit` writes them, the record
+first, because each line of the journal states the length of the record at that moment. After a
+crash the record is cut back to the length in the last line of the journal. What is journaled, and
+what must be synced, are the rules in `node/journaling.py`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Persistence:
 
     Args:
         spaces: by experiment.
-        roster: knows the workers that records introduce.
-        archive: notes what has ended.
-        first_order: the place of the next entry among those of all experiments.
+        roster: the workers that the records name.
+        archive: lists the experiments that have ended.
+        first_order: the number of the next entry, counted over all experiments.
     """
 
     def __init__(
@@ -45,22 +45,24 @@ class Persistence:
         self._grown: set[str] = set()
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> list[Entry]:
-        """Gather what must be kept of an event and of what it led to; returns what is journaled."""
+        """Gather what an event and its output add to the journals; returns these entries."""
         self._grown |= self.recorder.note(event, output)
         gathered = self._journaling.keep(core, event, output.facts, self._record_lines)
         for order, entry in gathered:
             if isinstance(entry, on.ExperimentSubmitted):
                 self._archive.places[entry.experiment] = order
             if isinstance(entry, facts.Concluded):
+                # Now, and not when the command runs: that waits behind other work, and a
+                # preparation that ends meanwhile must find the experiment concluded.
                 self._spaces[entry.experiment].concluded = True
                 self._archive.conclude(status.summary(core.state.experiments[entry.experiment]))
         return [entry for _, entry in gathered]
 
     def commit(self) -> None:
-        """Write it all; returns when what changes results is durable.
+        """Write all that was gathered; returns when what changes results is durable.
 
         Raises:
-            SharedDirectoryError: it cannot be; may be called again.
+            SharedDirectoryError: the directory refuses; `commit` may be called again.
         """
         for experiment in self._grown - set(self._journaling.touched):
             self._flush(experiment)

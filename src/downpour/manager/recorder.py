@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from downpour.manager.counters import Counters
 from downpour.manager.fact_lines import line_of
-from downpour.manager.roster import Roster, attendance
+from downpour.manager.roster import Roster, membership_log
 from downpour.manager.usage import Usage
 from downpour.manager.workspace import Workspace
 from downpour.records.record_lines import (
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Appends to the records of the given workspaces, and counts."""
+    """Appends lines to the records of the given workspaces, and counts them."""
 
     def __init__(self, spaces: Mapping[str, Workspace], roster: Roster) -> None:
         self.counters = Counters()
@@ -50,7 +50,7 @@ class Recorder:
         self._usage = Usage(self._write)
 
     def note(self, event: on.Event, output: Output) -> set[str]:
-        """Put on record one event and what the core made of it; returns whose records grew."""
+        """Record one event and the core's output; returns the experiments whose records grew."""
         self._touched = set()
         now = event.at_seconds
         self._note_event(event, now)
@@ -62,7 +62,7 @@ class Recorder:
         return self._touched
 
     def go_on(self, submitted_at: Mapping[str, float]) -> None:
-        """Continue the records of experiments that an earlier manager took in, and when."""
+        """Continue the records of an earlier manager's experiments, submitted at these times."""
         self._submitted_at.update(submitted_at)
 
     def _note_event(self, event: on.Event, now: float) -> None:
@@ -78,13 +78,13 @@ class Recorder:
             case on.Aggregated():
                 self._aggregated(event, now)
             case on.Evaluated():
-                found = event.evaluation
+                evaluation = event.evaluation
                 line = EvaluatedLine(
                     round=event.round,
-                    accuracy=found.accuracy,
-                    loss=found.loss,
-                    class_accuracy=found.class_accuracy,
-                    seconds=found.seconds,
+                    accuracy=evaluation.accuracy,
+                    loss=evaluation.loss,
+                    class_accuracy=evaluation.class_accuracy,
+                    seconds=evaluation.seconds,
                 )
                 self._write(event.experiment, now, line)
             case _:
@@ -96,7 +96,7 @@ class Recorder:
                 self._concluded(fact, now)
             case facts.Dismissed():
                 how = "is lost" if fact.lost else "left"
-                attendance.info("%s %s: %s", fact.worker, how, fact.reason)
+                membership_log.info("%s %s: %s", fact.worker, how, fact.reason)
                 for experiment in list(self._submitted_at):
                     self._write(experiment, now, line_of(fact))
             case _:
@@ -133,14 +133,14 @@ class Recorder:
         )
 
     def _heard(self, event: on.HeartbeatReceived) -> None:
-        """Take in what a worker's process uses; strangers are told to register first."""
+        """Note what a worker's process uses; an unknown worker must register first."""
         if self._roster.get(event.worker) is not None:
             self._usage.hear(event)
 
     def _prepared(self, event: on.Prepared, now: float) -> None:
         made = self._spaces[event.experiment].prepared
         if made is None or made.drawn is None:
-            return  # an experiment that goes on has this on record from its first manager
+            return  # continued: the first manager's record has this line already
         known = made.dataset.facts
         line = PreparedLine(
             train_samples=known.train_samples,
@@ -190,7 +190,7 @@ class Recorder:
         self._aggregating.pop(ended.experiment, None)
 
     def _write(self, experiment: str, now: float, line: RecordLine) -> None:
-        """Append to a record that is open; an ended experiment's says no more."""
+        """Append a line to an experiment's record, unless the experiment has ended."""
         space = self._spaces.get(experiment)
         if space is not None and experiment in self._submitted_at:
             space.record.append(now, line)

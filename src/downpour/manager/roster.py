@@ -11,8 +11,8 @@ from downpour.node.roster import Registry
 from downpour.rpc import Address, WorkerClient
 from downpour.rpc.messages import Registration
 
-attendance = logging.getLogger("downpour.attendance")
-"""Tells who joins, leaves and is lost; a manager in a terminal shows it."""
+membership_log = logging.getLogger("downpour.membership")
+"""Workers that join, leave and are lost; a manager in a terminal shows these lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class RosterEntry:
 
 
 class Roster:
-    """Written by registrations, read by calls; safe between threads."""
+    """The entries of all registered workers; safe to share between threads."""
 
     def __init__(self) -> None:
         self._registry = Registry[RosterEntry]()
         self._lock = Lock()
 
     def enter(self, registration: Registration, client: WorkerClient) -> str:
-        """Take a worker in; returns the name it goes by, see `Registry`."""
+        """Add a worker; returns the name that it gets, see `Registry`."""
         process = registration.hostname, registration.pid
         with self._lock:
             name, former = self._registry.enter(
@@ -47,33 +47,33 @@ class Roster:
         return name
 
     def get(self, name: str) -> RosterEntry | None:
-        """Return a worker's entry, or None where it is not here."""
+        """Return a worker's entry, or None if it is not registered."""
         return self._registry.get(name)
 
     def client(self, name: str) -> WorkerClient:
-        """Return the client of a worker; raises Unreachable where it is not here."""
+        """Return the client of a worker; raises Unreachable if it is not registered."""
         entry = self.get(name)
         if entry is None:
             raise Unreachable(name, "it is not registered")
         return entry.client
 
     def names(self) -> tuple[str, ...]:
-        """Name all of them, in the order in which they came."""
+        """Return the names of all workers, in the order of registration."""
         return self._registry.names()
 
     def is_dead(self, name: str, entry: RosterEntry, *, refused: bool = True) -> bool:
-        """Whether a call that failed shows that a worker is dead; see `Registry`."""
+        """Whether a failed call shows that a worker is dead; see `Registry`."""
         with self._lock:
             return self._registry.is_dead(name, entry, refused=refused)
 
     def strike(self, name: str) -> None:
-        """Forget a worker."""
+        """Remove a worker."""
         with self._lock:
             entry = self._registry.remove(name)
         if entry is not None:
             entry.client.close()
 
     def close(self) -> None:
-        """Forget all of them."""
+        """Remove all workers."""
         for name in self.names():
             self.strike(name)

@@ -1,7 +1,8 @@
-"""Long work of the manager: on a lane one thing after the other, lanes beside each other.
+"""Long work of the manager: an executor runs one thing after the other, executors run concurrently.
 
-A lane's thread is a daemon. What hangs on it, because a file server or a download never answers,
-holds up what waits behind it there, and neither other lanes nor the end of the process.
+The thread of an executor is a daemon. Work that hangs on it, because a file server or a download
+never answers, delays what waits behind it, but neither other executors nor the end of the process.
+(`concurrent.futures` joins its threads at exit, so a hung one would keep the process alive.)
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Work = Callable[[], None]
 
 
 class SerialExecutor:
-    """One thread, from now to `close`."""
+    """One thread, which lives until `close` or `finish`."""
 
     def __init__(self, name: str) -> None:
         self._waiting: SimpleQueue[tuple[Work, Future[None]] | None] = SimpleQueue()
@@ -24,17 +25,17 @@ class SerialExecutor:
         self._thread.start()
 
     def submit(self, work: Work) -> Future[None]:
-        """Do this after all that was submitted before; it is dropped where the lane was closed."""
+        """Run this after all that was submitted before; it is dropped after `close`."""
         done: Future[None] = Future()
         self._waiting.put((work, done))
         return done
 
     def finish(self) -> None:
-        """Take nothing more, and end when all is done."""
+        """Accept no more work; the thread ends when all is done."""
         self._waiting.put(None)
 
     def close(self, timeout_seconds: float) -> None:
-        """Let what is running end, up to a time, and drop what waits."""
+        """Wait for what is running, at most `timeout_seconds`; drop what waits."""
         self._closed.set()
         self.finish()
         self._thread.join(timeout_seconds)
@@ -47,7 +48,7 @@ class SerialExecutor:
                 continue
             try:
                 work()
-            except BaseException as error:  # noqa: BLE001 - for whoever waits for it
+            except BaseException as error:  # noqa: BLE001 - raised where the future is read
                 done.set_exception(error)
             else:
                 done.set_result(None)

@@ -30,7 +30,7 @@ from downpour.manager.command_runner import CommandRunner
 from downpour.manager.connection_monitor import ConnectionMonitor
 from downpour.manager.driver import Driver
 from downpour.manager.options import ManagerOptions
-from downpour.manager.roster import Roster, attendance
+from downpour.manager.roster import Roster, membership_log
 from downpour.manager.workspace import open_workspace
 from downpour.node.manager import heartbeat_reply
 from downpour.records.record import RecordReader
@@ -133,7 +133,7 @@ class ManagerHandler:
         joined = on.WorkerJoined(at_seconds=self._now, worker=worker, running=registration.running)
         self._driver.post(joined).result()
         self._connection_monitor.heard(worker)
-        attendance.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
+        membership_log.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
         return Registered(worker=worker)
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:

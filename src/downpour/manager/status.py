@@ -1,4 +1,4 @@
-"""The core's state as the messages that clients see; called in the driver's thread."""
+"""Turns the core's state into the messages that clients see; called in the driver's thread."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from downpour.scheduler.workers import Worker
 from downpour.values import ExperimentState, Forecast, NumericClass, Progress
 
 TASKS_SHOWN = 10_000
+"""Keeps the reply to a client well under the 16 MiB of a message (`rpc/frames.py`)."""
 
 
 def status(
@@ -29,7 +30,7 @@ def status(
     change: int,
     numeric_class: NumericClass | None = None,
 ) -> Status:
-    """Show the workers, and the experiment asked for (or the active one) with its round's tasks."""
+    """Return the workers, and an experiment (by default the active one) with its round's tasks."""
     shown = core.state.experiments.get(experiment) if experiment else core.state.active
     tasks = shown.round.tasks[:TASKS_SHOWN] if shown and shown.round else []
     usual = _usual_pace(core, tasks)
@@ -51,7 +52,7 @@ def _decisions(core: Scheduler, shown: Experiment) -> Iterator[str]:
 
 
 def summary(experiment: Experiment) -> ExperimentSummary:
-    """Show an experiment in one line."""
+    """Return what a list of experiments shows of one."""
     last = experiment.last_evaluation
     failed = experiment.life.state is ExperimentState.FAILED
     return ExperimentSummary(
@@ -100,7 +101,9 @@ def _task(core: Scheduler, task: Task, usual_pace: float) -> TaskStatus:
 
 
 def _usual_pace(core: Scheduler, tasks: Sequence[Task]) -> float:
-    """Return the median of the round's paces, measured or predicted, in seconds a sample."""
+    """Return the median of the round's paces, measured or forecast, in seconds a sample."""
+    # Only attempts that trained a whole shard: one that continued a snapshot trained a part of it,
+    # and its seconds over all samples would be too few.
     paces = [
         task.completion_seconds / task.offer.samples
         for task in tasks
@@ -113,7 +116,7 @@ def _usual_pace(core: Scheduler, tasks: Sequence[Task]) -> float:
 
 
 def _predicted_pace(task: Task, worker: Worker) -> float | None:
-    """Return the seconds a sample that a worker is predicted to take for its part of a task."""
+    """Return the seconds a sample that are forecast for a worker's part of a task."""
     forecast, attempt = _sendable(worker.forecast), task.held_by.get(worker.name)
     if forecast is None or attempt is None:
         return None
@@ -122,12 +125,12 @@ def _predicted_pace(task: Task, worker: Worker) -> float | None:
 
 
 def _sendable(forecast: Forecast | None) -> Forecast | None:
-    """Leave out what is no number of seconds: messages hold none such."""
+    """Return the forecast, or None if it is not finite: messages hold only finite numbers."""
     return forecast if forecast is not None and math.isfinite(forecast.q98) else None
 
 
 def _furthest(core: Scheduler, task: Task) -> Progress | None:
-    """Return the progress of the attempt that has come furthest."""
+    """Return the progress of the attempt that is furthest."""
     workers = (core.state.workers.get(name) for name in task.held_by)
     reports = [worker.progress for worker in workers if worker and worker.progress]
     return max(reports, key=lambda progress: progress.share, default=None)

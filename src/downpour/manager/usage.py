@@ -1,7 +1,8 @@
-"""Gathers what workers' processes use, a sample a heartbeat, until their attempts end.
+"""Gathers what workers' processes use, one sample for each heartbeat, until their attempts end.
 
-A fact a heartbeat would be most of the record, so there is one an attempt, of a bounded number of
-samples. What was gathered of an attempt that runs is lost with the manager: it serves people only.
+One line of the record for each heartbeat would be most of the record, so there is one for each
+attempt, with a bounded number of samples. The samples of running attempts are lost with the
+manager, because nothing is decided from them.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from downpour.scheduler import events as on
 from downpour.values import AttemptId, ProcessState
 
 SAMPLES_MAX = 240
-"""Of one attempt; even, because every second one goes where there would be more."""
+"""For each attempt. An even number, because when it is reached every second sample is dropped."""
 
 Write = Callable[[str, float, RecordLine], None]
 
 
 @dataclass(slots=True)
 class _Trace:
-    """The samples of an attempt, of which every so many-th is kept."""
+    """The samples of an attempt; of those heard, one in `every` is kept."""
 
     attempt: AttemptId
     samples: list[Sample] = field(default_factory=list)
@@ -51,10 +52,10 @@ class _Trace:
 
 
 class Usage:
-    """Of all workers; a worker is at one attempt at a time.
+    """The samples of all workers; a worker runs one attempt at a time.
 
     Args:
-        write: puts a fact on an experiment's record, at a time.
+        write: appends a line to an experiment's record, at a time.
     """
 
     def __init__(self, write: Write) -> None:
@@ -62,7 +63,7 @@ class Usage:
         self._traces: dict[str, _Trace] = {}
 
     def hear(self, beat: on.HeartbeatReceived) -> None:
-        """Take a sample in; who is at something else by now has ended what came before."""
+        """Add a heartbeat's sample; a worker that runs another attempt has ended the former."""
         attempt = beat.running[0].attempt if beat.running else None
         trace = self._traces.get(beat.worker)
         if trace is not None and trace.attempt != attempt:
@@ -73,21 +74,21 @@ class Usage:
         trace.add(_sample(beat, beat.process))
 
     def end(self, worker: str, attempt: AttemptId, now: float) -> None:
-        """Put on record what an attempt has used, if anything was heard of it."""
+        """Record what an attempt has used, if there are samples of it."""
         trace = self._traces.get(worker)
         if trace is not None and trace.attempt == attempt:
             del self._traces[worker]
             self._write(attempt.experiment, now, trace.fact(worker))
 
     def end_all(self, experiment: str, now: float) -> None:
-        """Put on record whatever runs yet of an experiment that ends."""
+        """Record what the running attempts of an experiment have used, because it ends."""
         for worker, trace in list(self._traces.items()):
             if trace.attempt.experiment == experiment:
                 self.end(worker, trace.attempt, now)
 
 
 def _sample(beat: on.HeartbeatReceived, process: ProcessState) -> Sample:
-    """Round it to what can be seen in a figure; digits would be most of the record."""
+    """Round to what a figure shows, because digits would be most of the record."""
     return Sample(
         at_seconds=round(beat.at_seconds, 2),
         cpu_share=round(process.cpu_share, 3),

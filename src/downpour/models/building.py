@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from downpour.blame import told
+from downpour.blame import describe_error
 from downpour.errors import DownpourError, SpecError
 from downpour.models import generators
 from downpour.spec import Spec
@@ -90,8 +90,8 @@ def _seeded(number: int) -> Iterator[None]:
 def _blamed(error: Exception, spec: Spec) -> SpecError:
     """Return an error that names the options if it may be due to a value, else the network."""
     if spec.model_options and isinstance(error, TypeError | ValueError | AssertionError):
-        return SpecError("model_options", spec.model_options, told(error))
-    return SpecError("model", spec.model, f"cannot be built: {told(error)}")
+        return SpecError("model_options", spec.model_options, describe_error(error))
+    return SpecError("model", spec.model, f"cannot be built: {describe_error(error)}")
 
 
 def _unsized(model: nn.Module) -> list[str]:
@@ -155,7 +155,7 @@ def _tried(model: nn.Module, spec: Spec, facts: DatasetFacts) -> object:
     except (DownpourError, MemoryError):
         raise
     except Exception as error:
-        accepted = f"does not take examples of shape {facts.sample_shape}: {told(error)}"
+        accepted = f"does not take examples of shape {facts.sample_shape}: {describe_error(error)}"
         raise SpecError("model", spec.model, accepted) from error
     finally:
         model.train(training)

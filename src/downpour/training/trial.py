@@ -20,7 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from downpour.blame import told
+from downpour.blame import describe_error
 from downpour.datasets import PreparedDataset
 from downpour.errors import DownpourError, NonFinite, OutOfMemory, SpecError
 from downpour.spec import Spec
@@ -171,7 +171,7 @@ class _Trial:
         except (DownpourError, MemoryError):
             raise
         except Exception as error:
-            accepted = f"cannot be trained {where}: {told(error)}"
+            accepted = f"cannot be trained {where}: {describe_error(error)}"
             raise SpecError("model", self._spec.model, accepted) from error
 
 

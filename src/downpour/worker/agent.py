@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 
-from downpour.blame import told
+from downpour.blame import describe_error
 from downpour.discovery.waiting import manager_may_come
 from downpour.errors import (
     DownpourError,
@@ -354,4 +354,4 @@ def _failure_kind(error: Exception) -> FailureKind:
 def _in_one_line(error: Exception) -> str:
     """Say what went wrong; equal errors at equal steps give equal lines on every worker."""
     where = "" if isinstance(error, DownpourError) else "; the worker's log has the traceback"
-    return told(error) + where
+    return describe_error(error) + where

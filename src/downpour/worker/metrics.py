@@ -87,34 +87,34 @@ class WorkerMetrics:
         steps = self._steps + (_own_steps(running) if running else 0)
         yield counter("downpour_worker_steps_total", "Optimizer steps made.", steps)
         ended = {end: self._ended[end] for end in ENDS}
-        told = "Tasks that this worker is done with, by what became of them."
-        yield counter("downpour_worker_tasks_total", told, ended, "end")
-        told = "Whether it has a task."
-        yield gauge("downpour_worker_busy", told, running is not None)
-        told = "How much of its task is done; 0 where it has none."
+        help_text = "Tasks that this worker is done with, by what became of them."
+        yield counter("downpour_worker_tasks_total", help_text, ended, "end")
+        help_text = "Whether it has a task."
+        yield gauge("downpour_worker_busy", help_text, running is not None)
+        help_text = "How much of its task is done; 0 where it has none."
         share = running.progress().share if running else 0.0
-        yield gauge("downpour_worker_task_done_ratio", told, share)
-        told = "Samples trained, of tasks that were finished."
-        yield counter("downpour_worker_samples_total", told, self._samples)
-        told = "Samples a second while training, of the last finished task."
-        yield gauge("downpour_worker_samples_per_second", told, self._samples_per_second)
-        told = "Before training: the model, the shard and what the experiment needs."
-        yield summary("downpour_worker_load_seconds", told, self._load)
-        told = "Training of a task, as far as it was this worker's."
-        yield summary("downpour_worker_train_seconds", told, self._train)
-        told = "Publication of an update."
-        yield summary("downpour_worker_publish_seconds", told, self._publish)
+        yield gauge("downpour_worker_task_done_ratio", help_text, share)
+        help_text = "Samples trained, of tasks that were finished."
+        yield counter("downpour_worker_samples_total", help_text, self._samples)
+        help_text = "Samples a second while training, of the last finished task."
+        yield gauge("downpour_worker_samples_per_second", help_text, self._samples_per_second)
+        help_text = "Before training: the model, the shard and what the experiment needs."
+        yield summary("downpour_worker_load_seconds", help_text, self._load)
+        help_text = "Training of a task, as far as it was this worker's."
+        yield summary("downpour_worker_train_seconds", help_text, self._train)
+        help_text = "Publication of an update."
+        yield summary("downpour_worker_publish_seconds", help_text, self._publish)
 
     def _machine(self) -> Iterator[Metric]:
         state = self._sampler.sample()
-        told = "Share of the machine's processors that others keep busy."
-        yield gauge("downpour_worker_cpu_others_ratio", told, state.cpu_others)
-        told = "The machine's load average over a minute."
-        yield gauge("downpour_worker_load_average", told, state.load_average)
-        told = "Share of the machine's memory that is used."
-        yield gauge("downpour_worker_memory_used_ratio", told, state.memory_used)
-        told = "Share of the processors' time spent waiting for disks."
-        yield gauge("downpour_worker_io_wait_ratio", told, state.io_wait)
+        help_text = "Share of the machine's processors that others keep busy."
+        yield gauge("downpour_worker_cpu_others_ratio", help_text, state.cpu_others)
+        help_text = "The machine's load average over a minute."
+        yield gauge("downpour_worker_load_average", help_text, state.load_average)
+        help_text = "Share of the machine's memory that is used."
+        yield gauge("downpour_worker_memory_used_ratio", help_text, state.memory_used)
+        help_text = "Share of the processors' time spent waiting for disks."
+        yield gauge("downpour_worker_io_wait_ratio", help_text, state.io_wait)
 
 
 def _own_steps(control: TaskControl) -> int:
