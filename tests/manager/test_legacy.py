@@ -172,9 +172,9 @@ def test_copies_and_what_comes_from_elsewhere_are_passed_by(
 
     second = start()
     assert set(listed(second)) == {done, going}
-    assert f"experiments/{foreign} is passed by: it is another cluster's" in caplog.text
+    assert f"experiments/{foreign} is not continued: it is another cluster's" in caplog.text
     for name in (done, going):
-        assert f"experiments/{name}-backup is passed by: it is a copy of {name}" in caplog.text
+        assert f"experiments/{name}-backup is not continued: it is a copy of {name}" in caplog.text
     second.join("two")
     finished(second, going)
     assert {name: contents(root / name) for name in strangers} == before

@@ -78,9 +78,9 @@ def test_where_none_has_begun_the_first_has_its_turn() -> None:
         ([line(1, 1, prepared("bad"))], "does not begin with a submission"),
         (
             [line(1, 1, submitted("bad")), line(2, 3, facts.Resized(**ROUND, samples=(1,)))],
-            "tells what cannot be .*round 7 of bad",
+            "cannot be replayed .*round 7 of bad",
         ),
-        ([line(1, 1, submitted("bad")), line(2, 3, submitted("other"))], "tells what cannot be"),
+        ([line(1, 1, submitted("bad")), line(2, 3, submitted("other"))], "cannot be replayed"),
     ],
 )
 def test_a_story_that_cannot_be_told_touches_no_other(story: list[Line], reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The manager as a process: opens the shared directory, serves, and runs until told to stop."""
+"""The manager as a process: opens the shared directory, serves, and runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -38,27 +38,28 @@ log = logging.getLogger(__name__)
 
 _FILES = 65536
 _WARM_UP_SECONDS = 5.0
-"""After which a manager that goes on imports torch, unless something needed it before."""
+"""The delay after which a manager that continues experiments imports torch, if nothing did yet."""
 _AWAY_SECONDS = 60.0
-"""How long the shared directory may be gone or full, at a patience of 1."""
+"""How long the shared directory may be gone or full, at a patience of 1. Workers retry for five
+minutes (`worker/task.py`), so that what they have trained outlasts a restart of the manager."""
 
 
 class Manager:
-    """A running manager; `close` stops it. Usable in a test as well as in a process."""
+    """A running manager; `close` stops it. Tests run it in their own process."""
 
     def __init__(
         self, options: ManagerOptions, on_death: Callable[[DownpourError], None] = lambda _: None
     ) -> None:
-        """Open the shared directory, take up what was left there, bind the port and serve.
+        """Open the shared directory, continue its experiments, bind the port and serve.
 
         Args:
-            options: how to.
-            on_death: is told why it cannot go on, if that happens.
+            options: where to listen, and what to use.
+            on_death: called with the reason if the manager ends by itself.
 
         Raises:
-            SharedDirectoryError: the folder cannot serve, or another manager serves there.
-            SpecError: a port is in use, a credential is wrong, others could reach the port and
-                nothing would be asked of them, or the predictor's file is none.
+            SharedDirectoryError: the folder cannot be used, or another manager leads it.
+            SpecError: a port is in use, a credential is wrong, the port would be open to other
+                machines without credentials, or the predictor's file is invalid.
         """
         trust = Trust.load(options.credentials)
         predictor = pretrained(Path(options.predictor) if options.predictor else None)
@@ -88,8 +89,8 @@ class Manager:
         self._service = ManagerHandler(
             options, trust, shared, self._driver, self._runner, self._roster, self._archive
         )
-        # The import of torch slows down every other thread: workers of an experiment that goes on
-        # come back before it.
+        # Later, because the import of torch takes 1 to 3 s and slows down every other thread:
+        # workers of an experiment that continues come back first.
         self._warming_up = Timer(_WARM_UP_SECONDS, self._service.warm_up)
         with ExitStack() as undoing:
             undoing.callback(self._lease.release)
@@ -107,7 +108,7 @@ class Manager:
             undoing.pop_all()
 
     def _shared_directory(self, options: ManagerOptions) -> SharedDirectory:
-        """Open it, with the patience that was asked for; nobody waits for it after the end."""
+        """Open it, with the options' timeouts; closing the manager ends its retries."""
         return replace(
             SharedDirectory.open(Path(options.shared), create=True),
             patience_seconds=options.patience_seconds * options.patience,
@@ -116,17 +117,17 @@ class Manager:
         )
 
     def _measured(self, options: ManagerOptions, trust: Trust) -> MetricsEndpoint | None:
-        """Make the endpoint of metrics, where one is wanted; it answers nobody yet."""
+        """Make the endpoint of metrics, if there is a port for it; it does not serve yet."""
         if options.metrics_port is None:
             return None
         source = ManagerMetrics(self._driver, self._runner, self._archive)
         return MetricsEndpoint(source, self.address.host, options.metrics_port, trust)
 
     def _begin(self, shared: SharedDirectory, core: Scheduler) -> None:
-        """Take leader, go on with what was left, and answer.
+        """Become the leader, continue the experiments that were left, and serve.
 
-        In this order: a former leader that does not know that it was replaced adds nothing
-        that counts once there is a later term.
+        The term begins before the journals are read. A former leader that does not know that it was
+        replaced may still write, but what it writes after that does not count.
         """
         leader = None if self._embedded else self._lease.claim(*_called_at(self.address))
         goes_on = False
@@ -146,19 +147,21 @@ class Manager:
 
     @property
     def address(self) -> Address:
-        """Where it answers."""
+        """The address at which the manager serves."""
         return self._server.address
 
     @property
     def metrics_url(self) -> str:
-        """Where it tells its metrics; empty where it does not."""
+        """The URL of the metrics; empty if they are not served."""
         return self._metrics.url if self._metrics is not None else ""
 
     def close(self) -> None:
-        """Answer nobody any more, let what is running end.
+        """Stop serving and wait for what is running.
 
-        Its experiments are there for the next manager; those of an embedded one are cancelled.
+        The next manager continues the experiments; those of an embedded manager are cancelled.
         """
+        # Callers first, then what they wait for: the waits of long polls end before the server
+        # stops, or it would wait for them; the lock is released last, when nothing writes any more.
         self._warming_up.cancel()
         self._close_metrics()
         self._closing.set()
@@ -181,10 +184,10 @@ class Manager:
             self._metrics.close()
 
     def look_around(self) -> None:
-        """See what others did to the directory; to be called once a second.
+        """Check the shared directory for changes by other processes; called once a second.
 
-        Stop where a later manager has taken over, though this one never gave up its lock; and know
-        whose folder was removed.
+        The manager ends if a later one has taken over, which happens where a network file system
+        has lost its lock. Experiments whose folder was removed are marked as held up.
         """
         self._runner.look()
         try:
@@ -203,20 +206,22 @@ def run_manager(
     ready: Callable[[Address], None],
     measured: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; calls `ready` with the address once it answers.
+    """Serve until SIGTERM or SIGINT; calls `ready` with the address once the manager serves.
 
-    Where it tells metrics, `measured` is called after that, with their URL.
+    If metrics are served, `measured` is then called with their URL.
 
     Raises:
-        StoreError: the shared directory can be used no more; all that counts is in it.
-        FailStop: a defect has ended it; all that counts is in the directory.
+        StoreError: the shared directory cannot be used any more; the next manager continues.
+        FailStop: a defect has ended the manager; the next one continues from the journal.
         SpecError: as `Manager`.
     """
-    # A signal handler may put here; setting an Event can deadlock.
+    # A SimpleQueue, because its `put` is reentrant: a signal handler that sets an Event deadlocks
+    # if it interrupts this thread while that holds the Event's lock.
     stop = SimpleQueue[DownpourError | None]()
 
     def leave(number: int, frame: FrameType | None) -> None:
         del frame
+        # A second signal ends the process at once, should the orderly way out hang.
         signal.signal(number, signal.SIG_DFL)
         stop.put(None)
 
@@ -235,7 +240,7 @@ def run_manager(
 
 
 def _wait(stop: SimpleQueue[DownpourError | None], manager: Manager) -> None:
-    """Wait for the end; raises why, where it is not a peaceful one."""
+    """Wait for a signal to stop; raises the reason if the manager has ended by itself."""
     while True:
         with suppress(Empty):
             error = stop.get(timeout=LOOK_SECONDS)
@@ -246,22 +251,23 @@ def _wait(stop: SimpleQueue[DownpourError | None], manager: Manager) -> None:
 
 
 def _say_who_serves(holder: Leader | None) -> None:
-    log.warning("waiting for the leading manager to go: %s", holder or "it has not said who it is")
+    log.warning("waiting for the leading manager to end: %s", holder or "it left no address")
 
 
 def _called_at(address: Address) -> list[str]:
-    """Return the addresses by which others may call: all of the machine where it listens on all."""
+    """Return the addresses to announce: all of this machine's, if the manager listens on all."""
     if address.host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
         return [str(address)]
     kinds = {socket.AF_INET} if address.host == "0.0.0.0" else {socket.AF_INET, socket.AF_INET6}  # noqa: S104
-    found = (one for several in psutil.net_if_addrs().values() for one in several)
-    hosts = [one.address for one in found if one.family in kinds and "%" not in one.address]
+    interfaces = (one for several in psutil.net_if_addrs().values() for one in several)
+    # Link-local addresses (with a %zone) mean something on this machine only.
+    hosts = [one.address for one in interfaces if one.family in kinds and "%" not in one.address]
     outward = [Address(host, address.port) for host in hosts]
     return [str(one) for one in outward if not one.is_loopback]
 
 
 def _allow_many_files() -> None:
-    """Use what the system allows: each worker takes two descriptors, a waiting experiment one."""
+    """Raise the limit of open files: a worker takes two descriptors, a waiting experiment one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,9 +1,9 @@
-"""Taking up what earlier managers of this directory have left, each experiment by itself.
+"""Continues what earlier managers of this directory have left, each experiment by itself.
 
-What lies under `experiments/` is taken up where its journal says that a manager of this cluster
-wrote it, in this folder: not a copy, not another cluster's, and not what a run of its own writes,
-which keeps no journal. An experiment that cannot be taken up is left out, by name and with the
-reason, and its files stay as they are. Files that only an earlier manager knew of are removed.
+A folder under `experiments/` is continued if its journal shows that a manager of this cluster wrote
+it, in this folder: so it is not a copy, not another cluster's, and not a run's own, which keeps no
+journal. An experiment that cannot be continued is left out and listed with the reason, and its
+files stay as they are. Files that only an earlier manager knew of are removed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from downpour.node.journal import Line
 from downpour.records.journal import read_journal, segments, term_of
 from downpour.records.record import read_record
 from downpour.records.record_lines import SubmittedLine, WorkerJoinedLine, WorkerLeftLine
-from downpour.records.recovery import Told, belongs_elsewhere, take_in, told
+from downpour.records.recovery import ReplayedJournals, belongs_elsewhere, replay_each, take_in
 from downpour.scheduler import Scheduler
 from downpour.scheduler.experiment import Experiment
 from downpour.store import SharedDirectory, layout
@@ -42,10 +42,10 @@ _BEFORE_ANYTHING = SubmittedLine, WorkerJoinedLine, WorkerLeftLine
 
 @dataclass(frozen=True, slots=True)
 class RecoveredState:
-    """What was left: a core that has taken in what goes on, and the folders of that.
+    """A core with the experiments that continue, and their workspaces.
 
-    `next_order` is the place of the next entry among those of all experiments, `submitted_at` the
-    time of each one's submission.
+    `next_order` is the number of the next journal entry, counted over all experiments;
+    `submitted_at` are the times of the submissions.
     """
 
     core: Scheduler
@@ -57,38 +57,39 @@ class RecoveredState:
 def recover(
     shared: SharedDirectory, core: Scheduler, leader: Leader, archive: Archive
 ) -> RecoveredState:
-    """Take up what was left, with an empty core and an empty archive; `leader` is this manager.
+    """Continue what was left, with an empty core and an empty archive; `leader` is this manager.
 
     Raises:
         SharedDirectoryError: the directory cannot be used, or another manager has taken over.
     """
     folders = _folders(shared)
     archive.read(set(folders))
+    # Without the minute that an outage gets: a journal that this user may not read counts as an
+    # outage (`store/os_errors.py`), and each such folder would delay the start by that minute.
     retry_policy = replace(shared.retry_policy, away_seconds=None)
     unread = [shared.experiments / name for name in folders if name not in archive]
-    stories = _stories(unread, leader.cluster, archive, retry_policy)
-    known = told(stories, core.state.options)
-    for name, reason in known.left_out.items():
+    journals = _journals(unread, leader.cluster, archive, retry_policy)
+    replayed = replay_each(journals, core.state.options)
+    for name, reason in replayed.left_out.items():
         archive.leave_out(name, reason)
-    archive.places.update((name, story[0].order) for name, story in stories.items())
-    for name, experiment in known.experiments.items():
+    archive.places.update((name, journal[0].order) for name, journal in journals.items())
+    for name, experiment in replayed.experiments.items():
         if experiment.life.state.ended:
             _tidy(shared, experiment)
             archive.conclude(status.summary(experiment))
             archive.end(name)
-    going = {n: one for n, one in known.experiments.items() if not one.life.state.ended}
-    spaces = _opened(shared, going, leader, stories, archive)
+    going = {n: one for n, one in replayed.experiments.items() if not one.life.state.ended}
+    spaces = _opened(shared, going, leader, journals, archive)
     archive.begin(leader.term)
-    take_in(
-        core, Told({space.experiment: going[space.experiment] for space in spaces}, {}), stories
-    )
-    orders = (line.order for story in stories.values() for line in story)
+    opened = {space.experiment: going[space.experiment] for space in spaces}
+    take_in(core, ReplayedJournals(opened, {}), journals)
+    orders = (line.order for journal in journals.values() for line in journal)
     return RecoveredState(
         core=core,
         spaces=spaces,
         next_order=max((*orders, *archive.places.values()), default=0) + 1,
         submitted_at=tuple(
-            (space.experiment, stories[space.experiment][0].at_seconds) for space in spaces
+            (space.experiment, journals[space.experiment][0].at_seconds) for space in spaces
         ),
     )
 
@@ -98,40 +99,40 @@ def _folders(shared: SharedDirectory) -> list[str]:
         return sorted(each.name for each in found if each.is_dir() and each.name[0] != ".")
 
 
-def _stories(
+def _journals(
     folders: list[Path], cluster: str, archive: Archive, retry_policy: RetryPolicy
 ) -> dict[str, list[Line]]:
-    """Read the journals that count, of folders that need a look."""
-    found: dict[str, list[Line]] = {}
+    """Read the journals of these folders, except those that do not belong to this cluster."""
+    journals: dict[str, list[Line]] = {}
     for folder in folders:
         try:
             names = names_in(folder)
             if _is_a_runs(folder, names):
                 _pass_by(folder, names, archive)
                 continue
-            story = retry_policy.call_through_outage(partial(read_journal, folder))
-            elsewhere = belongs_elsewhere(story, folder.name, cluster) if story else None
+            journal = retry_policy.call_through_outage(partial(read_journal, folder))
+            elsewhere = belongs_elsewhere(journal, folder.name, cluster) if journal else None
             if elsewhere is not None:
-                log.warning("experiments/%s is passed by: it is %s", folder.name, elsewhere)
-            elif story:
-                found[folder.name] = story
+                log.warning("experiments/%s is not continued: it is %s", folder.name, elsewhere)
+            elif journal:
+                journals[folder.name] = journal
             elif _was_never_begun(folder, names):
                 _remove(folder, names)
             elif segments(folder):
                 archive.leave_out(folder.name, "its journal has no entry")
         except StoreError as error:
             archive.leave_out(folder.name, str(error))
-    return found
+    return journals
 
 
 def _is_a_runs(folder: Path, names: list[str]) -> bool:
-    """Whether a folder belongs to a run; those of earlier versions kept a journal of term 0."""
+    """Whether a folder belongs to a run; earlier versions kept a journal of term 0."""
     journal = segments(folder)
     return RUN_LOCK_NAME in names or (journal != [] and all(term_of(each) == 0 for each in journal))
 
 
 def _pass_by(folder: Path, names: list[str], archive: Archive) -> None:
-    """Leave a run's folder to it; where it was killed before it had begun, there is nothing."""
+    """Leave a run's folder alone; remove it if the run was killed before it had begun."""
     if RUN_LOCK_NAME in names and not is_abandoned(folder / RUN_LOCK_NAME):
         return
     if _was_never_begun(folder, names):
@@ -141,9 +142,9 @@ def _pass_by(folder: Path, names: list[str], archive: Archive) -> None:
 
 
 def _was_never_begun(folder: Path, names: list[str]) -> bool:
-    """Whether nothing is there but what is made before an experiment is acknowledged.
+    """Whether a folder holds only what is written before a submission is acknowledged.
 
-    A manager, or a run, may have been killed when it had made the folder.
+    A manager, or a run, may have been killed just after it had made the folder.
     """
     made = {
         layout.SPEC_NAME,
@@ -164,14 +165,14 @@ def _was_never_begun(folder: Path, names: list[str]) -> bool:
 
 def _remove(folder: Path, names: list[str]) -> None:
     log.info("experiments/%s was never begun, and is removed", folder.name)
-    with suppress(OSError):  # it is there still when the next manager comes
+    with suppress(OSError):  # what stays is tried again by the next manager
         for name in names:
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()
 
 
 def _tidy(shared: SharedDirectory, ended: Experiment) -> None:
-    """Do what follows the end: an earlier manager may have journaled that and not more."""
+    """Clean up after the end: an earlier manager may have died between journaling it and this."""
     try:
         sweep(shared.store(ended.name), finished=ended.life.state is ExperimentState.FINISHED)
     except StoreError as error:
@@ -182,15 +183,17 @@ def _opened(
     shared: SharedDirectory,
     going: dict[str, Experiment],
     leader: Leader,
-    stories: dict[str, list[Line]],
+    journals: dict[str, list[Line]],
     archive: Archive,
 ) -> tuple[Workspace, ...]:
-    """Open the folders of those that go on; raises where it is the directory that cannot serve."""
+    """Open the workspaces of running experiments; raises if the directory itself cannot be used."""
     spaces = []
     for name, experiment in going.items():
         try:
-            spaces.append(_open(shared, experiment, leader, stories[name]))
+            spaces.append(_open(shared, experiment, leader, journals[name]))
         except StoreError as error:
+            # One experiment's fault or the whole directory's? If another folder can be written, and
+            # no later manager has begun, only this experiment is left out.
             shared.prove_writable()
             if highest_term(shared.terms) > leader.term:
                 raise
@@ -199,14 +202,15 @@ def _opened(
 
 
 def _open(
-    shared: SharedDirectory, experiment: Experiment, leader: Leader, story: list[Line]
+    shared: SharedDirectory, experiment: Experiment, leader: Leader, journal: list[Line]
 ) -> Workspace:
-    space = reopen_workspace(shared, experiment, leader, story)
+    space = reopen_workspace(shared, experiment, leader, journal)
     try:
         if space.journal is not None:
-            # First: else what an earlier manager still writes might name what is removed.
+            # First, because this line ends what counts of an earlier manager's journal: else one
+            # that still writes might name a file that is removed below.
             space.journal.commit()
-        space.record.truncate(story[-1].record_lines)
+        space.record.truncate(journal[-1].record_lines)
         _remove_unknown(space, experiment)
     except StoreError:
         space.close()
@@ -215,7 +219,7 @@ def _open(
 
 
 def _remove_unknown(space: Workspace, experiment: Experiment) -> None:
-    """Remove what was published and not journaled before the end, if nobody will name it."""
+    """Remove files that were published but not journaled, if no later report can name them."""
     known = {file.name for file in experiment.files()}
     for name in set(space.store.list()) - known:
         if layout.is_spent(name, experiment.rounds_done):

@@ -1,4 +1,4 @@
-"""What the manager answers when it is called; turns calls into events and state into replies.
+"""Handles the calls of workers and clients: calls become events, and state becomes replies.
 
 Runs on the server's threads. An update is acknowledged only after the core has taken it in.
 """
@@ -57,6 +57,7 @@ from downpour.version import VERSION
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 30.0
+"""Of a long poll. Each holds a thread of the server, so a client asks again instead."""
 _NAME_CHARACTERS_MAX = 64
 _REQUEST = re.compile(r"[0-9a-f]{4,32}")
 
@@ -89,17 +90,17 @@ class ManagerHandler:
         self._announced: Presence | None = None
 
     def announce(self, leader: Leader | None) -> None:
-        """Publish the file by which workers prove that they see the same folder."""
+        """Publish the file whose content proves that a worker sees the same folder."""
         self._leader = leader
         self._announced = self._shared.announce(self._presence)
 
     def withdraw(self) -> None:
-        """Remove that file again."""
+        """Remove the presence file."""
         if self._announced is not None:
             self._announced.withdraw()
 
     def warm_up(self) -> None:
-        """Import torch, which takes 1 to 3 s, before the first submission has to wait for it."""
+        """Import torch, which takes 1 to 3 s, so that the first submission need not wait for it."""
         import downpour.manager.global_model  # noqa: F401 - for what it imports
         from downpour.training.numeric_class import numeric_class
 
@@ -108,7 +109,7 @@ class ManagerHandler:
     # Workers
 
     def describe(self) -> ManagerInfo:
-        """Say what a worker must know before it registers."""
+        """Return what a worker must know before it registers."""
         return ManagerInfo(
             protocol=PROTOCOL,
             version=VERSION,
@@ -119,7 +120,7 @@ class ManagerHandler:
         )
 
     def register_worker(self, registration: Registration) -> Registered:
-        """Take a worker in, after a look at its version, its directory and its address."""
+        """Register a worker, after checking its version, its shared directory and its address."""
         self._check(registration)
         address = Address(registration.host, registration.port)
         client = WorkerClient(address, trust=self._trust)
@@ -132,12 +133,13 @@ class ManagerHandler:
         self._warn_of_mixture(worker, registration)
         joined = on.WorkerJoined(at_seconds=self._now, worker=worker, running=registration.running)
         self._driver.post(joined).result()
+        # Now, and not at the first heartbeat: a worker that dies in between closes this connection.
         self._connection_monitor.heard(worker)
         membership_log.info("%s joined from %s (%s)", worker, address, registration.numeric_class)
         return Registered(worker=worker)
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Take note that a worker lives; tell it what it should not be running."""
+        """Note that a worker is alive; the reply names attempts that it should stop."""
         self._connection_monitor.heard(heartbeat.worker)
         event = on.HeartbeatReceived(
             at_seconds=self._now,
@@ -146,6 +148,8 @@ class ManagerHandler:
             system=heartbeat.system,
             process=heartbeat.process,
         )
+        # Not waited for: nothing of a heartbeat is journaled. The question behind it in the queue
+        # is answered after it was taken in.
         self._driver.post(event)
         worker, running = heartbeat.worker, heartbeat.running
         known, unwanted = self._driver.ask(
@@ -156,7 +160,7 @@ class ManagerHandler:
         return HeartbeatReply(known=known, unwanted=unwanted)
 
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
-        """Take an update in; when this returns, it counts or is known not to be needed."""
+        """Accept an update; when this returns, the update counts or is known not to be needed."""
         check_update(attempt, update)
         self._driver.ask(lambda core: check_work(core, attempt, update))
         event = on.UpdatePublished(
@@ -167,14 +171,14 @@ class ManagerHandler:
     def report_failure(
         self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
     ) -> None:
-        """Take note that an attempt has come to nothing."""
+        """Note that an attempt has failed."""
         event = on.AttemptFailed(
             at_seconds=self._now, worker=worker, attempt=attempt, failure=kind, reason=reason
         )
         self._driver.post(event).result()
 
     def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
-        """Take in where an attempt has stopped; when this returns, another one can go on there."""
+        """Accept an attempt's last snapshot; when this returns, another worker can continue it."""
         check_snapshot(attempt, snapshot)
         event = on.HandedOver(
             at_seconds=self._now, worker=worker, attempt=attempt, snapshot=snapshot
@@ -182,13 +186,13 @@ class ManagerHandler:
         self._driver.post(event).result()
 
     def leave(self, worker: str, reason: str) -> None:
-        """Let a worker go."""
+        """Unregister a worker."""
         self._driver.post(
             on.WorkerLeft(at_seconds=self._now, worker=worker, reason=reason)
         ).result()
 
     def connection_ended(self) -> None:
-        """Notice where the connection that this thread served was that of a worker now dead."""
+        """Check whether the worker of this thread's connection, which has ended, is dead."""
         self._connection_monitor.connection_ended()
 
     def _lose(self, worker: str, reason: str) -> None:
@@ -200,10 +204,14 @@ class ManagerHandler:
     def submit(self, spec: str, request: str) -> str:
         """Accept an experiment, unless the request was accepted before.
 
-        What can be checked at once is checked before anything starts.
+        Raises:
+            SpecError: the spec, its dataset or its model is invalid, or the request was accepted
+                with another spec.
         """
         if not _REQUEST.fullmatch(request):
             raise SpecError("request", request, "4 to 32 hexadecimal digits in lower case")
+        # One at a time: a client that repeats a call whose answer was lost sends the same request,
+        # and both must lead to one experiment.
         with self._submitting:
             known = self._requested(request)
             if known is None:
@@ -212,21 +220,21 @@ class ManagerHandler:
             return known
 
     def _requested(self, request: str) -> str | None:
-        """Return the experiment that this request has led to."""
+        """Return the experiment of this request; None if there is none."""
         known = (one.experiment for one in self.list_experiments())
         return next((name for name in known if name.endswith(f"-{request}")), None)
 
     def _check_same(self, experiment: str, spec: str, request: str) -> None:
-        """Refuse a request that has led to an experiment of another spec."""
+        """Refuse a request that was accepted with another spec."""
         asked = Spec.from_toml(spec)
         try:
             path = self._shared.experiment_path(experiment) / layout.SPEC_NAME
             known = ResolvedSpec.from_toml(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, SpecError):
-            return  # nobody can say
+            return  # its spec cannot be read, so it cannot be compared
         same = {"shards": asked.shards or known.shards, "code": asked.code or known.code}
         if ResolvedSpec.make({**asked.model_dump(), **same}) != known:
-            raise SpecError("request", request, f"was {experiment}'s, whose spec is another one")
+            raise SpecError("request", request, f"was used for {experiment}, whose spec differs")
 
     def _accept(self, spec: str, request: str) -> str:
         from downpour.models import check_model
@@ -246,7 +254,7 @@ class ManagerHandler:
         return experiment
 
     def _check_device(self, asked: Spec) -> None:
-        """Refuse a device that no worker has, where there are workers."""
+        """Refuse a device that none of the registered workers has; any is good without workers."""
         here = [entry for name in self._roster.names() if (entry := self._roster.get(name))]
         devices = {entry.registration.numeric_class.device for entry in here}
         if asked.device == "cuda" and devices and asked.device not in devices:
@@ -254,7 +262,7 @@ class ManagerHandler:
             raise SpecError("device", asked.device, accepted)
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
-        """Say what goes on, waiting for a change where the caller has seen all there is."""
+        """Return the state; a caller that has seen the last change waits for the next one."""
         if experiment:
             self._check_known(experiment)
         self._driver.wait_for_change(after_change, min(wait_seconds, LONGEST_WAIT_SECONDS))
@@ -268,17 +276,17 @@ class ManagerHandler:
         return replace(now, experiment=self._archive.summary(experiment))
 
     def list_experiments(self) -> tuple[ExperimentSummary, ...]:
-        """Name every experiment of this directory, oldest first."""
+        """Return the summaries of all experiments of this directory, oldest first."""
         known = {one.experiment: one for one in self._archive.summaries()}
-        found = self._driver.ask(
+        running = self._driver.ask(
             lambda core: [*map(views.summary, core.state.experiments.values())]
         )
-        known |= {one.experiment: self._held_up(one) for one in found}
+        known |= {one.experiment: self._held_up(one) for one in running}
         places = self._archive.places
         return tuple(sorted(known.values(), key=lambda one: places.get(one.experiment, math.inf)))
 
     def cancel(self, experiment: str) -> None:
-        """Stop an experiment; one that has ended stays as it is."""
+        """Cancel an experiment; one that has ended stays as it is."""
         self._check_known(experiment)
         event = on.ExperimentCancelled(
             at_seconds=self._now, experiment=experiment, reason="cancelled by request"
@@ -286,19 +294,19 @@ class ManagerHandler:
         self._driver.post(event).result()
 
     def cancel_all(self, reason: str) -> None:
-        """Stop every experiment."""
+        """Cancel every experiment."""
         for experiment in self._driver.ask(lambda core: list(core.state.experiments)):
             self._driver.post(
                 on.ExperimentCancelled(at_seconds=self._now, experiment=experiment, reason=reason)
             ).result()
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
-        """Hand out part of an experiment's record, waiting for a line where there is none yet."""
+        """Return lines of an experiment's record, waiting for one if there is none yet."""
         record = self._record(experiment)
         deadline = self._now + min(wait_seconds, LONGEST_WAIT_SECONDS)
         while True:
             change = self._driver.change
-            # Before the lines: who reads that it has ended finds the last of them, too.
+            # Before the lines, so that a reader that sees the end has also read the last lines.
             summary = self._summary(experiment)
             lines = record.lines(from_line)
             done = lines or summary.state.ended
@@ -329,7 +337,7 @@ class ManagerHandler:
             )
 
     def _warn_of_mixture(self, worker: str, registration: Registration) -> None:
-        """Say so where a worker computes other bits than the rest: runs cannot be repeated then."""
+        """Warn if a worker computes other bits than the rest: runs are not repeatable then."""
         for other in filter(None, map(self._roster.get, self._roster.names())):
             if other.registration.numeric_class != registration.numeric_class:
                 theirs, its = other.registration.numeric_class, registration.numeric_class
@@ -350,12 +358,12 @@ class ManagerHandler:
         return record
 
     def _held_up(self, summary: ExperimentSummary) -> ExperimentSummary:
-        """Add why an experiment does not get on, where its folder was removed."""
+        """Add the reason to the summary of an experiment whose folder was removed."""
         space = self._runner.space(summary.experiment)
         if summary.state.ended or space is None or not space.is_gone:
             return summary
-        told = f"held up: its folder is gone from {self._shared.experiments}"
-        return replace(summary, reason=f"{told}; put it back, or cancel it")
+        reason = f"held up: its folder is gone from {self._shared.experiments}"
+        return replace(summary, reason=f"{reason}; put it back, or cancel it")
 
     def _summary(self, experiment: str) -> ExperimentSummary:
         archived = self._archive.summary(experiment)
@@ -365,18 +373,18 @@ class ManagerHandler:
 
 
 def _call_back(client: WorkerClient, name: str) -> None:
-    """Make sure that the worker of that name answers where it says."""
+    """Raise Refused unless the worker of that name answers at its address."""
     accepted = "it must be an address at which the manager reaches this worker"
     try:
-        found = client.ping().name
+        answered = client.ping().name
     except DownpourError as error:
-        told = f"the manager cannot call back at {client.address} ({error})"
-        raise Refused("advertise", f"{told}; {accepted}") from None
-    if found != name:
-        raise Refused("advertise", f"{found} answers at {client.address}; {accepted}")
+        reason = f"the manager cannot call back at {client.address} ({error})"
+        raise Refused("advertise", f"{reason}; {accepted}") from None
+    if answered != name:
+        raise Refused("advertise", f"{answered} answers at {client.address}; {accepted}")
 
 
 def _new_name(name: str, request: str) -> str:
-    """Name an experiment so that people can tell it apart, and no two are the same."""
+    """Return a unique identifier, in which people recognize the spec's name and the time."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return f"{name}-{stamp}-{request}"

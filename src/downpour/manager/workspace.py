@@ -1,11 +1,11 @@
-"""What the manager holds of one experiment, and the work it does on it itself.
+"""What the manager holds of one experiment, and its work on the experiment's files.
 
-`prepare` is the station between a spec and its first round: dataset, shards, first model version.
-`aggregate` and `measure` follow each round. All are plain functions of a workspace, run where
-`command_runner.py` puts them; they know neither the core nor the workers.
+`prepare` makes the dataset, the shards and the first model version. `aggregate` and `measure`
+follow each round. All are plain functions of a workspace, called by `command_runner.py`; they know
+neither the core nor the workers.
 
-What needs torch is imported where it is needed. A manager that takes over gets on with the round
-without it, and its workers do not wait the 1 to 3 s that the import takes.
+What needs torch is imported where it is needed. A manager that takes over continues the round
+without torch, so its workers do not wait the 1 to 3 s of that import.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SPEC_BYTES_MAX = 2**20
+"""What is read of a spec's file: another process may have replaced it by a file of any size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedExperiment:
-    """What a spec becomes before its first round; `drawn` where the experiment begins here."""
+    """What `prepare` makes; `drawn` is the initial network, None if the experiment continues."""
 
     dataset_key: str
     dataset: PreparedDataset
@@ -69,10 +70,10 @@ class PreparedExperiment:
 class Workspace:
     """One experiment's folder, and what has been made for it so far.
 
-    That of a run of its own has no `journal`: it is never taken up. Instead the run holds
-    `run_lock`, so that others can see that it lives. Once it is `concluded`, nothing more
-    is journaled. While its folder `is_gone`, nothing of it gets on. The `global_model` is
-    drawn where the experiment begins here, else made for its first evaluation.
+    The workspace of an embedded run has no `journal`, because no manager continues it. It holds
+    `run_lock` instead, which shows other processes that the run is alive. Nothing is journaled once
+    the experiment is `concluded`. While its folder `is_gone`, the experiment is held up. The
+    `global_model` is made by `prepare` if the experiment begins here, else by its first evaluation.
     """
 
     experiment: str
@@ -90,15 +91,13 @@ class Workspace:
     index_files: dict[tuple[int, int], IndicesFile] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Look whether the folder is there; one that cannot be looked at is the directory's affair.
-
-        Nothing else would tell: what is open can be written to although it has no name any more.
-        """
+        """Set `is_gone`; if the directory cannot be listed, it stays as it was."""
+        # By listing, because files that are open can be written although their folder was removed.
         with suppress(StoreError):
             self.is_gone = self.experiment not in names_in(self.shared.experiments)
 
     def close(self) -> None:
-        """Let go of record and journal; both can still be read."""
+        """Close the record and the journal; both can still be read."""
         if self.journal is not None:
             self.journal.close()
         self.record.close()
@@ -115,11 +114,11 @@ def open_workspace(
         shared: the shared directory.
         experiment: its identifier.
         spec: its resolved spec.
-        leader: the manager's; a run's has none, and keeps no journal.
+        leader: this manager's term; None in an embedded run, which keeps no journal.
     """
     folder = shared.experiment_path(experiment)
     store = shared.create_experiment(experiment)
-    # Before all else: a folder in which there is nothing is removed by whoever takes up others.
+    # Before all else: a manager that starts now removes folders that hold nothing and no lock.
     run_lock = lock_file(folder / RUN_LOCK_NAME) if leader is None else None
     return Workspace(
         experiment=experiment,
@@ -134,20 +133,20 @@ def open_workspace(
 
 
 def reopen_workspace(
-    shared: SharedDirectory, experiment: Experiment, leader: Leader, story: Sequence[Line]
+    shared: SharedDirectory, experiment: Experiment, leader: Leader, journal_lines: Sequence[Line]
 ) -> Workspace:
-    """Open the folder of an experiment that an earlier manager took in, to go on there.
+    """Open the folder of an earlier manager's experiment, to continue it.
 
-    The spec that workers follow is restored where it is not the one that the journal has.
+    The file of the spec, which workers follow, is restored if it differs from the journal's.
 
     Args:
         shared: the shared directory.
-        experiment: what the journal comes to.
-        leader: this manager's.
-        story: what the journal holds.
+        experiment: the state that results from the journal.
+        leader: this manager's term.
+        journal_lines: the lines of the journal.
 
     Raises:
-        FileCorrupt: the journal rests on files that are gone, or ends before what is there.
+        FileCorrupt: the journal names files that are gone, or files show that its end is missing.
         StoreError: the folder cannot be used.
     """
     folder, store = shared.experiment_path(experiment.name), shared.store(experiment.name)
@@ -159,12 +158,12 @@ def reopen_workspace(
         store=store,
         record=RecordWriter(folder / layout.RECORD_NAME),
         spec_file=_restored_spec(store, experiment),
-        journal=Journal(folder, leader.term, story, cluster=leader.cluster),
+        journal=Journal(folder, leader.term, journal_lines, cluster=leader.cluster),
     )
 
 
 def _check_files(experiment: Experiment, names: set[str]) -> None:
-    """Refuse a journal whose last lines are lost: going on, it would spoil what came of them."""
+    """Refuse a journal whose last lines are lost: to continue from it would redo what followed."""
     states = experiment.optimizer_states.values()
     needed = (*experiment.models[-1:], *experiment.evaluating.values(), *states)
     gone = [file.name for file in needed if file.name not in names]
@@ -175,15 +174,17 @@ def _check_files(experiment: Experiment, names: set[str]) -> None:
 
 
 def _restored_spec(store: DirectoryStore, experiment: Experiment) -> PublishedFile:
-    """Return the file of the spec that workers follow, as the journal has it."""
+    """Return the file of the spec, restored if it differs from the journal's."""
     there = layout.SPEC_NAME in store.list()
     if there:
-        found = store.read_unchecked(layout.SPEC_NAME, limit_bytes=_SPEC_BYTES_MAX)
-        if found == _toml(experiment.spec) or _parsed(found) == experiment.spec:
+        text = store.read_unchecked(layout.SPEC_NAME, limit_bytes=_SPEC_BYTES_MAX)
+        # Parsed as well as compared, because an earlier version may have written the same spec with
+        # its fields in another order.
+        if text == _toml(experiment.spec) or _parsed(text) == experiment.spec:
             return store.describe(layout.SPEC_NAME)
         store.delete(layout.SPEC_NAME)
-    told = "is not what was submitted" if there else "is missing"
-    log.warning("%s: %s %s; it is restored", experiment.name, layout.SPEC_NAME, told)
+    fault = "is not what was submitted" if there else "is missing"
+    log.warning("%s: %s %s; it is restored", experiment.name, layout.SPEC_NAME, fault)
     return store.put_new(layout.SPEC_NAME, [_toml(experiment.spec)])
 
 
@@ -206,12 +207,12 @@ def prepare(
 ) -> PreparedExperiment:
     """Decode the dataset, cut it into shards, try the network, publish the first model version.
 
-    Where the experiment goes on, `dataset_key` names the dataset that it began with, and `model`
-    its newest version: that dataset is opened, and nothing tried or published.
+    For an experiment that continues, `dataset_key` names the dataset that it began with, and
+    `model` its newest version: that dataset is opened, and nothing is tried or published.
 
     Raises:
-        SpecError: dataset, split, batches and model do not fit together, or do not train, or the
-            dataset that the experiment began with is gone and its source has changed.
+        SpecError: dataset, split, batches and model do not fit together or do not train; or the
+            dataset that the experiment began with is gone, and its source has changed.
         OtherCode: a factory's code has changed since the experiment was submitted.
     """
     spec, began = space.spec, time.perf_counter()
@@ -225,6 +226,8 @@ def prepare(
     decoded = time.perf_counter()
     shards = split(spec.split, dataset.labels, facts.train_samples, spec.shards, spec.seed)
     cut = time.perf_counter()
+    # Tried for every shard, because a batch order that cannot be made would fail on the workers, one
+    # retry after the other, instead of here with the name of the field.
     for shard, indices in enumerate(shards):
         batch_order(spec, indices, dataset.labels, 0, shard)
     drawn = None
@@ -247,9 +250,9 @@ def prepare(
 def indices_of(
     space: Workspace, shard: int, portion: tuple[int, int] | None
 ) -> IndexArray | IndicesFile:
-    """Return a shard's indices as they travel: in the message, or as a file where too many.
+    """Return a shard's indices as they travel: in the message, or as a file if they are too many.
 
-    A `portion` counts through all shards, one after the other, where the round was cut anew.
+    A `portion` is a slice of all shards' indices, one after the other, if the round was cut anew.
     """
     shards = ready(space).shards
     key = portion or (shard, -1)
@@ -293,22 +296,18 @@ def measure(space: Workspace, model: PublishedFile) -> Evaluation:
 
 
 def publish(space: Workspace, model: PublishedFile) -> PublishedFile:
-    """Publish a model version under the plain name that users look for.
-
-    It may lie there already: then an earlier manager ended before it could say so.
-    """
+    """Publish a model version under the plain name that users look for."""
+    # It may be there already: an earlier manager published it, and ended before it journaled that.
     if layout.FINAL_NAME in space.store.list():
-        found = space.store.describe(layout.FINAL_NAME)
-        if found.checksum == model.checksum:
-            return found
+        published = space.store.describe(layout.FINAL_NAME)
+        if published.checksum == model.checksum:
+            return published
     return space.store.put_new(layout.FINAL_NAME, [space.store.read(model)])
 
 
 def sweep(store: DirectoryStore, *, finished: bool) -> None:
-    """Remove what only going on needed: updates, optimizer states and lists of indices.
-
-    One that was cancelled while its result was being published has none.
-    """
+    """Remove what only a running experiment needs: updates, optimizer states, lists of indices."""
+    # An experiment that was cancelled while its final model was being published has no result.
     for name in store.list():
         if layout.is_in_flight(name) or (name == layout.FINAL_NAME and not finished):
             store.delete(name)
@@ -316,14 +315,14 @@ def sweep(store: DirectoryStore, *, finished: bool) -> None:
 
 
 def ready(space: Workspace) -> PreparedExperiment:
-    """Return what `prepare` made; the core never asks for more before it has."""
+    """Return what `prepare` made; the core gives no other command before that."""
     if space.prepared is None:
         raise RuntimeError(f"{space.experiment} has not been prepared")
     return space.prepared
 
 
 def _check_code(spec: Spec, *, dataset_is_there: bool) -> None:
-    """Check what will be run of the user's code: a dataset's only where it is still to be made."""
+    """Check the digests of the user's code that will run; a dataset's only if it must be made."""
     for what, name in spec.factories.items():
         if what != "dataset" or not dataset_is_there:
             check_code(what, name, spec.code)

@@ -1,7 +1,7 @@
-"""What an earlier manager's journals come to; pure, the same for all drivers.
+"""Replays the journals of earlier managers; pure, the same for all drivers.
 
-Each experiment's story is told by itself, to a core that hears nothing else: so one that cannot be
-told leaves out that experiment, with a reason, and has touched no other.
+Each journal is replayed into a core of its own. So a journal that cannot be replayed leaves out its
+experiment, with a reason, and affects no other.
 """
 
 from __future__ import annotations
@@ -18,72 +18,78 @@ from downpour.values import ExperimentState
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The experiments that can be taken up, in the order of submission, and why others cannot."""
+class ReplayedJournals:
+    """The experiments that can be continued, in the order of submission, and why others cannot."""
 
     experiments: dict[str, Experiment]
     left_out: dict[str, str]
 
 
-def told(stories: Mapping[str, Sequence[Line]], options: SchedulerOptions) -> Told:
-    """Tell each story by itself.
+def replay_each(
+    journals: Mapping[str, Sequence[Line]], options: SchedulerOptions
+) -> ReplayedJournals:
+    """Replay each journal into a core of its own.
 
-    Of several experiments that have begun and not ended, the one goes on that went on last: the
-    others had been left out until now, and wait until a manager starts when it has ended.
+    One experiment runs at a time. If several have begun and not ended, the one with the latest
+    entry continues. The others had been left out by an earlier manager; they are continued by a
+    manager that starts after that one has ended.
     """
-    found: dict[str, Experiment] = {}
+    replayed: dict[str, Experiment] = {}
     left_out: dict[str, str] = {}
-    for name in sorted(stories, key=lambda name: _place(stories[name])):
+    for name in sorted(journals, key=lambda name: _place(journals[name])):
         try:
-            found[name] = tell(stories[name], options)
+            replayed[name] = replay_one(journals[name], options)
         except FileCorrupt as error:
             left_out[name] = str(error)
-    begun = [name for name, one in found.items() if one.life.state is ExperimentState.RUNNING]
-    begun.sort(key=lambda name: stories[name][-1].order)
+    begun = [name for name, one in replayed.items() if one.life.state is ExperimentState.RUNNING]
+    begun.sort(key=lambda name: journals[name][-1].order)
     for name in begun[:-1]:
-        del found[name]
+        del replayed[name]
         left_out[name] = f"{begun[-1]} has begun since: start the manager anew when that has ended"
-    return Told(found, left_out)
+    return ReplayedJournals(replayed, left_out)
 
 
-def tell(story: Sequence[Line], options: SchedulerOptions) -> Experiment:
-    """Return the experiment that a journal comes to.
+def replay_one(journal: Sequence[Line], options: SchedulerOptions) -> Experiment:
+    """Return the experiment that results from a journal.
 
     Raises:
-        FileCorrupt: it begins with no submission, or tells what cannot be.
+        FileCorrupt: it does not begin with a submission, or its entries contradict each other.
     """
-    if not story or not isinstance(story[0].entry, on.ExperimentSubmitted):
+    if not journal or not isinstance(journal[0].entry, on.ExperimentSubmitted):
         raise FileCorrupt("journal", "does not begin with a submission")
     core = Scheduler(options)
     try:
-        for line in story:
+        for line in journal:
             core.replay(line.at_seconds, line.entry)
         [experiment] = core.state.experiments.values()
     except Exception as error:
-        reason = f"tells what cannot be ({type(error).__name__}: {error})"
+        reason = f"cannot be replayed ({type(error).__name__}: {error})"
         raise FileCorrupt("journal", reason) from error
     return experiment
 
 
-def replay(core: Scheduler, stories: Mapping[str, Sequence[Line]]) -> dict[str, str]:
-    """Take up what the journals come to; returns the experiments that cannot be, and why."""
-    known = told(stories, core.state.options)
-    take_in(core, known, stories)
+def replay(core: Scheduler, journals: Mapping[str, Sequence[Line]]) -> dict[str, str]:
+    """Continue all experiments in an empty core; returns those that cannot be, and why."""
+    known = replay_each(journals, core.state.options)
+    take_in(core, known, journals)
     return known.left_out
 
 
-def take_in(core: Scheduler, known: Told, stories: Mapping[str, Sequence[Line]]) -> None:
-    """Let an empty core have the experiments; its time goes on where the latest of them stood."""
-    at_seconds = max((stories[name][-1].at_seconds for name in known.experiments), default=0.0)
+def take_in(
+    core: Scheduler, known: ReplayedJournals, journals: Mapping[str, Sequence[Line]]
+) -> None:
+    """Put the experiments into an empty core; its time continues from the latest entry."""
+    at_seconds = max((journals[name][-1].at_seconds for name in known.experiments), default=0.0)
     core.take_in(known.experiments.values(), at_seconds)
 
 
-def belongs_elsewhere(story: Sequence[Line], folder: str, cluster: str) -> str | None:
-    """Say why a story is not that of the folder it lies in, under this cluster; None where it is.
+def belongs_elsewhere(journal: Sequence[Line], folder: str, cluster: str) -> str | None:
+    """Return why a journal is not of this folder and cluster; None if it is.
 
-    A folder that was copied, out of a backup or from another cluster, brings its journal along.
+    A folder that was copied from a backup or from another cluster brings its journal along, and
+    would be trained a second time.
     """
-    first = story[0]
+    first = journal[0]
     if first.cluster not in {"", cluster}:
         return f"another cluster's ({first.cluster}; this one is {cluster})"
     if isinstance(first.entry, on.ExperimentSubmitted) and first.entry.experiment != folder:
@@ -91,10 +97,10 @@ def belongs_elsewhere(story: Sequence[Line], folder: str, cluster: str) -> str |
     return None
 
 
-def next_order(stories: Mapping[str, Sequence[Line]]) -> int:
-    """Return the place of the next entry among those of all experiments."""
-    return max((line.order for story in stories.values() for line in story), default=0) + 1
+def next_order(journals: Mapping[str, Sequence[Line]]) -> int:
+    """Return the number of the next entry, counted over all experiments."""
+    return max((line.order for journal in journals.values() for line in journal), default=0) + 1
 
 
-def _place(story: Sequence[Line]) -> int:
-    return story[0].order if story else 0
+def _place(journal: Sequence[Line]) -> int:
+    return journal[0].order if journal else 0
