@@ -178,8 +178,7 @@ def _restored_spec(store: DirectoryStore, experiment: Experiment) -> PublishedFi
     there = layout.SPEC_NAME in store.list()
     if there:
         text = store.read_unchecked(layout.SPEC_NAME, limit_bytes=_SPEC_BYTES_MAX)
-        # Parsed as well as compared, because an earlier version may have written the same spec with
-        # its fields in another order.
+        # Parsed as well as compared, because another version may write an equal spec differently.
         if text == _toml(experiment.spec) or _parsed(text) == experiment.spec:
             return store.describe(layout.SPEC_NAME)
         store.delete(layout.SPEC_NAME)
@@ -226,8 +225,8 @@ def prepare(
     decoded = time.perf_counter()
     shards = split(spec.split, dataset.labels, facts.train_samples, spec.shards, spec.seed)
     cut = time.perf_counter()
-    # Tried for every shard, because a batch order that cannot be made would fail on the workers, one
-    # retry after the other, instead of here with the name of the field.
+    # Tried for every shard, because a batch order that cannot be made would fail on the workers,
+    # one retry after the other, instead of here with the name of the field.
     for shard, indices in enumerate(shards):
         batch_order(spec, indices, dataset.labels, 0, shard)
     drawn = None
