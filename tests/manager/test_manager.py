@@ -367,7 +367,7 @@ def test_a_request_is_of_one_spec(cluster: Any) -> None:
     cluster.join("one")
     experiment = cluster.client.submit(SMALL.to_toml(), "ab12")
     assert cluster.client.submit(SMALL.to_toml(), "ab12") == experiment
-    with pytest.raises(SpecError, match=r"request = 'ab12'.* another one"):
+    with pytest.raises(SpecError, match=r"request = 'ab12'.* spec differs"):
         cluster.client.submit(SMALL.replace(seed=9).to_toml(), "ab12")
     assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED
     assert cluster.client.submit(SMALL.to_toml(), "ab12") == experiment

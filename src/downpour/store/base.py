@@ -1,9 +1,9 @@
-"""What a store of one experiment's files promises, whatever lies under it.
+"""What a store of one experiment's files promises, whatever it is made of.
 
-Names are bare and never reused: a file appears whole under its name or not at all, and what it
-holds never changes. Whoever wants to read must therefore bring what the publisher said of the file
-(its size and checksum), and a store never guesses which file is the latest. A store knows nothing
-of what the files hold; that is `codec`.
+Names are bare and never reused. A file appears whole under its name or not at all, and its content
+never changes. A reader must bring the size and the checksum that the publisher reported, and a
+store never guesses which file is the latest. A store knows nothing of the content of files; that is
+`codec`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Store(Protocol):
         """Return a file's bytes, read-only and without copying them; the checksum is not verified.
 
         Raises:
-            FileMissing: patience ended and the file was not there.
-            FileCorrupt: patience ended and the size was another than published.
+            FileMissing: the file does not exist, also after retries.
+            FileCorrupt: the size differs from the published one, also after retries.
         """
         ...
 
@@ -42,8 +42,8 @@ class Store(Protocol):
         """Return a file's bytes as `view` does, with the checksum verified.
 
         Raises:
-            FileMissing: patience ended and the file was not there.
-            FileCorrupt: patience ended and the size or checksum was another than published.
+            FileMissing: the file does not exist, also after retries.
+            FileCorrupt: size or checksum differ from the published ones, also after retries.
         """
         ...
 
@@ -52,7 +52,7 @@ class Store(Protocol):
         ...
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it is there. Views of it stay valid."""
+        """Remove a file, if it exists. Views of it stay valid."""
         ...
 
 

@@ -1,10 +1,10 @@
 """Parameters to bytes and back, in the safetensors layout.
 
-This is a reader and writer of its own because the `safetensors` library joins all tensors into one
-new buffer when it writes, and copies each of them when it reads from memory: whole copies of a
-model that may be gigabytes. Here `encode` hands out the tensors' own memory and `decode` returns
-views; files go both ways between this module and the library. Equal tensors and metadata always
-give equal bytes. What a file's bytes claim is checked in `header`.
+This module has a reader and a writer of its own, because the `safetensors` library joins all
+tensors into one new buffer when it writes, and copies each of them when it reads from memory: whole
+copies of a model that may be gigabytes. Here `encode` returns the tensors' own memory and `decode`
+returns views. The library and this module read each other's files. Equal tensors and metadata
+always give equal bytes. What a file claims is checked in `header`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from downpour.store.header import Array, Layout, plan_layout, read_header, write
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterFile:
-    """What a parameter file holds: read-only tensors by name, in the order of their bytes.
+    """The content of a parameter file: read-only tensors by name, in the order of their bytes.
 
-    `layout` says where they lie in `data`, which is all their bytes; `head` are those before.
+    `layout` gives their places in `data`, which are their bytes; `head` are the bytes before.
     """
 
     tensors: dict[str, Array]
@@ -57,7 +57,7 @@ def decode(buffer: Buffer, name: str) -> ParameterFile:
 
     Args:
         buffer: The whole file.
-        name: What to call the file in an error.
+        name: The file's name, for errors.
 
     Raises:
         FileCorrupt: the bytes are not a parameter file.

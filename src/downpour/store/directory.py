@@ -1,10 +1,9 @@
 """A store in a directory of a POSIX file system: a local folder, a Docker volume, NFS.
 
-It decides how a published file is found and checked by whoever was told its name: patiently,
-because other machines see a directory late. It never writes in place (that is `publish`) and never
-trusts what it finds beyond the size and checksum it was given. A view is a memory map, so nothing
-is copied and any number of them costs no memory of its own; a file that is deleted stays readable
-through the views taken before.
+It finds and checks published files, with retries, because other machines see changes of a directory
+late. It never writes in place (that is `publish`), and trusts a file only if it has the size and
+the checksum that the reader was given. A view is a memory map: nothing is copied, and views of one
+file share their memory. A file that is deleted stays readable through the views taken before.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from downpour.store.retry import RetryPolicy
 from downpour.values import PublishedFile
 
 _WINDOW_BYTES = 2**20
+"""The buffer of a read whose content is thrown away."""
 
 
 class DirectoryStore:
@@ -38,9 +38,9 @@ class DirectoryStore:
 
     Args:
         path: The directory; it must exist.
-        patience_seconds: How long a file that is missing, short or altered is looked for again.
-        away_seconds: How long the directory may be gone, full or closed; absent: as long.
-        sleep: How to wait between two looks.
+        patience_seconds: How long a file that is missing, short or altered is retried.
+        away_seconds: How long the directory may be gone, full or closed; by default the same.
+        sleep: How to wait between two tries.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class DirectoryStore:
         """Return the first bytes of a file of which only the name is known.
 
         Raises:
-            FileMissing: patience ended and the file was not there.
+            FileMissing: the file does not exist, also after retries.
         """
         check_bare_name(name)
 
@@ -85,10 +85,10 @@ class DirectoryStore:
         return self._retry_policy.call(look)
 
     def describe(self, name: str) -> PublishedFile:
-        """Say what lies under a name of which nothing else is known.
+        """Return size and checksum of a file of which only the name is known.
 
         Raises:
-            FileMissing: patience ended and the file was not there.
+            FileMissing: the file does not exist, also after retries.
         """
         check_bare_name(name)
 
@@ -104,24 +104,24 @@ class DirectoryStore:
         """Return the names of all published files, sorted.
 
         Raises:
-            SharedDirectoryError: patience ended and the directory itself could not be listed.
+            SharedDirectoryError: the directory cannot be listed, also after retries.
         """
         names = self._retry_policy.call_through_outage(partial(names_in, self.path))
         return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it is there.
+        """Remove a file, if it exists.
 
         Raises:
-            StoreError: it is there and stays there.
+            StoreError: it cannot be removed.
         """
         self._remove(check_bare_name(name))
 
     def remove_leftovers(self) -> None:
-        """Remove what publishers that died left behind; only where nobody publishes any more.
+        """Remove the temporary files of dead publishers; only once nothing is published any more.
 
         Raises:
-            StoreError: something of it stays there.
+            StoreError: one of them cannot be removed.
         """
         for name in names_in(self.path):
             if name.startswith(TEMPORARY_PREFIX):
@@ -162,7 +162,9 @@ class DirectoryStore:
             try:
                 descriptor = open_regular(self.path / name)
             except FileNotFoundError:
-                names_in(self.path)  # so that the next look asks the server
+                # Listing makes an NFS client forget which names it believed to be missing, so that
+                # the next try asks the server.
+                names_in(self.path)
                 raise FileMissing(name) from None
             try:
                 yield descriptor
@@ -171,15 +173,14 @@ class DirectoryStore:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a file, to read it unless `flags` say more; returns its descriptor.
-
-    Whatever has taken the place of a file that is known to be one is refused: to open a FIFO would
-    wait for its writer, and a link may lead anywhere.
+    """Open a file, for reading unless `flags` say more; returns its descriptor.
 
     Raises:
-        FileCorrupt: it is no regular file.
+        FileCorrupt: it is not a regular file.
         OSError: it cannot be opened.
     """
+    # Anything else in the place of a file is refused: opening a FIFO would wait for its writer,
+    # and a link may lead anywhere.
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
     except OSError as error:
@@ -193,11 +194,11 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_regular(path: Path) -> bytes:
-    """Return what a file in the shared directory holds, of which nothing is known.
+    """Return the content of a file in the shared directory, whose size and checksum are unknown.
 
     Raises:
-        FileCorrupt: it is no regular file.
-        SharedDirectoryError: it is not there, or the directory does not serve.
+        FileCorrupt: it is not a regular file.
+        SharedDirectoryError: it does not exist, or the directory cannot be used.
         StoreError: it cannot be read.
     """
     with reading(path.parent, path.name), open(open_regular(path), "rb") as file:
@@ -205,11 +206,9 @@ def read_regular(path: Path) -> bytes:
 
 
 def _fetch(descriptor: int, file: PublishedFile) -> None:
-    """Read a file through once, before it is mapped.
-
-    What the file server cannot deliver is an error here; in a mapped page it would end the process
-    (SIGBUS), and a thread that waits for a page may hold up all the others.
-    """
+    """Read a file through once, before it is mapped."""
+    # What the file server cannot deliver is an error here. In a mapped page it would end the
+    # process (SIGBUS), and a thread that waits for a page may hold up all the others.
     window = bytearray(_WINDOW_BYTES)
     read_bytes = 0
     while read_bytes < file.size_bytes:
@@ -221,8 +220,8 @@ def _fetch(descriptor: int, file: PublishedFile) -> None:
 def names_in(path: Path) -> list[str]:
     """Return all names in a directory, hidden ones too, in no order.
 
-    An NFS client looks at the directory anew for that, and forgets which names it believed to be
-    missing; where that is the directory's own name, it is its parent that must be listed.
+    An NFS client asks the server anew for that, and forgets which names it believed to be missing.
+    If the directory's own name is believed to be missing, its parent must be listed first.
 
     Raises:
         SharedDirectoryError: the directory cannot be listed.

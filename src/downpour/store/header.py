@@ -1,10 +1,9 @@
-"""The header of a parameter file: which tensors lie where, in the safetensors layout.
+"""The header of a parameter file: which tensors it holds and where, in the safetensors layout.
 
-Eight bytes give the header's length, then come that many bytes of JSON, then the tensors' bytes
-without a gap. Tensors are ordered by falling item size, dtype and name, so that every
-one of them is aligned in memory and equal dtypes lie together. A header may come from anybody:
-nothing in it is believed before it was checked against the file, and whatever does not fit makes
-the file corrupt.
+Eight bytes give the length of the header. Then come that many bytes of JSON, and then the tensors'
+bytes without a gap. Tensors are ordered by falling item size, dtype and name, so that each is
+aligned in memory and equal dtypes are adjacent. A header may come from any process, so all of it is
+checked against the file, and whatever does not fit makes the file corrupt.
 Format: https://github.com/huggingface/safetensors#format
 """
 
@@ -26,6 +25,7 @@ HEADER_BYTES_MAX = 16 * 2**20
 
 _LENGTH_BYTES = 8
 _ALIGNMENT_BYTES = 8
+# numpy 1 allows 32 dimensions; a product beyond 2**63 would overflow its sizes.
 _DIMENSIONS_MAX = 32
 _ELEMENTS_MAX = 2**62
 _METADATA = "__metadata__"
@@ -75,18 +75,18 @@ class Layout:
 
     def runs(self) -> list[tuple[np.dtype[Any], int, int]]:
         """Return (dtype, start, stop) of the longest stretches of bytes of one dtype."""
-        found: list[tuple[np.dtype[Any], int, int]] = []
+        runs: list[tuple[np.dtype[Any], int, int]] = []
         for entry in self.entries:
-            if found and found[-1][0] == entry.dtype:
-                found[-1] = (entry.dtype, found[-1][1], entry.stop)
+            if runs and runs[-1][0] == entry.dtype:
+                runs[-1] = (entry.dtype, runs[-1][1], entry.stop)
             else:
-                found.append((entry.dtype, entry.start, entry.stop))
-        return found
+                runs.append((entry.dtype, entry.start, entry.stop))
+        return runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a parameter file says of itself; the tensors' bytes begin at `data_start`."""
+    """The header of a parameter file; the tensors' bytes begin at `data_start`."""
 
     layout: Layout
     metadata: dict[str, str]
@@ -94,10 +94,10 @@ class Header:
 
 
 def plan_layout(tensors: Mapping[str, Array]) -> Layout:
-    """Give every tensor its place.
+    """Return the place of each tensor.
 
     Raises:
-        SpecError: a tensor's dtype has no place in a parameter file (bfloat16, complex, ...).
+        SpecError: a tensor's dtype cannot be stored in a parameter file (bfloat16, complex, ...).
     """
     order = sorted((-array.itemsize, _code(name, array), name) for name, array in tensors.items())
     entries = []
@@ -116,7 +116,7 @@ def write_header(layout: Layout, metadata: Mapping[str, str]) -> bytes:
     """Render a header, padded with spaces so that the tensors' bytes begin aligned.
 
     Raises:
-        ValueError: the header would be larger than any reader accepts.
+        ValueError: the header is larger than readers accept.
     """
     fields: dict[str, object] = {_METADATA: dict(sorted(metadata.items()))} if metadata else {}
     for entry in layout.entries:

@@ -1,12 +1,14 @@
-"""The only place that spells the paths of a shared directory and the names of its files.
+"""The paths of a shared directory and the names of its files.
 
-    presence/        one small file a manager, by which workers prove that they see the same folder
-    terms/           one small file a manager, numbered: which manager leads, or led, and where
+    presence/        a small file for each manager, by which workers prove that they see this folder
+    terms/           a small file for each manager, numbered: which manager leads, or led, and where
     datasets/        prepared datasets, each in a folder of its own
     experiments/ID/  one experiment's spec, record, model versions and updates in flight
 
-Numbers are padded, so that names sort in the order of time; a token given by the caller makes each
-name unique, because a name is never used twice, not even by another attempt at the same thing.
+The names of journals (`records/journal.py`), locks and logs are with the modules that use them.
+
+Numbers are padded, so that names sort by time. A token chosen by the caller makes each name unique,
+because a name is never used twice, not even by another attempt at the same task.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ FINAL_NAME = "model.safetensors"
 
 _INDICES = "indices-"
 _PRESENCE_BYTES_MAX = 4096
-# Nobody has looked for the name before, so no cache can hide it for long.
+# Short, because the name was never looked up before, so no cache can hide it for long.
 _PRESENCE_PATIENCE_SECONDS = 5.0
 _MODEL = re.compile(r"model-(\d+)-(\w+)\.safetensors")
 _ATTEMPT = re.compile(r"(update|optimizer|snapshot)-(\d+)-(\d+)-(\d+)-(\w+)\.safetensors")
@@ -100,7 +102,7 @@ def is_in_flight(name: str) -> bool:
 
 
 def is_spent(name: str, round_: int) -> bool:
-    """Whether a file that nobody knows of is one that nobody will name, from this round on."""
+    """Whether an unknown file is one that no report of this round or a later one can name."""
     parsed = parse_name(name)
     return isinstance(parsed, ModelName) or (
         isinstance(parsed, AttemptName) and parsed.round < round_
@@ -108,7 +110,7 @@ def is_spent(name: str, round_: int) -> bool:
 
 
 def parse_name(name: str) -> ModelName | AttemptName | None:
-    """Return what a file's name says; None for the names of other files."""
+    """Parse the name of a model version or an attempt's file; None for other names."""
     if match := _MODEL.fullmatch(name):
         return ModelName(version=int(match[1]), token=match[2])
     if match := _ATTEMPT.fullmatch(name):
@@ -133,14 +135,14 @@ class SharedDirectory:
 
     @classmethod
     def open(cls, path: Path, *, create: bool) -> SharedDirectory:
-        """Return the shared directory at `path`, its folders made and proven writable.
+        """Return the shared directory at `path`, with its folders made and proven writable.
 
         Args:
             path: The folder.
-            create: Whether to make it where it is missing.
+            create: Whether to create it if it is missing.
 
         Raises:
-            SharedDirectoryError: there is no such folder, or it cannot serve; says why.
+            SharedDirectoryError: there is no such folder, or it cannot be used; states the reason.
         """
         root = path.expanduser().absolute()
         if not create:
@@ -155,13 +157,13 @@ class SharedDirectory:
         return shared
 
     def prove_writable(self) -> None:
-        """Raise SharedDirectoryError where nothing can be written in it."""
+        """Raise SharedDirectoryError if the directory cannot be written."""
         with writing(self.root, self.presence.name):
             _prove_writable(self.presence)
 
     @property
     def retry_policy(self) -> RetryPolicy:
-        """How long what is read there is looked for again, and the directory itself waited for."""
+        """How long reads of a file, and operations on the directory itself, are retried."""
         return RetryPolicy(
             seconds=self.patience_seconds, away_seconds=self.away_seconds, sleep=self.sleep
         )
@@ -173,21 +175,21 @@ class SharedDirectory:
 
     @property
     def terms(self) -> Path:
-        """Where each manager has written that it leads; the highest number counts."""
+        """Where each manager has written that it leads; the highest number is the leader."""
         return self.root / "terms"
 
     @property
     def datasets(self) -> Path:
-        """Where prepared datasets lie."""
+        """Where prepared datasets are."""
         return self.root / "datasets"
 
     @property
     def experiments(self) -> Path:
-        """Where experiments lie, each in a folder called like its identifier."""
+        """Where experiments are, each in a folder named by its identifier."""
         return self.root / "experiments"
 
     def experiment_path(self, experiment: str) -> Path:
-        """Return an experiment's folder, whether it is there or not."""
+        """Return an experiment's folder, whether it exists or not."""
         return self.experiments / check_bare_name(experiment)
 
     def store(self, experiment: str) -> DirectoryStore:
@@ -218,7 +220,7 @@ class SharedDirectory:
         """Return the content of a manager's presence file.
 
         Raises:
-            SharedDirectoryError: it is not here: manager and worker see different folders.
+            SharedDirectoryError: it does not exist: manager and worker see different folders.
         """
         try:
             patience = min(self.patience_seconds, _PRESENCE_PATIENCE_SECONDS)

@@ -1,11 +1,11 @@
 """The right to manage a shared directory, which one manager has at a time.
 
-It is a lock that is held, so that it ends with its holder, and a *term* that is claimed by creating
-the file `terms/N`, which fails where N is taken: a holder whose lock was lost without his knowledge
-(a network file system forgets it when it has not heard of him for long) finds that there is a
-higher term than his. The file says where the manager answers, so that workers find the one in
-leader, and which *cluster* this is: the first manager makes an identity up, and each one after it
-hands it on. What another cluster's managers wrote is known by that.
+It consists of a lock, which ends with its holder, and of a *term*, which a manager begins by
+creating the file `terms/N`; that fails if N exists. A network file system may forget the lock of a
+holder that it has not heard of for long. Such a manager finds out by a term that is higher than its
+own. The file names the addresses of the manager, so that workers find the leader, and the
+*cluster*: the first manager makes an identity up, and each later one copies it. By the cluster a
+manager recognizes what managers of another directory wrote.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ log = logging.getLogger(__name__)
 
 _LOCK = "manager.lock"
 _LOOK_SECONDS = 0.5
+"""Between two tries of a successor to get the lock: part of the time without a manager."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """Who manages, or did: the term, where it may answer, and which process that is.
+    """The manager of a term: its addresses and its process; the one of the highest term leads.
 
     The `cluster` is the same for all managers of a directory; earlier versions had none.
     """
@@ -63,14 +64,14 @@ class Lease:
         self.term = 0
 
     def acquire(self, *, wait: bool, while_waiting: Callable[[Leader | None], None]) -> None:
-        """Become the one who holds it.
+        """Acquire the lock.
 
         Args:
-            wait: whether to wait until nobody else holds it.
-            while_waiting: called once before waiting, with who holds it.
+            wait: whether to wait until no other process holds it.
+            while_waiting: called once before waiting, with the leader, if it is known.
 
         Raises:
-            SharedDirectoryError: somebody holds it; or the folder cannot be locked.
+            SharedDirectoryError: another process holds it, or the folder cannot be locked.
         """
         try:
             self._lock.acquire(timeout=0)
@@ -84,7 +85,7 @@ class Lease:
             raise SharedDirectoryError(self.root, f"cannot be locked ({explain(error)})") from None
 
     def _wait(self) -> None:
-        """Return with the lock; a directory that is away meanwhile is the holder's affair."""
+        """Wait for the lock; a directory that is away meanwhile concerns only its holder."""
         while not self._lock.is_locked:
             try:
                 self._lock.acquire(poll_interval=_LOOK_SECONDS)
@@ -93,10 +94,10 @@ class Lease:
                 time.sleep(_LOOK_SECONDS)
 
     def claim(self, *addresses: str) -> Leader:
-        """Begin a term of one's own, as the manager who answers there.
+        """Begin a new term, as a manager that serves at these addresses.
 
         Raises:
-            SharedDirectoryError: it cannot be written.
+            SharedDirectoryError: the file of the term cannot be written.
         """
         made_up = secrets.token_hex(8)
         try:
@@ -117,6 +118,8 @@ class Lease:
             except SharedDirectoryError:
                 raise
             except StoreError:
+                # The name is taken: another manager began this term first, so the next is tried.
+                # If there is no such term, the error is another one.
                 if highest_term(self._terms) < self.term:
                     raise
             else:
@@ -124,39 +127,38 @@ class Lease:
 
     @property
     def is_leader(self) -> bool:
-        """Whether nobody has begun a later term; where that cannot be seen, it is assumed."""
+        """Whether there is no later term; true if the directory cannot be listed."""
+        # An outage is no evidence of a successor, and ends the manager elsewhere if it lasts.
         try:
             return highest_term(self._terms) <= self.term
         except SharedDirectoryError:
             return True
 
     def release(self) -> None:
-        """Let somebody else have it; where the directory is away, it ends with this process."""
+        """Release the lock; if the directory is away, the lock ends with this process."""
         with suppress(OSError):
             self._lock.release()
 
 
 def current_leader(terms: Path) -> Leader | None:
-    """Return who manages, or did last; None where nobody ever has, or the file cannot be read."""
+    """Return the manager of the highest term; None if there is none or it cannot be read."""
     try:
         term = highest_term(terms)
-        told = json.loads(read_regular(terms / _name(term)))
+        fields = json.loads(read_regular(terms / _name(term)))
         return Leader(
             term=term,
-            addresses=tuple(map(str, told["addresses"])),
-            hostname=str(told["hostname"]),
-            pid=int(told["pid"]),
-            cluster=str(told.get("cluster", "")),
+            addresses=tuple(map(str, fields["addresses"])),
+            hostname=str(fields["hostname"]),
+            pid=int(fields["pid"]),
+            cluster=str(fields.get("cluster", "")),
         )
     except (StoreError, ValueError, KeyError, TypeError):
         return None
 
 
 def cluster_of(terms: Path) -> str:
-    """Return the identity that the latest manager handed on; empty where none has any.
-
-    A file that cannot be read or is damaged is passed over: those before it say the same.
-    """
+    """Return the identity of the cluster; empty if no term has one."""
+    # The latest file that can be read suffices, because all of them hold the same identity.
     for term in range(highest_term(terms), 0, -1):
         with suppress(OSError, ValueError, KeyError, TypeError):
             return str(json.loads((terms / _name(term)).read_bytes())["cluster"])
@@ -164,7 +166,7 @@ def cluster_of(terms: Path) -> str:
 
 
 def highest_term(terms: Path) -> int:
-    """Return the number of the latest term; 0 where there was none.
+    """Return the number of the highest term; 0 if there is none.
 
     Raises:
         SharedDirectoryError: the folder cannot be read.

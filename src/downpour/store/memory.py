@@ -1,7 +1,7 @@
 """A store in memory: the twin of `directory`, for tests and for experiments in one process.
 
-It keeps the same contract, errors included, without files and without waiting: what is not there
-now will not come. Chunks are copied once, because their owner may change them afterwards.
+It keeps the same contract, errors included, without files and without retries: a file that is
+missing now stays missing. Chunks are copied once, because their owner may change them afterwards.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MemoryStore:
         return view
 
     def describe(self, name: str) -> PublishedFile:
-        """Say what lies under a name of which nothing else is known; raises FileMissing."""
+        """Return size and checksum of a file, given only its name; raises FileMissing."""
         content = self._files.get(check_bare_name(name))
         if content is None:
             raise FileMissing(name)
@@ -61,5 +61,5 @@ class MemoryStore:
         return sorted(self._files)
 
     def delete(self, name: str) -> None:
-        """Forget a file, if it is there. Views of it stay valid."""
+        """Remove a file, if it exists. Views of it stay valid."""
         self._files.pop(check_bare_name(name), None)

@@ -1,4 +1,4 @@
-"""Which file system a folder lies on and how it is mounted, where the system tells (Linux)."""
+"""Which file system a folder is on and how it is mounted, if the system tells (Linux)."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Mount:
 
     @property
     def is_network(self) -> bool:
-        """Whether its files may lie on another machine; of those in user space, none is known."""
+        """Whether its files may be on another machine; file systems in user space (FUSE) count."""
         return self.kind in _NETWORK or self.kind.startswith("fuse")
 
     @property
     def doubtful(self) -> dict[str, str]:
-        """The options that weaken what is promised of files, and what each of them means."""
+        """The options that weaken the guarantees of files, and what each of them means."""
         return {option: _MEANINGS[option] for option in self.options if option in _MEANINGS}
 
 
 def find_mount(path: Path, mounts: Path = MOUNTS) -> Mount | None:
-    """Return where a folder is mounted, or None where this system does not tell."""
+    """Return where a folder is mounted, or None if this system does not tell."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -52,14 +52,14 @@ def find_mount(path: Path, mounts: Path = MOUNTS) -> Mount | None:
 
 def innermost(lines: Iterable[str], path: Path) -> Mount | None:
     """Return the mount that serves an absolute path; later lines cover earlier ones."""
-    found: Mount | None = None
+    best: Mount | None = None
     for line in lines:
         mount = _parsed(line)
         if mount is None or not path.is_relative_to(mount.point):
             continue
-        if found is None or mount.point.is_relative_to(found.point):
-            found = mount
-    return found
+        if best is None or mount.point.is_relative_to(best.point):
+            best = mount
+    return best
 
 
 def _parsed(line: str) -> Mount | None:

@@ -1,15 +1,15 @@
-"""Whose failure an OSError on the shared directory is: the directory's, one file's, or our own.
+"""Whose failure an OSError on the shared directory is: the directory's, a file's, or our own.
 
-One rule for whatever is done there: publishing, reading, listing, removing, locking, the record and
-the journal. It is *the directory's* (`SharedDirectoryError`), and waited for, unless the error
-speaks of something else:
+The same rule holds for publishing, reading, listing, removing, locking, the record and the journal.
+An error is *the directory's* (`SharedDirectoryError`), and is retried, unless it is about
 
-- of one name: it is taken, too long, a folder, no regular file, larger than files may be;
-- of this process: it is out of memory or of descriptors.
+- one name: it is taken, too long, a folder, not a regular file, larger than files may be;
+- this process: it is out of memory or of descriptors.
 
-A name that is not there is `FileMissing` where its folder can be listed, and else the directory's.
-To be denied one file (EACCES, EPERM) is the directory's too: who may read is for its owner to mend,
-and whatever was refused for it would be lost. Only a file that was read may be called wrong.
+A name that does not exist is `FileMissing` if its folder can be listed, else the error is the
+directory's. A denied file (EACCES, EPERM) is the directory's, too, because its owner can fix it,
+while an update that was refused for it would be lost. Only a file that was read may be called
+corrupt.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _OF_THIS_PROCESS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether it is the shared directory that is gone, full or closed, and not one file of it."""
+    """Whether the shared directory is gone, full or closed, and not just one file of it."""
     return isinstance(error, SharedDirectoryError)
 
 
 def explain(error: OSError, *, reading: bool = False) -> str:
-    """Say in a few words why a directory or file cannot be used, or be read."""
+    """Return in a few words why a directory or file cannot be used, or read."""
     if isinstance(error, FileNotFoundError):
         return "no such folder"
     if isinstance(error, NotADirectoryError | FileExistsError):
@@ -48,11 +48,11 @@ def explain(error: OSError, *, reading: bool = False) -> str:
 
 @contextmanager
 def writing(folder: Path, name: str) -> Iterator[None]:
-    """Raise an OSError of the block as what it means to whoever changes a file of a folder.
+    """Translate an OSError of the block, which changes a file of a folder.
 
     Raises:
-        SharedDirectoryError: it is the directory's.
-        StoreError: it is the file's, or this process's.
+        SharedDirectoryError: the error is the directory's.
+        StoreError: the error is the file's, or this process's.
     """
     try:
         yield
@@ -66,11 +66,11 @@ def writing(folder: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def reading(folder: Path, name: str = "") -> Iterator[None]:
-    """Raise an OSError of the block as what it means to whoever reads a file or lists a folder.
+    """Translate an OSError of the block, which reads a file or lists a folder.
 
     Raises:
-        SharedDirectoryError: it is the directory's.
-        StoreError: it is the file's, or this process's.
+        SharedDirectoryError: the error is the directory's.
+        StoreError: the error is the file's, or this process's.
     """
     try:
         yield

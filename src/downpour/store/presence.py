@@ -1,7 +1,7 @@
-"""The file by which a manager's workers prove that they see the same folder.
+"""The file by which workers prove that they see the same folder as their manager.
 
-Its manager holds a lock beside it. What managers left behind that were killed is removed by the
-next one that comes, be it one that serves or a run's.
+The manager holds a lock beside it. The files of managers that were killed are removed by the next
+manager that starts, whether it serves a cluster or a run.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Presence:
     folder: Path
 
     def withdraw(self) -> None:
-        """Remove both; best effort, for the folder may be gone."""
+        """Remove both; best effort, because the folder may be gone."""
         _remove(self.folder, (self.name, self.name + _LOCK))
         self.lock.release()
 
 
 def announce(files: DirectoryStore, content: str) -> Presence:
-    """Publish a presence file, and remove those of managers that are gone.
+    """Publish a presence file, and remove those of dead managers.
 
     Raises:
         SharedDirectoryError: the folder cannot be used.
@@ -43,6 +43,7 @@ def announce(files: DirectoryStore, content: str) -> Presence:
     """
     _remove_abandoned(files.path)
     name = f"manager-{uuid.uuid4().hex[:12]}"
+    # Before the file: a presence file without a held lock would be removed as abandoned.
     lock = lock_file(files.path / (name + _LOCK))
     files.put_new(name, [content.encode()])
     return Presence(name, lock, files.path)

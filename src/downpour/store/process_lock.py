@@ -1,7 +1,7 @@
-"""A file that a process holds while it lives: by that, others know that its work is not abandoned.
+"""A lock file that shows that a process is alive, so that its work is not taken for abandoned.
 
-The lock ends with its holder, however that ends. The file may stay; that somebody can lock it
-proves that the holder is gone.
+The lock ends with its process, however that ends. The file may stay: if another process can lock
+it, its holder is dead.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from downpour.errors import SharedDirectoryError
 from downpour.store.os_errors import explain
 
 RUN_LOCK_NAME = "run.lock"
-"""In the folder of an experiment, where the run that it belongs to holds it."""
+"""In the folder of an experiment; held by the run that the experiment belongs to."""
 
 _LOOK_SECONDS = 2.0
-"""Whoever only looks holds it, too, but for a moment."""
+"""How long to try: `is_abandoned` in another process holds the lock, too, for a moment."""
 
 
 def lock_file(path: Path) -> BaseFileLock:
-    """Hold a file, made where it is missing, until this process ends or releases it.
+    """Lock a file, which is created if missing, until this process ends or releases it.
 
     Raises:
         SharedDirectoryError: it cannot be locked.
@@ -37,7 +37,7 @@ def lock_file(path: Path) -> BaseFileLock:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether a file lies there that was held, and its holder is provably gone."""
+    """Whether the lock file exists and its holder is provably dead."""
     if not path.exists():
         return False
     lock = FileLock(path, thread_local=False)

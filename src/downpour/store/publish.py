@@ -1,14 +1,14 @@
-"""How a file comes to lie in a shared directory: whole and durable, or not at all.
+"""How a file comes into a shared directory: whole and durable, or not at all.
 
 A unique hidden name in the same directory is written and synced, then the real name is *linked* to
-it, the hidden one removed, and the directory synced. Linking rather than renaming, because a rename
-silently replaces what already lies there, while `link` refuses, atomically, also on NFS; Linux's
-`renameat2(RENAME_NOREPLACE)` refuses too, but NFS does not know it. Where a file system has no hard
-links, the name is looked for and then renamed: names carry tokens, so nobody races for them.
+it, the hidden one removed, and the directory synced. It is linked and not renamed, because a rename
+silently replaces an existing file, while `link` fails, atomically, also on NFS. (Linux's
+`renameat2(RENAME_NOREPLACE)` fails, too, but NFS does not support it.) Without hard links in the
+file system, the name is looked up and then renamed; there is no race, because names carry tokens.
 
-Chunks are hashed and written in blocks that stay in the processor's cache, and never joined. No
-space is reserved beforehand: where the file system cannot (NFS before 4.2), the C library would
-fill the file by hand.
+Chunks are hashed and written in blocks that stay in the processor's cache, and are never joined. No
+space is reserved beforehand, because the C library would fill the file by hand where the file
+system cannot reserve (NFS before 4.2).
 """
 
 from __future__ import annotations
@@ -63,36 +63,35 @@ def publish(
 ) -> PublishedFile:
     """Write `chunks` to a new file `name` in `directory`; it is durable on return.
 
-    A step that the directory refuses (`trouble`: it is gone, full or closed) is repeated while
-    `retry_policy` allows. `mode` is who may read and write the file, as far as the process's umask
-    allows.
+    A step that fails because the directory is gone, full or closed is retried as `retry_policy`
+    says. `mode` are the permissions of the file, which the process's umask may reduce.
 
     Raises:
         StoreError: the name is taken or not bare, or no such file can be written.
-        SharedDirectoryError: patience ended and the directory still refused.
+        SharedDirectoryError: the directory cannot be written, also after retries.
     """
     target = directory / check_bare_name(name)
 
-    def attempted(step: Callable[[], T]) -> T:
-        def told() -> T:
+    def with_retries(step: Callable[[], T]) -> T:
+        def translated() -> T:
             with writing(directory, name):
                 return step()
 
-        return retry_policy.call_through_outage(told)
+        return retry_policy.call_through_outage(translated)
 
-    written = attempted(partial(_write_new, directory, chunks, mode))
+    written = with_retries(partial(_write_new, directory, chunks, mode))
     try:
-        attempted(partial(_give_name, written.path, target))
+        with_retries(partial(_give_name, written.path, target))
     finally:
         # A publisher that dies before this line leaves the hidden name to `remove_leftovers`.
         with contextlib.suppress(OSError):
             written.path.unlink()
-    attempted(partial(sync_directory, directory))
+    with_retries(partial(sync_directory, directory))
     return PublishedFile(name=name, size_bytes=written.size_bytes, checksum=written.checksum)
 
 
 def sync_directory(directory: Path) -> bool:
-    """Make the names in a directory durable; false where the file system cannot do that."""
+    """Make the names in a directory durable; returns false if the file system cannot do that."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -106,7 +105,7 @@ def sync_directory(directory: Path) -> bool:
 
 
 def _write_new(directory: Path, chunks: Sequence[Buffer], mode: int) -> _Written:
-    """Write and sync a file under a hidden name; where that fails, none stays."""
+    """Write and sync a file under a hidden name; if that fails, no file is left."""
     path = directory / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     digest = xxhash.xxh3_128()
     size_bytes = 0
@@ -160,11 +159,13 @@ def _give_name(temporary: Path, target: Path) -> None:
     try:
         os.link(temporary, target)
     except FileExistsError:
-        # Who repeats a link whose answer was lost, be it we or NFS, is told that the name exists.
+        # A link may have succeeded although its answer was lost. If this process or the NFS client
+        # then repeats it, the name exists already.
         if not temporary.samefile(target):
             raise
     except FileNotFoundError:
-        if temporary.parent.is_dir():  # the folder is another one by now, and this is not in it
+        # The folder exists, but without the file: it was replaced by another folder meanwhile.
+        if temporary.parent.is_dir():
             raise StoreError(f"{target.name}: what was written of it has vanished") from None
         raise
     except OSError as error:

@@ -1,11 +1,12 @@
-"""How often the shared directory is tried again before it is believed.
+"""How long an operation on the shared directory is retried before its failure is believed.
 
-A network file system shows other machines' files late: a name that was asked for too early stays
-"missing" until its directory is listed, and sizes lag by seconds. A server that is away for a
-moment may cost whatever was being read or written then, and a disk that is full gets room again. So
-what fails is repeated, soon at first and then once a second, until patience ends; then the last
-error stands. With the directory itself there may be another patience than with one file of it.
-Time is counted in what was slept, so a test that passes its own `sleep` needs no clock.
+A network file system shows the files of other machines late: a name that was looked up too early
+stays missing until its directory is listed, and sizes lag by seconds. A server that is away for a
+moment fails what was being read or written, and a full disk may get room again. So a failed
+operation is retried, soon at first and then once a second, until the time of the policy is over;
+then the last error is raised. The directory itself may be given more time than one file of it.
+
+The time is the sum of what was slept, so a test that passes its own `sleep` needs no clock.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ T = TypeVar("T")
 
 _FIRST_WAIT_SECONDS = 0.005
 _LONGEST_WAIT_SECONDS = 1.0
-_TOLD_AFTER = 10
-"""Looks in vain before a log tells of it: five seconds."""
+_LOGGED_AFTER = 10
+"""Failed tries before a line is logged: after some five seconds, because short waits are normal."""
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a look that ended so may succeed later; looking again harms nothing."""
+    """Whether an operation that failed so may succeed later."""
     return isinstance(error, StoreError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Repeats what the shared directory refused.
+    """Retries operations on the shared directory.
 
-    `seconds` are how long a file is looked for that is missing, short or altered; `away_seconds`
-    how long the directory may be gone, full or closed, and absent the same. Both count sleeping.
+    A file that is missing, short or altered is retried for `seconds`; a directory that is gone,
+    full or closed for `away_seconds`, which by default is the same. Both count time slept.
     """
 
     seconds: float = 30.0
@@ -51,22 +52,23 @@ class RetryPolicy:
     def call(
         self, act: Callable[[], T], *, when: Callable[[BaseException], bool] = is_transient
     ) -> T:
-        """Return what `act` returns as soon as it raises nothing that `when` calls worth a wait.
+        """Return what `act` returns; it is retried while it raises errors for which `when` is true.
 
-        In the end, its last error is raised. `act` may have taken effect although it failed.
+        When the time is over, the last error is raised. `act` may have taken effect although it
+        failed.
         """
         retrying = Retrying(
             retry=retry_if_exception(when),
             wait=wait_exponential(multiplier=_FIRST_WAIT_SECONDS, max=_LONGEST_WAIT_SECONDS),
             stop=self._is_over,
-            before_sleep=_tell,
+            before_sleep=_log_wait,
             sleep=self._pause,
             reraise=True,
         )
         return retrying(act)
 
     def call_through_outage(self, act: Callable[[], T]) -> T:
-        """Do what `call` does, as long as it is the directory that refuses."""
+        """Call `act`, retrying only while the directory itself is away; see `call`."""
         return self.call(act, when=is_outage)
 
     def _pause(self, seconds: float) -> None:
@@ -81,8 +83,8 @@ class RetryPolicy:
         return state.idle_for >= seconds
 
 
-def _tell(state: RetryCallState) -> None:
-    """Say once what is waited for."""
+def _log_wait(state: RetryCallState) -> None:
+    """Log once what is waited for."""
     error = state.outcome.exception() if state.outcome is not None else None
-    if state.attempt_number == _TOLD_AFTER and error is not None and is_outage(error):
+    if state.attempt_number == _LOGGED_AFTER and error is not None and is_outage(error):
         log.warning("waiting for the shared directory: %s", error)

@@ -1,11 +1,11 @@
-"""What a task leaves behind: an update that says itself what it is, and its optimizer's state.
+"""What a task publishes: an update that describes itself, and its optimizer's state.
 
-An update is reported by whoever published it. Where nobody is left to report it, `find_updates`
-reads from the files alone what a report would have said: round, shard, samples, steps, loss, and a
-checksum of the parameters, so that nothing altered is taken for whole. All of that follows from the
-task, so two attempts at it give files of the same bytes. The optimizer's state is published first
-and has the update's numbers and token in its name; the update says that it has one. So an update
-that is there is complete, unless its state was removed.
+A worker reports its update. If the report is lost with the worker, `find_updates` reads from the
+files alone what it would have said: round, shard, samples, steps, loss, and a checksum of the
+parameters, so that an altered file is not taken for a whole one. All of that follows from the task,
+so two attempts at it publish files of the same bytes. The optimizer's state is published first, and
+has the update's numbers and token in its name; the update says that it has one. So an update that
+exists is complete, unless its state was removed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HAS_STATE, _YES = "optimizer_state", "published"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a task has come to: parameters, optimizer state (may be empty) and their making."""
+    """The result of a task: parameters, optimizer state (may be empty), and how they were made."""
 
     parameters: Mapping[str, Array]
     optimizer_state: Mapping[str, Array]
@@ -51,7 +51,7 @@ def publish_work(
     """Publish an update and its optimizer's state, if it has one; returns both.
 
     Raises:
-        StoreError: the directory does not take them.
+        StoreError: they cannot be written.
         SpecError: an array's dtype cannot be stored.
     """
     token = secrets.token_hex(3)
@@ -74,10 +74,10 @@ def publish_work(
 def find_updates(
     store: DirectoryStore, attempts: Iterable[AttemptId]
 ) -> Iterator[tuple[AttemptId, Update]]:
-    """Return the updates of these attempts that lie in a directory; seconds are not known: 0.
+    """Yield the updates of these attempts that are in a directory; their seconds are unknown: 0.
 
-    One that says that it has an optimizer state, and whose state is gone, is left aside: the next
-    round would begin with a fresh state, and nothing would show it.
+    An update that says that it has an optimizer state is skipped if that state is gone, because the
+    next round would silently begin with a fresh state.
 
     Raises:
         SharedDirectoryError: the directory cannot be listed.
@@ -95,7 +95,7 @@ def find_updates(
         try:
             update = _described(store, attempt, name, state if state in names else None)
         except StoreError as error:
-            log.warning("%s is left aside: %s", attempt, error)
+            log.warning("the update of %s is skipped: %s", attempt, error)
             continue
         del wanted[parsed.round, parsed.shard, parsed.attempt]
         yield attempt, update
@@ -123,7 +123,7 @@ def _described(
 def _whole(
     store: DirectoryStore, attempt: AttemptId, name: str
 ) -> tuple[PublishedFile, ParameterFile]:
-    """Return a file that is of this attempt's task and unaltered; raises FileCorrupt else."""
+    """Return a file; raises FileCorrupt if it is altered or of another task."""
     file = store.describe(name)
     held = decode(store.read(file), name)
     if xxhash.xxh3_128_hexdigest(held.data.data) != held.metadata.get(_CHECKSUM):
@@ -134,7 +134,7 @@ def _whole(
 
 
 def _checked(tensors: Mapping[str, Array], about: Mapping[str, str]) -> list[Buffer]:
-    """Encode tensors, with a checksum of their bytes among what is said about them."""
+    """Encode tensors, with a checksum of their bytes in the metadata."""
     digest = xxhash.xxh3_128()
     for chunk in encode(tensors, {})[1:]:
         digest.update(chunk)
@@ -149,4 +149,4 @@ def _number(kind: type[_Number], held: ParameterFile, name: str, key: str) -> _N
     try:
         return kind(held.metadata[key])
     except (KeyError, ValueError):
-        raise FileCorrupt(name, f"does not say its {key}") from None
+        raise FileCorrupt(name, f"does not state its {key}") from None

@@ -1,8 +1,8 @@
-"""The worker's side of the conversation: it registers, takes tasks, reports, and says it is alive.
+"""The worker's side of the protocol: it registers, accepts tasks, reports, and sends heartbeats.
 
-Three kinds of threads meet here: calls from the manager arrive on the server's, heartbeats leave
-from one, training and reports run in the main one. What the worker does follows from `WorkerNode`,
-which they ask in turn, under a lock. This module imports no torch.
+Three kinds of threads meet here. Calls from the manager arrive on the server's threads, heartbeats
+leave from one thread, training and reports run in the main one. What the worker does is decided by
+`WorkerNode`, which each thread calls under a lock. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ FindManager = Callable[[], ManagerClient | None]
 
 @dataclass(slots=True, eq=False)
 class _AcceptedTask(TaskControl):
-    """An attempt that was accepted, with its task."""
+    """An attempt that this worker has accepted, with its task."""
 
     task: TaskMessage = field(kw_only=True)
 
 
 class WorkerAgent:
-    """Speaks with one manager at a time; implements the Worker service.
+    """Speaks with one manager at a time, and handles the calls of the Worker service.
 
-    Where that one cannot be reached, `find_manager` says which other may lead by now.
-    `node_class` makes what decides, for tests to plant defects in.
+    If that manager cannot be reached, `find_manager` returns a client of another that may lead by
+    now. `node_class` is what decides; tests plant defects in it.
     """
 
     def __init__(
@@ -91,29 +91,31 @@ class WorkerAgent:
         self._find_manager = find_manager
         self._node = node_class(name)
         self._lock = Lock()
-        # Queues wake the threads, and no events: a signal handler may put into a queue while its
-        # own thread is in the middle of that, where it would wait for an event's lock for ever.
+        # Queues wake the threads, not `threading.Event`s: a signal handler runs in the main thread,
+        # and if it interrupts `Event.set` there, its own `set` waits for the event's lock for ever.
+        # `SimpleQueue.put` is reentrant.
         self._news = SimpleQueue[None]()
         self._begun = SimpleQueue[None]()
         self._where = ("", 0)
 
     @property
     def name(self) -> str:
-        """The worker's name: its own, or the one that the manager has given it."""
+        """The worker's name: its own until the manager assigns another at registration."""
         return self._node.name
 
     # The Worker service, called on the server's threads
 
     def ping(self) -> WorkerInfo:
-        """Say who is here and what it is doing."""
+        """Return the worker's name and what it runs."""
         with self._lock:
             running = self._node.attempt
         return WorkerInfo(protocol=PROTOCOL, version=VERSION, name=self.name, running=running)
 
     def train(self, task: TaskMessage) -> None:
-        """Take a task; a different one that is running is given up for it.
+        """Accept a task; a different one that is running is given up for it.
 
-        A manager that was replaced without its knowledge is refused.
+        Raises:
+            Refused: the manager's term is not the highest that this worker knows.
         """
         with self._lock:
             given = _AcceptedTask(task.id, patience=self._node.patience, task=task)
@@ -121,23 +123,23 @@ class WorkerAgent:
         self._news.put(None)
 
     def cancel(self, attempt: AttemptId) -> None:
-        """Stop an attempt at its next step, or forget it where it has not begun."""
+        """Stop an attempt at its next step, or drop it if it has not begun."""
         with self._lock:
             self._do(self._node.cancel(attempt))
 
     def hand_over(self, attempt: AttemptId) -> None:
-        """Let an attempt stop at its next step, for another worker to go on with it."""
+        """Stop an attempt at its next step, for another worker to continue it."""
         with self._lock:
             self._do(self._node.hand_over(attempt))
 
     def drain(self) -> None:
-        """Finish what is running, then leave."""
+        """Finish the running task, then leave."""
         with self._lock:
             self._node.drain()
         self._news.put(None)
 
     def _do(self, actions: Sequence[Action[_AcceptedTask]]) -> None:
-        """Do what the node asks for."""
+        """Carry out the node's actions."""
         for action in actions:
             match action:
                 case Stop():
@@ -152,28 +154,26 @@ class WorkerAgent:
     # The life of the worker, in the main thread
 
     def hand_back(self) -> None:
-        """Give up what is running and leave; safe to call from a signal handler.
-
-        So without the lock, which the handler's own thread may hold.
-        """
+        """Give up what is running and leave; safe to call from a signal handler."""
+        # Without the lock, because the handler's own thread may hold it.
         self._do(self._node.leave())
         self._begun.put(None)
         self._news.put(None)
 
     def register(self, host: str, port: int) -> Address:
-        """Introduce this worker to the manager, to be called back at `host` and `port`.
+        """Register this worker with the manager, which calls it back at `host` and `port`.
 
-        Without a host it is the address from which the manager is reached: asked for anew each
-        time, because a machine whose network was cut may come back under another one.
+        Without a host, it is the address from which the manager is reached. That is looked up at
+        each registration, because a machine whose network was cut may return with another address.
 
         Returns:
-            Where it will be called back.
+            The address at which the manager calls it back.
 
         Raises:
-            Untrusted: token or certificates do not fit.
+            Untrusted: the token or the certificates do not match the manager's.
             IncompatiblePeer: the manager speaks another protocol.
             SharedDirectoryError: its shared directory is not this worker's.
-            Refused: the manager does not want this worker, and says why.
+            Refused: the manager refuses this worker; states the reason.
         """
         self._where = (host, port)
         info = self._manager.describe()
@@ -204,9 +204,10 @@ class WorkerAgent:
         return address
 
     def run(self, prepare: Callable[[], None] = lambda: None) -> None:
-        """Work until told to leave, then say goodbye.
+        """Work until the worker is to leave, then unregister.
 
-        `prepare` is called before the first task, and may take long: the worker is heard already.
+        `prepare` is called before the first task. It may take long, because heartbeats are sent
+        already.
         """
         Thread(target=self._beat, args=(Samples(),), name="heartbeat", daemon=True).start()
         prepare()
@@ -216,10 +217,10 @@ class WorkerAgent:
         try:
             self._manager.leave(self.name, "told to stop")
         except DownpourError as error:
-            log.info("could not say goodbye: %s", error)
+            log.info("could not unregister: %s", error)
 
     def _next(self) -> _AcceptedTask | None:
-        """Wait for an attempt to begin; None when it is time to leave."""
+        """Wait for an attempt to begin; None if the worker is to leave."""
         while True:
             with self._lock:
                 given = self._node.take(time.monotonic())
@@ -236,10 +237,10 @@ class WorkerAgent:
         with self._lock:
             report = self._node.ended(end)
         if report is not None:
-            self._insist(given.attempt, report)
+            self._repeat_report(given.attempt, report)
 
     def _end_of(self, given: _AcceptedTask) -> End:
-        """Carry a task out, and say what came of it."""
+        """Run a task; return how it ended."""
         try:
             return self._run_task(given.task, given)
         except TaskCancelled:
@@ -251,8 +252,8 @@ class WorkerAgent:
             log.warning("%s: %s failed: %s", self.name, given.attempt, error, exc_info=not known)
             return Failure(_failure_kind(error), _in_one_line(error))
 
-    def _insist(self, attempt: AttemptId, report: Report) -> None:
-        """Repeat a report until the manager has acknowledged it, or the node says it is enough."""
+    def _repeat_report(self, attempt: AttemptId, report: Report) -> None:
+        """Repeat a report until the manager acknowledges it or the node gives up."""
         while True:
             try:
                 self._report(attempt, report)
@@ -261,7 +262,7 @@ class WorkerAgent:
                 with self._lock:
                     wait = self._node.report_failed(random.random(), may_be_heard_later=later)
                 if wait is None:
-                    log.warning("%s: report not taken: %s", self.name, error)
+                    log.warning("%s: the manager did not accept a report: %s", self.name, error)
                     return
                 time.sleep(wait)
             else:
@@ -287,21 +288,24 @@ class WorkerAgent:
                 self._beat_once(samples)
                 heard = True
             except DownpourError as error:
-                level = logging.WARNING if heard else logging.INFO  # once is enough
-                log.log(level, "%s: no heartbeat, will go on trying: %s", self.name, error)
+                # The first failure warns; the others would fill the log while a manager is away.
+                level = logging.WARNING if heard else logging.INFO
+                log.log(level, "%s: the heartbeat failed, will retry: %s", self.name, error)
                 heard = False
                 with self._lock:
                     actions = self._node.beat_failed(unreachable=isinstance(error, Unreachable))
                 self._do(actions)
-            except Exception:  # a worker that falls silent counts as lost
-                log.exception("%s: no heartbeat", self.name)
+            except Exception:  # the thread must live: without heartbeats the worker counts as lost
+                log.exception("%s: the heartbeat failed", self.name)
 
     def _wait_to_beat(self) -> bool:
-        """Wait until the next heartbeat is due, which is sooner where a task has begun meanwhile.
+        """Wait until the next heartbeat is due, which is sooner if a task begins meanwhile.
 
         Returns:
-            Whether there is to be one: not when this worker leaves.
+            Whether to send one: false if this worker leaves.
         """
+        # `get` returns when a task begins, and the wait is computed anew, because heartbeats follow
+        # the length of the task at hand. It raises Empty when the heartbeat is due.
         with suppress(Empty):
             while not self._node.leaving:
                 with self._lock:
@@ -311,13 +315,13 @@ class WorkerAgent:
 
     @property
     def manager(self) -> Address:
-        """Where the manager is that it speaks with."""
+        """The address of the current manager."""
         return self._manager.address
 
     def look_elsewhere(self) -> None:
-        """Speak with another manager from now on, where one may lead.
+        """Turn to another manager, if one may lead by now.
 
-        What was said to the former is said again.
+        Reports that the former did not acknowledge are sent to the new one.
         """
         manager = self._find_manager()
         if manager is not None:
@@ -352,6 +356,7 @@ def _failure_kind(error: Exception) -> FailureKind:
 
 
 def _in_one_line(error: Exception) -> str:
-    """Say what went wrong; equal errors at equal steps give equal lines on every worker."""
+    """Describe an error; equal errors at equal steps give equal lines on every worker."""
+    # The scheduler compares these lines: a task that fails alike on two workers is not retried.
     where = "" if isinstance(error, DownpourError) else "; the worker's log has the traceback"
     return describe_error(error) + where

@@ -11,11 +11,11 @@ from downpour.values import Snapshot
 
 
 class TaskCancelled(Exception):
-    """The attempt is no longer wanted; nobody's error."""
+    """The attempt is no longer wanted; not an error of the task."""
 
 
 class HandOverStop(Exception):
-    """The attempt has stopped where it was asked to; whoever has the snapshot goes on."""
+    """The attempt has stopped to be handed over; another worker continues its snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__(snapshot)
@@ -24,9 +24,9 @@ class HandOverStop(Exception):
 
 @dataclass(slots=True, eq=False)
 class TaskControl(HeldAttempt):
-    """How far an attempt has come, and whether it is still wanted, and here.
+    """The progress of an attempt, and whether to cancel it or hand it over.
 
-    `patience` scales how long what it needs may be missing.
+    `patience` scales how long files that it needs may be missing.
     """
 
     patience: float = 1.0
@@ -34,7 +34,7 @@ class TaskControl(HeldAttempt):
     leaving: Event = field(default_factory=Event)
 
     def begin(self, steps_done: int, steps_total: int) -> None:
-        """Note that all is loaded, and where the attempt's own work begins."""
+        """Note that everything is loaded, and the step at which this attempt's work begins."""
         self.loaded(steps_done, steps_total, time.monotonic())
 
     def advance(self, steps_done: int) -> None:
@@ -42,6 +42,6 @@ class TaskControl(HeldAttempt):
         self.stepped(steps_done, time.monotonic())
 
     def raise_if_cancelled(self) -> None:
-        """Raise TaskCancelled where the attempt is no longer wanted."""
+        """Raise TaskCancelled if the attempt is no longer wanted."""
         if self.cancelled.is_set():
             raise TaskCancelled

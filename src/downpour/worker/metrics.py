@@ -1,7 +1,7 @@
-"""What a worker tells Prometheus: the tasks it had, the one it has, and how its machine is.
+"""The metrics of a worker for Prometheus: its tasks, and the state of its machine.
 
-`WorkerMetrics` looks on while tasks are carried out, at the one place where all of them pass, and
-is the source of the metrics. Imports no torch.
+`WorkerMetrics` wraps the function that runs tasks, the one place where all of them pass. Imports no
+torch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ ENDS = (TRAINED, FAILED, CANCELLED, HANDED_OVER)
 
 
 class WorkerMetrics:
-    """Carries tasks out as `run_task` does, counting; tasks come from one thread, scrapes from any.
+    """Runs tasks as `run_task` does, and counts; tasks come from one thread, scrapes from any.
 
-    Steps and samples are those of this worker: what a snapshot brought along is somebody else's.
+    Steps and samples are those of this worker; the steps before a snapshot are another worker's.
     """
 
     def __init__(self, run_task: RunTask) -> None:
@@ -43,7 +43,7 @@ class WorkerMetrics:
         self._sampler = SystemSampler()
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
-        """Carry a task out; raises what `run_task` raises."""
+        """Run a task; raises what `run_task` raises."""
         with self._lock:
             self._running = control
         end, update = FAILED, None
@@ -61,7 +61,7 @@ class WorkerMetrics:
         return update
 
     def __call__(self) -> Iterator[Metric]:
-        """Give the metrics as they are now; the machine's are averages since the last time."""
+        """Yield the current metrics; those of the machine are averages since the last scrape."""
         with self._lock:
             yield from self._work()
             yield from self._machine()
@@ -87,27 +87,27 @@ class WorkerMetrics:
         steps = self._steps + (_own_steps(running) if running else 0)
         yield counter("downpour_worker_steps_total", "Optimizer steps made.", steps)
         ended = {end: self._ended[end] for end in ENDS}
-        help_text = "Tasks that this worker is done with, by what became of them."
+        help_text = "Tasks that have ended on this worker, by how they ended."
         yield counter("downpour_worker_tasks_total", help_text, ended, "end")
-        help_text = "Whether it has a task."
+        help_text = "Whether the worker has a task: 1 or 0."
         yield gauge("downpour_worker_busy", help_text, running is not None)
-        help_text = "How much of its task is done; 0 where it has none."
+        help_text = "Share of the running task that is done; 0 without a task."
         share = running.progress().share if running else 0.0
         yield gauge("downpour_worker_task_done_ratio", help_text, share)
-        help_text = "Samples trained, of tasks that were finished."
+        help_text = "Samples trained, of finished tasks."
         yield counter("downpour_worker_samples_total", help_text, self._samples)
         help_text = "Samples a second while training, of the last finished task."
         yield gauge("downpour_worker_samples_per_second", help_text, self._samples_per_second)
-        help_text = "Before training: the model, the shard and what the experiment needs."
+        help_text = "Loading the model, the shard and the dataset before training."
         yield summary("downpour_worker_load_seconds", help_text, self._load)
-        help_text = "Training of a task, as far as it was this worker's."
+        help_text = "Training of a task, the part of this worker."
         yield summary("downpour_worker_train_seconds", help_text, self._train)
         help_text = "Publication of an update."
         yield summary("downpour_worker_publish_seconds", help_text, self._publish)
 
     def _machine(self) -> Iterator[Metric]:
         state = self._sampler.sample()
-        help_text = "Share of the machine's processors that others keep busy."
+        help_text = "Share of the machine's processors that other processes keep busy."
         yield gauge("downpour_worker_cpu_others_ratio", help_text, state.cpu_others)
         help_text = "The machine's load average over a minute."
         yield gauge("downpour_worker_load_average", help_text, state.load_average)

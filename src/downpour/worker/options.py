@@ -12,10 +12,10 @@ from downpour.discovery.waiting import CONNECT_SECONDS
 class WorkerOptions:
     """How to start a worker.
 
-    `host` and `port` are where it listens (port 0: any that is free); `advertise` is the host, or
-    HOST:PORT, that the manager calls it back at, where that differs. Metrics are served at
-    `metrics_port`, if at all. For the manager, its folder and its token it waits `connect_seconds`
-    each.
+    `host` and `port` are where it listens (port 0: any free port); `advertise` is the host, or
+    HOST:PORT, at which the manager calls it back, if that differs. Metrics are served at
+    `metrics_port` unless it is None. The worker waits `connect_seconds` each for the manager, its
+    folder and its token.
     """
 
     manager: str

@@ -1,6 +1,7 @@
-"""The worker as a process: opens the shared directory, serves, registers, and works until told.
+"""The worker as a process: opens the shared directory, serves, registers, and works until stopped.
 
-SIGTERM and SIGINT hand back what is running and leave; a second one ends the process at once.
+SIGTERM and SIGINT give up the running attempt and leave; a second signal ends the process at
+once.
 """
 
 from __future__ import annotations
@@ -37,21 +38,22 @@ def run_worker(
     ready: Callable[[Address], None],
     measured: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Work until told to leave; calls `ready` with its address once it is registered.
+    """Work until a signal stops it; calls `ready` with its address once it is registered.
 
-    The manager, its folder and its token may come later than this worker, which waits for them.
-    Where another manager leads, as the folder says, the worker turns to that one.
+    The worker waits for a manager, a folder or a token that does not exist yet. If the shared
+    directory names another manager as the leader, the worker turns to that one.
 
-    Where it tells metrics, `measured` is called after that, with their URL.
+    If metrics are served, `measured` is then called with their URL.
 
     Raises:
         Unreachable: no manager answers at the address.
         SharedDirectoryError: the folder is missing, not writable or not the manager's.
-        Untrusted: token or certificates do not fit the manager's.
-        IncompatiblePeer: the manager runs a version that does not fit.
+        Untrusted: the token or the certificates do not match the manager's.
+        IncompatiblePeer: the manager speaks another protocol.
         Refused: the manager cannot call this worker back.
-        SpecError: an address is none, or a port, the device or a credential cannot be had.
+        SpecError: an address, a port, the device or a credential is invalid or not available.
     """
+    # First, because torch reads these settings when it is loaded.
     wait_passively()
     keep_memory()
     address = parse_address(options.manager, field="manager")
@@ -80,7 +82,7 @@ def run_worker(
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that is not there; it is not touched.
+    """Refuse a device that this machine lacks; the device is not initialized.
 
     Raises:
         SpecError: torch finds no such device.
@@ -92,14 +94,14 @@ def check_device(device: str) -> None:
 
 
 def listening_host(manager: Address) -> str:
-    """Return where the manager can call: loopback if it is there, else everywhere."""
+    """Return where to listen: on loopback if the manager is there, else on all interfaces."""
     if manager.is_loopback:
         return "::1" if ":" in manager.host else "127.0.0.1"
     return _EVERYWHERE if socket.has_dualstack_ipv6() else _EVERYWHERE_V4
 
 
 def advertised(asked: str, listening: str, port: int) -> tuple[str, int]:
-    """Return where to be called back; an empty host: where the manager is reached from."""
+    """Return the address for calls back; an empty host stands for the one seen by the manager."""
     if asked:
         address = parse_address(asked, field="advertise", default_port=port)
         return address.host, address.port
@@ -123,14 +125,14 @@ def _make_agent(
 def _measured(
     options: WorkerOptions, metrics: WorkerMetrics, host: str, trust: Trust
 ) -> MetricsEndpoint | None:
-    """Make the endpoint of metrics, where one is wanted; it answers nobody yet."""
+    """Make the endpoint of metrics, if there is a port for it; it does not serve yet."""
     if options.metrics_port is None:
         return None
     return MetricsEndpoint(metrics, host, options.metrics_port, trust)
 
 
 def _import_the_rest() -> None:
-    """Import now, while there may be time, what the first optimizer would: it takes a second."""
+    """Import what the first optimizer imports, before a task waits for it: it takes a second."""
     import_module("torch._dynamo")
 
 

@@ -1,7 +1,7 @@
-"""Publishes a task's state now and then, so that a crash costs minutes and not the shard.
+"""Publishes a task's state now and then, so that a crash costs minutes and not the whole shard.
 
-`node/snapshot_schedule.py` says when. Nothing depends on a snapshot, so one that cannot be
-published is done without.
+`node/saving.py` decides when. Nothing depends on a snapshot, so a failure to publish one is logged
+and training continues.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 
 class Snapshots:
-    """Of one attempt.
+    """The snapshots of one attempt.
 
     Args:
         store: the experiment's files.
-        control: the attempt's; learns of each snapshot.
-        every_seconds: how long to wait between two, at least; 0: there are none.
+        control: the attempt, which is given each snapshot.
+        every_seconds: the least time between two snapshots; 0: none are published.
         clock: seconds, from any beginning.
     """
 
@@ -44,7 +44,7 @@ class Snapshots:
         self._pace = SnapshotSchedule(every_seconds, clock())
 
     def publish_if_due(self, training: ShardTraining) -> None:
-        """Publish the state of a training that goes on, unless it is too soon."""
+        """Publish the state of a running training, unless it is too soon."""
         began = self._clock()
         if not self._pace.is_due(self._control, began):
             return
@@ -55,9 +55,9 @@ class Snapshots:
         self._pace.saved(began, self._clock())
 
     def hand_over_if_asked(self, training: ShardTraining) -> None:
-        """Publish the state and stop, where that is wanted; raises HandedOver with it.
+        """Publish the state and stop, if the manager asked for it; raises HandOverStop with it.
 
-        What cannot be published is trained to its end.
+        If it cannot be published, the attempt is trained to its end.
         """
         if not self._control.leaving.is_set():
             return
@@ -70,7 +70,8 @@ class Snapshots:
         raise HandOverStop(snapshot)
 
     def withdraw_unknown(self) -> None:
-        """Remove a snapshot that nobody has heard of, now that the attempt has ended."""
+        """Remove the last snapshot, if the manager does not know it, because the attempt ended."""
+        # The manager removes the files that it knows; no other process would remove this one.
         snapshot = self._control.withdraw_unknown()
         if snapshot is not None:
             try:

@@ -1,8 +1,8 @@
-"""What a worker can say of its machine and of itself.
+"""The state of a worker's machine and of its process, sampled for heartbeats.
 
 `cpu_others` leaves out the worker itself, because its own load says nothing about stragglers; what
-the worker's process uses, people want to see. Shares of processor time are differences between two
-looks, so samplers remember the look before.
+the worker's process uses is reported for people. Shares of processor time are differences between
+two samples, so the samplers remember the previous one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import psutil
 from downpour.values import ProcessState, SystemState
 
 _NEARLY = 0.9
-"""A heartbeat that comes a little early brings a sample all the same."""
+"""A heartbeat may come a little early; it brings a sample all the same."""
 
 
 class SystemSampler:
@@ -50,7 +50,7 @@ class SystemSampler:
 
 
 class ProcessSampler:
-    """Samples what this process has used since the sample before; two looks into /proc on Linux."""
+    """Samples what this process has used since the sample before; reads two files of /proc."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -70,10 +70,10 @@ class ProcessSampler:
 
 
 class Samples:
-    """The state of the machine and of this process, looked at no more often than is wanted.
+    """The state of the machine and of this process, sampled no more often than is wanted.
 
-    A look takes longer than the rest of a heartbeat, and a machine's state over a tenth of a second
-    says little.
+    Sampling takes longer than the rest of a heartbeat, and a machine's state over a tenth of a
+    second says little, so of ten heartbeats a second only one brings a sample.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,7 +83,7 @@ class Samples:
         self._sampled_at = clock()
 
     def take(self, every_seconds: float) -> tuple[SystemState, ProcessState | None]:
-        """Return the machine's state as last seen, and that of the process where it is new."""
+        """Return the last state of the machine, and the state of the process if it is new."""
         now = self._clock()
         if self._system is not None and now - self._sampled_at < _NEARLY * every_seconds:
             return self._system, None

@@ -1,8 +1,8 @@
 """Carries out one task: load the model, train on the shard, publish the update.
 
-Whatever the tasks of an experiment share (its spec, its dataset, the network) is kept between them.
-Nothing here knows the manager; a `TaskControl` says how far the task has come and whether it is
-still wanted.
+What the tasks of an experiment share (its spec, its dataset, the network) is kept between them.
+Nothing here knows the manager; a `TaskControl` holds the progress, and whether the task is still
+wanted.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ from downpour.worker.snapshots import Snapshots
 log = logging.getLogger(__name__)
 
 _SNAPSHOT_PATIENCE_SECONDS = 5.0
-"""A task can do without one; to wait longer would cost what it saves."""
+"""Short, because a task can do without a snapshot, and a longer wait would cost what it saves."""
 
 _AWAY_SECONDS = 300.0
 """How long the shared directory may be gone, full or closed, at a patience of 1: long enough for a
-manager that has ended because of it to be started again, by hand. Then it may be this machine."""
+person to restart the manager that has ended because of it. After that this machine is suspect, and
+the task fails, to be tried on another one."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LoadedExperiment:
-    """What the tasks of one experiment share; `snapshots` is the same store with less patience."""
+    """What the tasks of one experiment share; `snapshots` is the same store, retried for less."""
 
     experiment: str
     spec: Spec
@@ -71,8 +72,8 @@ class TaskRunner:
 
         Raises:
             TaskCancelled: the attempt is no longer wanted.
-            HandedOver: it is to go on elsewhere; has its snapshot.
-            DownpourError: the spec, a file or the training was wrong.
+            HandOverStop: another worker is to continue it; carries its snapshot.
+            DownpourError: the spec or a file is invalid, or the training failed.
         """
         began = time.perf_counter()
         self._control = control
@@ -99,7 +100,7 @@ class TaskRunner:
         )
 
     def _pause(self, seconds: float) -> None:
-        """Wait for a file, as long as the attempt that needs it is wanted."""
+        """Sleep between two tries to read a file; raises TaskCancelled if it is not wanted."""
         if self._control is not None:
             self._control.raise_if_cancelled()
         self._sleep(seconds)
@@ -136,7 +137,7 @@ class TaskRunner:
 
 
 def _begin(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
-    """Begin a task where an earlier attempt's snapshot ends, or at its beginning."""
+    """Begin a task at the end of an earlier attempt's snapshot, or at its beginning."""
     training = _afresh(loaded, task)
     if task.snapshot is None:
         return training
@@ -144,6 +145,7 @@ def _begin(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
         training.restore(_tensors(loaded.snapshots, task.snapshot.file))
     except StoreError as error:
         log.warning("%s begins at its beginning: %s", task.id, error)
+        # A new training: `restore` may have loaded a part of the snapshot before it failed.
         return _afresh(loaded, task)
     return training
 
@@ -163,7 +165,7 @@ def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
 
 
 def _train(training: ShardTraining, control: TaskControl, snapshots: Snapshots) -> None:
-    """Advance a step at a time, so that a cancelled attempt ends soon."""
+    """Train step by step, so that a cancelled attempt ends soon."""
     while training.steps_done < training.steps_total:
         control.raise_if_cancelled()
         snapshots.hand_over_if_asked(training)
