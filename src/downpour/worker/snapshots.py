@@ -1,6 +1,6 @@
 """Publishes a task's state now and then, so that a crash costs minutes and not the whole shard.
 
-`node/saving.py` decides when. Nothing depends on a snapshot, so a failure to publish one is logged
+`node/snapshot_schedule.py` decides when. Nothing depends on a snapshot, so a failure to publish one is logged
 and training continues.
 """
 
