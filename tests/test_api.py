@@ -175,7 +175,7 @@ def test_the_environment_names_the_shared_directory(
 
 
 def test_the_environment_names_the_manager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address that is none is told of whoever gave it."""
+    """An invalid address is refused, wherever it was given."""
     monkeypatch.setenv("DOWNPOUR_MANAGER", "host:port")
     with pytest.raises(SpecError, match="manager = 'host:port'"):
         downpour.Client()
@@ -184,7 +184,7 @@ def test_the_environment_names_the_manager(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_tab_shows_what_there_is() -> None:
-    """Also what nobody has imported yet."""
+    """Also names that were not imported yet."""
     assert {"run", "Spec", "Client", "Result"} <= set(dir(downpour))
 
 
@@ -216,7 +216,7 @@ def test_the_model_does_not_depend_on_who_trains_what(tmp_path: Path) -> None:
     ],
 )
 def test_the_same_spec_gives_the_same_bytes(tmp_path: Path, changes: dict[str, object]) -> None:
-    """Whatever the spec chooses, another number of workers gives the same model."""
+    """For every spec, another number of workers gives the same model."""
     spec = QUICK.replace(epochs=2, model_options={}, **changes)
     digests = {digest(downpour.run(spec, workers=n, shared=tmp_path)) for n in (1, 3)}
     assert len(digests) == 1

@@ -17,7 +17,7 @@ NETS = "mine.nets:build"
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with a package, a module beside it, and files that nobody imports."""
+    """Return a folder with a package, a module beside it, and files that are never imported."""
     for name, text in {
         "mine/__init__.py": "",
         "mine/nets.py": "from . import layers\nfrom mine.deep.more import x\nimport helpers, torch",

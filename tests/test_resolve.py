@@ -40,7 +40,7 @@ def test_without_workers_there_is_nothing_to_count() -> None:
 
 
 def test_a_policy_has_its_say() -> None:
-    """As many standbys as workers would leave nobody to train."""
+    """As many standbys as workers would leave no worker to train."""
     with pytest.raises(SpecError, match="standbys = 4: must be fewer than the workers"):
         resolve(Spec(standbys=4), 4)
 

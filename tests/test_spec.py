@@ -47,7 +47,7 @@ specs = st.fixed_dictionaries(
 
 @given(fields=specs, name=st.text(min_size=1, max_size=20))
 def test_toml_carries_a_spec_without_loss(fields: dict[str, Any], name: str) -> None:
-    """Whatever spec can be made is read back equal from the TOML it writes."""
+    """Every spec is read back equal from the TOML it writes."""
     path = {"data_path": name} if "dataset" in fields else {}
     spec = Spec.make({**fields, **path})
     assert Spec.from_toml(spec.to_toml()) == spec
@@ -156,7 +156,7 @@ def test_many_invalid_fields_do_not_flood_the_line() -> None:
 
 @pytest.mark.parametrize("text", ["epochs = ", "= 3", "a = " + "9" * 5000, "a = " + "[" * 5000])
 def test_text_that_is_not_toml_is_refused_in_one_line(text: str) -> None:
-    """Whatever is sent as a spec, the answer is a refusal and never a defect."""
+    """Any text that is sent as a spec is accepted or refused, never an internal error."""
     with pytest.raises(SpecError, match=r"TOML = .*: cannot be read: ") as refusal:
         Spec.from_toml(text)
     assert "\n" not in str(refusal.value)

@@ -99,7 +99,7 @@ def rows() -> Iterator[tuple[list[str], str]]:
 
 
 def allowed() -> dict[str, set[str]]:
-    """What each layer may import: what its row names, and whatever that may import."""
+    """What each layer may import: what its row names, and what that may import."""
     known: dict[str, set[str]] = {}
     for layers, words in rows():
         names = {"nothing": set(), "all above": set(known)}.get(words, set(words.split(", ")))

@@ -24,7 +24,7 @@ class Contribute(Protocol):
 
 
 class Imagine(Protocol):
-    """Makes a contribution whose file nobody will read."""
+    """Makes a contribution whose file is never read."""
 
     def __call__(self, shard: int, **facts: Any) -> Contribution:
         """Samples are 1 and the loss is 1 unless told."""

@@ -15,7 +15,7 @@ amounts = st.lists(st.floats(0, allow_infinity=False, allow_nan=False), min_size
 
 @given(amounts=amounts)
 def test_shares_sum_to_one(amounts: list[float]) -> None:
-    """Whatever the amounts, subnormal or huge, their shares are a convex combination."""
+    """The shares of any amounts, subnormal or huge, are a convex combination."""
     found = shares(amounts)
     assert math.fsum(found) == pytest.approx(1, abs=1e-12)
     assert all(0 <= share <= 1 for share in found)
@@ -27,7 +27,7 @@ def test_shares_are_proportional() -> None:
 
 
 def test_nothing_at_all_is_shared_evenly() -> None:
-    """Amounts that are all zero say nothing, so nobody is preferred."""
+    """Amounts that are all zero say nothing, so no contribution is preferred."""
     assert shares([0.0, 0.0]) == (0.5, 0.5)
 
 

@@ -13,5 +13,5 @@ def test_shard_zero_is_everything(imagine: Any) -> None:
 
 
 def test_without_shard_zero_the_lowest_counts(imagine: Any) -> None:
-    """Somebody must."""
+    """One contribution must have the weight."""
     assert AGGREGATORS["first"]([imagine(2), imagine(1)]) == (0.0, 1.0)

@@ -113,7 +113,7 @@ def test_one_shard_is_the_next_model_to_the_bit(
 
 
 def frozen_of(random: np.random.Generator, size: int) -> Update:
-    """Return parameters that nobody trains, with the numbers that rounding is hardest on."""
+    """Return parameters that are not trained, with the numbers that are hardest to round."""
     odd = np.array([-0.0, 0.0, 1e-45, -1e-45, 1 / 3, -2.5e-39, 3e38, -3e38], np.float32)
     return {
         "embedding": np.concatenate([odd, random.normal(size=size)]).astype(np.float32),
@@ -241,7 +241,7 @@ def spoil_altered(_store: Store, part: Contribution) -> PublishedFile:
 
 
 def spoil_numbers(value: float) -> Callable[[Store, Contribution], PublishedFile]:
-    """Put a number into the parameters that is none."""
+    """Put NaN into the parameters."""
 
     def spoil(store: Store, part: Contribution) -> PublishedFile:
         tensors = {key: array.copy() for key, array in _tensors(store, part).items()}
@@ -290,7 +290,7 @@ SPOILED: dict[str, tuple[Callable[[Store, Contribution], PublishedFile], str]] =
 def test_a_bad_update_is_refused_and_named(
     contribute: Any, random: np.random.Generator, fault: str, rule: str
 ) -> None:
-    """Whatever is wrong, and even where the update would not count, its shard is named."""
+    """For every defect, and even if the update would not count, its shard is named."""
     store = MemoryStore()
     model = model_of(store, update_of(random))
     parts = contribute(store, [update_of(random) for _ in range(4)])
@@ -353,7 +353,7 @@ def test_a_bad_model_is_no_updates_fault(
 
 
 class Healing(MemoryStore):
-    """A store whose views are wrong so many times, as a stale cache's are; `read` is right."""
+    """A store whose first views are wrong, as a stale cache's are; `read` is right."""
 
     def __init__(self, times: int, stale: str = "") -> None:
         super().__init__()

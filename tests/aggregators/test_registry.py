@@ -37,7 +37,7 @@ def test_weights_are_a_convex_combination(rule: str, count: int, imagine: Any) -
 
 
 def test_weights_go_with_their_contributions(rule: str, imagine: Any) -> None:
-    """In whatever order contributions come, each weighs the same, to the last bit."""
+    """In every order of the contributions, each has the same weight, to the last bit."""
     parts = contributions(imagine, 7)
     forwards = AGGREGATORS[rule](parts)
     assert AGGREGATORS[rule](parts[::-1]) == forwards[::-1]

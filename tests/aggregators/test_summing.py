@@ -83,7 +83,7 @@ def test_what_is_not_finite_in_the_base_is_a_constant(constant: float, groups: i
 
 @pytest.mark.parametrize("factor", [0.0, 0.5])
 def test_a_constant_that_has_changed_shows(factor: float) -> None:
-    """Whatever it has become: who trained it does not compute as everybody else."""
+    """In every update: a worker that changed it computes differently from the others."""
     base = {"w": np.array([1, -np.inf], np.float32)}
     for other in (0.0, np.inf, np.nan):
         source, _ = source_of({"w": np.array([1, other], np.float32)}, factor)

@@ -25,7 +25,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def nobody() -> str:
-    """An address where nobody listens."""
+    """An address where no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -71,7 +71,7 @@ def test_an_unknown_experiment_is_told_in_one_line(
 
 
 def test_results_need_an_identifier_that_is_one(refused: Refused, nobody: str) -> None:
-    """A path is none; and without the manager the shared directory must have it."""
+    """A path is refused; and without the manager the shared directory must have it."""
     assert refused("results", "../secrets").startswith("ID = '../secrets': must be one that")
     line = refused("results", "nope", "--manager", nobody)
     assert line.startswith("ID = 'nope': not in shared_dir, and ")
@@ -84,7 +84,7 @@ def test_results_need_an_identifier_that_is_one(refused: Refused, nobody: str) -
 def test_a_manager_that_is_not_there_is_named(
     refused: Refused, nobody: str, words: list[str]
 ) -> None:
-    """At once where waiting is not wanted, and also where the address is none."""
+    """At once if waiting is not wanted, also for an invalid address."""
     at_once = ["--connect-seconds", "0"] if words[0] in {"submit", "watch"} else []
     line = refused(*words, "--manager", nobody, *at_once)
     assert line == f"{nobody} cannot be reached: Connection refused"
@@ -169,7 +169,7 @@ def test_what_only_the_data_can_tell_is_told_in_one_line(
 
 
 def test_what_the_manager_refuses_is_told_in_one_line(refused: Refused, served: Any) -> None:
-    """A folder that is not there, a network nobody knows, shards that nobody can count."""
+    """A missing folder, an unknown network, an unknown number of shards."""
     at = "--manager", served.address
     line = refused("submit", "--dataset", "folder", "--data-path", "nowhere", *at)
     assert line == "data_path = 'nowhere': no such file or folder"

@@ -92,7 +92,7 @@ def test_a_traceback_is_shown_to_who_asks(
 
 
 def test_a_line_is_never_a_flood(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever a peer puts into a reason, it neither fills nor commands the terminal."""
+    """A reason from a peer can neither flood nor control the terminal."""
     report_error(DownpourError("\x1b[2J" + "long " * 10_000))
     said = capsys.readouterr().err
     assert len(said) <= LINE_CHARACTERS_MAX + len("downpour: \n")

@@ -25,7 +25,7 @@ class Idler:
         return WorkerInfo(protocol=1, version="9.9", name="anna")
 
     def __getattr__(self, name: str) -> Any:
-        """Offer the rest of the service, which nobody calls here."""
+        """Offer the rest of the service, which no test here calls."""
         return None
 
 

@@ -68,7 +68,7 @@ def test_training_writes_a_file_that_predicts(downpour: Downpour, tmp_path: Path
 
 
 def test_mistakes_cost_one_line(refused: Callable[..., str], tmp_path: Path) -> None:
-    """A cut predictor, a trace without a column or with negative seconds, a name that is none."""
+    """A cut predictor, a trace without a column or with negative seconds, an unknown name."""
     path = write(tmp_path / "t.npz", columns())
     cut = tmp_path / "cut.safetensors"
     cut.write_bytes(b"\0" * 7)

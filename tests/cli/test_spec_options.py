@@ -38,7 +38,7 @@ FILES = [
 def test_a_wrong_option_is_told_in_one_line(
     refused: Callable[..., str], command: str, words: list[str], line: str
 ) -> None:
-    """The field, the value and what is accepted; nothing is started and nobody called."""
+    """The field, the value and what is accepted; no process is started or called."""
     assert refused(command, *words).startswith(line)
 
 

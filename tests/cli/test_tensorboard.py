@@ -34,7 +34,7 @@ def accuracies(folder: Path) -> list[float]:
 def test_a_folder_that_is_none_is_told_before_anything_starts(
     refused: Refused, served: Any, tmp_path: Path, words: list[str]
 ) -> None:
-    """Whoever writes them; nothing is submitted, and no shared directory made."""
+    """By every command; nothing is submitted, and no shared directory made."""
     file = tmp_path / "file"
     file.touch()
     if words[0] in ASKED:

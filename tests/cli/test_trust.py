@@ -109,7 +109,7 @@ def test_a_token_file_that_holds_none_is_named(
 def test_keys_and_certificates_that_do_not_serve_are_named(
     refused: Refused, tmp_path: Path, certs: Path, command: str
 ) -> None:
-    """Each in one line that names the option; nobody is asked for a password at the terminal."""
+    """Each in one line that names the option; the terminal is not asked for a password."""
     key = certs / "here-key.pem"
     private = serialization.load_pem_private_key(key.read_bytes(), None)
     locked, junk, missing = tmp_path / "locked.pem", tmp_path / "junk.pem", tmp_path / "missing.pem"

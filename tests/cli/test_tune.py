@@ -127,7 +127,7 @@ def test_json_is_for_programs(downpour: Callable[..., Any], file: Path, done: Pa
 def test_a_search_that_runs_elsewhere_is_told_of(
     downpour: Callable[..., Any], file: Path, done: Path
 ) -> None:
-    """Who runs it, and how far it is; nothing is written."""
+    """The process that runs it, and its progress; nothing is written."""
     file.write_text(SEARCH.replace("trials = 12", "trials = 13"))
     with held(done):
         outcome = downpour("tune", file, "--out", done)

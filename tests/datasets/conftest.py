@@ -42,7 +42,7 @@ def write_idx(folder: Path, *, zipped: bool = False, count: int = 30) -> dict[st
 
 @pytest.fixture
 def real_data() -> Path:
-    """The folder that holds the real MNIST; skips where there is none."""
+    """The folder that holds the real MNIST; skips the test without it."""
     named = os.environ.get("DOWNPOUR_DATA")
     beside = Path(__file__).parents[3] / "shared" / "data"
     folder = Path(named) if named else beside

@@ -94,7 +94,7 @@ def test_what_another_machine_fetched_meanwhile_is_not_fetched_again(
 def test_a_server_that_falls_silent_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever downloads need not think of a deadline."""
+    """Downloads without a timeout of their own get one."""
     monkeypatch.setattr("downpour.datasets.downloading.SILENT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"

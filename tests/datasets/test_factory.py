@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, spec: Spec, field: str) ->
 
 
 def rows(folder: Path, count: int) -> str:
-    """Write a table of so many rows; returns its path."""
+    """Write a table with this number of rows; returns its path."""
     path = folder / "table.csv"
     lines = (f"{number},{number % 7},{number % 2}" for number in range(count))
     path.write_text("\n".join(lines))

@@ -167,7 +167,7 @@ def png(width: int, height: int, data: bytes = b"") -> bytes:
     ],
 )
 def test_bombs_and_damaged_images_are_named(tmp_path: Path, content: bytes) -> None:
-    """Whatever the decoder makes of them, the line names the field and the file."""
+    """For every exception of the decoder, the line names the field and the file."""
     root = tmp_path / "images"
     for number in range(5):
         draw(root / "a" / f"{number}.png", 7)

@@ -70,7 +70,7 @@ def test_what_is_no_idx_file_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_broken_zip_is_refused(tmp_path: Path) -> None:
-    """A .gz file that is none is named."""
+    """A .gz file that is not compressed is named."""
     path = tmp_path / "labels.gz"
     path.write_bytes(b"not zipped")
     with pytest.raises(SpecError, match="cannot be read"):

@@ -183,7 +183,7 @@ def test_what_has_no_room_in_memory_is_refused_by_size(
 
 
 def test_an_encrypted_file_is_refused(tmp_path: Path) -> None:
-    """As such, and not for want of a password that nobody could give."""
+    """As encrypted, not for a missing password, which there is no way to give."""
     spec = saved(tmp_path, x=np.ones((10, 2)), y=np.arange(10) % 2)
     path = tmp_path / "set.npz"
     content = path.read_bytes().replace(

@@ -275,7 +275,7 @@ def test_a_file_system_that_syncs_no_directories_is_taken_as_it_is(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 def test_a_full_disk_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not as so many bytes that were not written; nothing stays, and later it works."""
+    """With the reason of the system, not a count of bytes; no file stays, and later it works."""
     opening = Path.open
 
     def full(path: Path, *args: Any) -> Any:
@@ -297,7 +297,7 @@ def test_a_full_disk_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyP
     turned=st.booleans(),
 )
 def test_arrays_are_written_as_numpy_writes_them(array: Any, *, turned: bool) -> None:
-    """Whatever their shape and their order in memory."""
+    """For every shape and memory order."""
     array = array.T if turned else array
     with tempfile.TemporaryDirectory() as folder:
         _write(Path(folder) / "array.npy", array)

@@ -74,7 +74,7 @@ def test_a_look_that_came_too_early_makes_the_next_one_ask_again(
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"train_samples": "many"}'])
 def test_garbled_facts_are_corrupt(tmp_path: Path, key: str, content: str) -> None:
-    """Facts that cannot be understood are reported, whatever they are."""
+    """Facts that cannot be read are reported, for every kind of damage."""
     (tmp_path / key / "facts.json").write_text(content)
     with pytest.raises(FileCorrupt):
         open_prepared(tmp_path, key)

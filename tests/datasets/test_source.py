@@ -46,7 +46,7 @@ def test_a_data_folder_that_is_not_there_is_seen_before_anything_starts(tmp_path
 def test_a_path_that_cannot_be_is_refused_in_one_short_line(
     tmp_path: Path, dataset: str, path: str
 ) -> None:
-    """Whatever the file system says of it; a long value is shortened."""
+    """For every error of the file system; a long value is shortened."""
     spec = Spec.make({"dataset": dataset, "data_path": path})
     for data_dir in (None, tmp_path):
         with pytest.raises(SpecError) as refusal:

@@ -34,7 +34,7 @@ def test_a_model_that_is_too_sure_is_widened() -> None:
 
 
 def test_forecasts_are_kept_for_the_outcome_and_not_longer() -> None:
-    """At each stage the last one; then they are gone, and nobody else's are taken."""
+    """At each stage the last one; then they are gone, and those of other workers stay."""
     pending = PendingForecasts()
     rows = [np.zeros(4), np.ones(4), np.full(4, 2.0)]
     pending.remember(["a", "b", "a"], np.array([0, 0, 1]), rows)

@@ -1,4 +1,4 @@
-"""What every predictor of the family promises, whatever is in it."""
+"""What every predictor of the family promises."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def sane(answer: Forecast) -> bool:
 
 @FAMILY
 def test_a_worker_never_seen_gets_a_sane_prediction(name: str, fitted: Fitted) -> None:
-    """Nobody is known yet; then others are, and a new worker is taken for one of them."""
+    """No worker is known at first; later a new worker is predicted as an ordinary one."""
     predictor = fitted.predictor(name)
     assert sane(predictor.predict("new", {}))
     assert 1 < predictor.predict("new", {"n_samples": 3200.0}).q50 < 100

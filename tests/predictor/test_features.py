@@ -18,7 +18,7 @@ def row(told: Features) -> list[float]:
 
 
 def test_the_latest_report_counts_and_the_one_before_is_kept() -> None:
-    """Whatever order they are told in, and with names that mean nothing among them."""
+    """In any order, and with unknown names among them."""
     found = row(
         {
             "p50_elapsed_s": 6.0,

@@ -111,7 +111,7 @@ def story() -> Story:
 
 
 def test_paces_are_seconds_a_sample_and_remainders_run_from_the_last_report(story: Story) -> None:
-    """So that a policy compares them, whatever the size of a shard."""
+    """So that a policy can compare workers with shards of different sizes."""
     story.beat(12.0, steps=30)
     found = story.forecaster.forecasts(12.5)
     assert found is not None
@@ -156,7 +156,7 @@ def test_the_part_that_a_slow_worker_did_is_learned_from_too(story: Story) -> No
     )
     ((worker, features, seconds),) = story.oracle.observed
     assert (worker, features["n_samples"], seconds) == ("ada", 40.0, 20.0)
-    # The rest is a task of its own, of sixty samples, for whoever has it.
+    # The rest is a task of its own, of sixty samples, for the worker that gets it.
     story.beat(32.0)
     story.forecaster.forecasts(32.0)
     assert [f["n_samples"] for _, f in story.oracle.asked[2:]] == [60.0, 100.0]

@@ -104,7 +104,7 @@ def test_a_broken_member_is_set_aside_with_one_warning(
 
 
 def test_where_the_last_member_fails_its_error_is_told() -> None:
-    """There is nobody left who could answer."""
+    """No other member is left that could answer."""
     selector = Selector({"only": Constant([], error=RuntimeError("no weights"))})
     with pytest.raises(RuntimeError, match="no weights"):
         Online(selector).predict("w", {})

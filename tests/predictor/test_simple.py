@@ -31,14 +31,14 @@ def test_each_expects_what_its_name_says() -> None:
 
 
 def test_a_new_worker_is_taken_for_an_ordinary_one() -> None:
-    """The cluster's median, whatever is known of the others."""
+    """The cluster's median, for simple predictors of every kind."""
     for model in (LastValue(), Ewma()):
         answer = after(model, *TOLD).predict("new", {"n_samples": 10.0})
         assert answer.q50 == pytest.approx(6.0, rel=0.05)
 
 
 def test_a_report_is_extrapolated() -> None:
-    """A quarter in three seconds is a whole in twelve, whatever was before."""
+    """A quarter in three seconds is a whole in twelve, with any history."""
     for model in (LastValue(), Ewma(), Median()):
         answer = after(model, *TOLD).predict("a", {"p25_elapsed_s": 3.0})
         assert answer.q50 == pytest.approx(12.0, rel=0.05)

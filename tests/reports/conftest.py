@@ -133,5 +133,5 @@ class Make:
 
 @pytest.fixture
 def make() -> Make:
-    """Whatever makes small studies."""
+    """Makes small studies."""
     return Make()

@@ -78,7 +78,7 @@ def test_a_worker_that_trained_several_shards_took_their_mean(tmp_path: Path) ->
 
 
 def test_what_was_not_measured_has_no_point(tmp_path: Path) -> None:
-    """Rather than one that is no number."""
+    """Rather than one that is not a number."""
     write_events(GESTURES, tmp_path)
     result = Result.from_record(GESTURES)
     told = points(tmp_path / result.experiment)
@@ -197,10 +197,10 @@ def test_event_files_that_cannot_be_written_cost_no_experiment(
 def test_a_manager_that_is_gone_costs_no_more_than_event_files(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever waits for the experiment hears of it by waiting."""
+    """The caller that waits for the experiment gets the error there."""
 
     def gone(*_: object) -> list[str]:
-        raise Unreachable("127.0.0.1:1", "nobody answers")
+        raise Unreachable("127.0.0.1:1", "connection refused")
 
     with caplog.at_level(logging.WARNING), Follower(tmp_path) as follower:
         follower.follow("any", gone)

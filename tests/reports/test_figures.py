@@ -212,7 +212,7 @@ def test_many_classes_have_a_scale_in_place_of_numbers(make: Make) -> None:
 
 
 def test_each_class_is_a_square(make: Make) -> None:
-    """A row a setting, a column a class; one that nobody tested is left blank."""
+    """A row a setting, a column a class; a class without test examples is left blank."""
     axis = classes_figure(make.splits()).axes[0]
     assert [text.get_text() for text in axis.texts] == ["90", "", "20", "90", "", "10"]
 
@@ -227,16 +227,16 @@ def test_each_worker_has_a_lane(make: Make) -> None:
 
 
 def test_a_long_experiment_is_drawn_from_its_beginning(make: Make) -> None:
-    """Whole epochs, as many as can be told apart; the first in any case."""
+    """Whole epochs, as many as are distinguishable; the first in any case."""
     assert first_epochs(make.spans(2) * (SPANS_MAX // 8 + 1))[-1].epoch == 1
     assert first_epochs(make.spans(2))[-1].epoch == 2
 
 
 def test_runs_are_compared_along_the_same_seconds(make: Make) -> None:
-    """Each run has a panel with a lane for everybody, and what was moved is named once."""
-    everybody = make.spans(2)
-    moved = [replace(span, outcome="moved", end_seconds=50.0) for span in everybody[:1]]
-    figure = timelines_figure({"wait": everybody, "handoff": moved})
+    """Each run has a panel with a lane for every worker; the legend names moves once."""
+    spans = make.spans(2)
+    moved = [replace(span, outcome="moved", end_seconds=50.0) for span in spans[:1]]
+    figure = timelines_figure({"wait": spans, "handoff": moved})
     above, below = figure.axes
     assert [axis.get_title("left") for axis in (above, below)] == ["wait", "handoff"]
     assert above.get_xlim() == below.get_xlim() == (0, 50.5)
@@ -286,7 +286,7 @@ def test_a_run_too_short_to_have_a_course_has_no_figure_of_resources(make: Make)
 
 
 def test_a_line_is_broken_where_a_process_sent_nothing(make: Make) -> None:
-    """While it had nothing to train, nobody knows what it used; a lone sample is a dot."""
+    """A worker that trained nothing has no samples for that time; a lone sample is a dot."""
     first, _ = make.samples("a")
     seconds = (1.0, 2.0, 3.0, 4.0, 30.0, 31.0, 50.0)
     samples = [replace(first, at_seconds=second) for second in seconds]
@@ -297,7 +297,7 @@ def test_a_line_is_broken_where_a_process_sent_nothing(make: Make) -> None:
 
 
 def test_a_long_trace_is_drawn_with_fewer_points(make: Make) -> None:
-    """As many as can be told apart, from its beginning to its end."""
+    """As many as are distinguishable, from its beginning to its end."""
     first, _ = make.samples("a")
     samples = [replace(first, at_seconds=float(second)) for second in range(1000)]
     times = np.asarray(resource_figure(samples).axes[0].lines[0].get_xdata())

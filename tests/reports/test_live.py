@@ -111,7 +111,7 @@ def test_stragglers_look_as_agreed() -> None:
 
 @pytest.mark.parametrize("width", [46, 60, 80, 100, 200])
 def test_who_is_slow_is_said_in_any_width(width: int) -> None:
-    """In a word, not in colour alone; whatever else gives way, nothing is cut but the decisions."""
+    """In a word, not in colour alone; on a narrow screen only decisions are cut."""
     lines = rendered(status_view(STRAGGLING), width).splitlines()
     assert max(map(len, lines)) <= width
     table = [line for line in lines if line.startswith(("4f1c", "second", "third", "fourth"))]
@@ -121,7 +121,7 @@ def test_who_is_slow_is_said_in_any_width(width: int) -> None:
 
 
 def test_experiments_look_as_agreed() -> None:
-    """A line each, and below them, whole, why some came to nothing."""
+    """A line each, and below them, in full, the reasons of those that failed."""
     reason = "split = 'class': needs labels that are classes, and the targets of 'npz' are not"
     listed = [
         dataclasses.replace(RUNNING, experiment="a" * 64, state=ExperimentState.FINISHED),

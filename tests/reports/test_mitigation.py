@@ -75,7 +75,7 @@ def test_a_run_is_the_sum_of_its_epochs(epochs: list[Stragglers]) -> None:
 
 
 def test_without_a_prediction_nothing_is_estimated() -> None:
-    """Nobody knows how long waiting would have taken; what was lost is known all the same."""
+    """The time of waiting is unknown then; the lost work is known all the same."""
     lines = (HANDOFF / "record.jsonl").read_text(encoding="utf-8").splitlines()
     blind = [line for line in lines if '"foreseen"' not in line]
     blind = [line.replace("q50_seconds", "other") for line in blind]
@@ -144,7 +144,7 @@ def test_where_nothing_was_done_nothing_is_mitigated(seconds: list[float]) -> No
 
 @given(st.data())
 def test_extra_work_is_never_negative_and_all_work_is_accounted_for(data: st.DataObject) -> None:
-    """Whatever becomes of the attempts, their seconds are either useful or lost."""
+    """However attempts end, their seconds are either useful or lost."""
     record: list[tuple[float, RecordLine]] = [(0.0, prepared(100, 100, 100))]
     spent = 0.0
     for shard in range(3):
@@ -175,7 +175,7 @@ AGGREGATED = AggregatedLine(
 
 
 def plain(*seconds: float) -> list[tuple[float, RecordLine]]:
-    """Tell of shards that were trained once, each by a worker of its own, in so many seconds."""
+    """Return the lines of shards that were trained once, each by another worker."""
     record: list[tuple[float, RecordLine]] = [
         (0.0, assigned(shard, 0, f"w{shard}")) for shard in range(len(seconds))
     ]
@@ -206,7 +206,7 @@ def assigned(shard: int, attempt: int, worker: str, from_step: int = 0) -> Assig
 
 
 def ended(shard: int, attempt: int, worker: str, how: str) -> AttemptFailedLine:
-    """Let an attempt come to nothing."""
+    """Return the line of an attempt that failed."""
     return AttemptFailedLine(
         round=0, shard=shard, attempt=attempt, worker=worker, failure=how, reason=""
     )

@@ -42,7 +42,7 @@ def test_a_page_needs_nothing_else(page: str) -> None:
 
 
 def test_names_within_figures_do_not_clash(page: str) -> None:
-    """Each is there once, and whatever is referred to is there."""
+    """Each is there once, and so is everything that the page refers to."""
     names = re.findall(r' id="([^"]+)"', page)
     assert len(names) == len(set(names))
     assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', page)) <= set(names)
@@ -117,7 +117,7 @@ def test_a_page_tells_what_came_to_nothing(make: Make) -> None:
     )
     study = make.study(subgrid)
     page = html_page(study, tables_of(study), [])
-    assert "1 came to nothing" in page
+    assert "1 failed" in page
     assert "1 of 3 runs, 3 repetitions each" in page
 
 
@@ -134,7 +134,7 @@ def test_failures_are_told_by_their_settings(make: Make) -> None:
     study = make.study(subgrid, replace(subgrid, name="again"))
     page = html_page(study, tables_of(study), [])
     assert re.findall("<li>(.*)</li>", page) == ["splits, split class, repetitions 1, 2: finished"]
-    assert "2 came to nothing" in page
+    assert "2 failed" in page
 
 
 def test_what_failed_was_run_too(make: Make) -> None:
@@ -220,7 +220,7 @@ def test_nothing_run_is_nothing_to_report(make: Make, tmp_path: Path) -> None:
 
 
 def test_figures_are_counted_as_they_are_drawn(make: Make, tmp_path: Path) -> None:
-    """Whoever waits sees how far it is."""
+    """A caller that waits sees the progress."""
     seen: list[tuple[int, int]] = []
     study = make.study(make.workers())
     write_report(study, tmp_path / "report", lambda done, total: seen.append((done, total)))

@@ -62,7 +62,7 @@ def test_a_setting_that_was_not_run_has_nothing(make: Make) -> None:
 
 
 def test_classes_are_told_where_shards_differ_in_them(make: Make) -> None:
-    """Only the settings whose split does that; a class that nobody tested has nothing."""
+    """Only the settings whose split does that; a class without test examples has no value."""
     table = classes(make.splits())
     assert [row[:3] for row in table.texts()] == [
         ["class", "average", "90.0 ± 0.0"],
@@ -108,7 +108,7 @@ def test_a_bar_in_a_value_does_not_end_its_column() -> None:
     ],
 )
 def test_values_are_written_for_people(value: object, said: str) -> None:
-    """Whatever a spec may hold."""
+    """For all values that a spec may have."""
     assert label(value) == said
 
 

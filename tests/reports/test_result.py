@@ -43,7 +43,7 @@ def test_a_notebook_shows_the_table(result: Result) -> None:
 
 
 def test_a_folder_may_be_text(result: Result) -> None:
-    """And what is none, or has no record, is told in one line."""
+    """What is not a folder, or has no record, is refused in one line."""
     assert Result.read(str(FOLDER)) == result
     with pytest.raises(SpecError, match="folder = ''"):
         Result.read("")
@@ -72,7 +72,7 @@ def test_the_accuracy_is_the_last_measured(result: Result) -> None:
 
 
 def test_a_finished_experiment_names_its_model(result: Result) -> None:
-    """The file lies in the experiment's folder; without a folder nobody can say where."""
+    """The file lies in the experiment's folder; without a folder its path is unknown."""
     assert (result.state, result.reason, result.total_seconds) == ("finished", None, 7.76)
     assert result.model_file == FOLDER / "model-3.safetensors"
     assert Result.from_lines(LINES).model_file is None
@@ -158,7 +158,7 @@ def test_a_folder_without_a_record_is_named(tmp_path: Path) -> None:
 
 
 def test_json_holds_everything(result: Result) -> None:
-    """Whatever a result knows can be taken elsewhere, without NaN."""
+    """All of a result can be exported, without NaN."""
     fields = json.loads(result.to_json())
     assert fields["rounds"][1]["train_loss"] is None
     assert fields["tasks"][0]["worker"] == "worker-2"
@@ -178,7 +178,7 @@ def test_csv_has_a_row_an_epoch(result: Result) -> None:
 
 
 def test_a_plain_run_tells_nothing_of_stragglers() -> None:
-    """Where nobody did anything about them, and no work was lost, there is nothing to tell."""
+    """A result has no costs of stragglers if the policy only waited and no work was lost."""
     plain = Result.from_lines(LINES[:10], FOLDER)
     assert plain.stragglers is None
     assert "stragglers" not in plain.to_json()

@@ -62,7 +62,7 @@ def search() -> SearchResult:
 
 
 def test_the_best_is_the_first_of_the_best_that_finished(search: SearchResult) -> None:
-    """A pruned run is never the best, whatever accuracy it had; neither is a failed one."""
+    """A pruned run is never the best, even with the highest accuracy; neither is a failed one."""
     assert search.best is not None
     assert search.best.number == 4
     assert search.best_so_far == [(2, 0.75), (3, 0.75), (4, 0.9), (5, 0.9), (6, 0.9)]

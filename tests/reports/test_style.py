@@ -1,4 +1,4 @@
-"""Colours that can be told apart: from the page, from each other, and by the colour-blind."""
+"""Colours that are distinguishable: from the page, from each other, and by the colour-blind."""
 
 from __future__ import annotations
 

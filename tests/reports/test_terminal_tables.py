@@ -59,7 +59,7 @@ def test_what_was_done_about_stragglers_looks_as_agreed() -> None:
 
 
 def test_columns_without_a_measurement_are_left_out() -> None:
-    """Whoever does not evaluate sees no empty columns."""
+    """Without evaluations there are no empty columns."""
     unmeasured = [line for line in LINES if '"evaluated"' not in line]
     said = rendered(result_table(Result.from_lines(unmeasured)))
     assert "training" in said

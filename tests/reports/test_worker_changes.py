@@ -22,7 +22,7 @@ SUBMITTED = SubmittedLine(experiment="e", name="e", spec={}, version="1", shards
 
 
 def test_who_is_lost_is_told_with_the_reason() -> None:
-    """And who left of its own accord is told apart from that."""
+    """A worker that left by itself has another line."""
     record: list[tuple[float, RecordLine]] = [
         (5.0, SUBMITTED),
         (5.0, joined("w1")),
@@ -40,7 +40,7 @@ def test_who_is_lost_is_told_with_the_reason() -> None:
 
 
 def test_a_worker_that_registers_with_the_next_manager_was_here_all_the_time() -> None:
-    """A manager that was started again makes nobody a newcomer."""
+    """A worker that registers again after a restart of the manager is not new."""
     record: list[tuple[float, RecordLine]] = [
         (5.0, SUBMITTED),
         (5.0, joined("w1")),

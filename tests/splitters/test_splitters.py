@@ -148,7 +148,7 @@ def test_seats_by_largest_remainder(counts: list[int], seats: int, expected: lis
 
 @given(counts=st.lists(st.integers(1, 50), min_size=1, max_size=12), data=st.data())
 def test_seats_can_be_filled_and_follow_the_counts(counts: list[int], data: st.DataObject) -> None:
-    """Nobody is left out or gets more than it can fill; a larger count never has fewer seats."""
+    """No count is left out or gets more than it can fill; a larger one never has fewer seats."""
     seats = largest_remainder(
         np.array(counts), total := data.draw(st.integers(len(counts), sum(counts)))
     )

@@ -113,7 +113,7 @@ def test_a_search_without_an_accuracy_is_not_drawn(tmp_path: Path) -> None:
 
 
 def test_what_was_cut_off_begins_anew(folder: StudyFolder[Study]) -> None:
-    """A run that was being written when the power went is none, and leaves nothing."""
+    """A run whose writing a power failure cut off does not count, and leaves no files."""
     place = folder.records()[-1].parent
     place.rename(place.with_name(f".new-{place.name}"))
     (place.with_name(f".new-{place.name}") / "summary.json").unlink()
@@ -138,7 +138,7 @@ def test_a_folder_that_was_cut_off_at_its_beginning_is_as_good_as_empty(
 
 
 def scribble(run: Path) -> None:
-    """Write a line into the record that is none."""
+    """Write an invalid line into the record."""
     file = run / "record.jsonl"
     file.write_text("nonsense\n" + file.read_text())
 
@@ -198,7 +198,7 @@ def swap(run: Path) -> None:
 
 
 def spoil(run: Path) -> None:
-    """Put a spec in that is none."""
+    """Replace the spec by an invalid one."""
     (run / "spec.toml").write_text("\x00")
 
 

@@ -112,7 +112,7 @@ def test_axes_of_tables_come_last() -> None:
 
 
 def test_a_run_has_a_name_that_a_folder_may_have() -> None:
-    """Readable, and safe whatever stands in the spec."""
+    """Readable, and a safe folder name for every spec."""
     grid = Grid.from_toml('name = "g"\nworkers = 2\nsplit = "dirichlet(0.3)"\n')
     (name,) = grid.runs
     assert name.startswith("w2-dirichlet-0.3-average-s0-")

@@ -14,7 +14,7 @@ from downpour.studies.lock import held, holder
 
 
 def test_who_holds_a_folder_is_named_until_it_lets_go(tmp_path: Path) -> None:
-    """Also where it ends with an error; afterwards anybody may hold it."""
+    """Also if the holder ends with an error; afterwards another process may hold it."""
     assert holder(tmp_path) is None
     with pytest.raises(ZeroDivisionError), held(tmp_path):
         _fail_while(f"process {os.getpid()}", tmp_path)

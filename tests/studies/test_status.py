@@ -100,7 +100,7 @@ def test_a_line_tells_of_each_run_of_a_search_and_the_bar_of_the_best(tmp_path: 
 
 
 def test_a_run_of_bad_luck_is_not_counted_as_done(tmp_path: Path) -> None:
-    """It is told of, and once it has been repeated as the others are."""
+    """It is reported, and counts as the others once it has been repeated."""
     folder = search_folder(tmp_path)
     lines: list[str] = []
     for unlucky in ({2, 3}, set[int]()):

@@ -50,7 +50,7 @@ def test_groups_take_less() -> None:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["mlp", "digits-cnn", "mnist-cnn", "xray-cnn"])
 def test_torch_leaves_out_the_first_layers_input(name: str, precision: str) -> None:
-    """Nobody asks for the gradient of the examples: all that differs is one pass of one layer."""
+    """The examples need no gradient: the only difference is one pass of one layer."""
     spec = spec_of(name, precision)
     model = build(spec, FACTS)
     layers = layers_flops(model, FACTS.sample_shape)

@@ -1,4 +1,4 @@
-"""The local loop: it can stop after any step and be continued by anybody, with the same bytes."""
+"""The local loop: it stops after any step, and another process continues with the same bytes."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ class Drawing(nn.Module):
 
 
 def test_what_python_and_numpy_draw_is_handed_over_too(dataset: PreparedDataset) -> None:
-    """Each step draws the same, whoever takes it, and other numbers than the step before."""
+    """A step draws the same in every process, and other numbers than the step before."""
     spec = Spec.make({**BASE, "model": "lab:Drawing"})
     task = LocalTask(indices=np.arange(90), round=0, shard=0)
     state = build(spec.replace(model="mlp", model_options={"hidden": []}), dataset.facts)

@@ -29,7 +29,7 @@ def network() -> nn.Module:
 
 
 def test_what_is_taken_can_be_loaded_into_another_network() -> None:
-    """Names, types, shapes and bits agree, whatever the memory layout and read-only or not."""
+    """Names, types, shapes and bits agree for every memory layout, read-only or not."""
     source, target = network(), network()
     arrays = parameters_of(source)
     assert arrays["1.num_batches_tracked"].shape == ()

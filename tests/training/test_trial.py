@@ -1,4 +1,4 @@
-"""What cannot train, or not twice to the same bytes, is told before anybody gets a shard."""
+"""A network that cannot train, or not repeatably, is refused before a worker gets a shard."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Drawing(Plain):
 
 
 class Restless(Plain):
-    """Draws from a generator of its own, which nobody seeds."""
+    """Draws from a generator of its own, which is never seeded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ def trial(
 def test_what_trains_to_the_same_bytes_passes(
     dataset: PreparedDataset, network: type[nn.Module]
 ) -> None:
-    """Whatever it draws from the global generators is the same again."""
+    """Its draws from the global generators repeat."""
     trial(dataset, network)
 
 

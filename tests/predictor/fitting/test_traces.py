@@ -97,7 +97,7 @@ def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path) -> None:
 
 
 def test_jobs_of_one_seed_are_one_family(tmp_path: Path) -> None:
-    """They ran on the same machines; jobs that nothing is told of are families of their own."""
+    """They ran on the same machines; jobs without a label are families of their own."""
     path = write(tmp_path / "t.npz", columns(jobs=4))
     told = [{"job": job, "scenario": "calm", "seed": job // 2} for job in range(3)]
     (tmp_path / "jobs.json").write_text(json.dumps(told))
