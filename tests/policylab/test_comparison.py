@@ -74,7 +74,7 @@ def as_policy(
 
 
 def hand_over(view: RoundView) -> list[Action]:
-    """Hand what is far behind to somebody idle, where it stands."""
+    """Hand a shard that is far behind to an idle worker, as it stands."""
     behind = sorted((t for t in view.running if t.meant_for is None), key=lambda t: t.done)
     idle = [name for name in view.idle if name not in {t.meant_for for t in view.running}]
     late = [t for t in behind if t.elapsed_seconds > 5.0 and t.rate < 0.05]
@@ -89,7 +89,7 @@ def hand_over(view: RoundView) -> list[Action]:
 
 
 def copy_late(view: RoundView) -> list[Action]:
-    """Have somebody idle begin what is late as well."""
+    """Have an idle worker begin a late shard as well."""
     late = [t for t in view.running if t.copies == 1 and t.elapsed_seconds > 12.0]
     asked = pair(view)
     idle = [name for name in view.idle if name not in {a.worker for a in asked}]
@@ -98,7 +98,7 @@ def copy_late(view: RoundView) -> list[Action]:
 
 
 def begin_again(view: RoundView) -> list[Action]:
-    """Take what is late away, and give it to somebody else from the beginning."""
+    """Withdraw a late shard, and have another worker train it from the beginning."""
     late = [t for t in view.running if t.elapsed_seconds > 12.0 and len(view.idle) > 1]
     return [*pair(view), *(Withdrawal(shard=t.shard, worker=t.worker, reason="") for t in late[:1])]
 
@@ -137,7 +137,7 @@ def test_waiting_takes_exactly_what_the_slowest_task_of_each_round_took(job: int
 def test_no_policy_of_whole_shards_does_better_than_the_oracle(
     decide: object, conditions: Conditions | None
 ) -> None:
-    """It knows everything, and gives each shard to whoever is done with it first."""
+    """It knows everything, and gives each shard to the worker that ends it first."""
     policy = Policy(decide=decide, watches=True)  # type: ignore[arg-type]
     trial = as_policy(policy, conditions or trace(18, rounds=6))
     for one, found in zip(trial.rounds, trial.references, strict=True):

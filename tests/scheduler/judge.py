@@ -128,7 +128,7 @@ class Judge:
         assert fact.attempt not in self.assigned, "an attempt is made once"
         assert _task(fact.attempt) not in self.contributions, "what counts is not done again"
         newest = self.saved.get(_task(fact.attempt))
-        assert fact.snapshot == newest, "whoever is asked goes on from the newest snapshot"
+        assert fact.snapshot == newest, "an attempt goes on from the newest snapshot"
         self.assigned[fact.attempt] = fact
 
     def _ask(self, again: facts.Assigned) -> None:
@@ -230,14 +230,14 @@ class Judge:
                 assert len(experiment.models) <= spec.keep_models
 
 
-def _experiment(said: do.Command | facts.Fact) -> str | None:
-    if isinstance(said, do.Dismiss | facts.Dismissed):
+def _experiment(one: do.Command | facts.Fact) -> str | None:
+    if isinstance(one, do.Dismiss | facts.Dismissed):
         return None
-    if isinstance(said, do.Assign):
-        return said.assigned.attempt.experiment
-    if isinstance(said, do.Cancel | do.HandOver):
-        return said.attempt.experiment
-    return said.experiment
+    if isinstance(one, do.Assign):
+        return one.assigned.attempt.experiment
+    if isinstance(one, do.Cancel | do.HandOver):
+        return one.attempt.experiment
+    return one.experiment
 
 
 def _task(attempt: AttemptId) -> tuple[str, int, int]:

@@ -11,7 +11,7 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.invariants import check_invariants
 from downpour.values import BLAMELESS
-from tests.scheduler.said import Said, all_of
+from tests.scheduler.outputs import Outcome, all_of
 
 if TYPE_CHECKING:
     from downpour.values import AttemptId
@@ -41,20 +41,20 @@ class Restarted:
                 self.core.replay(event.at_seconds, entry)
         self.core.resume()
 
-    def happen(self, *events: on.Event) -> list[Said]:
+    def happen(self, *events: on.Event) -> list[Outcome]:
         """Let the core take in some events; returns what it asks for."""
-        said: list[Said] = []
+        happened: list[Outcome] = []
         for event in events:
-            said += all_of(self.core.handle(event))
+            happened += all_of(self.core.handle(event))
             check_invariants(self.core.state)
-        return said
+        return happened
 
     def given_up(self, at_seconds: float) -> list[facts.GivenUp]:
         """Let time pass; returns what is given up then."""
-        said = self.happen(on.Tick(at_seconds=at_seconds))
-        return [fact for fact in said if isinstance(fact, facts.GivenUp)]
+        happened = self.happen(on.Tick(at_seconds=at_seconds))
+        return [fact for fact in happened if isinstance(fact, facts.GivenUp)]
 
-    def prepared(self) -> list[Said]:
+    def prepared(self) -> list[Outcome]:
         """What the experiment needs to go on is there again."""
         model = self.make.file("m0")
         event = on.Prepared(
@@ -62,7 +62,7 @@ class Restarted:
         )
         return self.happen(event)
 
-    def beat(self, worker: str, at_seconds: float, *running: AttemptId) -> list[Said]:
+    def beat(self, worker: str, at_seconds: float, *running: AttemptId) -> list[Outcome]:
         """A worker is heard of."""
         return self.happen(
             on.HeartbeatReceived(
@@ -85,7 +85,7 @@ def restarted(make: Make) -> Restarted:
 
 
 def test_a_worker_that_has_not_registered_is_asked_for_nothing(restarted: Restarted) -> None:
-    """Not even for the shard that nobody has; it is not idle either once its attempt is over."""
+    """Not even for a pending shard; nor is it idle once its attempt is over."""
     assert not any(isinstance(c, do.Assign) for c in restarted.prepared())
     update = restarted.make.update("u")
     found = on.UpdatePublished(
@@ -177,7 +177,7 @@ def test_a_worker_that_mentions_what_it_holds_keeps_it(restarted: Restarted) -> 
     assert [c.worker for c in given_up] == list(WORKERS[1:])
 
 
-def test_who_comes_and_goes_is_told_to_whoever_watches(restarted: Restarted) -> None:
+def test_users_see_which_workers_come_and_go(restarted: Restarted) -> None:
     """In the last decisions, in words; and a dismissal says whether the worker was lost."""
     restarted.prepared()
     restarted.happen(on.WorkerJoined(at_seconds=2.0, worker="new"))
@@ -189,5 +189,5 @@ def test_who_comes_and_goes_is_told_to_whoever_watches(restarted: Restarted) -> 
         if isinstance(command, facts.Dismissed)
     ]
     assert gone.lost
-    said = [decision.text for decision in restarted.core.state.decisions]
-    assert said[-2:] == ["new joined", "new is lost: called in vain"]
+    lines = [decision.text for decision in restarted.core.state.decisions]
+    assert lines[-2:] == ["new joined", "new is lost: called in vain"]

@@ -83,7 +83,7 @@ def test_unwanted_is_whatever_else_a_worker_runs(make: Make) -> None:
 
 
 def test_time_does_not_run_backwards(make: Make) -> None:
-    """An event that comes late carries an early time; nobody is younger for it."""
+    """An event that comes late carries an earlier time, which changes no worker's age."""
     scheduler, assigned = begin(make)
     output = scheduler.handle(
         on.UpdatePublished(
@@ -96,7 +96,7 @@ def test_time_does_not_run_backwards(make: Make) -> None:
 
 
 def test_patience_is_an_option(make: Make) -> None:
-    """Ten silent seconds are borne as often as the scheduler was told, and not at them."""
+    """A worker is lost after ten silent seconds times the patience, and not before."""
     scheduler, _ = begin(make, SchedulerOptions(patience=10.0))
     assert scheduler.handle(on.Tick(at_seconds=100.0)) == Output()
     output = scheduler.handle(on.Tick(at_seconds=101.0))

@@ -1,4 +1,4 @@
-"""What becomes of a policy's wishes, told with a policy that does what the test says."""
+"""What the scheduler does with a policy's actions; the test says which they are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from downpour.stragglers import (
 )
 from downpour.stragglers.pairing import pair
 from downpour.values import AttemptId, Forecast
-from tests.scheduler.said import Said, all_of
+from tests.scheduler.outputs import Outcome, all_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +36,9 @@ WHY = "the test says so"
 
 
 class Stage:
-    """A scheduler of three shards whose policy pairs, and does what it is told at the next event.
+    """A scheduler of three shards whose policy pairs, and adds the actions that a test wishes.
 
-    A replica takes in only what must be kept, and must come to the same state.
+    A replica takes in the journaled entries alone, and must get to the same state.
     """
 
     def __init__(self, make: Make) -> None:
@@ -65,10 +65,10 @@ class Stage:
         wishes, self.wishes = self.wishes, []
         return [*wishes, *pair(view)]
 
-    def happen(self, kind: type[on.Event], **said: Any) -> list[Said]:
+    def happen(self, kind: type[on.Event], **fields: Any) -> list[Outcome]:
         """Let something happen, a second after what was before."""
         self.now += 1.0
-        event = kind(at_seconds=self.now, **said)
+        event = kind(at_seconds=self.now, **fields)
         output = self.core.handle(event)
         check_invariants(self.core.state)
         for entry in entries(event, output.facts):
@@ -76,12 +76,12 @@ class Stage:
         assert durable(self.replica.state) == durable(self.core.state)
         return all_of(output)
 
-    def wish(self, *actions: Action) -> list[Said]:
+    def wish(self, *actions: Action) -> list[Outcome]:
         """Have the policy ask for something; returns what comes of it."""
         self.wishes = list(actions)
         return self.happen(on.Tick)
 
-    def publish(self, worker: str, shard: int, attempt: int = 0) -> list[Said]:
+    def publish(self, worker: str, shard: int, attempt: int = 0) -> list[Outcome]:
         """Let a worker publish its update."""
         return self.happen(
             on.UpdatePublished,
@@ -90,7 +90,7 @@ class Stage:
             update=self.make.update(f"u{shard}-{worker}"),
         )
 
-    def hand_over(self, worker: str, shard: int, saved: str) -> list[Said]:
+    def hand_over(self, worker: str, shard: int, saved: str) -> list[Outcome]:
         """Let a worker hand its attempt over."""
         attempt = self.make.attempt("one", 0, shard, 0)
         snapshot = self.make.progress(attempt, saved=saved).snapshot
@@ -110,13 +110,13 @@ def stage(make: Make) -> Stage:
     return Stage(make)
 
 
-def of(commands: list[Said], kind: Callable[..., Any]) -> list[Any]:
+def of(commands: list[Outcome], kind: Callable[..., Any]) -> list[Any]:
     """Pick the facts or the commands of a kind."""
     return [command for command in commands if isinstance(command, kind)]  # type: ignore[arg-type]
 
 
 def test_a_shard_that_is_handed_over_goes_on_with_whom_it_is_meant_for(stage: Stage) -> None:
-    """The owner is asked to publish and stop; the other one is told where to go on."""
+    """The owner is asked to publish and stop; the other one goes on from there."""
     [asked] = of(
         stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY)),
         facts.HandOverAsked,
@@ -132,7 +132,7 @@ def test_a_shard_that_is_handed_over_goes_on_with_whom_it_is_meant_for(stage: St
 
 
 def test_two_workers_exchange_their_shards(stage: Stage) -> None:
-    """Each waits for the other's; whoever comes first takes nothing else meanwhile."""
+    """Each waits for the other's; the first to be free takes no other shard meanwhile."""
     stage.wish(
         Handoff(shard=0, worker="ann", meant_for="bob", reason=WHY),
         Handoff(shard=1, worker="bob", meant_for="ann", reason=WHY),
@@ -170,7 +170,7 @@ def test_the_first_of_several_attempts_counts(stage: Stage) -> None:
 
 
 def test_an_attempt_that_is_withdrawn_is_nobodys_failure(stage: Stage) -> None:
-    """Its worker stops and its shard goes to somebody else, from its beginning."""
+    """Its worker stops, and another one trains the shard from its beginning."""
     commands = stage.wish(
         Withdrawal(shard=0, worker="ann", reason=WHY),
         Assignment(shard=0, worker="dot", reason=WHY),
@@ -181,7 +181,7 @@ def test_an_attempt_that_is_withdrawn_is_nobodys_failure(stage: Stage) -> None:
 
 @pytest.mark.parametrize("leave_running", [False, True])
 def test_a_round_can_be_closed_without_the_last(stage: Stage, *, leave_running: bool) -> None:
-    """It is aggregated of what is there; whoever is late stops, or finishes for nothing."""
+    """It is aggregated from the updates there are; late workers stop, or finish unused."""
     stage.publish("ann", 0)
     stage.publish("bob", 1)
     commands = stage.wish(Close(reason=WHY, leave_running=leave_running))
@@ -198,12 +198,12 @@ def test_a_round_can_be_closed_without_the_last(stage: Stage, *, leave_running: 
 
 
 def test_a_snapshot_of_what_nobody_waits_for_is_removed(stage: Stage) -> None:
-    """Once, when its worker mentions it; whoever finishes for nothing leaves nothing behind."""
+    """Once, when its worker mentions it; a worker that finishes unused leaves no file behind."""
     stage.publish("ann", 0)
     stage.wish(Close(reason=WHY, leave_running=True))
     late = stage.make.progress(stage.make.attempt("one", 0, 2, 0), saved="s5")
 
-    def mentioned() -> list[Said]:
+    def mentioned() -> list[Outcome]:
         state = stage.make.system()
         return stage.happen(on.HeartbeatReceived, worker="cid", running=(late,), system=state)
 
@@ -310,7 +310,7 @@ SOON = Forecast(q10=1.0, q50=2.0, q90=3.0, q98=4.0)
 
 
 def test_an_assignment_says_how_long_it_is_predicted_to_take(stage: Stage) -> None:
-    """The worker's pace, so many samples, and of these what no snapshot holds."""
+    """The worker's pace, for the samples of the shard that no snapshot holds."""
     stage.happen(on.Forecasts, paces=(("dot", SOON),))
     stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
     [given] = of(stage.hand_over("ann", 0, "s5"), facts.Assigned)
@@ -328,28 +328,32 @@ def test_nothing_is_predicted_of_whom_nothing_is_known(stage: Stage) -> None:
 def test_predictions_are_put_on_record_once_a_quarter(stage: Stage) -> None:
     """However often they come, there is one after each quarter of the work; none at its end."""
     attempt = stage.make.attempt("one", 0, 0, 0)
-    told = []
+    recorded = []
     for percent in (10, 26, 30, 40, 80, 90, 100, 100):
         stage.report("ann", attempt, percent)
-        told += of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.ForecastRecorded)
-    assert [foreseen.done for foreseen in told] == [0.26, 0.8]
-    assert [foreseen.elapsed_seconds for foreseen in told] == [3.0, 9.0]
-    assert all(foreseen.remaining == SOON for foreseen in told)
+        recorded += of(
+            stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.ForecastRecorded
+        )
+    assert [fact.done for fact in recorded] == [0.26, 0.8]
+    assert [fact.elapsed_seconds for fact in recorded] == [3.0, 9.0]
+    assert all(fact.remaining == SOON for fact in recorded)
     ann = stage.core.state.workers.get("ann")
     assert ann is not None
     assert ann.forecast == SOON.later(15.0)
 
 
 def test_quarters_are_those_of_what_an_attempt_has_left_to_do(stage: Stage) -> None:
-    """Whoever goes on from the middle is foreseen as often as the one that begins."""
+    """An attempt that goes on from the middle is forecast as often as one that begins."""
     stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
     stage.hand_over("ann", 0, "s5")
     attempt = stage.make.attempt("one", 0, 0, 1)
-    told = []
+    recorded = []
     for percent in (50, 62, 63, 76, 88):
         stage.report("dot", attempt, percent)
-        told += of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.ForecastRecorded)
-    assert [foreseen.done for foreseen in told] == [0.63, 0.76, 0.88]
+        recorded += of(
+            stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.ForecastRecorded
+        )
+    assert [fact.done for fact in recorded] == [0.63, 0.76, 0.88]
 
 
 @pytest.mark.parametrize(
@@ -369,8 +373,8 @@ def test_what_was_predicted_is_told_with_each_decision(stage: Stage, wish: Actio
     assert (
         of(stage.happen(on.Forecasts, remaining=((attempt, SOON),)), facts.ForecastRecorded) == []
     )
-    [foreseen] = of(stage.wish(wish), facts.ForecastRecorded)
-    assert (foreseen.worker, foreseen.done, foreseen.remaining) == ("ann", 0.1, SOON)
+    [fact] = of(stage.wish(wish), facts.ForecastRecorded)
+    assert (fact.worker, fact.done, fact.remaining) == ("ann", 0.1, SOON)
 
 
 def test_a_prediction_is_told_once(stage: Stage) -> None:

@@ -8,6 +8,6 @@ from downpour.scheduler.events import AggregationFailed
 
 
 def test_a_refusal_names_what_it_refuses() -> None:
-    """Refusing nothing would leave a complete round that nobody aggregates."""
+    """Without a shard the round would stay complete, and never be aggregated."""
     with pytest.raises(ValueError, match="at least one shard"):
         AggregationFailed(at_seconds=0.0, experiment="one", round=0, reasons=())

@@ -37,7 +37,7 @@ def train(make: Make, experiment: Experiment, *, keeps_state: bool = False) -> l
     ("every", "rounds"), [(0, []), (1, [0, 1, 2, 3]), (2, [1, 3]), (3, [2, 3]), (9, [3])]
 )
 def test_the_last_model_is_always_measured(make: Make, every: int, rounds: list[int]) -> None:
-    """Every so many rounds, and after the last; with 0 never."""
+    """After every `evaluate_every` rounds, and after the last; with 0 never."""
     experiment = started(make, evaluate_every=every)
     for _ in range(4):
         train(make, experiment)

@@ -63,7 +63,7 @@ class Stage:
 def test_what_fails_alike_on_two_workers_would_fail_everywhere(
     make: Make, kind: FailureKind
 ) -> None:
-    """Two trainings, not four; the reason says why nobody else tries."""
+    """Two attempts, not four; the reason says why no other worker tries."""
     stage = Stage(make, "w1", "w2", "w3")
     stage.fail(kind, KEY)
     stage.fail(kind, KEY)
@@ -83,7 +83,7 @@ def test_a_deterministic_nan_names_the_learning_rate_first(make: Make) -> None:
 
 
 def test_where_one_worker_is_all_there_is_two_trainings_are_enough(make: Make) -> None:
-    """Nobody else could tell whether it is the worker."""
+    """No second worker can show whether the first is at fault."""
     stage = Stage(make, "w1")
     stage.fail(FailureKind.TASK, KEY)
     stage.fail(FailureKind.TASK, KEY)
@@ -132,14 +132,14 @@ def test_a_shard_whose_files_failed_waits_longer_each_time(make: Make) -> None:
 
 
 def test_only_the_shard_whose_files_failed_waits(make: Make) -> None:
-    """Everybody else goes on, its worker too."""
+    """All other shards go on, on its worker as well."""
     stage = Stage(make, "w1", shards=3)
     stage.fail(FailureKind.STORE, "Input/output error")
     assert [one.attempt.shard for one in stage.assigned] == [0, 1]
 
 
 def test_a_late_update_of_a_shard_that_waits_counts(make: Make) -> None:
-    """It is pending like any other that nobody has."""
+    """It is pending like any other shard without a worker."""
     stage = Stage(make, "w1")
     first = stage.assigned[0].attempt
     stage.fail(FailureKind.STORE, "Input/output error")

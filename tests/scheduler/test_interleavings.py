@@ -65,7 +65,7 @@ class Surroundings(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """There is something to do, and somebody to do it."""
+        """A shard is pending, and a worker is idle."""
         self.submit("one", keep=True, shards=2, epochs=3, retries=3, keep_models=2)
         self.join("ann")
 
@@ -81,14 +81,14 @@ class Surroundings(RuleBasedStateMachine):
         keep=st.booleans(),
     )
     def submit(self, name: str, keep: bool, **fields: int) -> None:  # noqa: FBT001 - a strategy's
-        """Somebody submits an experiment, perhaps once more."""
+        """A client submits an experiment, perhaps for the second time."""
         state = "keep" if keep else "reset"
         spec = self.make.spec(optimizer_state=state, **fields)
         self._happen(on.ExperimentSubmitted, experiment=name, spec=spec)
 
     @rule(name=st.sampled_from(EXPERIMENTS), seldom=st.integers(0, 9))
     def cancel(self, name: str, seldom: int) -> None:
-        """Somebody cancels an experiment, be it there or not."""
+        """A client cancels an experiment, which may not exist."""
         if seldom == 0:
             self._happen(on.ExperimentCancelled, experiment=name, reason="no longer wanted")
 
@@ -227,7 +227,7 @@ class Surroundings(RuleBasedStateMachine):
         failure=st.sampled_from(FailureKind),
     )
     def fail(self, data: st.DataObject, worker: str | None, failure: FailureKind) -> None:
-        """An attempt fails, or is said to by somebody whose it is not."""
+        """An attempt fails, or a worker reports the failure of an attempt that it does not have."""
         attempt = data.draw(st.sampled_from(list(self.judge.assigned)[-6:]))
         self._happen(
             on.AttemptFailed,
@@ -244,7 +244,7 @@ class Surroundings(RuleBasedStateMachine):
         what=st.sampled_from(["publish", "fail", "beat", "result"]),
     )
     def nonsense(self, worker: str, name: str, numbers: tuple[int, int, int], what: str) -> None:
-        """Somebody speaks of an attempt or a result that there need never have been."""
+        """A report names an attempt or a result that may never have been."""
         attempt = self.make.attempt(name, *numbers)
         if attempt in self.judge.assigned:
             return

@@ -1,4 +1,4 @@
-"""The invariants notice a state that contradicts itself; each test falsifies one and is told so."""
+"""The invariants notice a state that contradicts itself; each test violates one, by name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def one(scheduler: Scheduler) -> tuple[Experiment, Round]:
 
 
 def two_on_one_task(scheduler: Scheduler) -> None:
-    """Make bob believe that he has ann's task."""
+    """Make bob busy with ann's task."""
     ann, bob = scheduler.state.workers
     bob.running = ann.running
 
@@ -63,7 +63,7 @@ def wrong_count(scheduler: Scheduler) -> None:
 
 
 def lost_shard(scheduler: Scheduler) -> None:
-    """Offer a shard to nobody."""
+    """Leave a pending shard out of the offer."""
     one(scheduler)[1]._pending.clear()
 
 

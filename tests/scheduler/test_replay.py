@@ -28,7 +28,7 @@ class Kept:
             self.entries += entries(event, self.core.handle(event).facts)
 
     def replayed(self, count: int) -> Scheduler:
-        """Return a core that has taken in only so many of the entries."""
+        """Return a core that has replayed only the first entries."""
         core = Scheduler()
         for entry in self.entries[:count]:
             core.replay(0.0, entry)

@@ -57,7 +57,7 @@ def test_a_shard_that_came_back_is_offered_again() -> None:
 
 
 def test_a_late_answer_takes_a_pending_shard_from_the_offer(make: Make) -> None:
-    """An attempt that was given up may still publish, and then nobody need try again."""
+    """An attempt that was given up may still publish, and then no other one is needed."""
     current = Round("one", 0, (10, 20))
     attempt = current.assign(0, "ann", 0.0)
     current.give_up(0, "ann", LOST)
@@ -113,7 +113,7 @@ def test_a_shard_may_have_several_workers(make: Make) -> None:
 
 
 def test_an_applied_shard_is_not_assigned_again(make: Make) -> None:
-    """What is part of a model version is nobody's work any more."""
+    """A shard that is part of a model version belongs to no worker."""
     current = Round("one", 0, (10,))
     current.publish(current.assign(0, "ann", 0.0), "ann", make.update("u"), 1.0)
     current.apply()

@@ -91,12 +91,12 @@ class Reader:
 
     def read(self, line: str) -> on.Event:
         """Return the event that a line tells of; each line begins with the time in seconds."""
-        at_seconds, _, said = line.partition(" ")
+        at_seconds, _, text = line.partition(" ")
         for pattern, build in self._verbs.items():
-            match = re.fullmatch(pattern, said.strip())
+            match = re.fullmatch(pattern, text.strip())
             if match is not None:
                 return build(float(at_seconds), *match.groups())
-        raise AssertionError(f"nobody understands '{line}'")
+        raise AssertionError(f"no event is written like '{line}'")
 
     def _submit(self, at: float, experiment: str, fields: str) -> on.Event:
         given = dict(pair.split("=") for pair in fields.split())
@@ -126,37 +126,37 @@ class Reader:
             at_seconds=at, worker=worker, running=running, system=self._make.system()
         )
 
-    def _publishes(self, at: float, worker: str, said: str, otherwise: str | None) -> on.Event:
-        attempt = self._attempt(said)
+    def _publishes(self, at: float, worker: str, text: str, otherwise: str | None) -> on.Event:
+        attempt = self._attempt(text)
         known = self._specs.get(attempt.experiment)
         keeps = known is not None and known.spec.optimizer_state == "keep"
-        name = said.partition("/")[2].replace("/", "")
+        name = text.partition("/")[2].replace("/", "")
         update = self._make.update(name, keeps_state=keeps)
         if otherwise:
             update = replace(update, file=replace(update.file, checksum="1" * 32))
         return on.UpdatePublished(at_seconds=at, worker=worker, attempt=attempt, update=update)
 
-    def _attempt(self, said: str) -> AttemptId:
-        match = re.fullmatch(r"(\w+)/r(-?\d+)/s(-?\d+)/a(-?\d+)", said)
-        assert match is not None, f"'{said}' is no attempt"
+    def _attempt(self, text: str) -> AttemptId:
+        match = re.fullmatch(r"(\w+)/r(-?\d+)/s(-?\d+)/a(-?\d+)", text)
+        assert match is not None, f"'{text}' is no attempt"
         return self._make.attempt(match[1], int(match[2]), int(match[3]), int(match[4]))
 
 
-def told(fact: facts.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a fact
+def in_words(fact: facts.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a fact
     """Write what has happened as one line of a story."""
     match fact:
         case facts.Assigned():
             state = fact.optimizer_state
             start = fact.model.name + (f" and {state.name}" if state else "")
             start += f", on from {fact.snapshot.file.name}" if fact.snapshot else ""
-            return f"assigned {fact.worker} {_said(fact)} from {start} ({fact.reason})"
+            return f"assigned {fact.worker} {_attempt_of(fact)} from {start} ({fact.reason})"
         case facts.ForecastRecorded():
-            return f"foreseen {_said(fact)} at {fact.done:.0%}"
+            return f"foreseen {_attempt_of(fact)} at {fact.done:.0%}"
         case facts.Accepted():
             seconds = f"{fact.completion_seconds:g} s"
-            return f"accepted {fact.worker} {_said(fact)} after {seconds}"
+            return f"accepted {fact.worker} {_attempt_of(fact)} after {seconds}"
         case facts.HandOverAsked():
-            return f"to hand over {_said(fact)} to {fact.meant_for} ({fact.reason})"
+            return f"to hand over {_attempt_of(fact)} to {fact.meant_for} ({fact.reason})"
         case facts.Dropped():
             shards = " ".join(map(str, fact.shards))
             return f"dropped {fact.experiment} r{fact.round} shards {shards} ({fact.reason})"
@@ -166,13 +166,13 @@ def told(fact: facts.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm a f
         case facts.WorkerRequested():
             return f"requested a worker for {fact.experiment} ({fact.reason})"
         case facts.Saved():
-            return f"saved {_said(fact)} in {fact.snapshot.file.name}"
+            return f"saved {_attempt_of(fact)} in {fact.snapshot.file.name}"
         case facts.Contradicted():
             made = f"what {fact.accepted_from} made"
-            return f"contradicted {fact.worker} {_said(fact)}, not {made}"
+            return f"contradicted {fact.worker} {_attempt_of(fact)}, not {made}"
         case facts.GivenUp():
             why = f"{fact.failure}: {fact.reason}"
-            return f"given up {fact.worker} {_said(fact)} ({why})"
+            return f"given up {fact.worker} {_attempt_of(fact)} ({why})"
         case facts.Dismissed():
             return f"dismissed {fact.worker} ({fact.reason})"
         case facts.Concluded():
@@ -189,11 +189,11 @@ def asked(command: do.Command) -> str:  # noqa: C901, PLR0911 - one arm a comman
         case do.Prepare():
             return f"prepare {command.experiment}"
         case do.Assign(assigned):
-            return f"assign {assigned.worker} {_said(assigned)}"
+            return f"assign {assigned.worker} {_attempt_of(assigned)}"
         case do.Cancel():
-            return f"cancel {command.worker} {_said(command)} ({command.reason})"
+            return f"cancel {command.worker} {_attempt_of(command)} ({command.reason})"
         case do.HandOver():
-            return f"hand over {command.worker} {_said(command)}"
+            return f"hand over {command.worker} {_attempt_of(command)}"
         case do.Adopt():
             return f"adopt {command.experiment} {len(command.attempts)} attempts"
         case do.Aggregate():
@@ -214,7 +214,7 @@ def asked(command: do.Command) -> str:  # noqa: C901, PLR0911 - one arm a comman
             assert_never(command)
 
 
-def _said(one: facts.AttemptFact | do.Cancel | do.HandOver) -> str:
+def _attempt_of(one: facts.AttemptFact | do.Cancel | do.HandOver) -> str:
     attempt = one.attempt
     return f"{attempt.experiment}/r{attempt.round}/s{attempt.shard}/a{attempt.attempt}"
 
@@ -228,7 +228,7 @@ def replay(story: str, make: Make) -> Iterator[str]:
         yield line
         if line and not line.startswith("#"):
             output = scheduler.handle(reader.read(line))
-            yield from (f"    {told(fact)}" for fact in output.facts)
+            yield from (f"    {in_words(fact)}" for fact in output.facts)
             yield from (f"    {asked(command)}" for command in output.commands)
             check_invariants(scheduler.state)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Make
 
 
-def test_whoever_has_waited_longest_is_first(make: Make) -> None:
+def test_the_worker_idle_longest_is_first(make: Make) -> None:
     """A worker that becomes idle stands behind those that were idle before."""
     workers = Workers()
     for name in ("ann", "bob", "cid"):
@@ -105,7 +105,7 @@ def test_an_idle_worker_is_as_fast_as_it_was(make: Make) -> None:
 
 
 def test_who_is_gone_is_not_found(make: Make) -> None:
-    """Removing hands the worker out as it was; a second time there is nobody."""
+    """Removing returns the worker as it was; a second time it returns None."""
     workers = Workers()
     workers.join("ann", 0.0)
     attempt = make.attempt("one", 0, 0, 0)

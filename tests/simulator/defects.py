@@ -56,7 +56,7 @@ class ActsWhoeverLeads(SimulatedManager):
 
 
 class BuildsOnSand(SimulatedManager):
-    """Goes on from lines that nobody has synced, and does not write them itself."""
+    """Goes on from lines that were never synced, and does not write them itself."""
 
     def read_journals(self) -> Stories:
         """Read, and leave it at that."""
@@ -69,7 +69,7 @@ class BuildsOnSand(SimulatedManager):
 
 
 class NeverResigns(SimulatedManager):
-    """Does not look whether somebody else is in office by now."""
+    """Does not check whether another manager leads by now."""
 
     def is_leader(self) -> bool:
         """Believe so."""
@@ -333,7 +333,7 @@ class BelievesItIsKept(SimulatedManager):
 
 
 class TakesCopies(SimulatedManager):
-    """Takes up every journal that it finds, whoever wrote it, and wherever it lies."""
+    """Takes up every journal there is, of whichever cluster, and in whichever folder."""
 
     def read_journals(self) -> Stories:
         """Read them all."""

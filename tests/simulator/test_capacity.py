@@ -58,7 +58,7 @@ def test_figures_of_rounds() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ten_thousand_workers_do_a_round() -> None:
-    """Their heartbeats are more than one manager can take in at once, and nobody is lost."""
+    """Their heartbeats are more than one manager can take in at once, and no worker is lost."""
     timings = Timings(task_seconds=60.0, spread=0.2, event_seconds=0.0002, patience=1.0)
     found = estimate_capacity(Load(workers=10_000, shards=10_000, rounds=1, timings=timings))
     assert found.lost == 0

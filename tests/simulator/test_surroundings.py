@@ -45,7 +45,7 @@ class Echo(Process):
 
 
 class Place:
-    """A clock, a network and a disk, with somebody who asks and somebody who answers."""
+    """A clock, a network and a disk, with a caller and a server."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -126,7 +126,7 @@ def test_a_call_is_answered_or_refused_or_nobody_is_there(place: Place) -> None:
 
 
 def test_what_is_lost_ends_at_the_deadline(place: Place) -> None:
-    """Whether the call was lost or its answer, nobody can tell."""
+    """The caller cannot know whether the call was lost or its answer."""
     place.network.cut("caller", "echo")
     assert place.ask("hello") == [("failed", OVERDUE)]
     place.network.mend("caller", "echo")
@@ -135,7 +135,7 @@ def test_what_is_lost_ends_at_the_deadline(place: Place) -> None:
 
 
 def test_whoever_waits_for_a_process_is_told_when_it_hangs_up(place: Place) -> None:
-    """Long before the deadline; and so is everybody who was called from there."""
+    """Long before the deadline; the servers that it called see it as well."""
     place.clock.after(0.1, place.network.hang_up, place.echo)
     assert place.ask("nothing") == [("failed", UNREACHABLE)]
     place.network.hang_up(place.caller)
@@ -215,7 +215,7 @@ def lines(count: int) -> list[Line]:
 
 
 def test_a_machine_that_dies_loses_what_it_had_not_synced(place: Place) -> None:
-    """And nothing that somebody has synced since."""
+    """And nothing that was synced since."""
     disk, made = place.disk, lines(40)
     disk.write_lines(place.caller, "e", (1, 1), made[:2], sync=True)
     disk.write_lines(place.caller, "e", (1, 1), made[2:], sync=False)

@@ -70,7 +70,7 @@ def round_of(
     )
 
 
-def said(policy: Policy, view: RoundView) -> list[str]:
+def actions_of(policy: Policy, view: RoundView) -> list[str]:
     """Return what a policy asks for, in a few words each, without the reasons."""
     return [_words(action) for action in policy.decide(view)]
 

@@ -39,7 +39,7 @@ def test_other_options_are_refused(options: dict[str, object], message: str) -> 
 
 
 def test_there_are_fewer_standbys_than_workers() -> None:
-    """Else nobody would be left to work."""
+    """Otherwise no worker would be left to train."""
     check_policy(Spec(standbys=2), replace(SOME, watches=True), workers=3)
     with pytest.raises(SpecError, match=r"standbys = 3: must be fewer than the workers.* are 3"):
         check_policy(Spec(standbys=3), SOME, workers=3)

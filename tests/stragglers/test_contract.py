@@ -1,7 +1,7 @@
 """What every straggler policy must keep to, at any moment of any round.
 
-The moments are drawn so that the books could show them: a shard is pending, running or published,
-a worker is idle or trains one shard, and what is known of anybody may be missing or nonsense.
+The views are drawn so that a scheduler could make them: a shard is pending, running or published, a
+worker is idle or trains one shard, and what is known of a worker may be missing or nonsense.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def test_a_policy_asks_for_what_can_be(policy: Policy, view: RoundView) -> None:
 @EVERY_POLICY
 @given(view=views())
 def test_a_worker_takes_part_in_one_move_at_most(policy: Policy, view: RoundView) -> None:
-    """Nobody gives away what is being handed over already, nor gets two shards at once."""
+    """No worker hands over a shard twice, or gets two shards at once."""
     moves = [action for action in policy.decide(view) if isinstance(action, Handoff)]
     assignments = [action for action in policy.decide(view) if isinstance(action, Assignment)]
     takers = [move.meant_for for move in moves] + [choice.worker for choice in assignments]
@@ -162,11 +162,11 @@ def test_a_worker_takes_part_in_one_move_at_most(policy: Policy, view: RoundView
 @EVERY_POLICY
 @given(view=views())
 def test_a_policy_lets_something_happen(policy: Policy, view: RoundView) -> None:
-    """Where everybody is idle and something is pending, somebody is given something."""
-    everybody_idle = bool(view.idle) and len(view.idle) == len(view.workers)
+    """If all workers are idle and a shard is pending, a worker gets a shard."""
+    all_idle = bool(view.idle) and len(view.idle) == len(view.workers)
     steps = (Assignment, Close)
     happens = any(isinstance(action, steps) for action in policy.decide(view))
-    assert happens or not everybody_idle or not view.pending
+    assert happens or not all_idle or not view.pending
 
 
 @EVERY_POLICY

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from downpour.stragglers import PendingTask
 from downpour.stragglers.handoff import HANDOFF
-from tests.stragglers.rounds import round_of, running, said
+from tests.stragglers.rounds import actions_of, round_of, running
 
 LATE = [
     running("ann", 0, 0.5),
@@ -18,75 +18,75 @@ FAST = {"ann": 10.0, "bob": 10.0, "cid": 10.0, "eve": 10.0}
 
 
 def test_what_is_late_goes_to_an_idle_worker_where_it_stands() -> None:
-    """The reason says what was predicted and what is gained."""
+    """The reason says what was forecast and what is gained."""
     view = round_of(LATE, idle="eve", paces=FAST)
     (move,) = HANDOFF.decide(view)
-    assert said(HANDOFF, view) == ["Handoff 3 dot eve"]
-    assert move.reason.startswith("predicted ")
+    assert actions_of(HANDOFF, view) == ["Handoff 3 dot eve"]
+    assert move.reason.startswith("forecast ")
     assert "median 10.0 s; eve would end " in move.reason
 
 
 def test_the_fastest_idle_worker_is_chosen() -> None:
     """Not the one that has waited longest."""
     view = round_of(LATE, idle="fay eve", paces={**FAST, "fay": 15.0})
-    assert said(HANDOFF, view) == ["Handoff 3 dot eve"]
+    assert actions_of(HANDOFF, view) == ["Handoff 3 dot eve"]
 
 
-def test_busy_workers_exchange_where_nobody_is_idle() -> None:
+def test_busy_workers_exchange_where_none_is_idle() -> None:
     """Dot would hold up the round; now it gets what has least left."""
     view = round_of([running("ann", 0, 0.7, 7.0), *LATE[1:]], paces=FAST)
-    moves = said(HANDOFF, view)
+    moves = actions_of(HANDOFF, view)
     assert moves == ["Handoff 3 dot ann", "Handoff 0 ann dot"]
 
 
 def test_equals_do_not_exchange() -> None:
     """A difference in progress alone says nothing of who is faster."""
-    assert said(HANDOFF, round_of([running("ann", 0, 0.5), running("bob", 1, 0.52)])) == []
+    assert actions_of(HANDOFF, round_of([running("ann", 0, 0.5), running("bob", 1, 0.52)])) == []
 
 
 def test_nearly_equals_do_not_exchange_however_far_apart_they_are() -> None:
     """Bob is a tenth faster and has little left; a fifth faster, it would be worth while."""
     ann = running("ann", 0, 0.3, 3.0)
-    assert said(HANDOFF, round_of([ann, running("bob", 1, 0.8, 8.0 / 1.1)])) == []
-    assert said(HANDOFF, round_of([ann, running("bob", 1, 0.8, 8.0 / 1.2)])) != []
+    assert actions_of(HANDOFF, round_of([ann, running("bob", 1, 0.8, 8.0 / 1.1)])) == []
+    assert actions_of(HANDOFF, round_of([ann, running("bob", 1, 0.8, 8.0 / 1.2)])) != []
 
 
 def test_a_move_near_the_end_does_not_pay() -> None:
     """A few hundredths of a second are left."""
     tasks = [running("ann", 0, 0.99, 9.9), running("dot", 1, 0.985, 12.0)]
-    assert said(HANDOFF, round_of(tasks, idle="eve", paces=FAST)) == []
+    assert actions_of(HANDOFF, round_of(tasks, idle="eve", paces=FAST)) == []
 
 
 def test_what_an_attempt_takes_beside_training_is_what_a_move_costs() -> None:
     """Dot has sixteen seconds left and eve would take eight: two more, yes; six, no."""
     view = round_of([*LATE[:3], running("dot", 3, 0.2, 4.0)], idle="eve", paces=FAST)
     for overhead, moves in ((0.0, 1), (2.0, 1), (6.0, 0)):
-        assert len(said(HANDOFF, replace(view, overhead_seconds=overhead))) == moves
+        assert len(actions_of(HANDOFF, replace(view, overhead_seconds=overhead))) == moves
 
 
 def test_nothing_goes_to_a_slower_worker() -> None:
     """Late as it is, it would be later there."""
     paces = {"dot": 25.0, "fay": 60.0}
     view = round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces=paces)
-    assert said(HANDOFF, view) == []
+    assert actions_of(HANDOFF, view) == []
     quick = round_of(LATE[3:], idle="fay", published=[10.0] * 3, paces={**paces, "fay": 10.0})
-    assert said(HANDOFF, quick) == ["Handoff 3 dot fay"]
+    assert actions_of(HANDOFF, quick) == ["Handoff 3 dot fay"]
 
 
 def test_one_move_of_a_shard_at_a_time() -> None:
     """What is being handed over is left alone, and so is whom it is meant for."""
     tasks = [*LATE[:3], running("dot", 3, 0.2, meant_for="eve", leaving_seconds=0.1)]
-    assert said(HANDOFF, round_of(tasks, idle="eve", paces=FAST)) == []
+    assert actions_of(HANDOFF, round_of(tasks, idle="eve", paces=FAST)) == []
 
 
 def test_what_was_moved_settles_first() -> None:
     """Nothing was done of it yet where it is now, so nothing is known of it there."""
     moved = running("dot", 3, 0.2, 0.5, began_at=0.2)
     view = round_of([*LATE[:3], moved], idle="eve", paces={**FAST, "dot": 40.0})
-    assert said(HANDOFF, view) == []
+    assert actions_of(HANDOFF, view) == []
     settled = running("dot", 3, 0.23, 1.5, began_at=0.2)
     view = round_of([*LATE[:3], settled], idle="eve", paces={**FAST, "dot": 40.0})
-    assert said(HANDOFF, view) == ["Handoff 3 dot eve"]
+    assert actions_of(HANDOFF, view) == ["Handoff 3 dot eve"]
 
 
 def test_what_a_stalled_worker_holds_is_trained_beside_it() -> None:
@@ -94,14 +94,14 @@ def test_what_a_stalled_worker_holds_is_trained_beside_it() -> None:
     stalled = running("dot", 3, 0.2, 9.0, still_seconds=4.0, saved=0.1)
     view = round_of([*LATE[:3], stalled], idle="eve", paces=FAST)
     (move,) = HANDOFF.decide(view)
-    assert said(HANDOFF, view) == ["Assignment 3 eve"]
+    assert actions_of(HANDOFF, view) == ["Assignment 3 eve"]
     assert move.reason == "dot makes no step, for 4.0 s now; goes on beside it, after 10%"
 
 
-def test_whoever_does_not_hand_over_in_time_counts_as_stalled() -> None:
+def test_a_worker_that_does_not_hand_over_in_time_counts_as_stalled() -> None:
     """Eve, whom it was meant for, begins from the snapshot."""
     stuck = running("dot", 3, 0.2, 9.0, meant_for="eve", leaving_seconds=4.0)
-    assert said(HANDOFF, round_of([*LATE[:3], stuck], idle="eve", paces=FAST)) == [
+    assert actions_of(HANDOFF, round_of([*LATE[:3], stuck], idle="eve", paces=FAST)) == [
         "Assignment 3 eve"
     ]
 
@@ -111,14 +111,14 @@ def test_a_failed_exchange_leaves_nothing_behind() -> None:
     stuck = running("dot", 3, 0.2, 9.0, meant_for="ann", leaving_seconds=4.0)
     view = round_of([*LATE[1:3], stuck], idle="ann", paces=FAST)
     given = PendingTask(shard=0, samples=100, meant_for="dot", saved=0.6)
-    assert said(HANDOFF, replace(view, pending=(given,))) == ["Assignment 0 ann"]
+    assert actions_of(HANDOFF, replace(view, pending=(given,))) == ["Assignment 0 ann"]
 
 
-def test_what_is_meant_for_somebody_busy_with_something_new_is_given_away() -> None:
+def test_a_shard_meant_for_a_worker_that_is_busy_again_goes_to_another() -> None:
     """It would wait for a whole shard."""
     view = round_of(LATE, idle="eve", paces=FAST)
     given = PendingTask(shard=4, samples=100, meant_for="ann", saved=0.6)
-    assert said(HANDOFF, replace(view, pending=(given,)))[0] == "Assignment 4 eve"
+    assert actions_of(HANDOFF, replace(view, pending=(given,)))[0] == "Assignment 4 eve"
 
 
 def test_the_biggest_shard_goes_to_the_fastest() -> None:
@@ -132,11 +132,11 @@ def test_the_biggest_shard_goes_to_the_fastest() -> None:
     )
     first, second = view.pending
     view = replace(view, pending=(first, replace(second, samples=200)))
-    assert said(HANDOFF, view) == ["Assignment 1 bob", "Assignment 0 ann"]
+    assert actions_of(HANDOFF, view) == ["Assignment 1 bob", "Assignment 0 ann"]
 
 
-def test_between_two_steps_nobody_is_stalled() -> None:
+def test_between_two_steps_no_worker_is_stalled() -> None:
     """A speed of zero over a few heartbeats is what a large model shows between its steps."""
     view = round_of([running("ann", 0, 0.5, 60.0, still_seconds=2.0)], idle="eve")
     view = replace(view, speeds={"ann": 0.0})
-    assert said(HANDOFF, view) == []
+    assert actions_of(HANDOFF, view) == []

@@ -1,4 +1,4 @@
-"""Who gets what nobody is training: the pairing that every policy begins with."""
+"""Which worker gets which pending shard: the pairing that every policy begins with."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from downpour.stragglers.pairing import pair
 
 def look(pending: list[PendingTask], idle: str, workers: str = "") -> RoundView:
     """Make a view; workers are named in one string."""
-    everybody = tuple(f"{idle} {workers}".split())
+    present = tuple(f"{idle} {workers}".split())
     return RoundView(
         round=0,
         at_seconds=0.0,
         pending=tuple(pending),
         idle=tuple(idle.split()),
-        workers=everybody,
+        workers=present,
     )
 
 
@@ -36,7 +36,7 @@ def test_the_spec_names_the_policies() -> None:
     assert set(get_args(Spec.model_fields["policy"].annotation)) == set(POLICIES)
 
 
-def test_shards_go_in_order_to_whoever_has_waited_longest() -> None:
+def test_shards_go_in_order_to_the_worker_idle_longest() -> None:
     """Without failures, the lowest shard goes to the first in the queue."""
     assert pairs(look([task(0), task(1), task(2)], "bob ann")) == [(0, "bob"), (1, "ann")]
 
@@ -48,18 +48,16 @@ def test_a_failed_shard_goes_elsewhere_and_first() -> None:
     assert pair(view)[0].reason == "tried again elsewhere: failed on bob"
 
 
-def test_a_failed_shard_waits_for_somebody_busy() -> None:
+def test_a_failed_shard_waits_for_a_busy_worker() -> None:
     """While another worker might fare better, the one it failed on gets other shards."""
     assert pairs(look([task(0, "ann"), task(1)], "ann", workers="bob")) == [(1, "ann")]
 
 
-def test_a_shard_that_failed_on_everybody_is_tried_again() -> None:
-    """Nobody is left to wait for."""
+def test_a_shard_that_failed_on_all_workers_is_tried_again() -> None:
+    """No other worker is left to wait for."""
     view = look([task(0, "ann", "gone", "ann")], "ann")
     assert pairs(view) == [(0, "ann")]
-    assert (
-        pair(view)[0].reason == "tried again, although it failed on everybody here (on ann, gone)"
-    )
+    assert pair(view)[0].reason == "tried again, although it failed on all workers here (ann, gone)"
 
 
 def test_a_worker_goes_on_with_one_shard_at_a_time() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from downpour.stragglers import POLICIES, Close, Resize
-from tests.stragglers.rounds import round_of, running, said
+from tests.stragglers.rounds import actions_of, round_of, running
 
 # Four alike take ten seconds for a shard; dot would take twenty-five.
 LATE = [
@@ -23,17 +23,17 @@ def test_drop_goes_on_without_the_slowest() -> None:
     enough = round_of([running("dot", 0, 0.1)], idle="ann", published=[9.0] * 9)
     assert POLICIES["drop"].decide(enough) == [Close(reason="9 of 10 updates are there; 1 dropped")]
     few = round_of(LATE, published=[9.0] * 8)
-    assert said(POLICIES["drop"], few) == []
+    assert actions_of(POLICIES["drop"], few) == []
 
 
 @pytest.mark.parametrize(("k", "over"), [(0.5, True), (1.0, False), (2.0, True), (3.0, False)])
 def test_k_is_a_share_or_a_number(k: float, *, over: bool) -> None:
     """Up to one it is a share of the shards."""
     view = round_of(LATE[:2], published=[9.0, 9.0], options={"k": k})
-    assert bool(said(POLICIES["drop"], view)) is over
+    assert bool(actions_of(POLICIES["drop"], view)) is over
 
 
-def test_backup_lets_the_slowest_finish_for_nothing() -> None:
+def test_backup_lets_the_slowest_finish_unused() -> None:
     """The spec's shards are n + b; n are enough."""
     view = round_of(LATE[3:], idle="ann", published=[9.0] * 3)
     (close,) = POLICIES["backup"].decide(view)
@@ -42,97 +42,97 @@ def test_backup_lets_the_slowest_finish_for_nothing() -> None:
 
 
 def test_the_blacklisted_get_nothing_while_there_are_others() -> None:
-    """Nobody but dot was slow; where dot is alone, it is better than nobody."""
+    """Only dot was slow; alone, it gets the shard all the same."""
     history = {"ann": 1.0, "bob": 0.9, "dot": 2.0}
     view = round_of(idle="dot ann bob", pending=3, slowness=history)
-    assert said(POLICIES["blacklist"], view) == ["Assignment 0 ann", "Assignment 1 bob"]
+    assert actions_of(POLICIES["blacklist"], view) == ["Assignment 0 ann", "Assignment 1 bob"]
     alone = round_of(idle="dot", pending=1, slowness=history)
-    assert said(POLICIES["blacklist"], alone) == ["Assignment 0 dot"]
+    assert actions_of(POLICIES["blacklist"], alone) == ["Assignment 0 dot"]
 
 
-def test_not_everybody_is_blacklisted() -> None:
+def test_not_all_workers_are_blacklisted() -> None:
     """A third of all may be left out, the slowest."""
     history = {"ann": 3.0, "bob": 2.0, "cid": 4.0}
     view = round_of(idle="ann bob cid", pending=3, slowness=history)
-    assert said(POLICIES["blacklist"], view) == ["Assignment 0 ann", "Assignment 1 bob"]
+    assert actions_of(POLICIES["blacklist"], view) == ["Assignment 0 ann", "Assignment 1 bob"]
 
 
 def test_late_copies_what_ends_last_within_its_cap() -> None:
     """One copy in ten workers, of what is slow and not too young."""
     view = round_of(LATE, idle="eve fay", paces=FAST)
-    assert said(POLICIES["late"], view) == ["Assignment 3 eve"]
+    assert actions_of(POLICIES["late"], view) == ["Assignment 3 eve"]
     young = round_of([running(t.worker, t.shard, t.done / 5, 1.0) for t in LATE], idle="eve")
-    assert said(POLICIES["late"], young) == []
+    assert actions_of(POLICIES["late"], young) == []
 
 
 def test_late_copies_nothing_where_all_are_alike() -> None:
-    """Somebody always ends last; that alone makes no straggler."""
-    assert said(POLICIES["late"], round_of(LATE[:3], idle="eve", paces=FAST)) == []
+    """One shard always ends last; that alone makes no straggler."""
+    assert actions_of(POLICIES["late"], round_of(LATE[:3], idle="eve", paces=FAST)) == []
 
 
 def test_late_asks_no_slow_worker_for_a_copy() -> None:
     """A copy on a slow worker would be late, too."""
     view = round_of(LATE, idle="fay", paces={"fay": 40.0})
-    assert said(POLICIES["late"], view) == []
+    assert actions_of(POLICIES["late"], view) == []
 
 
 def test_clones_begin_with_their_shard_or_never() -> None:
     """Two shards, four workers: two of each at once, and none for what runs."""
     view = round_of(idle="ann bob cid dot", pending=2, begun=False, elapsed=0.0)
-    assert said(POLICIES["clone"], view) == [
+    assert actions_of(POLICIES["clone"], view) == [
         "Assignment 0 ann",
         "Assignment 1 bob",
         "Assignment 0 cid",
         "Assignment 1 dot",
     ]
-    assert said(POLICIES["clone"], round_of(LATE, idle="eve")) == []
+    assert actions_of(POLICIES["clone"], round_of(LATE, idle="eve")) == []
 
 
 def test_clones_keep_to_their_budget() -> None:
     """All are cloned, or none."""
     view = round_of(idle="ann bob cid dot", pending=2, options={"budget": 0.25})
-    assert len(said(POLICIES["clone"], view)) == 2
+    assert len(actions_of(POLICIES["clone"], view)) == 2
 
 
 def test_grass_saves_resources_first_and_is_greedy_in_the_end() -> None:
     """A copy that takes 10 s beside 15 s left costs more than it saves: only near the end."""
     slow = [running("dot", 0, 0.25)]
     early = round_of(slow, idle="eve", published=[10.0], paces=PACES)
-    assert said(POLICIES["grass"], early) == []
+    assert actions_of(POLICIES["grass"], early) == []
     near = round_of(slow, idle="eve", published=[10.0] * 4, paces=PACES)
-    assert said(POLICIES["grass"], near) == ["Assignment 0 eve"]
+    assert actions_of(POLICIES["grass"], near) == ["Assignment 0 eve"]
 
 
 def test_mantri_duplicates_what_takes_twice_as_long() -> None:
     """With 20 s left and 10 s anew a duplicate just does not pay; with 45 s it does."""
     view = round_of([*LATE[:3], running("dot", 3, 0.2)], idle="eve", paces=PACES)
-    assert said(POLICIES["mantri"], view) == []
+    assert actions_of(POLICIES["mantri"], view) == []
     view = round_of([*LATE[:3], running("dot", 3, 0.1)], idle="eve", paces=FAST)
-    assert said(POLICIES["mantri"], view) == ["Assignment 3 eve"]
+    assert actions_of(POLICIES["mantri"], view) == ["Assignment 3 eve"]
 
 
 def test_mantri_restarts_where_shards_wait_anyway() -> None:
-    """Nobody is spare for duplicates: the slow one's attempt is ended."""
+    """No worker is spare for duplicates: the slow attempt is ended."""
     slow = [*LATE[:3], running("dot", 3, 0.1)]
     view = round_of(slow, idle="eve", pending=3, paces=FAST)
-    assert said(POLICIES["mantri"], view) == ["Withdrawal 3 dot", "Assignment 3 eve"]
+    assert actions_of(POLICIES["mantri"], view) == ["Withdrawal 3 dot", "Assignment 3 eve"]
 
 
 def test_mantri_stops_what_is_of_no_use() -> None:
     """The copy overtook the one that it was made of."""
     pair = [running("dot", 0, 0.2, 20.0, copies=2), running("eve", 0, 0.8, 8.0, copies=2)]
-    assert said(POLICIES["mantri"], round_of(pair, paces=FAST)) == ["Withdrawal 0 dot"]
+    assert actions_of(POLICIES["mantri"], round_of(pair, paces=FAST)) == ["Withdrawal 0 dot"]
 
 
-def test_wrangler_puts_off_a_sure_straggler_for_a_while() -> None:
-    """After a quarter of a usual shard's time it is used, as it is where nobody else is."""
+def test_wrangler_defers_a_likely_straggler_for_a_while() -> None:
+    """It is used after a quarter of a usual shard's time, or where no other worker is."""
     running_now = LATE[:3]
     view = round_of(running_now, idle="dot", pending=1, paces=PACES, elapsed=1.0)
-    assert said(POLICIES["wrangler"], view) == []
+    assert actions_of(POLICIES["wrangler"], view) == []
     later = round_of(running_now, idle="dot", pending=1, paces=PACES, elapsed=3.0)
-    assert said(POLICIES["wrangler"], later) == ["Assignment 3 dot"]
+    assert actions_of(POLICIES["wrangler"], later) == ["Assignment 3 dot"]
     alone = round_of(idle="dot", pending=1, paces=PACES, elapsed=0.0)
-    assert said(POLICIES["wrangler"], alone) == ["Assignment 0 dot"]
+    assert actions_of(POLICIES["wrangler"], alone) == ["Assignment 0 dot"]
 
 
 def test_rebalance_cuts_by_speed_and_gives_the_biggest_to_the_fastest() -> None:
@@ -152,25 +152,25 @@ def test_rebalance_cuts_by_speed_and_gives_the_biggest_to_the_fastest() -> None:
 def test_rebalance_leaves_alone_what_has_begun_or_is_even() -> None:
     """Nothing to gain, or too late."""
     even = round_of(idle="ann bob", pending=2, paces=FAST, begun=False)
-    assert said(POLICIES["rebalance"], even) == ["Assignment 0 ann", "Assignment 1 bob"]
+    assert actions_of(POLICIES["rebalance"], even) == ["Assignment 0 ann", "Assignment 1 bob"]
     begun = round_of(idle="ann dot", pending=2, paces=PACES)
-    assert said(POLICIES["rebalance"], begun) == ["Assignment 0 ann", "Assignment 1 dot"]
+    assert actions_of(POLICIES["rebalance"], begun) == ["Assignment 0 ann", "Assignment 1 dot"]
 
 
 def test_replace_lets_the_predicted_straggler_stand_by() -> None:
     """Dot waited longest, and is passed over all the same."""
     view = round_of(idle="dot ann bob", pending=2, paces=PACES, standbys=1, begun=False)
-    assert said(POLICIES["replace"], view) == ["Assignment 0 ann", "Assignment 1 bob"]
+    assert actions_of(POLICIES["replace"], view) == ["Assignment 0 ann", "Assignment 1 bob"]
 
 
 def test_replace_begins_the_whole_shard_anew_elsewhere() -> None:
     """Dot has 20 s left, eve takes 10 s for all of it; then dot stands by."""
     view = round_of(LATE, idle="eve", paces=FAST, standbys=1)
-    assert said(POLICIES["replace"], view) == ["Withdrawal 3 dot", "Assignment 3 eve"]
+    assert actions_of(POLICIES["replace"], view) == ["Withdrawal 3 dot", "Assignment 3 eve"]
 
 
 def test_replace_asks_for_one_worker_where_none_stands_by() -> None:
     """Not for another one while that has not come."""
     view = round_of(LATE, paces=FAST)
-    assert said(POLICIES["replace"], view) == ["WorkerRequest"]
-    assert said(POLICIES["replace"], round_of(LATE, paces=FAST, requested=1)) == []
+    assert actions_of(POLICIES["replace"], view) == ["WorkerRequest"]
+    assert actions_of(POLICIES["replace"], round_of(LATE, paces=FAST, requested=1)) == []

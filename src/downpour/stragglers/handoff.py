@@ -241,7 +241,7 @@ def _swap(moves: _Moves, late: RunningTask, other: RunningTask, why: str) -> Non
 
 
 def _expected(seconds: float) -> str:
-    return f"predicted {seconds:.1f} s" if seconds < inf else "it makes no step"
+    return f"forecast {seconds:.1f} s" if seconds < inf else "it makes no step"
 
 
 def _sooner(seconds: float) -> str:

@@ -112,5 +112,5 @@ def _reason(task: PendingTask, worker: str) -> str:
         return "next shard in order for the worker idle longest"
     tried = ", ".join(dict.fromkeys(task.failed_on))
     if worker in task.failed_on:
-        return f"tried again, although it failed on everybody here (on {tried})"
+        return f"tried again, although it failed on all workers here ({tried})"
     return f"tried again elsewhere: failed on {tried}"

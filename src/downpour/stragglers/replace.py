@@ -102,7 +102,7 @@ def _ask(view: RoundView, reason: str) -> list[WorkerRequest]:
     return [] if view.requested else [WorkerRequest(reason=reason)]
 
 
-def _seconds(seconds: float, what: str = "predicted") -> str:
+def _seconds(seconds: float, what: str = "forecast") -> str:
     return f"{what} {seconds:.1f} s" if seconds < inf else "makes no step"
 
 

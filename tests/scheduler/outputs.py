@@ -1,4 +1,4 @@
-"""All that a scheduler says of an event, in one list."""
+"""The facts and the commands that follow from an event, in one list."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from downpour.scheduler import Output
 from downpour.scheduler.commands import Command
 from downpour.scheduler.facts import Fact
 
-Said = Fact | Command
+Outcome = Fact | Command
 
 
-def all_of(output: Output) -> list[Said]:
+def all_of(output: Output) -> list[Outcome]:
     """Return the facts, then the commands."""
     return [*output.facts, *output.commands]
