@@ -42,6 +42,7 @@ class Scheduler:
         state.now_seconds = max(state.now_seconds, event.at_seconds)
         state.output = Output()
         _take_in(state, event)
+        # After every event, because any of them may have freed a worker or a shard.
         dispatch.decide(state, event)
         return state.output
 

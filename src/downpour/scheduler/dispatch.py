@@ -59,6 +59,7 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
     _ask_again(state, experiment, current)
     current.offer_again(state.now_seconds)
     policy = state.policies[experiment.spec.policy]
+    # Most events leave nothing to assign: without this, each would cost a view.
     waiting = current.any_pending and state.workers.any_idle
     if not waiting and not (policy.watches and _may_have_news(state, event)):
         return
@@ -288,6 +289,7 @@ def handed_over(state: SchedulerState, event: on.HandedOver) -> None:
     reason = f"handed over after {event.snapshot.share:.0%}"
     kind = FailureKind.HANDED_OVER
     updates.give_up(state, event.worker, event.attempt, kind, reason)
+    # That worker may have left meanwhile, or a copy of the shard still runs.
     if meant_for in state.workers.names and context.task.life.state is TaskState.PENDING:
         context.round.mean_for(context.task.shard, meant_for)
 
@@ -333,6 +335,7 @@ def _between_looks(view: RoundView) -> float:
 
 
 def _portion(current: Round, shard: int) -> tuple[int, int] | None:
+    # A round that was not cut anew has the shards of the split, which workers read by number.
     if not current.resized:
         return None
     ends = list(accumulate(task.offer.samples for task in current.tasks))

@@ -109,7 +109,7 @@ class HeartbeatReceived:
     worker: str
     running: tuple[Progress, ...]
     system: SystemState
-    process: ProcessState | None = None
+    process: ProcessState | None = None  # optional in the message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,6 +90,7 @@ class Experiment:
         spent = (*(update.file for update in updates), *snapshots, *replaced)
         kept = {s: f for s, f in self.optimizer_states.items() if s not in states}
         self.optimizer_states = kept | {s: f for s, f in states.items() if f is not None}
+        # A round of which no overhead is known leaves the last one that is.
         self.overhead_seconds = current.overhead_seconds or self.overhead_seconds
         self.round = None
         self.rounds_done += 1
@@ -126,6 +127,8 @@ class Experiment:
 
     def knows(self, attempt: AttemptId) -> bool:
         """Whether the attempt was made; of earlier rounds, only round and shard can be checked."""
+        # Only files of attempts that were made may be removed: a member of the cluster could
+        # otherwise have any file removed by reporting it as late.
         if self.round is not None and attempt.round == self.round.number:
             return self.round.find(attempt) is not None
         in_time = 0 <= attempt.round <= self.rounds_done

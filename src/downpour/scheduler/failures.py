@@ -37,5 +37,6 @@ def wait_seconds(failures: Sequence[Failure]) -> float:
     """
     if not failures or failures[-1].kind is not FailureKind.STORE:
         return 0.0
+    # Of this task alone: other shards go on meanwhile, and show whether the directory is back.
     times = sum(one.kind is FailureKind.STORE for one in failures)
     return min(_FIRST_WAIT_SECONDS * 2.0 ** (times - 1), _LONGEST_WAIT_SECONDS)

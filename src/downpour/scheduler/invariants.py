@@ -77,6 +77,7 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
         yield f"{who} has {state} and does not say why"
     if experiment.rounds_done > experiment.spec.epochs:
         yield f"{who} has done {experiment.rounds_done} of {experiment.spec.epochs} rounds"
+    # One more, because a round that has just ended is evaluated as well.
     if len(experiment.evaluating) > EVALUATIONS_AHEAD + 1:
         yield f"{who} runs ahead of its evaluations {sorted(experiment.evaluating)}"
     kept = experiment.spec.keep_models + len(experiment.evaluating)

@@ -40,13 +40,16 @@ Table = Mapping[tuple[State, Step], State]
 
 TASK: Table[TaskState, TaskStep] = {
     (TaskState.PENDING, "assign"): TaskState.RUNNING,
+    # By a late update: its attempt was given up, and the worker had not heard of that.
     (TaskState.PENDING, "publish"): TaskState.PUBLISHED,
+    # Copies: a second worker is asked as well, and one of several gives its attempt up.
     (TaskState.RUNNING, "assign"): TaskState.RUNNING,
     (TaskState.RUNNING, "lose"): TaskState.RUNNING,
     (TaskState.RUNNING, "publish"): TaskState.PUBLISHED,
     (TaskState.RUNNING, "give-up"): TaskState.PENDING,
     (TaskState.PUBLISHED, "refuse"): TaskState.PENDING,
     (TaskState.PUBLISHED, "apply"): TaskState.APPLIED,
+    # Not from published: an update that is there counts.
     (TaskState.PENDING, "drop"): TaskState.DROPPED,
     (TaskState.RUNNING, "drop"): TaskState.DROPPED,
 }
@@ -56,6 +59,7 @@ WORKER: Table[WorkerState, WorkerStep] = {
     (WorkerState.AWAITED, "go"): WorkerState.GONE,
     (WorkerState.IDLE, "assign"): WorkerState.BUSY,
     (WorkerState.BUSY, "release"): WorkerState.IDLE,
+    # An idle worker is stuck if it joins with another attempt, or cannot train the experiment.
     (WorkerState.IDLE, "stick"): WorkerState.STUCK,
     (WorkerState.BUSY, "stick"): WorkerState.STUCK,
     (WorkerState.STUCK, "release"): WorkerState.IDLE,

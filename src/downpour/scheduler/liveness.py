@@ -22,6 +22,7 @@ def joined(state: SchedulerState, name: str, running: AttemptId | None) -> None:
     known = state.workers.heard(name, state.now_seconds)
     if known is not None and _goes_on(state, known, running):
         return
+    # Also without a heartbeat lost: a process that was restarted at once has lost its attempt.
     former = state.workers.remove(name)
     if former is not None and former.running is not None:
         updates.give_up(state, name, former.running, FailureKind.LOST, f"{name} registered anew")
@@ -58,6 +59,7 @@ def gone(
     state: SchedulerState, name: str, failure: FailureKind, reason: str, *, lost: bool
 ) -> None:
     """Remove a worker; its attempt is given up."""
+    # A worker may be lost and say goodbye, or be found lost by several calls: the first counts.
     worker = state.workers.remove(name)
     if worker is None:
         return
@@ -79,8 +81,10 @@ def heartbeat(state: SchedulerState, event: on.HeartbeatReceived) -> None:
     # in a step for long.
     if not event.running:
         state.workers.unstick(worker.name)
+    # There may be two: the attempt that it is stopping, and the one that it was asked for since.
     for progress in event.running:
         if progress.attempt == worker.running:
+            # Before `mention`, which replaces the progress that tells a new snapshot from the last.
             updates.save(state, worker, progress)
             worker.mention(progress, state.now_seconds)
             return

@@ -98,6 +98,7 @@ def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reas
         state.active = None
         # Workers were excluded for the code of this experiment's factories; the next has its own.
         state.workers.readmit()
+        # A copy, because an awaited worker is removed when it is released.
         for worker in list(state.workers):
             state.cancel(worker, reason)
     # Before `Conclude`, because a driver removes what is left of the files when it concludes.

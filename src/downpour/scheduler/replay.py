@@ -139,6 +139,7 @@ class DurableExperiment:
 
 def durable(state: SchedulerState) -> tuple[DurableExperiment, ...]:
     """Return what must be the same after a restart, in the order of submission."""
+    # Not the workers, timeouts and speeds: they are learned anew, and change no result.
     return tuple(_projected(experiment) for experiment in state.experiments.values())
 
 

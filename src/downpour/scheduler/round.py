@@ -98,6 +98,7 @@ class Round:
         self.last_update_at_seconds = 0.0
         self.aggregating = False
         self.resized = False
+        # Counted here, because a view is made at almost every event, and asks for the maximum.
         self._failed_on: Counter[str] = Counter()
         self._cut(shard_samples)
 
@@ -147,6 +148,7 @@ class Round:
         """Return the task of this attempt, or None if the attempt was not made in this round."""
         if (attempt.experiment, attempt.round) != (self.experiment, self.number):
             return None
+        # The numbers come from a worker's message, so they may be anything.
         if not 0 <= attempt.shard < len(self.tasks):
             return None
         task = self.tasks[attempt.shard]
@@ -163,6 +165,7 @@ class Round:
         )
         task.held_by[worker] = attempt
         task.began_at.append(task.offer.saved)
+        # If this attempt is given up as well, any worker may have the next one.
         task.offer = replace(task.offer, meant_for=None)
         task.assigned_at_seconds.append(at_seconds)
         if self.started_at_seconds is None:

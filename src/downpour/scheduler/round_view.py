@@ -64,6 +64,7 @@ def _running(state: SchedulerState, current: Round) -> Iterator[RunningTask]:
 def _as_running(
     state: SchedulerState, task: Task, worker: Worker, attempt: AttemptId
 ) -> RunningTask:
+    # By attempt, because copies of a shard may have gone on from different snapshots.
     began = task.began_at[attempt.attempt]
     progress, now = worker.progress, state.now_seconds
     meant_for, since = task.leaving.get(worker.name, (None, now))

@@ -112,6 +112,7 @@ def keep(state: SchedulerState, worker: str, attempt: AttemptId, new: Snapshot) 
     if context is None:
         return
     former = context.task.snapshot
+    # The same snapshot comes with heartbeats, and again when the attempt is handed over.
     if former is not None and former.file.name == new.file.name:
         return
     # A copy that began later reports snapshots as well, and may be behind.
