@@ -23,12 +23,12 @@ from downpour.scheduler import events as on
 from downpour.scheduler.commands import Command
 from downpour.spec import ResolvedSpec
 from tests.manager.drivers import DEFECTS
-from tests.node.manager_defects import ActsOnTheLastFirst, ActsWhoeverLeads, ForgetsToKeep
+from tests.node.manager_defects import ActsOnTheLastFirst, ActsWithoutLeading, ForgetsToKeep
 
 PATIENCE_SECONDS = 30
 SPEC = ResolvedSpec(shards=2)
 EXPERIMENTS = 40
-NODE_DEFECTS = ForgetsToKeep, ActsWhoeverLeads, ActsOnTheLastFirst
+NODE_DEFECTS = ForgetsToKeep, ActsWithoutLeading, ActsOnTheLastFirst
 
 
 class Storage:

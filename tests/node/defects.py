@@ -1,4 +1,4 @@
-"""Worker nodes with one defect each, for simulated workers and for real ones to show."""
+"""Worker nodes with one defect each, which simulated and real workers must show."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from downpour.values import AttemptId
 
 
 class DropsReports(WorkerNode[Any]):
-    """Tries once to report, and takes the next task whether it was heard or not."""
+    """Reports once, and takes the next task whether the report was acknowledged or not."""
 
     def report_failed(self, chance: float, *, may_be_heard_later: bool) -> float | None:
-        """Give up."""
+        """Report no second time."""
         del may_be_heard_later
         return super().report_failed(chance, may_be_heard_later=False)
 
 
 class NeverFree(WorkerNode[Any]):
-    """Holds an attempt for ever whose report was taken."""
+    """Never lets go of an attempt whose report was acknowledged."""
 
     def report_taken(self) -> None:
-        """Go on holding it."""
+        """Keep the attempt."""
         running = self.running
         super().report_taken()
         self._wanted = running
 
 
 class BelievesItWasHeard(WorkerNode[Any]):
-    """Takes a snapshot for known that was mentioned in a heartbeat, whatever came of that."""
+    """Takes a snapshot for known once a heartbeat mentioned it, even if no answer came."""
 
     def beat(self) -> Beat[Any]:
         """Believe so."""
@@ -41,10 +41,10 @@ class BelievesItWasHeard(WorkerNode[Any]):
 
 
 class StaysWithItsManager(WorkerNode[Any]):
-    """Waits for the manager that it has registered with, also where that one is gone."""
+    """Waits for the manager that it has registered with, even if that one is gone."""
 
     def beat_failed(self, *, unreachable: bool) -> list[Action[Any]]:
-        """Look nowhere else."""
+        """Call no other manager."""
         del unreachable
         return super().beat_failed(unreachable=False)
 
@@ -54,12 +54,12 @@ class MentionsWhatItBegan(WorkerNode[Any]):
 
     @property
     def held(self) -> tuple[Any, ...]:
-        """Return what is running."""
+        """Return the running attempt alone."""
         return (self.running,) if self.running is not None else ()
 
 
 class MentionsNothing(WorkerNode[Any]):
-    """Says that it lives, and not what it is at."""
+    """Sends heartbeats that mention no attempt."""
 
     def beat(self) -> Beat[Any]:
         """Leave out the attempts."""
@@ -67,32 +67,32 @@ class MentionsNothing(WorkerNode[Any]):
 
 
 class NeverStops(WorkerNode[Any]):
-    """Trains what it has begun to its end, though it was told to stop."""
+    """Trains an attempt to its end although it was told to stop it."""
 
     def train(self, held: Any, term: int) -> list[Action[Any]]:
-        """Take a task, and let the one before it run."""
+        """Accept a task, and do not stop the one before it."""
         return [one for one in super().train(held, term) if not isinstance(one, Stop)]
 
     def cancel(self, attempt: AttemptId) -> list[Action[Any]]:
-        """Let it run."""
+        """Do not stop it."""
         super().cancel(attempt)
         return []
 
 
 class BeginsAnew(WorkerNode[Any]):
-    """Takes a call that is repeated for another task."""
+    """Takes a repeated call for another task."""
 
     def train(self, held: Any, term: int) -> list[Action[Any]]:
-        """Forget what it was asked for."""
+        """Forget the accepted attempt."""
         self._wanted = None
         return super().train(held, term)
 
 
 class ServesTheReplaced(WorkerNode[Any]):
-    """Takes tasks from a manager although a later one has taken over."""
+    """Accepts tasks from a manager that was replaced."""
 
     def train(self, held: Any, term: int) -> list[Action[Any]]:
-        """Take any."""
+        """Accept any task."""
         return super().train(held, max(term, self.term))
 
 
@@ -100,7 +100,7 @@ class HandsOverWhatItTrains(WorkerNode[Any]):
     """Forgets that it was asked to hand over an attempt that it has not begun."""
 
     def hand_over(self, attempt: AttemptId) -> list[Action[Any]]:
-        """Look at what is running alone."""
+        """Consider the running attempt alone."""
         running = self.running
         if running is not None and running.attempt == attempt:
             return [SaveAndStop(running)]
@@ -108,7 +108,7 @@ class HandsOverWhatItTrains(WorkerNode[Any]):
 
 
 class ForgetsWhatItIsAskedAgain(WorkerNode[Any]):
-    """Takes an attempt that it is asked for again for the one that it is just giving up."""
+    """Takes an attempt that it is asked for again for the one that it is stopping."""
 
     def _free(self) -> None:
         running, wanted = self.running, self._wanted
@@ -118,18 +118,18 @@ class ForgetsWhatItIsAskedAgain(WorkerNode[Any]):
 
 
 class GoesOnUnwanted(WorkerNode[Any]):
-    """Does not hear what it should not be running."""
+    """Ignores which attempts it should not be running."""
 
     def beat_answered(
         self, beat: Beat[Any], *, known: bool, unwanted: Sequence[AttemptId]
     ) -> list[Action[Any]]:
-        """Hear that all is wanted."""
+        """Take all attempts for wanted."""
         del unwanted
         return super().beat_answered(beat, known=known, unwanted=())
 
 
 class NeverRegistersAnew(WorkerNode[Any]):
-    """Takes itself for known to a manager that has never met it."""
+    """Does not register with a manager that does not know it."""
 
     def beat_answered(
         self, beat: Beat[Any], *, known: bool, unwanted: Sequence[AttemptId]
@@ -140,10 +140,10 @@ class NeverRegistersAnew(WorkerNode[Any]):
 
 
 class ReportsWhatItHandsBack(WorkerNode[HeldAttempt]):
-    """Reports what it gives up, and says goodbye after that: it is given something else between."""
+    """Reports the attempt that it stops before it says goodbye: it gets another one in between."""
 
     def ended(self, end: End) -> Report | None:
-        """Report it like anything else."""
+        """Report it like any other end."""
         leaving, self.leaving = self.leaving, False
         report = super().ended(end)
         self.leaving = leaving

@@ -10,7 +10,7 @@ class WritesOnAfterAFailure(JournalWriter):
     """Appends to the segment in which a write has failed, and may have torn a line."""
 
     def commit(self, *, durably: bool = True) -> None:
-        """Keep the segment."""
+        """Stay in the segment."""
         segment = self._segment
         try:
             super().commit(durably=durably)
@@ -20,10 +20,10 @@ class WritesOnAfterAFailure(JournalWriter):
 
 
 class ForgetsWhatWasNotSynced(JournalWriter):
-    """Takes lines for durable that were written before a sync failed."""
+    """Takes lines for durable that were written before a sync that failed."""
 
     def commit(self, *, durably: bool = True) -> None:
-        """Write again what was to be written now, alone."""
+        """Write only the lines again that were to be written now."""
         unwritten = list(self._unwritten)
         try:
             super().commit(durably=durably)
@@ -33,7 +33,7 @@ class ForgetsWhatWasNotSynced(JournalWriter):
 
 
 class RemovesBeforeItPublishes(JournalWriter):
-    """Makes room first."""
+    """Removes the old segments before the new one is published."""
 
     def _publish_anew(self) -> None:
         self._storage.remove(self._storage.segments())
@@ -41,7 +41,7 @@ class RemovesBeforeItPublishes(JournalWriter):
 
 
 class PublishesBesideALaterManager(JournalWriter):
-    """Begins a journal anew although another manager has taken over, and removes what that has."""
+    """Begins a journal anew although another manager has taken over, and removes its segments."""
 
     def _publish_anew(self) -> None:
         former = self._storage.segments()

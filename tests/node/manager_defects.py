@@ -1,4 +1,4 @@
-"""Manager nodes with one defect each, for the judge of the real driver and for the simulator."""
+"""Manager nodes with one defect each, which the real driver and the simulator must show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from downpour.node.manager import Asked, ManagerNode, Posted, Ready, Step
 
 
 class ForgetsToKeep(ManagerNode[Any]):
-    """Leaves out what some of the events have led to."""
+    """Does not journal what some of the events have led to."""
 
     def _handled(self, posted: Posted[Any]) -> Step[Any]:
         if self._core.state.events_handled % 7:
@@ -25,8 +25,8 @@ class ForgetsToKeep(ManagerNode[Any]):
         )
 
 
-class ActsWhoeverLeads(ManagerNode[Any]):
-    """Does not have it looked at whether another manager has taken over."""
+class ActsWithoutLeading(ManagerNode[Any]):
+    """Does not have the driver check whether another manager has taken over."""
 
     def _must_lead(self, steps: Sequence[Step[Any]]) -> bool:
         del steps
@@ -34,16 +34,16 @@ class ActsWhoeverLeads(ManagerNode[Any]):
 
 
 class ActsOnTheLastFirst(ManagerNode[Any]):
-    """Has carried out first what was decided last."""
+    """Has the last decision carried out first."""
 
     def take(self, arrived: Sequence[Posted[Any] | Asked[Any]], now_seconds: float) -> Ready[Any]:
-        """Turn the steps around."""
+        """Reverse the steps."""
         ready = super().take(arrived, now_seconds)
         return replace(ready, steps=ready.steps[::-1])
 
 
 class JudgesAfterAStandstill(ManagerNode[Any]):
-    """Blames workers for a silence that was the manager's own."""
+    """Takes workers for lost because the manager itself stood still."""
 
     def _passed(self, late_seconds: float, now_seconds: float) -> Iterator[Step[Any]]:
         del late_seconds

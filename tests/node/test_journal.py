@@ -33,7 +33,7 @@ STEPS: tuple[tuple[Entry, bool], ...] = (
     (ASSIGNED, False),
     (ASSIGNED, True),
 )
-"""What is journaled, and whether it must outlive the machine when it is committed."""
+"""The journaled entries, and whether each must survive the machine when it is committed."""
 
 SEEDS = 400
 
@@ -67,7 +67,7 @@ class Unreliable(DiskSegments):
         self._synced[self._path(segment).name] = self._path(segment).stat().st_size
 
     def forget(self) -> None:
-        """Lose what was not synced, as a machine does that dies."""
+        """Lose the lines that were not synced, as a machine that dies does."""
         for path in self.folder.iterdir():
             os.truncate(path, self._synced.get(path.name, 0))
 
@@ -92,7 +92,7 @@ def is_kept(disk: Unreliable, entries: Sequence[Entry]) -> bool:
 def keeps_what_it_confirms(
     kind: type[JournalWriter], folder: Path, fails_at: int, dies_at: int
 ) -> bool:
-    """Let a journal be written, one operation fail, and the machine die after a step."""
+    """Write a journal while one operation fails, and the machine dies after a step."""
     disk = Unreliable(folder, fails_at)
     writer = kind(disk, 1)
     written: list[Entry] = []
@@ -120,7 +120,7 @@ def keeps_what_it_confirms(
 
 
 def leaves_its_successor_alone(kind: type[JournalWriter], folder: Path) -> bool:
-    """Let a manager begin its journal anew that does not know that it was replaced."""
+    """Have a manager begin its journal anew that does not know that it was replaced."""
     earlier = kind(DiskSegments(folder), 1)
     earlier.append(1, 1.0, 0, ONE_OF_EACH[0])
     earlier.commit()
@@ -137,7 +137,7 @@ def leaves_its_successor_alone(kind: type[JournalWriter], folder: Path) -> bool:
 
 
 def does_its_duty(kind: type[JournalWriter], folder: Path) -> bool:
-    """Let everything go wrong once, at every moment."""
+    """Have each operation fail once, at every moment."""
     folders = (folder / str(number) for number in count())
     for fails_at, dies_at in product(range(len(STEPS) + 3), range(len(STEPS))):
         place = next(folders)
@@ -158,7 +158,7 @@ def test_what_was_confirmed_is_read_back_whatever_failed(tmp_path: Path) -> None
 def test_a_defect_of_the_rules_is_found_on_a_disk(
     tmp_path: Path, defect: type[JournalWriter]
 ) -> None:
-    """Something that was confirmed is not read back."""
+    """A confirmed line is not read back."""
     assert not does_its_duty(defect, tmp_path)
 
 
@@ -172,7 +172,7 @@ def test_a_defect_of_the_rules_is_found_on_a_disk(
 def test_a_defect_of_the_rules_is_found_by_the_simulator(
     defect: type[JournalWriter], sentence: str
 ) -> None:
-    """Some manager goes on from less than was promised."""
+    """A manager goes on from less than was acknowledged."""
     manager_class = type("Defective", (SimulatedManager,), {"journal_class": defect})
     for outcome in outcomes(range(SEEDS), manager_class):
         if sentence in outcome.failure:

@@ -1,4 +1,4 @@
-"""What is kept of what happens, and when it must be durable."""
+"""Which entries are journaled, and when they must be durable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from downpour.spec import ResolvedSpec
 
 
 class Memory:
-    """Segments in memory, which refuse as often as the test has set."""
+    """Segments in memory that fail as often as the test has set."""
 
     place = "memory"
 
@@ -25,11 +25,11 @@ class Memory:
         self.refusals = 0
 
     def segments(self) -> list[Segment]:
-        """Return what is there."""
+        """Return the segments."""
         return sorted(self.held)
 
     def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
-        """Hold the lines, or refuse."""
+        """Keep the lines, or fail."""
         if self.refusals:
             self.refusals -= 1
             raise SharedDirectoryError(self.place, "is away")
@@ -37,11 +37,11 @@ class Memory:
         self.synced += [segment] if durably else []
 
     def publish(self, segment: Segment, lines: Sequence[Line]) -> None:
-        """Hold the segment."""
+        """Keep the segment."""
         self.append(segment, lines, durably=True)
 
     def remove(self, segments: Sequence[Segment]) -> None:
-        """Let go of segments."""
+        """Remove segments."""
         for segment in segments:
             del self.held[segment]
 
@@ -52,7 +52,7 @@ class Memory:
 
 
 class House:
-    """A core, what it keeps, and the memory of one experiment."""
+    """A core, its journaling, and the storage of one experiment."""
 
     def __init__(self) -> None:
         self.memory = Memory()
@@ -61,7 +61,7 @@ class House:
         self.journaling = Journaling(lambda name: journal if name == "one" else None)
 
     def keep(self, event: on.Event) -> int:
-        """Have an event taken in and kept; returns how many entries that makes."""
+        """Handle and journal an event; returns the number of entries."""
         return len(self.journaling.keep(self.core, event, self.core.handle(event).facts))
 
 
@@ -70,7 +70,7 @@ ENDED = on.ExperimentCancelled(at_seconds=1.0, experiment="one", reason="enough"
 
 
 def test_nothing_is_written_before_it_is_committed() -> None:
-    """And what changes results is synced then."""
+    """Those that change results are synced."""
     house = House()
     house.keep(SUBMITTED)
     assert house.memory.held == {}
@@ -82,7 +82,7 @@ def test_nothing_is_written_before_it_is_committed() -> None:
 
 
 def test_what_changes_no_result_is_not_kept() -> None:
-    """A worker's coming is known to the manager alone."""
+    """Which workers are present is not journaled."""
     house = House()
     assert house.keep(on.WorkerJoined(at_seconds=0.0, worker="ann")) == 0
     assert house.journaling.touched == ()
@@ -105,14 +105,14 @@ def test_after_its_end_nothing_more_is_kept_of_an_experiment() -> None:
 
 
 def test_an_experiment_without_a_journal_keeps_nothing() -> None:
-    """That of a run of its own."""
+    """An embedded run keeps no journal."""
     house = House()
     other = on.ExperimentSubmitted(at_seconds=0.0, experiment="two", spec=ResolvedSpec(shards=2))
     assert house.keep(other) == 0
 
 
 def test_a_commit_that_failed_may_be_repeated() -> None:
-    """Nothing is lost or there twice, and what comes before each journal comes again."""
+    """No line is lost or written twice, and `before_each` is called again."""
     house = House()
     house.keep(SUBMITTED)
     house.memory.refusals = 1

@@ -1,4 +1,4 @@
-"""What a manager decides: what is kept and done of what arrived, and when it must be woken."""
+"""What a manager decides: what to journal, what to do, and when to wake up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEFT = on.WorkerLeft(at_seconds=0.0, worker="ann", reason="tired")
 
 
 class Desk:
-    """Remembers what is to be kept, and forecasts what the test has set."""
+    """Remembers the journaled events, and forecasts what the test has set."""
 
     def __init__(self) -> None:
         self.kept: list[on.Event] = []
@@ -44,7 +44,7 @@ class Desk:
 
 
 def test_what_arrives_is_taken_in_in_its_order_and_questions_between() -> None:
-    """Each asker gets what stood when its turn came."""
+    """Each asker gets the state after the items before its question."""
     desk = Desk()
     count = Asked(lambda core: len(core.state.workers), "how many?")
     ready = desk.node.take([count, Posted(JOINED, "joined"), count, Posted(LEFT), count], 0.1)
@@ -56,28 +56,28 @@ def test_what_arrives_is_taken_in_in_its_order_and_questions_between() -> None:
 
 
 def test_a_question_that_fails_is_its_askers_affair() -> None:
-    """What comes after it is taken in."""
+    """The events after it are handled."""
     ready = Desk().node.take([Asked(lambda _: 1 / 0, "nonsense"), Posted(JOINED)], 0.1)
     assert isinstance(ready.steps[0].error, ZeroDivisionError)
     assert ready.steps[1].event == JOINED
 
 
 def test_only_who_does_something_must_lead() -> None:
-    """What leads to nothing may be taken in although another manager has taken over."""
+    """An event without commands or entries is handled even if another manager leads."""
     desk = Desk()
     assert not desk.node.take([Posted(JOINED)], 0.1).must_lead
     assert desk.node.take([Posted(LEFT)], 0.1).must_lead
 
 
 def test_what_is_journaled_is_not_acknowledged_by_a_manager_that_was_replaced() -> None:
-    """Though it leads to nothing: what is written behind the successor's first line is void."""
+    """Even without commands: entries behind the successor's first line are void."""
     desk = Desk()
     desk.journaled = [on.Evaluated(at_seconds=0.0, experiment="one", round=0, evaluation=GOOD)]
     assert desk.node.take([Posted(JOINED)], 0.1).must_lead
 
 
 def test_time_passes_twice_a_second_after_what_has_arrived() -> None:
-    """A worker that was heard just now is not silent."""
+    """A worker whose heartbeat is in the queue is not silent."""
     desk = Desk()
     assert desk.node.wake_at_seconds == TICK_SECONDS
     desk.node.take([Posted(JOINED)], TICK_SECONDS - 0.1)
@@ -89,7 +89,7 @@ def test_time_passes_twice_a_second_after_what_has_arrived() -> None:
 
 
 def test_a_manager_that_stood_still_lets_its_workers_be_heard_first() -> None:
-    """It says for how long it did."""
+    """The result says for how long it stood still."""
     desk = Desk()
     ready = desk.node.take([], 60.0)
     assert ready.stood_still_seconds == 60.0 - TICK_SECONDS
@@ -100,7 +100,7 @@ def test_a_manager_that_stood_still_lets_its_workers_be_heard_first() -> None:
 
 
 def test_forecasts_come_before_time_passes_and_before_a_round_begins() -> None:
-    """And before nothing else."""
+    """Before other events there is no forecast."""
     desk = Desk()
     forecast = desk.forecast = on.Forecasts(at_seconds=1.0)
     desk.node.take([Posted(JOINED)], 0.1)
@@ -110,7 +110,7 @@ def test_forecasts_come_before_time_passes_and_before_a_round_begins() -> None:
 
 
 def test_a_worker_that_cannot_be_called_must_register() -> None:
-    """Though the core has met it; and what the core does not want is named."""
+    """Even if the core knows it; unwanted attempts are named as well."""
     core = Scheduler()
     core.handle(JOINED)
     attempt = AttemptId(experiment="any", round=0, shard=0, attempt=0)

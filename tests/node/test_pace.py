@@ -17,18 +17,18 @@ def test_an_idle_worker_keeps_to_what_the_manager_wants() -> None:
 
 
 def test_a_short_task_is_heard_of_twenty_times() -> None:
-    """Of three seconds each worker says seven times a second how far it has come."""
+    """In a task of three seconds a worker sends seven heartbeats a second."""
     assert until_next_beat(1.0, 3.0) == 0.15
 
 
 @given(usual=USUAL, task=SECONDS)
 def test_no_task_is_heard_of_more_than_ten_times_a_second(usual: float, task: float) -> None:
-    """And none less often than an idle worker."""
+    """Nor less often than an idle worker."""
     assert 0.1 <= until_next_beat(usual, task) <= usual
 
 
 @given(usual=USUAL, one=SECONDS, other=SECONDS)
 def test_a_longer_task_is_not_heard_of_more_often(usual: float, one: float, other: float) -> None:
-    """So a long task costs what it did before."""
+    """So a long task costs no more than before."""
     short, long = sorted((one, other))
     assert until_next_beat(usual, short) <= until_next_beat(usual, long)

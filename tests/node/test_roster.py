@@ -1,4 +1,4 @@
-"""How registered workers are called, and which failed call shows that one is dead."""
+"""The names of registered workers, and which failed call shows that one is dead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from downpour.node.roster import Registry
 
 
 def test_two_processes_of_one_name_are_told_apart() -> None:
-    """The first keeps the name; one that registers again keeps what it got."""
+    """The first process keeps the name; one that registers again keeps its own."""
     registry = Registry[object]()
     first, second, again = object(), object(), object()
     assert registry.enter("ann", 1, first) == ("ann", None)
@@ -17,7 +17,7 @@ def test_two_processes_of_one_name_are_told_apart() -> None:
 
 
 def test_a_failed_call_says_something_of_the_registration_that_it_was_made_for() -> None:
-    """The same worker may have registered anew meanwhile, or be gone."""
+    """The worker may have registered anew meanwhile, or have left."""
     registry = Registry[object]()
     former, entry = object(), object()
     registry.enter("ann", 1, former)

@@ -1,4 +1,4 @@
-"""When a worker saves: rarely enough that it costs next to nothing."""
+"""When a worker publishes a snapshot: rarely enough that it costs little."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_saving_costs_half_a_percent_of_the_time_at_most(every: float, cost: flo
 
 
 def test_where_none_are_asked_for_there_are_none() -> None:
-    """An interval of 0 says so."""
+    """An interval of 0 means never."""
     assert not SnapshotSchedule(0.0, 0.0).is_due(training(), 1e9)
 
 
 def test_nothing_is_saved_at_the_end() -> None:
-    """The update comes next."""
+    """The update follows at once."""
     held = training()
     held.stepped(10, 1.0)
     assert not SnapshotSchedule(1.0, 0.0).is_due(held, 9.0)

@@ -32,7 +32,7 @@ def held(number: int) -> HeldAttempt:
 
 
 def busy(number: int = 0) -> tuple[WorkerNode[HeldAttempt], HeldAttempt]:
-    """Make a worker that is at an attempt."""
+    """Make a worker that trains an attempt."""
     node, first = WorkerNode[HeldAttempt]("anna"), held(number)
     node.train(first, 0)
     assert node.take(1.0) is first
@@ -40,12 +40,12 @@ def busy(number: int = 0) -> tuple[WorkerNode[HeldAttempt], HeldAttempt]:
 
 
 def is_done(node: WorkerNode[HeldAttempt]) -> bool:
-    """Whether it would say goodbye; asked anew each time, which a type checker does not see."""
+    """Whether it would say goodbye; a function, so that a type checker keeps no answer."""
     return node.is_done
 
 
 def test_one_attempt_runs_at_a_time_and_the_newest_comes_next() -> None:
-    """What was accepted between is forgotten; what runs is told to stop."""
+    """An attempt accepted in between is forgotten; the running one is stopped."""
     node, first = busy()
     second, third = held(1), held(2)
     assert node.train(second, 0) == [Stop(first)]
@@ -69,7 +69,7 @@ def test_a_repeated_call_changes_nothing() -> None:
 
 
 def test_an_attempt_that_is_asked_for_again_while_it_stops_is_begun_again() -> None:
-    """It is not the same to the worker, though it has the same name."""
+    """It is another object to the worker, although it has the same name."""
     node, _ = busy()
     node.train(held(1), 0)
     again = held(0)
@@ -80,7 +80,7 @@ def test_an_attempt_that_is_asked_for_again_while_it_stops_is_begun_again() -> N
 
 
 def test_a_manager_of_an_earlier_term_is_refused() -> None:
-    """Also where the worker meets it after the later one."""
+    """Even if the worker meets it after its successor."""
     node = WorkerNode[HeldAttempt]("anna")
     node.met(3, 1.0, 1.0)
     node.met(2, 1.0, 1.0)
@@ -91,7 +91,7 @@ def test_a_manager_of_an_earlier_term_is_refused() -> None:
 
 
 def test_what_is_cancelled_before_it_begins_is_forgotten() -> None:
-    """There is nothing to report of it."""
+    """There is nothing to report about it."""
     node = WorkerNode[HeldAttempt]("anna")
     first = held(0)
     node.train(first, 0)
@@ -111,7 +111,7 @@ def test_a_hand_over_is_remembered_until_its_attempt_has_begun(*, accepted_first
 
 
 def test_an_attempt_that_was_handed_over_once_is_trained_when_it_is_asked_for_again() -> None:
-    """The wish is spent with the attempt."""
+    """The request ends with the attempt."""
     node, first = busy()
     node.hand_over(first.attempt)
     assert node.ended(SNAPSHOT) is SNAPSHOT
@@ -120,7 +120,7 @@ def test_an_attempt_that_was_handed_over_once_is_trained_when_it_is_asked_for_ag
 
 
 def test_a_report_is_repeated_less_and_less_often() -> None:
-    """After a second at most; for hours, where it takes that."""
+    """At least once a second, for hours if necessary."""
     node, _ = busy()
     node.ended(SNAPSHOT)
     waits = [node.report_failed(1.0, may_be_heard_later=True) for _ in range(5_000)]
@@ -130,8 +130,8 @@ def test_a_report_is_repeated_less_and_less_often() -> None:
     assert node.held == ()
 
 
-def test_who_leaves_reports_nothing_that_it_gives_up() -> None:
-    """The goodbye says it; what was trained meanwhile is reported, once."""
+def test_a_worker_that_leaves_reports_nothing_that_it_gives_up() -> None:
+    """The goodbye gives it back; an update that is ready is reported, once."""
     node, first = busy()
     assert node.leave() == [Stop(first)]
     assert not is_done(node)
@@ -144,8 +144,8 @@ def test_who_leaves_reports_nothing_that_it_gives_up() -> None:
     assert is_done(other)
 
 
-def test_who_leaves_begins_nothing() -> None:
-    """Neither what it had accepted nor what comes."""
+def test_a_worker_that_leaves_begins_nothing() -> None:
+    """Neither the accepted attempt nor a later one."""
     node = WorkerNode[HeldAttempt]("anna")
     node.train(held(0), 0)
     node.leave()
@@ -154,7 +154,7 @@ def test_who_leaves_begins_nothing() -> None:
 
 
 def test_a_drained_worker_ends_what_it_had_accepted() -> None:
-    """What comes later is for others."""
+    """Later tasks are for other workers."""
     node, _ = busy()
     node.drain()
     node.train(held(1), 0)
@@ -166,7 +166,7 @@ def test_a_drained_worker_ends_what_it_had_accepted() -> None:
 
 
 def test_a_snapshot_is_known_once_a_manager_that_wants_it_has_answered() -> None:
-    """One that does not know the worker, or does not want the attempt, has not taken it in."""
+    """A manager that does not know the worker, or the attempt, has not noted its snapshot."""
     node, first = busy()
     first.snapshot = SNAPSHOT
     actions = node.beat_answered(node.beat(), known=False, unwanted=())
@@ -180,7 +180,7 @@ def test_a_snapshot_is_known_once_a_manager_that_wants_it_has_answered() -> None
 
 
 def test_a_snapshot_that_is_withdrawn_is_mentioned_no_more() -> None:
-    """The one before it, which the manager knows, is."""
+    """The one before it, which the manager knows, is mentioned."""
     node, first = busy()
     first.snapshot = first.known_snapshot = SNAPSHOT
     assert first.withdraw_unknown() is None
@@ -203,10 +203,8 @@ def test_heartbeats_that_are_not_heard_come_soon_again() -> None:
 
 
 @given(st.text(max_size=2), st.lists(st.text(max_size=2), max_size=4), st.text(max_size=2))
-def test_who_looks_again_and_again_comes_to_every_place(
-    told: str, in_office: list[str], last: str
-) -> None:
-    """By turns; it never stays at a place that did not answer while there is another one."""
+def test_every_address_is_tried_in_turn(told: str, in_office: list[str], last: str) -> None:
+    """By turns; a worker never stays with an address that did not answer if there is another."""
     places = {told, *in_office}
     seen = set()
     for _ in range(len(places) + 1):

@@ -25,7 +25,7 @@ from tests.node import manager_defects
 
 
 class ActsBeforeItKeeps(SimulatedManager):
-    """Answers, and tells workers, what a crash can still undo."""
+    """Answers and calls workers before the journal is durable."""
 
     def commit(self, then: Callable[[], None]) -> None:
         """Act first."""
@@ -34,7 +34,7 @@ class ActsBeforeItKeeps(SimulatedManager):
 
 
 class ForgetsAssignments(SimulatedManager):
-    """Keeps everything but who was asked to train what."""
+    """Journals everything except assignments."""
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> Sequence[Entry]:
         """Leave out assignments."""
@@ -44,22 +44,22 @@ class ForgetsAssignments(SimulatedManager):
 
 
 class ForgetsToKeep(SimulatedManager):
-    """Has a node that leaves out what some events have led to."""
+    """Has a node that does not journal what some events have led to."""
 
     node_class = manager_defects.ForgetsToKeep
 
 
-class ActsWhoeverLeads(SimulatedManager):
-    """Has a node that does not ask whether another manager has taken over."""
+class ActsWithoutLeading(SimulatedManager):
+    """Has a node that does not check whether another manager has taken over."""
 
-    node_class = manager_defects.ActsWhoeverLeads
+    node_class = manager_defects.ActsWithoutLeading
 
 
 class BuildsOnSand(SimulatedManager):
     """Goes on from lines that were never synced, and does not write them itself."""
 
     def read_journals(self) -> Stories:
-        """Read, and leave it at that."""
+        """Read, and sync nothing."""
         return self.environment.disk.stories()
 
     def begin_journals(self) -> None:
@@ -72,26 +72,26 @@ class NeverResigns(SimulatedManager):
     """Does not check whether another manager leads by now."""
 
     def is_leader(self) -> bool:
-        """Believe so."""
+        """Take it for the leader."""
         return True
 
 
 class _Asking(SchedulerState):
-    """A state that asks for something else than it was told to."""
+    """A state whose output differs from what its functions add."""
 
     def do(self, command: Command) -> None:
-        """Ask for what `instead` makes of it, if for anything."""
+        """Add what `instead` makes of a command, if anything."""
         other = self.instead(command)
         if other is not None:
             super().do(other)
 
     def instead(self, command: Command) -> Command | None:
-        """Return what is asked for."""
+        """Return the commands."""
         return command
 
 
 class _AsksOtherwise(Scheduler):
-    """Its state is of a kind of its own."""
+    """Has a state of another class."""
 
     kind: type[SchedulerState] = SchedulerState
 
@@ -106,13 +106,13 @@ class _AsksOtherwise(Scheduler):
 
 
 class _DoesOtherwise(Scheduler):
-    """One function is replaced in it; other schedulers of the same world keep theirs."""
+    """Has one function replaced; other schedulers of the same run keep theirs."""
 
     module: ModuleType
     name: str
 
     def instead(self, *args: Any, **options: Any) -> Any:
-        """Do this."""
+        """Run the event."""
 
     def handle(self, event: on.Event) -> Output:
         """Handle an event with that function."""
@@ -203,7 +203,7 @@ class _BlamesWhoComesBack(_DoesOtherwise):
 
 
 class CountsTheAbsentIn(SimulatedManager):
-    """Takes whom only the journal knows for registered, as one that was at work could be called."""
+    """Takes workers that only the journal knows for registered."""
 
     def make_core(self) -> Scheduler:
         """Make the core that does so."""
@@ -211,7 +211,7 @@ class CountsTheAbsentIn(SimulatedManager):
 
 
 class BlamesWhoComesBack(SimulatedManager):
-    """Counts it as a shard's failure that its worker has registered anew."""
+    """Counts a failure for a shard whose worker has registered anew."""
 
     def make_core(self) -> Scheduler:
         """Make the core that does so."""
@@ -235,7 +235,7 @@ class FoldsInAnotherOrder(SimulatedManager):
 
 
 class TrainsFromAnOldModel(SimulatedManager):
-    """Has shards trained from a model that is not the newest."""
+    """Has shards trained from an older model."""
 
     def make_core(self) -> Scheduler:
         """Make the core that does so."""
@@ -256,7 +256,7 @@ class _NeverSweeps(SimulatedCommandRunner):
 
 
 class LeavesFiles(SimulatedManager):
-    """Counts on files being removed one by one, which a death can prevent."""
+    """Relies on each file being removed in time, which a death can prevent."""
 
     def __init__(
         self, environment: Environment, host: str, on_death: Callable[[str], None]
@@ -272,7 +272,7 @@ class _RefusesByPlace(SimulatedCommandRunner):
 
 
 class RefusesByPlace(SimulatedManager):
-    """Says of updates that cannot be used which they are of those it was given."""
+    """Names refused updates by their places and not by their shards."""
 
     def __init__(
         self, environment: Environment, host: str, on_death: Callable[[str], None]
@@ -292,7 +292,7 @@ class _BlamesWorkers(SimulatedCommandRunner):
 
 
 class BlamesWorkers(SimulatedManager):
-    """Takes updates for damaged that it cannot read, because the directory refuses."""
+    """Refuses updates because the directory cannot be read."""
 
     def __init__(
         self, environment: Environment, host: str, on_death: Callable[[str], None]
@@ -309,7 +309,7 @@ class _FailsWithTheDirectory(SimulatedCommandRunner):
 
 
 class FailsWithTheDirectory(SimulatedManager):
-    """Lets experiments fail where the directory stays away, and goes on itself."""
+    """Fails experiments when the directory stays away, and goes on itself."""
 
     def __init__(
         self, environment: Environment, host: str, on_death: Callable[[str], None]
@@ -319,10 +319,10 @@ class FailsWithTheDirectory(SimulatedManager):
 
 
 class BelievesItIsKept(SimulatedManager):
-    """Acts on what the directory has refused to keep."""
+    """Acts on entries that the directory has failed to write."""
 
     def commit(self, then: Callable[[], None]) -> None:
-        """Try once."""
+        """Try once, and go on."""
         try:
             self.persistence.commit()
         except SharedDirectoryError:
@@ -336,7 +336,7 @@ class TakesCopies(SimulatedManager):
     """Takes up every journal there is, of whichever cluster, and in whichever folder."""
 
     def read_journals(self) -> Stories:
-        """Read them all."""
+        """Read all journals."""
         return {
             name: in_order((term, one.lines) for (term, _), one in sorted(segments.items()))
             for name, segments in self.environment.disk._journals.items()
@@ -344,7 +344,7 @@ class TakesCopies(SimulatedManager):
 
 
 class EndsWithOneJournal(SimulatedManager):
-    """Does not begin where one journal cannot be read."""
+    """Does not begin if one journal cannot be read."""
 
     def read_journals(self) -> Stories:
         """Read all or none."""
@@ -367,7 +367,7 @@ class _FoldsWhatIsDropped(_AsksOtherwise):
 
 
 class FoldsWhatIsDropped(SimulatedManager):
-    """Keeps too little of what it has decided to do without."""
+    """Journals too few of the shards that it drops."""
 
     def make_core(self) -> Scheduler:
         """Make the core that does so."""
@@ -386,7 +386,7 @@ class _DecidesWhileItReads(_DoesOtherwise):
 
 
 class DecidesWhileItReads(SimulatedManager):
-    """Asks its policy about what it reads in a journal, where the answer comes next."""
+    """Asks its policy while it replays a journal, in which the answer comes next."""
 
     def make_core(self) -> Scheduler:
         """Make the core that does so."""
@@ -394,7 +394,7 @@ class DecidesWhileItReads(SimulatedManager):
 
 
 class ForgetsTheBusy(SimulatedManager):
-    """Does not give up what a worker was at that is gone."""
+    """Does not give up the attempt of a worker that is gone."""
 
     def make_core(self) -> Scheduler:
         """Make the core that does so."""

@@ -1,4 +1,4 @@
-"""How fast a cluster would be: what can be worked out by hand, and what cannot be awaited."""
+"""Capacity estimates: against results by hand, and for clusters too large to try."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def round_seconds(workers: int, shards: int) -> float:
 
 
 def test_even_workers_take_as_long_as_a_task_and_what_the_manager_adds() -> None:
-    """One task each is one task's time; three each are three times that."""
+    """One task a worker takes one task's time; three take three times that."""
     assert 60 < round_seconds(10, 10) < 61
     assert 180 < round_seconds(10, 30) < 182
 
 
 def test_uneven_tasks_make_a_round_as_slow_as_its_slowest() -> None:
-    """That is what straggler policies are about; the quantile is that of rounds."""
+    """That is why there are straggler policies; the quantile is over rounds."""
     uneven = Timings(task_seconds=60.0, spread=0.3, worker_spread=0.0, patience=1.0)
     found = estimate_capacity(Load(workers=50, shards=50, rounds=20, timings=uneven))
     assert found.mean_seconds > 90
@@ -42,7 +42,7 @@ def test_a_manager_with_too_much_to_do_is_told_by_its_share() -> None:
 
 
 def test_progress_is_told() -> None:
-    """At least when all is done."""
+    """At the end at least."""
     shown: list[int] = []
     estimate_capacity(Load(workers=2, shards=2, rounds=2, timings=EVEN), shown.append)
     assert shown[-1] == 2

@@ -1,4 +1,4 @@
-"""Thousands of clusters in which everything goes wrong, and all is well; or the defect is found."""
+"""Thousands of clusters with faults: all checks hold, and planted defects are found."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEEDS_FOR_A_DEFECT = 600
 
 
 def failing_seed(manager_class: type[SimulatedManager], sentence: str) -> int:
-    """Return the first seed of which a manager makes a failure that is told so."""
+    """Return the first seed with which a manager fails with this sentence."""
     for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), manager_class):
         if sentence in outcome.failure:
             return outcome.plan.seed
@@ -48,7 +48,7 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: int) -> Non
         (defects.ForgetsAssignments, "gives another state"),
         pytest.param(defects.BuildsOnSand, "is forgotten", marks=pytest.mark.slow),
         (defects.NeverResigns, "in the time of a later one"),
-        (defects.ActsWhoeverLeads, "in the time of a later one"),
+        (defects.ActsWithoutLeading, "in the time of a later one"),
         (defects.ForgetsToKeep, "gives another state"),
         (defects.TakesASecondUpdate, "is one too many"),
         (defects.FoldsInAnotherOrder, "folds"),
@@ -99,7 +99,7 @@ def test_a_defect_is_found_by_the_check_that_is_there_for_it(
 def test_a_defect_of_a_workers_node_is_found(
     worker_node: type[WorkerNode[Any]], sentence: str
 ) -> None:
-    """Those that a seed shows soon; real workers show the others, too (`tests/worker`)."""
+    """Defects that a seed shows soon; real workers show the others (`tests/worker`)."""
     for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), worker_node=worker_node):
         if sentence in outcome.failure:
             assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
@@ -108,7 +108,7 @@ def test_a_defect_of_a_workers_node_is_found(
 
 
 def test_a_failing_plan_shrinks_to_the_faults_that_it_takes() -> None:
-    """None of those that remain can be spared, and the one is there that the defect is about."""
+    """No fault that remains can be left out, and the one that the defect needs is there."""
     seed = failing_seed(defects.NeverResigns, "in the time of a later one")
     plan = shrunken(plan_of(seed), defects.NeverResigns)
     assert simulate(plan, defects.NeverResigns).failure
@@ -120,7 +120,7 @@ def test_a_failing_plan_shrinks_to_the_faults_that_it_takes() -> None:
 
 
 def test_a_plan_that_does_not_fail_is_not_shrunken() -> None:
-    """There is nothing to look for."""
+    """There is nothing to shrink."""
     plan = plan_of(1)
     assert shrunken(plan) == plan
 
@@ -137,7 +137,7 @@ def test_a_seed_tells_the_same_story_every_time() -> None:
 
 
 def test_a_dead_worker_is_missed_when_its_connections_end() -> None:
-    """What it was at is given up at once, and not after four seconds of silence."""
+    """Its attempt is given up at once, and not after four seconds of silence."""
     died = Fault(number=1, at_seconds=3.0, kind=FaultKind.WORKER_DIES, target="worker-1")
     plan = replace(
         plan_of(1),
@@ -154,7 +154,7 @@ def test_a_dead_worker_is_missed_when_its_connections_end() -> None:
 
 
 def test_seeds_differ() -> None:
-    """In what is trained, by whom, and in what goes wrong; together they have every fault."""
+    """In experiments, processes and faults; together they have every kind of fault."""
     plans = [plan_of(seed) for seed in range(300)]
     assert len({plan.faults for plan in plans}) == len(plans)
     assert {1, 2, 3, 4} < {len(plan.workers) for plan in plans}

@@ -1,4 +1,4 @@
-"""Time, network and directory of a simulation: what they promise, and what they lose."""
+"""Time, network and directory of a simulation: what they guarantee, and what they lose."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from downpour.values import PublishedFile
 
 
 class Echo(Process):
-    """Answers what it is told, and remembers it."""
+    """Answers as the test has set, and remembers its calls."""
 
     def __init__(self, clock: Clock, host: str = "echo") -> None:
         super().__init__(clock, host)
@@ -34,11 +34,11 @@ class Echo(Process):
         self.hung_up: list[str] = []
 
     def connection_ended(self, host: str) -> None:
-        """Remember who has hung up."""
+        """Remember which host has hung up."""
         self.hung_up.append(host)
 
     def say(self, answer: Answer, word: str) -> None:
-        """Answer, unless told to keep silent."""
+        """Answer, unless the test has set it silent."""
         self.heard.append(word)
         if word != "nothing":
             answer(Refusal("not that") if word == "no" else word)
@@ -57,7 +57,7 @@ class Place:
         self.results: list[Any] = []
 
     def ask(self, word: str) -> list[Any]:
-        """Call, let everything happen, and return what came of it."""
+        """Call, run all actions, and return the result."""
         self.results = []
         self.network.call(
             self.caller,
@@ -71,12 +71,12 @@ class Place:
         return self.results
 
     def run(self) -> None:
-        """Let everything happen."""
+        """Run all actions."""
         while self.clock.step():
             pass
 
     def publish(self, name: str, writer: Process | None = None) -> list[PublishedFile | str]:
-        """Publish a file, let everything happen, and return what came of it."""
+        """Publish a file, run all actions, and return the result."""
         made: list[PublishedFile | str] = []
 
         def failed(error: StoreError) -> None:
@@ -90,12 +90,12 @@ class Place:
 
 @pytest.fixture
 def place() -> Place:
-    """Make a place where all is well."""
+    """Make surroundings without faults."""
     return Place()
 
 
 def test_things_happen_in_the_order_of_their_times(place: Place) -> None:
-    """At one time, in the order in which they were asked for."""
+    """At one time, in the order in which they were added."""
     seen: list[str] = []
     for seconds, what in ((2.0, "c"), (1.0, "a"), (1.0, "b")):
         place.clock.after(seconds, seen.append, what)
@@ -103,7 +103,7 @@ def test_things_happen_in_the_order_of_their_times(place: Place) -> None:
     assert (seen, place.clock.now_seconds, place.clock.steps) == (["a", "b", "c"], 2.0, 3)
 
 
-def test_who_stands_still_does_everything_later_and_who_is_dead_nothing(place: Place) -> None:
+def test_a_process_that_stands_still_acts_later_and_a_dead_one_never(place: Place) -> None:
     """In the same order."""
     seen: list[str] = []
     place.caller.after(1.0, seen.append, "first")
@@ -117,7 +117,7 @@ def test_who_stands_still_does_everything_later_and_who_is_dead_nothing(place: P
     assert seen == ["first", "second"]
 
 
-def test_a_call_is_answered_or_refused_or_nobody_is_there(place: Place) -> None:
+def test_a_call_is_answered_or_refused_or_fails(place: Place) -> None:
     """Each ends once."""
     assert place.ask("hello") == ["hello"]
     assert place.ask("no") == [("failed", "not that")]
@@ -134,7 +134,7 @@ def test_what_is_lost_ends_at_the_deadline(place: Place) -> None:
     assert place.echo.heard == ["nothing"]
 
 
-def test_whoever_waits_for_a_process_is_told_when_it_hangs_up(place: Place) -> None:
+def test_callers_see_that_a_process_hangs_up(place: Place) -> None:
     """Long before the deadline; the servers that it called see it as well."""
     place.clock.after(0.1, place.network.hang_up, place.echo)
     assert place.ask("nothing") == [("failed", UNREACHABLE)]
@@ -144,14 +144,14 @@ def test_whoever_waits_for_a_process_is_told_when_it_hangs_up(place: Place) -> N
 
 
 def test_a_call_that_comes_twice_is_answered_once(place: Place) -> None:
-    """The one who is called hears it twice."""
+    """The server gets the call twice."""
     place.network.state.doubled = 1.0
     assert place.ask("hello") == ["hello"]
     assert place.echo.heard == ["hello", "hello"]
 
 
 def test_a_file_is_there_whole_when_it_is_said_to_be(place: Place) -> None:
-    """Not where its writer died before."""
+    """Not if its writer died before."""
     [file] = place.publish("update")
     assert isinstance(file, PublishedFile)
     assert place.disk.look(place.echo, "e", file) == b"some"
@@ -162,7 +162,7 @@ def test_a_file_is_there_whole_when_it_is_said_to_be(place: Place) -> None:
 
 
 def test_others_may_see_a_file_late(place: Place) -> None:
-    """Its writer sees it at once, and who waits for it in the end."""
+    """Its writer sees it at once, and a patient reader in the end."""
     place.disk.state.stale_seconds = 4.0
     [file] = place.publish("update")
     assert isinstance(file, PublishedFile)
@@ -176,7 +176,7 @@ def test_others_may_see_a_file_late(place: Place) -> None:
 
 
 def test_patience_with_a_directory_that_is_away_ends(place: Place) -> None:
-    """For readers as for writers; a damaged file is no better."""
+    """For readers and writers; a damaged file is refused as well."""
     [file] = place.publish("update")
     assert isinstance(file, PublishedFile)
     place.disk.state.troubles.append(AWAY)
@@ -192,7 +192,7 @@ def test_patience_with_a_directory_that_is_away_ends(place: Place) -> None:
 def test_what_the_directory_refuses_is_the_directorys(
     place: Place, error: str, operation: Operation
 ) -> None:
-    """By the rule that the store has; one file that is not seen is missing, and nothing more."""
+    """By the store's own rule; one file that is not visible is missing, and no more."""
     trouble = Trouble(error=error, operation=operation, host="caller")
     place.disk.state.once.append(trouble)
     for other in OPERATIONS:
@@ -230,7 +230,7 @@ def test_a_machine_that_dies_loses_what_it_had_not_synced(place: Place) -> None:
 
 
 def test_a_directory_that_is_away_takes_lines_in_part_and_says_so(place: Place) -> None:
-    """As a write does that fails in the middle."""
+    """As a write that fails in the middle does."""
     place.disk.state.troubles.append(AWAY)
     with pytest.raises(SharedDirectoryError, match="no such folder"):
         place.disk.write_lines(place.caller, "e", (1, 1), lines(40), sync=True)
@@ -238,7 +238,7 @@ def test_a_directory_that_is_away_takes_lines_in_part_and_says_so(place: Place) 
 
 
 def test_one_process_holds_the_lock_until_it_dies(place: Place) -> None:
-    """After its machine's death, until the server notices."""
+    """After the machine's death, until the server notices."""
     disk = place.disk
     assert disk.lock(place.caller)
     assert not disk.lock(place.echo)
