@@ -203,14 +203,14 @@ def test_heartbeats_that_are_not_heard_come_soon_again() -> None:
 
 
 @given(st.text(max_size=2), st.lists(st.text(max_size=2), max_size=4), st.text(max_size=2))
-def test_every_address_is_tried_in_turn(told: str, in_office: list[str], last: str) -> None:
+def test_every_address_is_tried_in_turn(of_user: str, of_leader: list[str], last: str) -> None:
     """By turns; a worker never stays with an address that did not answer if there is another."""
-    places = {told, *in_office}
+    addresses = {of_user, *of_leader}
     seen = set()
-    for _ in range(len(places) + 1):
-        following = next_address(told, in_office, last)
+    for _ in range(len(addresses) + 1):
+        following = next_address(of_user, of_leader, last)
         assert following != last
-        assert (following is None) == (places == {last})
+        assert (following is None) == (addresses == {last})
         last = following if following is not None else last
         seen.add(last)
-    assert seen == places
+    assert seen == addresses

@@ -236,8 +236,8 @@ def test_forecasts_reach_a_policy_that_watches() -> None:
     seen: list[tuple[int, bool, bool]] = []
 
     def look(view: RoundView) -> list[Action]:
-        foreseen = any(task.remaining is not None for task in view.running)
-        seen.append((view.round, bool(view.paces), foreseen))
+        is_forecast = any(task.remaining is not None for task in view.running)
+        seen.append((view.round, bool(view.paces), is_forecast))
         return [*pair(view)]
 
     policies = {"wait": Policy(decide=look, watches=True)}
@@ -247,7 +247,7 @@ def test_forecasts_reach_a_policy_that_watches() -> None:
     run_trial(WAIT, job, Settings(), lambda: make("ewma", trained), policies=policies)
     later = [told for told in seen if told[0] == 1]
     assert all(paces for _, paces, _ in later)
-    assert any(foreseen for _, _, foreseen in later)
+    assert any(is_forecast for _, _, is_forecast in later)
 
 
 def test_a_policy_that_leaves_everything_undone_is_found_out() -> None:

@@ -309,7 +309,7 @@ def test_a_policy_sees_what_attempts_take_beside_training(stage: Stage) -> None:
 SOON = Forecast(q10=1.0, q50=2.0, q90=3.0, q98=4.0)
 
 
-def test_an_assignment_says_how_long_it_is_predicted_to_take(stage: Stage) -> None:
+def test_an_assignment_says_how_long_it_is_forecast_to_take(stage: Stage) -> None:
     """The worker's pace, for the samples of the shard that no snapshot holds."""
     stage.happen(on.Forecasts, paces=(("dot", SOON),))
     stage.wish(Handoff(shard=0, worker="ann", meant_for="dot", reason=WHY))
@@ -319,7 +319,7 @@ def test_an_assignment_says_how_long_it_is_predicted_to_take(stage: Stage) -> No
     assert stage.core.state.workers.get("dot").forecast == SOON.times(5)  # type: ignore[union-attr]
 
 
-def test_nothing_is_predicted_of_whom_nothing_is_known(stage: Stage) -> None:
+def test_nothing_is_forecast_of_an_unknown_worker(stage: Stage) -> None:
     """No forecast is better than a guess."""
     [given] = of(stage.wish(Assignment(shard=0, worker="dot", reason=WHY)), facts.Assigned)
     assert given.forecast is None
@@ -365,7 +365,7 @@ def test_quarters_are_those_of_what_an_attempt_has_left_to_do(stage: Stage) -> N
         Close(reason=WHY),
     ],
 )
-def test_what_was_predicted_is_told_with_each_decision(stage: Stage, wish: Action) -> None:
+def test_the_forecast_is_recorded_with_each_decision(stage: Stage, wish: Action) -> None:
     """So that the record says what waiting would have taken."""
     attempt = stage.make.attempt("one", 0, 0, 0)
     stage.publish("bob", 1)

@@ -151,7 +151,7 @@ def in_words(fact: facts.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm
             start += f", on from {fact.snapshot.file.name}" if fact.snapshot else ""
             return f"assigned {fact.worker} {_attempt_of(fact)} from {start} ({fact.reason})"
         case facts.ForecastRecorded():
-            return f"foreseen {_attempt_of(fact)} at {fact.done:.0%}"
+            return f"forecast {_attempt_of(fact)} at {fact.done:.0%}"
         case facts.Accepted():
             seconds = f"{fact.completion_seconds:g} s"
             return f"accepted {fact.worker} {_attempt_of(fact)} after {seconds}"

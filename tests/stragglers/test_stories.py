@@ -157,7 +157,7 @@ def test_rebalance_leaves_alone_what_has_begun_or_is_even() -> None:
     assert actions_of(POLICIES["rebalance"], begun) == ["Assignment 0 ann", "Assignment 1 dot"]
 
 
-def test_replace_lets_the_predicted_straggler_stand_by() -> None:
+def test_replace_lets_the_forecast_straggler_stand_by() -> None:
     """Dot waited longest, and is passed over all the same."""
     view = round_of(idle="dot ann bob", pending=2, paces=PACES, standbys=1, begun=False)
     assert actions_of(POLICIES["replace"], view) == ["Assignment 0 ann", "Assignment 1 bob"]

@@ -60,25 +60,25 @@ def conditions_of(
             )
             for number in range(choice.jobs)
         ]
-    found = [recording for recording in recordings if recording.scenario == scenario]
-    if not found:
+    matching = [recording for recording in recordings if recording.scenario == scenario]
+    if not matching:
         accepted = ", ".join(scenarios_of(recordings))
         raise SpecError("scenario", scenario, f"must be of {accepted}")
     return [
         TracedJob(
             recording,
-            [other for other in found if other is not recording],
+            [other for other in matching if other is not recording],
             standbys=choice.standbys,
             seed=choice.seed,
             rounds=choice.rounds,
         )
-        for recording in _spread(found, choice.jobs)
+        for recording in _spread(matching, choice.jobs)
     ]
 
 
-def _spread(found: Sequence[Recording], count: int) -> list[Recording]:
+def _spread(recordings: Sequence[Recording], count: int) -> list[Recording]:
     """Return `count` recordings, evenly spread, with the first and the last if there are two."""
-    if count >= len(found):
-        return list(found)
-    step = (len(found) - 1) / max(1, count - 1)
-    return [found[round(step * place)] for place in range(count)]
+    if count >= len(recordings):
+        return list(recordings)
+    step = (len(recordings) - 1) / max(1, count - 1)
+    return [recordings[round(step * place)] for place in range(count)]

@@ -116,8 +116,8 @@ class TracedJob:
         return job, ((number + shift) % job.rounds, worker)
 
 
-def _state(found: Table) -> SystemState:
-    cpu, load, memory, io_wait = found.tolist()
+def _state(values: Table) -> SystemState:
+    cpu, load, memory, io_wait = values.tolist()
     return SystemState(cpu_others=cpu, load_average=load, memory_used=memory, io_wait=io_wait)
 
 

@@ -236,8 +236,8 @@ class SimulatedCommandRunner:
         store = self._environment.disk.store(attempt.experiment)
         whole = set(names) - self._environment.disk.damaged
         for name in sorted(whole):
-            found = layout.parse_name(name)
-            token = found.token if found is not None else ""
+            parsed = layout.parse_name(name)
+            token = parsed.token if parsed is not None else ""
             if name == layout.attempt_name("update", attempt, token):
                 state = layout.attempt_name("optimizer", attempt, token)
                 if state not in whole and self._keeps_states(attempt.experiment):
@@ -273,11 +273,13 @@ class SimulatedCommandRunner:
         long its update could not be used.
         """
         name, number = command.experiment, command.round
-        found: list[tuple[int, bytes]] = []
+        contents: list[tuple[int, bytes]] = []
         reasons: list[tuple[int, str]] = []
         for shard, update in zip(command.shards, command.updates, strict=True):
             try:
-                found.append((shard, self._environment.disk.look(self._manager, name, update.file)))
+                contents.append(
+                    (shard, self._environment.disk.look(self._manager, name, update.file))
+                )
             except (FileMissing, FileCorrupt) as error:
                 reasons.append((shard, str(error)))
             except SharedDirectoryError:
@@ -290,7 +292,7 @@ class SimulatedCommandRunner:
                 done()
 
             file = layout.model_name(number + 1, self._environment.token())
-            self._put(name, file, fake_files.folded(base, found), folded, done)
+            self._put(name, file, fake_files.folded(base, contents), folded, done)
             return
         patience = self._environment.disk.timings.patience_seconds
         if all(unusable.get(shard, 0.0) >= patience for shard, _ in reasons):
@@ -339,7 +341,9 @@ class SimulatedCommandRunner:
             disk.store(name).read(there)
             published(there)
 
-        self._read(name, command.model, lambda found: self._insist(lambda: copy(found), done), done)
+        self._read(
+            name, command.model, lambda content: self._insist(lambda: copy(content), done), done
+        )
 
     def _discard(self, command: do.Discard, done: Done) -> None:
         for file in command.files:

@@ -105,7 +105,7 @@ class SimulatedManager(Process):
             self.after(_LOCK_SECONDS, self.start)
 
     def _begins(self, step: Callable[[], T]) -> T | None:
-        """Take a step to the office; where the directory refuses, end, and let the next one try."""
+        """Take a step of the start; if the directory fails, end, and let another manager try."""
         try:
             return step()
         except SharedDirectoryError:
@@ -151,9 +151,7 @@ class SimulatedManager(Process):
         self.runner.take_up(self.core)
         self._began_at = self.clock.now_seconds - self.core.state.now_seconds
         lines = sum(map(len, stories.values()))
-        self.environment.tell(
-            f"{self.host} takes office, term {self.term}, with {lines} journaled lines"
-        )
+        self.environment.tell(f"{self.host} leads, term {self.term}, with {lines} journaled lines")
         for command in self.core.resume():
             self.runner.start(command)
         self.environment.network.serve(self.host, self)
@@ -298,7 +296,7 @@ class SimulatedManager(Process):
 
     def _act(self, ready: Ready[Answer], *, kept: bool) -> None:
         if ready.must_lead and not self.is_leader():
-            self.crash("because another manager is in office")
+            self.crash("because another manager leads")
             return
         if kept and self.die_at == "before it acts":
             self.crash(self.die_at)

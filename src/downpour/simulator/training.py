@@ -49,12 +49,12 @@ class Training:
             if task.optimizer_state is None:
                 with_state(model, b"")
             else:
-                state = task.optimizer_state
+                state_file = task.optimizer_state
                 read(
                     self._worker,
                     experiment,
-                    state,
-                    lambda found: with_state(model, found),
+                    state_file,
+                    lambda state: with_state(model, state),
                     failed,
                     is_wanted=lambda: not running.cancelled,
                 )

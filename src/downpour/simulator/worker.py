@@ -59,7 +59,7 @@ class SimulatedWorker(Process):
         self.node = node_class(name)
         self.training = Training(environment, self, name)
         self._identity = environment.random.getrandbits(48)
-        self._told = manager
+        self._given = manager
         self._manager = manager
         self._machine = name
         self._on_death = on_death
@@ -205,8 +205,8 @@ class SimulatedWorker(Process):
         self._beat_later()
 
     def _look_elsewhere(self) -> None:
-        in_office = self.environment.disk.terms[-1:]
-        self._manager = next_address(self._told, in_office, self._manager) or self._manager
+        of_leader = self.environment.disk.terms[-1:]
+        self._manager = next_address(self._given, of_leader, self._manager) or self._manager
 
     # Tasks, one after the other
 
