@@ -83,10 +83,10 @@ class Unreliable(DiskSegments):
 def is_kept(disk: Unreliable, entries: Sequence[Entry]) -> bool:
     """Whether entries are read back, and in their order."""
     try:
-        found = [line.entry for line in read_journal(disk.folder)]
+        entries_read = [line.entry for line in read_journal(disk.folder)]
     except StoreError:
         return False
-    return found[: len(entries)] == list(entries)
+    return entries_read[: len(entries)] == list(entries)
 
 
 def keeps_what_it_confirms(

@@ -140,9 +140,9 @@ def test_no_policy_of_whole_shards_does_better_than_the_oracle(
     """It knows everything, and gives each shard to the worker that ends it first."""
     policy = Policy(decide=decide, watches=True)  # type: ignore[arg-type]
     trial = as_policy(policy, conditions or trace(18, rounds=6))
-    for one, found in zip(trial.rounds, trial.references, strict=True):
-        assert one.seconds >= found.whole_shards - 1e-6
-        assert found.divided <= found.whole_shards <= found.best_hosts <= found.wait
+    for one, known in zip(trial.rounds, trial.references, strict=True):
+        assert one.seconds >= known.whole_shards - 1e-6
+        assert known.divided <= known.whole_shards <= known.best_hosts <= known.wait
     assert trial.extra_work > 0.0
 
 
@@ -188,10 +188,10 @@ def test_whoever_goes_on_from_a_snapshot_saves_what_it_holds() -> None:
 
 def test_references_by_hand() -> None:
     """Three hosts that train, one that stands by."""
-    found = reference(ByHand(10.0, 12.0, 40.0, 30.0, standbys=1), 0, standbys=1)
-    assert (found.wait, found.ideal, found.kind_ideal) == (40.0, 12.0, 12.0)
-    assert (found.best_hosts, found.whole_shards) == (30.0, 20.0)
-    assert found.divided == pytest.approx(3 / (1 / 10 + 1 / 12 + 1 / 40 + 1 / 30))
+    known = reference(ByHand(10.0, 12.0, 40.0, 30.0, standbys=1), 0, standbys=1)
+    assert (known.wait, known.ideal, known.kind_ideal) == (40.0, 12.0, 12.0)
+    assert (known.best_hosts, known.whole_shards) == (30.0, 20.0)
+    assert known.divided == pytest.approx(3 / (1 / 10 + 1 / 12 + 1 / 40 + 1 / 30))
 
 
 def test_codes_by_hand() -> None:

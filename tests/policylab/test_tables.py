@@ -52,9 +52,9 @@ def test_prices_are_of_nodes_hours_and_models() -> None:
 def test_a_table_has_means_and_intervals_over_jobs() -> None:
     """By Student's t, where there are two jobs at least."""
     trials = [trial("a", 20.0), trial("a", 10.0, "job 1"), trial("b", 15.0)]
-    found = Estimate.of([0.0, 1.0])
-    assert found is not None
-    assert found.half_width == pytest.approx(t_quantile(1) * 0.5)
+    estimate = Estimate.of([0.0, 1.0])
+    assert estimate is not None
+    assert estimate.half_width == pytest.approx(t_quantile(1) * 0.5)
     told = shown(scenario_table("calm", trials))
     assert "calm: 2 jobs" in told
     lines = {line.split()[0]: line.split() for line in told.splitlines() if line.strip()}

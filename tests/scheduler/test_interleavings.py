@@ -352,8 +352,8 @@ class Surroundings(RuleBasedStateMachine):
             if entry.experiment in alone:  # not of one that never was
                 alone[entry.experiment].replay(at_seconds, entry)
         together = Scheduler()
-        found = [core.state.experiments[name] for name, core in alone.items()]
-        together.take_in(found, max(core.state.now_seconds for core in alone.values()))
+        replayed = [core.state.experiments[name] for name, core in alone.items()]
+        together.take_in(replayed, max(core.state.now_seconds for core in alone.values()))
         return together
 
     def _begin_anew(self, anew: Checkpoint) -> None:

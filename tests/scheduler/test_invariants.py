@@ -139,7 +139,7 @@ def result_without_an_end(scheduler: Scheduler) -> None:
 def test_what_is_wrong_is_named(
     scheduler: Scheduler, falsify: Callable[[Scheduler], None], sentence: str
 ) -> None:
-    """A falsified book is found, and the sentence says which."""
+    """A violated invariant raises, and the sentence says which."""
     falsify(scheduler)
     with pytest.raises(AssertionError, match=sentence):
         check_invariants(scheduler.state)

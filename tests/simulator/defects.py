@@ -124,8 +124,8 @@ class _TakesASecondUpdate(Scheduler):
     def handle(self, event: on.Event) -> Output:
         before = None
         if isinstance(event, on.UpdatePublished):
-            found = self.state.find(event.attempt)
-            before = found.task.update if found else None
+            context = self.state.find(event.attempt)
+            before = context.task.update if context else None
         output = super().handle(event)
         if isinstance(event, on.UpdatePublished) and before is not None:
             accept = facts.Accepted(

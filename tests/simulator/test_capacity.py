@@ -26,19 +26,19 @@ def test_even_workers_take_as_long_as_a_task_and_what_the_manager_adds() -> None
 def test_uneven_tasks_make_a_round_as_slow_as_its_slowest() -> None:
     """That is why there are straggler policies; the quantile is over rounds."""
     uneven = Timings(task_seconds=60.0, spread=0.3, worker_spread=0.0, patience=1.0)
-    found = estimate_capacity(Load(workers=50, shards=50, rounds=20, timings=uneven))
-    assert found.mean_seconds > 90
-    assert max(found.round_seconds) == found.quantile(0.99) >= found.mean_seconds
-    assert found.quantile(0.5) == sorted(found.round_seconds)[9]
-    assert found.rounds_per_hour == 3600 / found.mean_seconds
-    assert found.lost == 0
+    estimate = estimate_capacity(Load(workers=50, shards=50, rounds=20, timings=uneven))
+    assert estimate.mean_seconds > 90
+    assert max(estimate.round_seconds) == estimate.quantile(0.99) >= estimate.mean_seconds
+    assert estimate.quantile(0.5) == sorted(estimate.round_seconds)[9]
+    assert estimate.rounds_per_hour == 3600 / estimate.mean_seconds
+    assert estimate.lost == 0
 
 
 def test_a_manager_with_too_much_to_do_is_told_by_its_share() -> None:
     """Two hundred heartbeats a second, four milliseconds each, keep it busy."""
     timings = Timings(task_seconds=20.0, event_seconds=0.004, patience=1.0)
-    found = estimate_capacity(Load(workers=200, shards=200, rounds=1, timings=timings))
-    assert 0.4 < found.busy(0.004) <= 1.0
+    estimate = estimate_capacity(Load(workers=200, shards=200, rounds=1, timings=timings))
+    assert 0.4 < estimate.busy(0.004) <= 1.0
 
 
 def test_progress_is_told() -> None:
@@ -60,6 +60,6 @@ def test_figures_of_rounds() -> None:
 def test_ten_thousand_workers_do_a_round() -> None:
     """Their heartbeats are more than one manager can take in at once, and no worker is lost."""
     timings = Timings(task_seconds=60.0, spread=0.2, event_seconds=0.0002, patience=1.0)
-    found = estimate_capacity(Load(workers=10_000, shards=10_000, rounds=1, timings=timings))
-    assert found.lost == 0
-    assert found.mean_seconds > 60
+    estimate = estimate_capacity(Load(workers=10_000, shards=10_000, rounds=1, timings=timings))
+    assert estimate.lost == 0
+    assert estimate.mean_seconds > 60
