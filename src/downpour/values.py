@@ -17,7 +17,7 @@ BARE_NAME = f"a bare name: 1 to {NAME_BYTES_MAX} bytes, printable, no slash, no 
 
 
 def is_bare_name(name: str) -> bool:
-    """Whether a name stays inside the directory it is looked up in, on any file system."""
+    """Whether a name cannot lead out of the directory it is looked up in, on any file system."""
     return (
         name.isprintable()
         and not name.startswith(".")
@@ -38,7 +38,7 @@ class PublishedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class AttemptId:
-    """One try at a task by one worker.
+    """One attempt at a task by one worker.
 
     The task is (experiment, round, shard), counted from 0; `attempt` numbers its tries. A
     contribution is identified by its task alone, never by the attempt.
@@ -54,7 +54,7 @@ class AttemptId:
 
 
 class ExperimentState(StrEnum):
-    """Where an experiment stands in its life, as `scheduler/lifecycle.py` moves it."""
+    """The state of an experiment; `scheduler/lifecycle.py` has the steps between them."""
 
     WAITING = "waiting"
     PREPARING = "preparing"
@@ -65,7 +65,7 @@ class ExperimentState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen to the experiment."""
+        """Whether the experiment has finished, failed or been cancelled."""
         return self in _ENDINGS
 
 
@@ -76,7 +76,7 @@ _ENDINGS = frozenset(get_args(Ending))
 
 
 class TaskState(StrEnum):
-    """Where a task stands in its round."""
+    """The state of a task in its round."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -86,7 +86,7 @@ class TaskState(StrEnum):
 
 
 class WorkerState(StrEnum):
-    """What a worker can be given: `stuck` ones nothing before they are idle again."""
+    """The state of a worker; only an idle one can be assigned a task."""
 
     AWAITED = "awaited"
     IDLE = "idle"
@@ -96,7 +96,7 @@ class WorkerState(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """Why an attempt came to nothing; decides whether another worker would fare better."""
+    """Why an attempt ended without an update; decides whether it costs its task a retry."""
 
     NON_FINITE = "non_finite"
     OUT_OF_MEMORY = "out_of_memory"
@@ -118,10 +118,10 @@ BLAMELESS = frozenset(
         FailureKind.OTHER_CODE,
     }
 )
-"""What costs a task no retry: nothing was tried, or it was taken back."""
+"""The kinds that cost a task no retry: the attempt did not fail, but was not made or taken back."""
 
 REPEATABLE = frozenset({FailureKind.NON_FINITE, FailureKind.TASK})
-"""What may follow from the task alone; where it does, every worker fails alike."""
+"""The kinds that may follow from the task alone; if they do, every worker fails alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What a task publishes: the parameters' file and what is known of their making.
+    """What an attempt publishes: the file of its parameters, and how they were trained.
 
     `loss` is the sample-weighted mean over the task's batches, computed in float64; `steps` are
     optimizer steps; seconds are the worker's own clock.
@@ -152,9 +152,9 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The published state of a task in training: whoever has it goes on after `steps_done` steps.
+    """The published state of a task in training, after `steps_done` steps.
 
-    The bytes that come of going on are those of never having stopped.
+    An attempt that goes on from it has the same bytes as one that never stopped.
     """
 
     file: PublishedFile
@@ -169,7 +169,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a running attempt has come, and the newest snapshot of it, where there is one.
+    """How far a running attempt has come, and its newest snapshot, if there is one.
 
     `elapsed_seconds` run from the beginning of the attempt to the end of its last step, or of its
     loading, by the clock of the worker: two reports give a speed, whenever they were sent.

@@ -176,7 +176,7 @@ def test_copies_and_what_is_dropped_are_extra_work() -> None:
 
 
 def test_whoever_goes_on_from_a_snapshot_saves_what_it_holds() -> None:
-    """The copy begins after a quarter; what its first owner did until then was not in vain."""
+    """The copy begins after a quarter; what its first owner did until then counts."""
     conditions = ByHand(10.0, 10.0, 40.0, 10.0, standbys=1, rounds=1)
     policy = Policy(decide=copy_late, watches=True)
     (afresh,) = as_policy(policy, conditions).rounds

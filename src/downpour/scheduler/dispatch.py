@@ -149,7 +149,7 @@ def _ask_again(state: SchedulerState, experiment: Experiment, current: Round) ->
             # Its timeouts begin anew, as at an assignment. The attempt is the same, so that no
             # retry is counted, and no fact is noted.
             worker.mentioned_at_seconds = worker.advanced_at_seconds = state.now_seconds
-            reason = "asked again: it came back without it"
+            reason = "asked again: it registered without the attempt"
             asked = _asked(state, experiment, current, worker.running, worker.name, reason)
             state.do(do.Assign(asked))
 

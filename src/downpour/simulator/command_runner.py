@@ -146,7 +146,7 @@ class SimulatedCommandRunner:
         def failed(reason: str) -> None:
             if entry is not None and self._roster.is_dead(assigned.worker, entry):
                 self._post(
-                    on.WorkerLost, worker=assigned.worker, reason=f"called in vain: {reason}"
+                    on.WorkerLost, worker=assigned.worker, reason=f"the call failed: {reason}"
                 )
             done()
 

@@ -47,6 +47,7 @@ DEATH_POINTS: tuple[DeathPoint, ...] = (
 )
 
 _LOCK_SECONDS = 0.5
+# A wait is a difference of times, so it may end a rounding error before the tick is due.
 _ROUNDING_SECONDS = 1e-6
 _INSIST_SECONDS = 1.0
 

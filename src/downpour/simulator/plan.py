@@ -13,6 +13,7 @@ from downpour.simulator.manager import DEATH_POINTS
 from downpour.spec import Option, ResolvedSpec
 from downpour.stragglers import POLICIES, Policy
 
+# More than all faults of a run can use up: such an experiment must finish.
 RETRIES_ENOUGH = 1000
 _FEW_RETRIES = 3
 _FAULTS_MAX = 8
@@ -57,6 +58,7 @@ _DEATHS_OF_MANAGERS = {
     FaultKind.MANAGER_MACHINE_DIES,
     FaultKind.MANAGER_STOPS,
 }
+# Kinds that have many variants, such as the points at which a process dies.
 _OFTEN = {
     FaultKind.MANAGER_DIES_AT: 4,
     FaultKind.MANAGER_MACHINE_DIES: 3,

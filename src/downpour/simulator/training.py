@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _PERCENT = 100
 _SNAPSHOT_PATIENCE_SECONDS = 2.0
+# At the time of a step, the share may be a rounding error below it.
 _ROUNDING = 1e-9
 
 
@@ -151,6 +152,7 @@ class Training:
 
     def _percent(self, running: SimulatedAttempt) -> int:
         """Return the progress of an attempt, in percent."""
+        # Never all of it: the last step is done when the training ends.
         return min(_PERCENT - 1, int(_PERCENT * self._share(running) + _ROUNDING))
 
     def _share(self, running: SimulatedAttempt) -> float:
