@@ -214,7 +214,7 @@ class ProcessState:
 class Forecast:
     """The quantiles of a duration, in seconds: it is below `q10` with probability 0.1, and so on.
 
-    Forecast never cross.
+    The quantiles are in rising order.
     """
 
     q10: float
