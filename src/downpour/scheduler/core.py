@@ -40,6 +40,7 @@ class Scheduler:
         state.events_handled += 1
         # Events come from several threads, so one may have been made before the last one.
         state.now_seconds = max(state.now_seconds, event.at_seconds)
+        # A new one for each event, because the driver still has the last one to carry out.
         state.output = Output()
         _take_in(state, event)
         # After every event, because any of them may have freed a worker or a shard.

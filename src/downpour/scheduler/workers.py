@@ -17,7 +17,8 @@ from downpour.values import AttemptId, Forecast, Progress, Snapshot, SystemState
 # An assignment passes a queue of calls and a connection before the worker can mention it, so the
 # next few heartbeats may not have it, however regular they are.
 _TO_BEGIN_SECONDS = 10.0
-# Enough for the policies that look at the last rounds, and bounded for experiments of thousands.
+# Enough for the policies that look at the last rounds (`blacklist`: 5), and bounded, because an
+# experiment may have thousands.
 _ROUNDS_REMEMBERED = 16
 # Few, because a speed from old reports hides that a machine has just become slow.
 _REPORTS_REMEMBERED = 5

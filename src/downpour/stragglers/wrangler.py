@@ -22,7 +22,7 @@ def _wrangler(view: RoundView) -> list[Action]:
     typical = Outlook(view).typical_seconds
     patience = number(view, OPTIONS, "patience") * (typical or 0.0)
     deferred = _stragglers(view)
-    # After a while even a slow worker ends a shard sooner than one that is still busy would.
+    # Not for ever: a shard that waits too long ends later than it would on the slow worker.
     if not deferred or view.elapsed_seconds > patience:
         return [*pair(view)]
     fit = [name for name in view.idle if name not in deferred]
