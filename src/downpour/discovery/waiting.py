@@ -1,7 +1,7 @@
-"""Waiting for what is about to be there: a manager that starts, the folder or token it makes.
+"""Waiting for a manager that is starting, and for the folder or token that it makes.
 
-A manager, its workers and its users may be started in any order, by people and by engines that know
-nothing of one another. So what is not there yet is waited for, and the log says so once.
+A manager, its workers and its users may be started in any order, by people and by tools that know
+nothing of one another. So what does not exist yet is waited for, and a log line says so once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _DAY_SECONDS = 86400
 
 
 def checked_seconds(seconds: float) -> float:
-    """Return how long to wait for a manager, if it is a time.
+    """Return how long to wait for a manager, if it is valid.
 
     Raises:
-        SpecError: it is no number from 0 to a day.
+        SpecError: it is not a number from 0 to a day.
     """
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not number or not 0 <= seconds <= _DAY_SECONDS:
@@ -46,13 +46,13 @@ def checked_seconds(seconds: float) -> float:
 
 
 def manager_may_come(error: BaseException) -> bool:
-    """Whether there is no manager yet, or none any more, to answer a call."""
+    """Whether a call failed because no manager serves yet, or none any more."""
     busy = isinstance(error, Refused) and error.busy
     return busy or isinstance(error, DeadlineExceeded | Unreachable)
 
 
 def files_may_come(error: BaseException) -> bool:
-    """Whether the folder, or the token in it, is missing, which a manager makes when it starts."""
+    """Whether the folder or its token is missing, which a manager creates when it starts."""
     of_a_file = isinstance(error, SharedDirectoryError) or _names_the_token(error)
     return of_a_file and isinstance(error.__context__, FileNotFoundError)
 
@@ -63,12 +63,12 @@ def awaiting(
     *,
     when: Callable[[BaseException], bool] = manager_may_come,
 ) -> Retrying:
-    """Make what repeats a call until what it needs is there; at the end the last error stands.
+    """Return a retrying caller; when the time is over, it raises the last error.
 
     Args:
         seconds: how long to wait at most; 0: one try.
-        between: called before each further try; it may look elsewhere, or raise.
-        when: whether a call that ended so may succeed later, though the caller changes nothing.
+        between: called before each further try; it may turn to another manager, or raise.
+        when: whether a call that failed with this error may succeed later.
     """
 
     def before_sleep(state: RetryCallState) -> None:

@@ -48,7 +48,7 @@ _SEGMENT = re.compile(r"journal-(\d+)-(\d+)\.jsonl")
 
 
 class DiskSegments:
-    """The segments of one experiment's journal, as files of its folder, which exists."""
+    """The segments of one experiment's journal, as files in its folder, which exists."""
 
     def __init__(self, folder: Path) -> None:
         self.place = str(folder)
@@ -57,11 +57,11 @@ class DiskSegments:
         self._segment: Segment | None = None
 
     def segments(self) -> list[Segment]:
-        """Return the segments that are there."""
+        """Return the existing segments."""
         return [_segment_of(path) for path in segments(self._folder)]
 
     def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
-        """Append to a file, which must be new where another one was written last."""
+        """Append to a segment; one other than the last must be new."""
         try:
             with writing(self._folder, "journal"):
                 descriptor = self._open(segment)
@@ -71,25 +71,27 @@ class DiskSegments:
                 if durably:
                     os.fsync(descriptor)
         except StoreError:
+            # A part of a line may have been written, so nothing may follow in this file: the next
+            # append begins a new segment.
             self.close()
             raise
 
     def publish(self, segment: Segment, lines: Sequence[Line]) -> None:
-        """Write a file that is there whole or not at all."""
+        """Write a segment that appears whole or not at all."""
         self.close()
         publish(self._folder, _name_of(segment), list(map(_written, lines)))
 
     def remove(self, segments: Sequence[Segment]) -> None:
         """Remove files."""
         for segment in segments:
-            with suppress(OSError):  # what stays is not read
+            with suppress(OSError):  # a segment that stays is not read
                 (self._folder / _name_of(segment)).unlink()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             descriptor, self._file = self._file, None
-            with suppress(OSError):  # what counts was synced before
+            with suppress(OSError):  # all that counts was synced before
                 os.close(descriptor)
 
     def _open(self, segment: Segment) -> int:
@@ -112,14 +114,14 @@ class Journal(JournalWriter):
         super().__init__(self._files, term, lines, cluster=cluster)
 
     def close(self) -> None:
-        """Let go of the file; what was not committed is lost with this object."""
+        """Close the file; entries that were not committed are lost."""
         self._files.close()
 
 
 def read_journal(folder: Path) -> list[Line]:
-    """Return an experiment's entries in order; empty where it has no journal.
+    """Return an experiment's entries in order; empty if it has no journal.
 
-    What a crash has torn at the end is left out; what is returned is durable.
+    A torn line at the end is left out; what is returned is durable.
 
     Raises:
         FileCorrupt: an entry is missing or altered, and later ones are there.
@@ -184,7 +186,7 @@ def _name_of(segment: Segment) -> str:
 
 
 def _lines(content: bytes) -> Iterator[Line]:
-    """Read the lines that are whole; the others count as not there."""
+    """Parse the lines that are whole; the others do not count."""
     for text in whole_lines(content):
         body = json.loads(text)
         try:

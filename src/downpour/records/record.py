@@ -1,9 +1,9 @@
-"""An experiment's record: everything that happened in it, one JSON line a fact, in its folder.
+"""An experiment's record: all that happened in it, as one JSON line each, in its folder.
 
-The manager alone writes, and only appends; readers are reports, the dashboard and whoever asks
-over RPC. It serves people: nothing is ever decided from it, and losing its last line in a crash
-costs no result. So it is flushed line by line but not synced, and other hosts see it for certain
-once it is closed; while an experiment runs they ask the manager.
+Only the manager writes it, and it only appends. Reports, the dashboard and clients read it. It
+serves people: nothing is decided from it, and if a crash loses its last line, no result is lost. So
+it is flushed line by line but not synced. Other hosts see all of it once it is closed; while an
+experiment runs they ask the manager.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ PAGE_BYTES_MAX = 4_000_000
 
 
 class RecordReader:
-    """Hands out pages of a record, to any thread.
+    """Reads pages of a record; safe to share between threads.
 
     Args:
         path: the record's file.
 
     Raises:
-        SharedDirectoryError: where the file cannot be read.
+        SharedDirectoryError: the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +41,7 @@ class RecordReader:
         self._begins = self._index(path)
 
     def _index(self, path: Path) -> list[int]:
-        """Return where each line begins, and behind the last one where the next will."""
+        """Return the offset of each line, and of the end of the last one."""
         return _begins(read_regular(path))
 
     def lines(self, from_line: int) -> list[str]:
@@ -51,7 +51,7 @@ class RecordReader:
         fits into a message; go on at `from_line + len(page)` until a page is empty.
 
         Raises:
-            SharedDirectoryError: where the file cannot be read.
+            SharedDirectoryError: the file cannot be read.
         """
         begins, end = self._begins, len(self._begins) - 1
         if not 0 <= from_line < end:
@@ -68,17 +68,17 @@ class RecordReader:
 
 
 class RecordWriter(RecordReader):
-    """Appends facts to a record and hands out pages of it; a context manager.
+    """Appends lines to a record and reads pages of it; a context manager.
 
-    One thread writes; any thread may read pages meanwhile, and also after it was closed. Where a
-    record exists already it is continued, without the torn line that a crash may have left.
+    One thread writes; any thread may read pages meanwhile, and also after it was closed. A record
+    that exists is continued, without the torn line that a crash may have left.
 
     Args:
         path: the record's file; its folder exists.
 
     Raises:
-        SharedDirectoryError: where the file cannot be opened.
-        FileCorrupt: where it is no regular file.
+        SharedDirectoryError: the file cannot be opened.
+        FileCorrupt: it is not a regular file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,7 +87,8 @@ class RecordWriter(RecordReader):
 
     def _index(self, path: Path) -> list[int]:
         with self._writing():
-            # Unbuffered: a line that could not be written must not come back with the next one.
+            # Unbuffered, because a buffer would keep a line that could not be written, and write it
+            # a second time together with the next one.
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
             self._file = os.fdopen(open_regular(path, flags), "a+b", buffering=0)
             self._file.seek(0)
@@ -104,14 +105,14 @@ class RecordWriter(RecordReader):
         """Write what was appended.
 
         Raises:
-            SharedDirectoryError: where the file cannot take it all; the record ends with a whole
-                line, and calling again writes the rest.
+            SharedDirectoryError: not all could be written; the record ends with a whole line, and
+                calling again writes the rest.
         """
         while self._pending:
             rest = line = self._pending[0]
             try:
                 with self._writing():
-                    while rest:  # a disk that fills up takes a part and refuses the rest
+                    while rest:  # a disk that fills up writes a part and refuses the rest
                         rest = rest[self._file.write(rest) :]
             except StoreError:
                 with suppress(OSError):
@@ -121,10 +122,10 @@ class RecordWriter(RecordReader):
             del self._pending[0]
 
     def truncate(self, lines: int) -> None:
-        """Forget the lines after so many.
+        """Remove the lines after the first `lines`.
 
         Raises:
-            SharedDirectoryError: where the file cannot be changed.
+            SharedDirectoryError: the file cannot be changed.
         """
         if lines < len(self._begins) - 1:
             with self._writing():
@@ -132,11 +133,11 @@ class RecordWriter(RecordReader):
             del self._begins[lines + 1 :]
 
     def __len__(self) -> int:
-        """How many lines there are, those that wait to be written included."""
+        """The number of lines, those that are not flushed yet included."""
         return len(self._begins) - 1 + len(self._pending)
 
     def close(self) -> None:
-        """Write what is left and close the file; after that, other hosts see all of it."""
+        """Flush and close the file; after that, other hosts see all of it."""
         if not self._file.closed:
             with self._file:
                 self.flush()
@@ -159,8 +160,8 @@ def read_record(path: Path) -> list[tuple[float, RecordLine]]:
     """Read a record as (seconds, fact) in the order written; a torn last line is left out.
 
     Raises:
-        FileMissing: where there is no such file.
-        FileCorrupt: names the first line that is not a fact.
+        FileMissing: there is no such file.
+        FileCorrupt: names the first line that is invalid.
     """
     try:
         content = path.read_bytes()
@@ -171,10 +172,10 @@ def read_record(path: Path) -> list[tuple[float, RecordLine]]:
 
 
 def parse_lines(lines: Iterable[str], source: str = "record") -> list[tuple[float, RecordLine]]:
-    """Parse whole lines of a record; kinds that this version does not know are left out.
+    """Parse whole lines of a record; kinds that this version does not know are skipped.
 
     Raises:
-        FileCorrupt: names the first line that is not a fact, counted from 1.
+        FileCorrupt: names the first line that is invalid, counted from 1.
     """
     facts = []
     for number, line in enumerate(lines, start=1):

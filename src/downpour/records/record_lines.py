@@ -1,9 +1,9 @@
-"""What can happen in an experiment: the closed list of facts that its record is made of.
+"""The closed list of the lines that an experiment's record is made of.
 
-Writer and reader agree by these types, so a report never guesses at keys. Rounds and shards count
+Writers and readers share these types, so a report never guesses at keys. Rounds and shards count
 from 0 here; reports show rounds to people as epochs from 1. Seconds are the manager's clock unless
-a field says otherwise. A fact is never changed once written; a kind may gain fields with defaults,
-and a reader skips kinds and fields it does not know.
+a field says otherwise. A line is never changed once written. A kind may gain fields with defaults,
+and readers skip kinds and fields that they do not know.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, TypeAdapter
 
 Measured = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
-"""A number that may be NaN or infinite; JSON has neither, so null stands for both."""
+"""A number that may be NaN or infinite; both are null in JSON, which has neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class WorkerJoinedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLeftLine:
-    """A worker is gone: it was `lost`, or went of its own accord; old records do not say which."""
+    """A worker was `lost`, or left by itself; old records do not say which."""
 
     worker: str
     reason: str
@@ -53,9 +53,9 @@ class WorkerLeftLine:
 class PreparedLine:
     """Dataset, split and initial model are ready; `bytes` is the model file's size.
 
-    `numeric_class` is the manager's, which has drawn the initial model; empty in old records.
-    `dataset` is the key of what was prepared, `understood` what it was taken for, in words, and
-    `remarks` what is strange about it.
+    `numeric_class` is that of the manager, which made the initial model; empty in old records.
+    `dataset` is the key of the prepared dataset, `understood` describes how it was read, and
+    `remarks` are its oddities.
     """
 
     train_samples: int
@@ -76,9 +76,8 @@ class PreparedLine:
 class AssignedLine:
     """A worker was given a task, and why that worker; `from_step` is where a snapshot ends.
 
-    The quantiles are what was predicted of the seconds from here to its update: of ten times, one
-    is shorter than `q10_seconds`, five are shorter than `q50_seconds` and nine than `q90_seconds`.
-    None where nothing was known.
+    The quantiles are the forecast of the seconds from here to its update, which stay below
+    `q10_seconds` with probability 0.1, and so on; None if there was no forecast.
     """
 
     round: int
@@ -94,12 +93,12 @@ class AssignedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeseenLine:
-    """What was predicted of an attempt under way.
+    """The forecast of a running attempt.
 
-    Recorded after each quarter of its work, and whenever somebody else is to do it: so few keep the
-    record small. `done` is the share of the shard, in 0..1, that was trained `elapsed_seconds`
-    after the assignment. The quantiles are those of all seconds from the assignment to the update,
-    as with `AssignedLine`.
+    Recorded after each quarter of its work, and when another worker is to continue it; more lines
+    would let the record grow. `done` is the share of the shard, in 0..1, that was trained
+    `elapsed_seconds` after the assignment. The quantiles are those of all seconds from the
+    assignment to the update, as in `AssignedLine`.
     """
 
     round: int
@@ -115,7 +114,7 @@ class ForeseenLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedLine:
-    """An attempt published its state after so many steps; who is assigned next goes on there."""
+    """An attempt published a snapshot after `step` steps; the next worker continues from it."""
 
     round: int
     shard: int
@@ -127,7 +126,7 @@ class SavedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOverAskedLine:
-    """A worker was asked to hand an attempt over to another one, and why."""
+    """A worker was asked to hand an attempt over to another worker, and why."""
 
     round: int
     shard: int
@@ -157,16 +156,16 @@ class ResizedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRequestedLine:
-    """One more worker was asked for, and why; nobody may be there who can start one."""
+    """A policy asked for one more worker, and why; it may be that none is started."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContradictedLine:
-    """Two attempts at one shard gave different bytes; what was accepted first counts.
+    """Two attempts at one shard gave different bytes; the update that was accepted first counts.
 
-    These workers do not compute alike, so this experiment cannot be repeated to the byte.
+    These workers do not compute alike, so this experiment is not repeatable to the byte.
     """
 
     round: int
@@ -207,7 +206,7 @@ class UpdatedLine:
 
 
 class Sample(NamedTuple):
-    """What a process used at a moment of the manager's clock; a short row in JSON.
+    """What a process used at a moment of the manager's clock; a list in JSON, to be short.
 
     `cpu_share` is 1.0 for one core in full, averaged since the heartbeat before; `memory_bytes` are
     resident; `io_wait` is the share, in 0..1, of the machine's processor time spent waiting for
@@ -223,9 +222,9 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcesUsedLine:
-    """What an attempt's process used while it trained, as its worker's heartbeats said.
+    """What an attempt's process used while it trained, from its worker's heartbeats.
 
-    Of a long attempt every second sample is kept, or fewer, so that the whole of it is shown.
+    Of a long attempt every second sample is kept, or fewer, spread over all of its time.
     """
 
     round: int
@@ -237,7 +236,7 @@ class ResourcesUsedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailedLine:
-    """An attempt came to nothing; `failure` is its kind in a word."""
+    """An attempt failed; `failure` is its kind in a word."""
 
     round: int
     shard: int
@@ -285,7 +284,7 @@ class FinishedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedLine:
-    """The experiment ended without a model; `asked_wrongly` if the user can mend the spec."""
+    """The experiment ended without a model; `asked_wrongly` if the user must correct the spec."""
 
     reason: str
     asked_wrongly: bool
@@ -293,7 +292,7 @@ class FailedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelledLine:
-    """Somebody called the experiment off."""
+    """The experiment was cancelled."""
 
     reason: str
 
@@ -355,7 +354,7 @@ def from_fields(fields: dict[str, Any]) -> RecordLine | None:
     """Turn plain fields back into a fact; None for a kind that this version does not know.
 
     Raises:
-        ValueError: where a field is missing or of another type.
+        ValueError: a field is missing or of another type.
     """
     kind = fields["kind"]
     return _reader(kind).validate_python(fields) if kind in KINDS else None

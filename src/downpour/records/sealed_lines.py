@@ -1,6 +1,7 @@
-"""Checksummed lines: each is an XXH3-64 of the rest, then what it says.
+"""Checksummed lines: each is an XXH3-64 of its text, then the text.
 
-A crash tears the last one, and a bad disk alters any: what is read back is what was written whole.
+A crash may tear the last line, and a bad disk may alter any. What is read back is what was written
+whole.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import xxhash
 
 
 def seal(text: bytes) -> bytes:
-    """Return a line that says so; the text has no line end."""
+    """Return the line of a text, which has no line end."""
     return xxhash.xxh3_64_hexdigest(text).encode() + b" " + text + b"\n"
 
 
 def whole_lines(content: bytes) -> Iterator[bytes]:
-    """Yield what the lines say that are whole; the others count as not there."""
+    """Yield the texts of the lines whose checksum is right."""
     for line in content.split(b"\n")[:-1]:
         checksum, _, text = line.partition(b" ")
         if xxhash.xxh3_64_hexdigest(text).encode() == checksum:

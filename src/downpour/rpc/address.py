@@ -1,7 +1,7 @@
 """Where a service answers: a host and a port, as users write them.
 
-An address names somebody to call, so port 0 and an empty host are mistakes here. Nothing is looked
-up: whether the host exists is learned when it is called.
+An address is for a call, so port 0 and an empty host are invalid. Nothing is looked up: whether the
+host exists shows when it is called.
 """
 
 from __future__ import annotations

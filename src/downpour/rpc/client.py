@@ -1,8 +1,8 @@
-"""A manager or a worker to talk to: values go in, values come out.
+"""Clients of a manager and of a worker: values go in, values come out.
 
-These are what the rest of the program calls. Each method is one call over the network with a
-deadline of its own; each may be repeated, and a client may be shared by threads. What can go wrong
-is in `Peer.call`; nothing of Thrift leaks out.
+The rest of the program calls these. Each method is one call over the network with its own deadline.
+Each call may be repeated, and threads may share a client. `Peer.call` lists the errors; none of
+Thrift's own gets out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from downpour.rpc.wire import from_wire, to_wire
 from downpour.values import AttemptId, FailureKind, Snapshot, Update
 
 _SUBMIT_SECONDS = 50.0
-"""Besides the deadline: a manager that has just taken over may have to import torch first."""
+"""Added to the deadline: a manager that has just taken over may have to import torch first."""
 
 _Answer = TypeVar("_Answer")
 
@@ -43,10 +43,10 @@ class _Client:
 
     Args:
         address: where the service answers.
-        trust: what is asked of the service, and shown to it.
+        trust: this side's credentials, and what is asked of the service.
         timeout_seconds: the deadline of each call, not counting the time it was asked to wait.
         connect_seconds: how long a connection may take to be made.
-        patience_seconds: how long a call that gets no answer is repeated; 0: it is not.
+        patience_seconds: how long a call is retried while no process answers; 0: it is not.
         connections_max: calls in flight at a time; further ones wait, within their deadline.
     """
 
@@ -75,7 +75,7 @@ class _Client:
 
     @property
     def local_host(self) -> str:
-        """This machine's address on the connection that was made last; empty before the first."""
+        """This machine's address on the last connection; empty before the first."""
         return self._peer.local_host
 
     def close(self) -> None:
@@ -92,13 +92,13 @@ class _Client:
         self, answer: type[_Answer], method: str, *values: Any, wait_seconds: float = 0.0
     ) -> _Answer:
         structs = tuple(to_wire(value) for value in values)
-        found = self._peer.call(method, structs, self._timeout_seconds + wait_seconds)
+        answered = self._peer.call(method, structs, self._timeout_seconds + wait_seconds)
         if answer is NoneType:
             return None  # type: ignore[return-value]
-        if found is None:
+        if answered is None:
             raise IncompatiblePeer(f"{self.address} answered {method} with nothing")
         try:
-            return from_wire(answer, found)
+            return from_wire(answer, answered)
         except FieldError as error:
             raise IncompatiblePeer(f"{self.address} answered {error.inside(method)}") from error
 
@@ -109,7 +109,7 @@ class ManagerClient(_Client):
     _service = Manager
 
     def describe(self) -> ManagerInfo:
-        """Who the manager is, and which file shows that both see the same directory."""
+        """Return who the manager is, and the file that shows that both see the same directory."""
         return self._call(ManagerInfo, "describe")
 
     def register_worker(self, registration: Registration) -> Registered:
@@ -117,7 +117,7 @@ class ManagerClient(_Client):
         return self._call(Registered, "registerWorker", registration)
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Say that a worker is alive, and learn what is no longer wanted of it."""
+        """Report that a worker is alive; returns the attempts that it should stop."""
         return self._call(HeartbeatReply, "heartbeat", heartbeat)
 
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
@@ -131,18 +131,18 @@ class ManagerClient(_Client):
         self._call(NoneType, "reportFailure", worker, attempt, kind, reason)
 
     def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
-        """Report where an attempt has stopped, for another one to go on."""
+        """Report the snapshot of an attempt that has stopped, for another worker to continue."""
         self._call(NoneType, "reportHandOver", worker, attempt, snapshot)
 
     def leave(self, worker: str, reason: str) -> None:
-        """Say that a worker goes away on purpose."""
+        """Unregister a worker that leaves."""
         self._call(NoneType, "leave", worker, reason)
 
     def submit(self, spec: str, request: str = "") -> str:
         """Submit an experiment, described in TOML; returns its identifier.
 
-        The same `request`, 4 to 32 hexadecimal digits, is never taken on twice; one is made up
-        where there is none.
+        The same `request`, 4 to 32 hexadecimal digits, is accepted once; a random one is used if
+        none is given.
         """
         named = request or secrets.token_hex(4)
         return self._call(str, "submit", spec, named, wait_seconds=_SUBMIT_SECONDS)
@@ -150,7 +150,7 @@ class ManagerClient(_Client):
     def status(
         self, experiment: str = "", after_change: int = 0, wait_seconds: float = 0.0
     ) -> Status:
-        """What goes on, once something has changed after `after_change` or the wait is over.
+        """Return the state, after a change later than `after_change` or when the wait is over.
 
         An empty `experiment` is the active one.
         """
@@ -158,15 +158,15 @@ class ManagerClient(_Client):
         return self._call(Status, "status", *values, wait_seconds=wait_seconds)
 
     def list_experiments(self) -> tuple[ExperimentSummary, ...]:
-        """Every experiment the manager knows."""
+        """Return the summaries of all experiments of the manager's directory."""
         return self._call(tuple[ExperimentSummary, ...], "listExperiments")
 
     def cancel(self, experiment: str) -> None:
-        """End an experiment before its time."""
+        """Cancel an experiment."""
         self._call(NoneType, "cancel", experiment)
 
     def results(self, experiment: str, from_line: int = 0, wait_seconds: float = 0.0) -> RecordPage:
-        """Lines of an experiment's record, once there is one at `from_line` or the wait is over."""
+        """Return lines of a record, once there is one at `from_line` or the wait is over."""
         values = (experiment, from_line, wait_seconds)
         return self._call(RecordPage, "results", *values, wait_seconds=wait_seconds)
 
@@ -177,19 +177,19 @@ class WorkerClient(_Client):
     _service = Worker
 
     def ping(self) -> WorkerInfo:
-        """Who answers there, and what it runs."""
+        """Return the name of the worker at this address, and what it runs."""
         return self._call(WorkerInfo, "ping")
 
     def train(self, task: TaskMessage) -> None:
-        """Hand a task over; returns when it is accepted, not when it is done."""
+        """Give a task to the worker; returns when it is accepted, not when it is done."""
         self._call(NoneType, "train", task)
 
     def cancel(self, attempt: AttemptId) -> None:
-        """Stop an attempt at its next step, if it runs there."""
+        """Stop an attempt at its next step, if the worker runs it."""
         self._call(NoneType, "cancel", attempt)
 
     def hand_over(self, attempt: AttemptId) -> None:
-        """Have an attempt's state published at its next step, and stop it, if it runs there."""
+        """Stop an attempt at its next step with a snapshot, if the worker runs it."""
         self._call(NoneType, "handOver", attempt)
 
     def drain(self) -> None:

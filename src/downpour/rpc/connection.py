@@ -1,10 +1,10 @@
 """One peer, called by many threads: pooled connections, a deadline for each call, and retries.
 
-A connection carries one call at a time and is pooled again only after a whole answer to that very
-call; after anything else it is closed, for the next answer on it could be the last one's. A pooled
-connection that the peer has closed meanwhile is replaced silently. Every call of this protocol is
-safe to repeat, so one that nobody answered may be tried again for as long as the caller's patience.
-Structs go in and come out here; values are the business of `client.py`.
+A connection carries one call at a time. It returns to the pool only after a whole answer to that
+call; otherwise it is closed, because the next answer on it might belong to the last call. A pooled
+connection that the peer has closed meanwhile is silently replaced. Every call of this protocol is
+safe to repeat, so a call that got no answer may be retried. Structs go in and come out here; values
+are handled by `client.py`.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Peer:
     Args:
         address: where the service answers.
         service: the generated module of the service.
-        trust: what is asked of the service, and shown to it.
+        trust: this side's credentials, and what is asked of the service.
         connect_seconds: how long a connection may take to be made.
-        patience_seconds: how long a call that gets no answer is repeated; 0: it is not.
+        patience_seconds: how long a call is retried while no process answers; 0: it is not.
         connections_max: calls in flight at a time; further ones wait, within their deadline.
     """
 
@@ -83,13 +83,13 @@ class Peer:
         """Call a method with structs; the answer is a struct, or None where there is none.
 
         Raises:
-            Unreachable: nobody answered, for as long as patience lasts.
-            Untrusted: one side cannot prove to the other that it belongs here.
-            DeadlineExceeded: the answer was not there after `seconds`; what came of the call is
+            Unreachable: no process answered, also after retries.
+            Untrusted: one side did not accept the credentials of the other.
+            DeadlineExceeded: there was no answer after `seconds`; whether the call took effect is
                 unknown.
-            IncompatiblePeer: the peer, or this side, does not understand the other.
+            IncompatiblePeer: one side does not understand the other.
             ProtocolError: the call failed inside the peer.
-            SpecError, SharedDirectoryError, Refused: the peer said no.
+            SpecError, SharedDirectoryError, Refused: the peer refused the call.
         """
         try:
             return self._call_once(method, structs, seconds)
@@ -129,7 +129,7 @@ class Peer:
             self._free.release()
 
     def _exchange(self, method: str, arguments: Any, result: Any, deadline: float) -> Any:
-        """Call over a pooled connection, and over a fresh one where that turns out stale."""
+        """Call over a pooled connection, and over a new one if that turns out to be stale."""
         pooled = self._pooled()
         if pooled is not None:
             try:
@@ -157,7 +157,7 @@ class Peer:
                     self._all.discard(connection)
                     connection.channel.close()
         if isinstance(answer, TApplicationException):
-            raise _told(self.address, method, answer)
+            raise _application_error(self.address, method, answer)
         refusal = getattr(answer, "refusal", None)
         if refusal is not None:
             raise _refused(refusal)
@@ -168,7 +168,7 @@ class Peer:
             return self._idle.pop() if self._idle else None
 
     def _drop_idle(self) -> None:
-        """Close what nobody uses; what one connection learned is true of the others."""
+        """Close all idle connections: if one is stale, the peer has closed the others, too."""
         with self._lock:
             for connection in self._idle:
                 self._all.discard(connection)
@@ -190,7 +190,8 @@ class Peer:
         with self._lock:
             self._all.add(connection)
             if self._closed.is_set() or sock.getsockname() == sock.getpeername():
-                # The second: where nobody listens on a free port, TCP may connect it to itself.
+                # The second condition: if no process listens on a port of the ephemeral range, TCP
+                # may connect the socket to itself (simultaneous open).
                 self._all.discard(connection)
                 connection.channel.close()
                 raise Unreachable(address, "no process listens there")
@@ -201,7 +202,7 @@ class Peer:
         return connection
 
     def _greet(self, connection: _Connection, deadline: float) -> None:
-        """Come to trust each other, over a connection that was just made."""
+        """Do the handshake over a new connection; closes it if that fails."""
         greeted = False
         try:
             handshake.greet(connection.channel, self.address, self._trust, deadline)
@@ -243,18 +244,20 @@ class _Connection:
             raise IncompatiblePeer(f"the answer to {method} is a message of kind {kind}")
         if (name, sequence) != (method, self._sequence):
             raise IncompatiblePeer(f"the answer to {method} is one to {name!r}")
-        found = TApplicationException() if kind == TMessageType.EXCEPTION else result
-        found.read(answer)
-        return found
+        struct = TApplicationException() if kind == TMessageType.EXCEPTION else result
+        struct.read(answer)
+        return struct
 
 
-def _told(address: Address, method: str, told: TApplicationException) -> ProtocolError:
-    """What a peer answers when it cannot, or does not want to, carry a call out."""
-    if told.type == handshake.UNTRUSTED:
-        return Untrusted(str(address), str(told.message)[:200])
-    if told.type == TApplicationException.INTERNAL_ERROR:
+def _application_error(
+    address: Address, method: str, error: TApplicationException
+) -> ProtocolError:
+    """Translate the answer of a peer that could not, or would not, carry a call out."""
+    if error.type == handshake.UNTRUSTED:
+        return Untrusted(str(address), str(error.message)[:200])
+    if error.type == TApplicationException.INTERNAL_ERROR:
         return ProtocolError(f"{address}: {method} failed there; the log of the peer says why")
-    return IncompatiblePeer(f"{address} does not understand {method}: {told}")
+    return IncompatiblePeer(f"{address} does not understand {method}: {error}")
 
 
 def _refused(refusal: Refusal) -> Exception:

@@ -1,4 +1,4 @@
-"""What is wrong with one field of a message; everything from the network passes `wire.py`."""
+"""What is wrong with one field of a message; `wire.py` checks all that comes from the network."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class FieldError(IncompatiblePeer):
 
 
 def shown(value: object, limit: int = 200) -> str:
-    """A value as it reads in one line, cut where it would flood the line."""
+    """Return a value as it reads in one line, cut at `limit` characters."""
     text = value if isinstance(value, Shown) else repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 class Shown(str):
-    """Text that was already rendered by the peer: it is not to be quoted again."""
+    """Text that the peer has rendered already, and that is not quoted again."""
 
     __slots__ = ()
 

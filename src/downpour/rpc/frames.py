@@ -1,9 +1,9 @@
-"""Whole messages over a socket, against a deadline: four bytes of length, then so many bytes.
+"""Whole messages over a socket, each by a deadline: four bytes of length, then the message.
 
-This is Thrift's framed transport, with what the library's own lacks: the socket's timeout is
-re-armed with what is left before every read, so a peer that trickles cannot outlive a deadline,
-and a message is decoded from its own frame alone, so nothing can make a reader wait for more. Both
-sides of a conversation use it; neither may use a channel again after an error.
+This is Thrift's framed transport with what the library's own lacks. The socket's timeout is set
+anew to the remaining time before every read, so a peer that sends byte by byte cannot exceed a
+deadline. A message is decoded from its own frame alone, so its content cannot make a reader wait
+for more. Both sides use it; neither may use a channel again after an error.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from downpour.errors import IncompatiblePeer
 FRAME_BYTES_MAX = 16 * 2**20
 
 _ITEMS_MAX = 100_000
+"""Of a list in a message: a list's length is believed before its items are read."""
 _HEADER_BYTES = 4
 _CHUNK_BYTES = 64 * 1024
 _PARTING_SECONDS = 1.0
+"""For a peer that is refused in the TLS handshake to read the alert; see `Channel._part`."""
 _SEAL_BYTES = 32
+# A peer whose machine lost its power sends no FIN; it is noticed after 30 + 3 * 10 s.
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
 class Closed(Exception):
-    """The peer closed the connection; `midway` tells whether a frame had begun."""
+    """The peer closed the connection; `midway` is true if a frame had begun."""
 
     def __init__(self, *, midway: bool) -> None:
         super().__init__("closed in the middle of a message" if midway else "closed")
@@ -39,20 +42,23 @@ class Closed(Exception):
 
 
 class _Seal:
-    """Marks the frames of one direction, each with its number, by HMAC-SHA256 under a key."""
+    """Authenticates the frames of one direction, with their numbers, by HMAC-SHA256.
+
+    The numbers keep a frame from being dropped, repeated or moved.
+    """
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._frames = 0
 
     def of(self, message: bytes) -> bytes:
-        """The mark of the next frame."""
+        """Return the code of the next frame."""
         self._frames += 1
         return hmac.digest(self._key, self._frames.to_bytes(8, "big") + message, "sha256")
 
 
 def _not_a_frame(begins: bytes, bytes_max: int) -> str:
-    """Say what a conversation seems to be that does not begin with the length of a message."""
+    """Describe what a peer seems to speak that does not begin with the length of a message."""
     if begins[:2] in {b"\x80\x01", b"\x82\x21"}:
         return "a message without a frame: the binary protocol in framed transport is spoken here"
     if begins in {b"GET ", b"POST", b"HEAD", b"PUT ", b"PRI "}:
@@ -87,13 +93,13 @@ class Channel:
         """Read one frame by `deadline` (monotonic seconds).
 
         With `frame_seconds`, the deadline is that of the first byte only, and the rest must follow
-        within so many seconds of it.
+        within that time.
 
         Raises:
             Closed: the peer ended the connection.
             TimeoutError: the deadline passed.
             IncompatiblePeer: the length is negative or beyond `bytes_max`, and nothing is
-                allocated for it; or the frame is not what the peer has sealed.
+                allocated for it; or the frame is not as the peer has sealed it.
             OSError: the connection broke.
         """
         if not self._received:
@@ -121,7 +127,7 @@ class Channel:
         self._sock.sendall(len(message).to_bytes(_HEADER_BYTES, "big") + message)
 
     def peek(self, deadline: float) -> int:
-        """Return the first byte that was sent, and leave it where it is.
+        """Return the first byte that the peer sent, without consuming it.
 
         Raises:
             Closed: the peer ended the connection.
@@ -137,7 +143,7 @@ class Channel:
     def secure(
         self, context: ssl.SSLContext, deadline: float, *, server_hostname: str | None = None
     ) -> None:
-        """Go on under TLS, as the caller of `server_hostname`, or as the server without it.
+        """Continue under TLS, as the caller of `server_hostname`, or as the server without it.
 
         Raises:
             TimeoutError: the deadline passed.
@@ -161,25 +167,28 @@ class Channel:
             raise
 
     def seal(self, sending_key: bytes, receiving_key: bytes) -> None:
-        """From now on mark what is sent, and take only what the peer has marked.
+        """From now on authenticate what is sent, and accept only what the peer has authenticated.
 
-        So nobody on the way can alter, add, drop or repeat a message; he can read it, though.
+        So no one between the peers can alter, add, drop or repeat a message. The messages are not
+        encrypted.
         """
         self._seals = _Seal(sending_key), _Seal(receiving_key)
 
     def interrupt(self) -> None:
-        """Wake whoever waits on the socket in another thread; closing alone would not."""
+        """Wake a thread that waits on the socket, which closing alone would not."""
         self._interrupted = True
         with contextlib.suppress(OSError):
             # Not the TLS socket's own, which would leave the reader without its TLS.
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket; a second time is harmless."""
+        """Close the socket; may be called again."""
         self._sock.close()
 
     def _part(self) -> None:
-        """Let the peer read why it was refused: closing on unread bytes would discard it."""
+        """Let the peer read why it was refused."""
+        # Closing a socket with unread bytes sends a reset, which discards what the peer has not
+        # read yet: so what it still sends is read first, within limits.
         deadline = monotonic() + _PARTING_SECONDS
         with contextlib.suppress(OSError), socket.socket(fileno=self._sock.detach()) as bare:
             bare.shutdown(socket.SHUT_WR)
@@ -201,7 +210,7 @@ class Channel:
 
 
 def accelerated(message: bytes | None = None) -> tuple[Any, TMemoryBuffer]:
-    """The protocol that reads `message`, or one that writes; and the buffer beneath it."""
+    """Return a protocol that reads `message`, or one that writes, and the buffer beneath it."""
     buffer = TMemoryBuffer(message)
     protocol = TBinaryProtocolAccelerated(
         buffer,
@@ -220,7 +229,7 @@ def _opened(frame: bytes, seal: _Seal) -> bytes:
 
 
 def _configure(sock: socket.socket) -> None:
-    """Send at once, and notice a peer whose machine has gone."""
+    """Send without delay, and notice a peer whose machine is gone."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE:

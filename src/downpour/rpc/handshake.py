@@ -1,21 +1,21 @@
-"""How two processes come to trust each other: once per connection, before the first message.
+"""How two processes authenticate each other: once per connection, before the first message.
 
 ::
 
     caller                                     server
-       ◀── TLS 1.3, certificates both ways ──▶            where certificates are used
-    hello: magic, nonce           ───────────▶            where a token is used
+       ◀── TLS 1.3, certificates both ways ──▶            if certificates are used
+    hello: magic, nonce           ───────────▶            if a token is used
                                   ◀─────────── nonce, proof of the server
     proof of the caller           ───────────▶            the first call follows at once
 
-A proof is an HMAC-SHA256, under the token, of a label and both nonces: the token never travels,
-the labels keep a proof from being sent back as one's own, the nonces keep it from being used twice.
-The caller learns that the server holds the token before it says anything else. Keys made in the
-same way seal every message that follows, so that somebody who merely passes a handshake on, to pose
-as one of us, can put in no word of his own.
+A proof is an HMAC-SHA256, under the token, of a label and both nonces. So the token never travels,
+the labels keep a proof from being sent back as one's own, and the nonces keep it from being used
+twice. The caller knows that the server holds the token before it sends anything else. Keys derived
+in the same way authenticate every message that follows, so that an attacker who merely relays a
+handshake cannot add a message.
 
-Whoever is turned away is told why, in the form that he understands: a Thrift caller by an
-exception, one who said hello by a notice.
+A caller that is rejected gets the reason in a form that it understands: a Thrift client as an
+exception, a caller that has sent a hello as a notice.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _HELLO = b"DPT1"
 _NOTICE = b"DPT!"
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
-# Many strangers may speak at a time, and each is listened to so far: enough for a first call.
-_STRANGER_BYTES_MAX = 64 * 1024
+# Enough for a first call, and no more: many unauthenticated callers may send at a time.
+_UNAUTHENTICATED_BYTES_MAX = 64 * 1024
 _TLS_RECORD = 0x16
 _WANTS_TLS = "asks for TLS: tls_cert, tls_key and tls_ca are needed"
 _WANTS_PROOF = "asks for a token: DOWNPOUR_TOKEN or token_file must hold the one it was given"
@@ -50,15 +50,15 @@ _WANTS_NOTHING = (
 
 
 class CallerRejected(Exception):
-    """Somebody who was turned away; says why."""
+    """A caller was rejected; states the reason."""
 
 
 def greet(channel: frames.Channel, address: Address, trust: Trust, deadline: float) -> None:
-    """Prove to a server who calls, and make sure of the server.
+    """Authenticate this side to a server, and the server to this side.
 
     Raises:
-        Untrusted: one side does not accept the other; says why.
-        Unreachable: the server ended the conversation without a word.
+        Untrusted: one side does not accept the other; states the reason.
+        Unreachable: the server closed the connection without an answer.
         TimeoutError: the deadline passed.
         OSError: the connection broke.
     """
@@ -69,7 +69,7 @@ def greet(channel: frames.Channel, address: Address, trust: Trust, deadline: flo
 
 
 def admit(channel: frames.Channel, trust: Trust, deadline: float) -> None:
-    """Have a caller prove who he is, where that is asked.
+    """Authenticate a caller, if credentials are asked for.
 
     Raises:
         CallerRejected: the caller could not, and was told why.
@@ -78,8 +78,8 @@ def admit(channel: frames.Channel, trust: Trust, deadline: float) -> None:
     """
     if trust.serving is not None:
         if channel.peek(deadline) != _TLS_RECORD:
-            said = channel.receive(deadline, bytes_max=_STRANGER_BYTES_MAX)
-            _turn_away(channel, said, _WANTS_TLS, deadline)
+            frame = channel.receive(deadline, bytes_max=_UNAUTHENTICATED_BYTES_MAX)
+            _reject(channel, frame, _WANTS_TLS, deadline)
         channel.secure(trust.serving, deadline)
     if trust.token is not None:
         _admit_holder(channel, trust.token, deadline)
@@ -91,20 +91,25 @@ def is_hello(frame: bytes) -> bool:
 
 
 def unasked(channel: frames.Channel, frame: bytes, deadline: float) -> NoReturn:
-    """Turn away a caller who said hello where nobody asks for a token."""
-    _turn_away(channel, frame, _WANTS_NOTHING, deadline)
+    """Reject a caller that sent a hello to a server without a token."""
+    _reject(channel, frame, _WANTS_NOTHING, deadline)
 
 
 def refused_by_tls(address: Address, error: ssl.SSLError) -> Untrusted:
-    """Say what TLS means: under 1.3 a caller hears of a refusal only with the first answer."""
+    """Translate an error of TLS."""
+    # Under TLS 1.3 the caller's handshake ends before the server has checked its certificate, so a
+    # refusal arrives only in place of the first answer, as an alert.
     reason = (error.reason or "").lower().replace("_", " ")
     if "wrong version" in reason:
         return Untrusted(str(address), "does not speak TLS")
     if isinstance(error, ssl.SSLCertVerificationError):
         return Untrusted(str(address), f"shows a certificate not to be trusted: {_why(error)}")
-    _, alert, said = reason.partition("alert ")
-    told = f"does not accept this side's certificate: {said}" if alert else f"TLS failed: {reason}"
-    return Untrusted(str(address), told)
+    _, alert, meaning = reason.partition("alert ")
+    if alert:
+        reason = f"does not accept this side's certificate: {meaning}"
+    else:
+        reason = f"TLS failed: {reason}"
+    return Untrusted(str(address), reason)
 
 
 def _why(error: ssl.SSLCertVerificationError) -> str:
@@ -117,8 +122,8 @@ def _secure(
     try:
         channel.secure(context, deadline, server_hostname=address.host)
     except (ssl.SSLEOFError, ConnectionError) as error:
-        told = "it ended the TLS handshake; does it speak TLS?"
-        raise Unreachable(str(address), told) from error
+        reason = "it ended the TLS handshake; does it speak TLS?"
+        raise Unreachable(str(address), reason) from error
     except ssl.SSLError as error:
         raise refused_by_tls(address, error) from error
 
@@ -126,7 +131,7 @@ def _secure(
 def _prove(channel: frames.Channel, address: Address, token: bytes, deadline: float) -> None:
     mine = secrets.token_bytes(_NONCE_BYTES)
     channel.send(_HELLO + mine, deadline)
-    answer = channel.receive(deadline, bytes_max=_STRANGER_BYTES_MAX)
+    answer = channel.receive(deadline, bytes_max=_UNAUTHENTICATED_BYTES_MAX)
     if answer.startswith(_NOTICE):
         raise Untrusted(str(address), answer[len(_NOTICE) :].decode(errors="replace")[:200])
     theirs, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
@@ -138,9 +143,9 @@ def _prove(channel: frames.Channel, address: Address, token: bytes, deadline: fl
 
 
 def _admit_holder(channel: frames.Channel, token: bytes, deadline: float) -> None:
-    hello = channel.receive(deadline, bytes_max=_STRANGER_BYTES_MAX)
+    hello = channel.receive(deadline, bytes_max=_UNAUTHENTICATED_BYTES_MAX)
     if not is_hello(hello):
-        _turn_away(channel, hello, _WANTS_PROOF, deadline)
+        _reject(channel, hello, _WANTS_PROOF, deadline)
     theirs = hello[len(_HELLO) :]
     mine = secrets.token_bytes(_NONCE_BYTES)
     channel.send(mine + _proof(token, b"server", theirs, mine), deadline)
@@ -156,18 +161,20 @@ def _proof(token: bytes, label: bytes, caller_nonce: bytes, server_nonce: bytes)
 
 
 def _keys(token: bytes, caller_nonce: bytes, server_nonce: bytes) -> tuple[bytes, bytes]:
-    """What seals the messages to the server, and those to the caller."""
+    """Return the keys of the messages to the server, and of those to the caller."""
     nonces = caller_nonce, server_nonce
     return _proof(token, b"to server", *nonces), _proof(token, b"to caller", *nonces)
 
 
-def _turn_away(channel: frames.Channel, frame: bytes, reason: str, deadline: float) -> NoReturn:
-    channel.send(_NOTICE + reason.encode() if is_hello(frame) else _told(frame, reason), deadline)
-    raise CallerRejected(f"was turned away: {reason}")
+def _reject(channel: frames.Channel, frame: bytes, reason: str, deadline: float) -> NoReturn:
+    channel.send(
+        _NOTICE + reason.encode() if is_hello(frame) else _rejection(frame, reason), deadline
+    )
+    raise CallerRejected(f"was rejected: {reason}")
 
 
-def _told(frame: bytes, reason: str) -> bytes:
-    """The answer to a Thrift call; raises what the library raises where it is none."""
+def _rejection(frame: bytes, reason: str) -> bytes:
+    """Return the answer to a Thrift call; raises the library's error if it is not one."""
     call, _ = frames.accelerated(frame)
     method, _, sequence = call.readMessageBegin()
     reply: Any

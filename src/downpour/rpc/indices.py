@@ -1,9 +1,9 @@
 """Data indices as bytes: little-endian and unsigned, in the smallest width that holds them.
 
 Packed indices cost a tenth to a two-hundredth of a Thrift list. Above `PACKED_BYTES_MAX` they do
-not belong into a message: the manager publishes the bytes as a file and sends an `IndicesFile`,
-and the worker reads the file and unpacks it here. Whether an index exists in the dataset is for
-whoever knows the dataset to check.
+not fit into a message: the manager publishes the bytes as a file and sends an `IndicesFile`, and
+the worker reads the file and unpacks it here. Whether an index exists in the dataset is checked
+where the dataset is known.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def pack_indices(indices: npt.NDArray[np.integer]) -> PackedIndices:
     """Pack indices of shape (n,).
 
     Raises:
-        ValueError: where they are not a flat array of integers from 0 on.
+        ValueError: they are not a flat array of integers from 0 on.
     """
     if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
         raise ValueError(f"indices: a flat array of integers, not {indices.dtype} {indices.shape}")
@@ -50,16 +50,16 @@ def unpack_indices(width_bytes: int, count: int, data: bytes) -> IndexArray:
     """Unpack what `pack_indices` made, into a read-only int64 array of shape (count,).
 
     Raises:
-        IncompatiblePeer: where width, count and data do not fit together.
+        IncompatiblePeer: width, count and data do not fit together.
     """
     if width_bytes not in _WIDTHS_BYTES:
         raise IncompatiblePeer(f"indices.width_bytes = {width_bytes}: 2, 4 or 8")
     if count < 0 or count * width_bytes != len(data):
         shape = f"{count} indices of {width_bytes} bytes"
         raise IncompatiblePeer(f"indices.count = {count}: {shape} are not {len(data)} bytes")
-    found = np.frombuffer(data, dtype=f"<u{width_bytes}")
-    if count and int(found.max()) >= 2**63:
-        raise IncompatiblePeer(f"indices: {int(found.max())} is beyond what an index can be")
-    indices = found.astype(np.int64)
+    unsigned = np.frombuffer(data, dtype=f"<u{width_bytes}")
+    if count and int(unsigned.max()) >= 2**63:
+        raise IncompatiblePeer(f"indices: {int(unsigned.max())} is beyond what an index can be")
+    indices = unsigned.astype(np.int64)
     indices.flags.writeable = False
     return indices

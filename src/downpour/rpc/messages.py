@@ -2,8 +2,8 @@
 
 They mirror `idl/downpour.thrift` name for name; `wire.py` turns them into Thrift structs and back,
 and nothing outside this folder ever sees a struct. What files and the scheduler share with the
-messages (attempts, updates, published files) is in `downpour.values`. Counts and sizes are never
-negative and seconds are finite: `wire.py` refuses the rest.
+messages (attempts, updates, published files) is in `downpour.values`. Counts and sizes are not
+negative and seconds are finite; `wire.py` refuses all else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IndexArray = npt.NDArray[np.int64]
 class IndicesFile:
     """A list of indices too large for a message: a file of `count` packed indices.
 
-    Its bytes are what `pack_indices` made; whoever reads it hands them to `unpack_indices`.
+    Its bytes are the result of `pack_indices`; `unpack_indices` reads them.
     """
 
     width_bytes: int
@@ -48,7 +48,7 @@ class TaskMessage:
 
     `spec` is the resolved spec as TOML; `dataset` is the bare name of the prepared dataset's
     folder; `indices` has shape (n,); `optimizer_state` is the shard's of the round before, where
-    the spec keeps it; `snapshot` is where to go on from, if the shard was begun before.
+    the spec keeps it; `snapshot` is the state to continue from, if the shard was begun before.
     """
 
     id: AttemptId
@@ -65,8 +65,9 @@ class TaskMessage:
 class ManagerInfo:
     """What a worker must know before it registers.
 
-    `presence_file` is a bare name in the shared directory's `presence/`; who registers tells its
-    content back, which shows that both see the same directory. `patience` scales every limit.
+    `presence_file` is a bare name in the shared directory's `presence/`; a worker that registers
+    sends its content, which shows that both see the same directory. `patience` scales every
+    timeout.
     """
 
     protocol: int
@@ -79,7 +80,7 @@ class ManagerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """A worker that offers itself; its own service answers at `host` and `port`."""
+    """A worker that registers; its own service listens at `host` and `port`."""
 
     name: str
     host: str
@@ -112,7 +113,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReply:
-    """`known` is false where the worker must register again; `unwanted` attempts may stop."""
+    """`known` is false if the worker must register again; it should stop `unwanted` attempts."""
 
     known: bool
     unwanted: tuple[AttemptId, ...] = ()
@@ -122,7 +123,7 @@ class HeartbeatReply:
 class ExperimentSummary:
     """An experiment in one line; `accuracy` is of its last evaluation.
 
-    `reason` says why it failed, `asked_wrongly` that the cause lies in the spec.
+    `reason` says why it failed; `asked_wrongly` is true if the spec is to blame.
     """
 
     experiment: str
@@ -177,13 +178,13 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What goes on: the workers, and the experiment that was asked for (or the active one).
+    """The workers, and the experiment that was asked for (or the active one).
 
-    `change` grows with every change; hand it back to wait for the next one. `tasks` are those of
-    the current round, 10,000 at most. `wanted_workers` are those that were asked for so far,
-    besides whoever came by himself. `decisions` are the last few for the experiment, oldest first,
-    each a sentence that begins with the seconds since its submission. `numeric_class` is the
-    manager's own, which draws initial parameters.
+    `change` grows with every change; a caller passes it back to wait for the next one. `tasks` are
+    those of the current round, 10,000 at most. `wanted_workers` is how many workers policies have
+    requested so far. `decisions` are the last few for the experiment, oldest first, each a sentence
+    that begins with the seconds since its submission. `numeric_class` is the manager's own, which
+    determines the initial parameters.
     """
 
     change: int
@@ -197,7 +198,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPage:
-    """Part of an experiment's record: JSON lines, and the line to go on reading from."""
+    """Part of an experiment's record: JSON lines, and the number of the line that follows."""
 
     lines: tuple[str, ...]
     next_line: int
@@ -206,7 +207,7 @@ class RecordPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
-    """Who answers at a worker's address, and what it runs."""
+    """The worker at an address, and what it runs."""
 
     protocol: int
     version: str

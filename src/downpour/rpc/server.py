@@ -1,10 +1,10 @@
 """A threaded Thrift server that survives whatever connects to it, and that can be stopped.
 
-Each connection has a thread of its own; it waits for a frame, carries the call out and answers. A
-peer that sends garbage, half a frame, an oversized one or nothing at all, or that cannot prove who
-it is, loses its connection when the limits say so, and nobody else notices. Stopping closes idle
-connections at once and lets the calls in flight finish within a grace time. What the calls mean is
-not known here.
+Each connection has a thread of its own, which waits for a frame, runs the call and answers. A peer
+that sends garbage, half a frame, an oversized one or nothing at all, or that cannot authenticate
+itself, loses its connection as the limits say, and no other peer is affected. Stopping closes idle
+connections at once and lets the calls in flight finish within a grace time. The server does not
+know what the calls mean.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from downpour.rpc.trust import OPEN, Trust
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
+"""Connections that wait to be accepted, as when all workers of a cluster reconnect at once."""
 _TRUST_WANTED = (
     "a token (DOWNPOUR_TOKEN or token_file) or TLS (tls_cert, tls_key, tls_ca) is needed, because "
     "other machines reach it there"
@@ -39,9 +40,9 @@ _TRUST_WANTED = (
 class Limits:
     """What one peer may take from a server.
 
-    A peer proves who it is within `handshake_seconds`; `idle_seconds` pass between calls before a
-    connection is closed; a frame, once begun, takes `frame_seconds` at most in either direction;
-    `connections` are served at a time, and one more is closed unanswered.
+    A peer authenticates itself within `handshake_seconds`; a connection is closed after
+    `idle_seconds` without a call; a frame, once begun, takes `frame_seconds` at most in either
+    direction; `connections` are served at a time, and one more is closed without an answer.
     """
 
     handshake_seconds: float = 10.0
@@ -55,17 +56,17 @@ class Server:
 
     Args:
         processor: a generated `Processor`.
-        methods: the names it knows; others are answered "unknown method".
+        methods: the names it knows; calls of others are answered "unknown method".
         host: a name or address of this machine; `0.0.0.0` or `::` is every interface.
         port: 0 picks a free one.
         limits: what one peer may take.
-        trust: what is asked of peers.
-        on_end: called when a connection has ended, in the thread that carried out its calls; not
-            once the server stops.
+        trust: the credentials asked of peers.
+        on_end: called when a connection has ended, in the thread that ran its calls; not once the
+            server stops.
 
     Raises:
-        SpecError: the port is in use or not allowed, the host is not of this machine, or others
-            could reach it and nothing would be asked of them.
+        SpecError: the port is in use or not allowed, the host is not of this machine, or other
+            machines could connect without credentials.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Server:
         """Close idle connections at once, and the others when their call in flight has ended.
 
         Returns when no call is in flight, or after `grace_seconds`. A call that stops the server
-        which serves it does not wait for itself and is answered; stopping twice is harmless.
+        that runs it does not wait for itself, and is answered. May be called again.
         """
         with self._changed:
             self._stopping.set()
@@ -130,13 +131,15 @@ class Server:
         self.stop()
 
     def _accept_failed(self, error: OSError) -> None:
-        """A peer that gave up is nothing; a lack of file descriptors must not become a spin."""
+        """Log why no connection was accepted, and pause."""
+        # A peer that gave up (ECONNABORTED) is normal. Without descriptors `accept` fails at once,
+        # again and again, so the pause keeps the thread from spinning.
         if not self._stopping.is_set() and error.errno != errno.ECONNABORTED:
             _LOG.warning("%s cannot accept: %s", self.address, error)
             self._stopping.wait(0.1)
 
     def _admit(self, channel: frames.Channel, peer: str) -> None:
-        """Give a connection its thread, unless there are too many or the end has come."""
+        """Start a connection's thread, unless there are too many or the server stops."""
         thread = Thread(
             target=self._converse, args=(channel, peer), name=f"rpc from {peer}", daemon=True
         )
@@ -168,26 +171,26 @@ class Server:
         except handshake.CallerRejected as rejected:
             _LOG.warning("%s %s", peer, rejected)
         except ssl.SSLError as error:
-            _LOG.warning("%s was turned away: TLS: %s", peer, error.reason)
+            _LOG.warning("%s was rejected: TLS: %s", peer, error.reason)
         except OSError as error:
             _LOG.info("%s loses its connection: %s", peer, error)
-        except Exception as error:  # noqa: BLE001 - the edge between a peer and everybody else
+        except Exception as error:  # noqa: BLE001 - one peer must not affect others
             _LOG.warning("%s loses its connection: %s: %s", peer, type(error).__name__, error)
         finally:
             self._forget(current_thread())
             channel.close()
-        self._tell_of_the_end(peer)
+        self._notify_end(peer)
 
-    def _tell_of_the_end(self, peer: str) -> None:
+    def _notify_end(self, peer: str) -> None:
         if self._stopping.is_set():
             return
         try:
             self._on_end()
-        except Exception:  # noqa: BLE001 - nobody waits for this thread any more
-            _LOG.exception("the end of the connection from %s leads to nothing", peer)
+        except Exception:  # noqa: BLE001 - the thread ends here, and no caller waits
+            _LOG.exception("handling the end of the connection from %s failed", peer)
 
     def _exchange(self, channel: frames.Channel) -> bool:
-        """Wait for one call and answer it; false where the server is stopping."""
+        """Wait for one call and answer it; returns false if the server is stopping."""
         limits = self._limits
         frame = channel.receive(
             monotonic() + limits.idle_seconds, frame_seconds=limits.frame_seconds
@@ -236,7 +239,8 @@ class _UnknownMethod(Exception):
 
 
 def _refuser_of_unknown(methods: frozenset[str]) -> Callable[[str, int, int], None]:
-    """Refuse by name alone: Thrift would first skip the arguments, seconds of a hostile frame."""
+    """Return a hook that refuses unknown methods by name alone."""
+    # Thrift would skip the arguments first, which takes seconds for a hostile frame.
 
     def refuse(name: str, _kind: int, sequence: int) -> None:
         if name not in methods:
@@ -246,7 +250,7 @@ def _refuser_of_unknown(methods: frozenset[str]) -> Callable[[str, int, int], No
 
 
 def listen(host: str, port: int, trust: Trust, field: str = "port") -> socket.socket:
-    """Listen; IPv4 where a name has both kinds of address, and both kinds for `::`.
+    """Listen; on IPv4 if a name has addresses of both kinds, and on both for `::`.
 
     Raises:
         SpecError: as `Server`; `field` is what the user calls the port.
@@ -254,12 +258,12 @@ def listen(host: str, port: int, trust: Trust, field: str = "port") -> socket.so
     if not 0 <= port <= 65535:
         raise SpecError(field, port, "a port from 0 to 65535; 0 picks a free one")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, *_, address = min(found, key=lambda entry: entry[0] == socket.AF_INET6)
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, *_, address = min(resolved, key=lambda entry: entry[0] == socket.AF_INET6)
         if trust.is_open and not Address(str(address[0]), port).is_loopback:
             raise SpecError("host", host, _TRUST_WANTED)
         both = host == "::" and socket.has_dualstack_ipv6()
-        # The address that was looked at: the name could lead elsewhere the next time.
+        # The address, not the name: a second lookup could return one that was not checked above.
         return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except (socket.gaierror, UnicodeError) as error:
         raise SpecError("host", host, "a name or address of this machine") from error

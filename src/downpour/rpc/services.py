@@ -1,9 +1,9 @@
 """What a manager and a worker offer, and how it is served: values in, values out.
 
-Whoever implements one of the two protocols below knows nothing of Thrift: its arguments arrive
-checked, its answers are values, and an error of our tree reaches the caller as the same error.
-Anything else that is raised is a defect: it is logged once, and the caller hears "internal error".
-Calls come from many threads at once.
+The implementation of one of the two protocols below knows nothing of Thrift. Its arguments arrive
+checked, its answers are values, and an error of our tree reaches the caller as the same error. Any
+other exception is a defect: it is logged once, and the caller gets "internal error". Calls come
+from many threads at once.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from downpour.values import AttemptId, FailureKind, Snapshot, Update
 class ManagerService(Protocol):
     """What a manager offers; `SpecError`, `Refused` and `SharedDirectoryError` reach the caller.
 
-    Every call may come twice, for its answer may have been lost, and must then answer the same.
+    Every call may come twice, because its answer may have been lost; both answers must be equal.
     `describe`, `heartbeat`, `leave` and `list_experiments` never refuse.
     """
 
     def describe(self) -> ManagerInfo:
-        """Say who the manager is, before anybody registers."""
+        """Return what a worker must know before it registers."""
 
     def register_worker(self, registration: Registration) -> Registered:
-        """Take a worker in; a protocol or presence that does not fit is refused."""
+        """Register a worker; refuses another protocol, or the presence of another folder."""
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Note that a worker is alive; an unknown one learns that it is not known."""
+        """Note that a worker is alive; the reply says whether it is registered."""
 
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
-        """Keep an update: it is durable when this returns."""
+        """Accept an update; it is durable when this returns."""
 
     def report_failure(
         self, worker: str, attempt: AttemptId, kind: FailureKind, reason: str
@@ -62,22 +62,22 @@ class ManagerService(Protocol):
         """Note that an attempt failed."""
 
     def report_hand_over(self, worker: str, attempt: AttemptId, snapshot: Snapshot) -> None:
-        """Keep where an attempt has stopped for another one to go on."""
+        """Accept the snapshot of an attempt that has stopped, for another to continue."""
 
     def leave(self, worker: str, reason: str) -> None:
-        """Let a worker go."""
+        """Unregister a worker."""
 
     def submit(self, spec: str, request: str) -> str:
-        """Take an experiment on, described in TOML; a request counts once, whenever it comes."""
+        """Accept an experiment, described in TOML; a repeated request returns the same one."""
 
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
         """Wait for a change after `after_change`; an empty `experiment` is the active one."""
 
     def list_experiments(self) -> tuple[ExperimentSummary, ...]:
-        """Name every experiment, in the order of submission."""
+        """Return the summaries of all experiments, in the order of submission."""
 
     def cancel(self, experiment: str) -> None:
-        """End an experiment; one that has ended stays as it is."""
+        """Cancel an experiment; one that has ended stays as it is."""
 
     def results(self, experiment: str, from_line: int, wait_seconds: float) -> RecordPage:
         """Wait for a line of the record at or after `from_line`."""
@@ -87,16 +87,16 @@ class WorkerService(Protocol):
     """What a worker offers to its manager; only `train` may refuse, for instance as busy."""
 
     def ping(self) -> WorkerInfo:
-        """Say who answers here, and what is running."""
+        """Return the worker's name, and what it runs."""
 
     def train(self, task: TaskMessage) -> None:
         """Accept a task and return at once; the same attempt again is accepted again."""
 
     def cancel(self, attempt: AttemptId) -> None:
-        """Stop an attempt at its next step; say nothing where it is not running."""
+        """Stop an attempt at its next step; do nothing if it is not running."""
 
     def hand_over(self, attempt: AttemptId) -> None:
-        """Publish an attempt's state at its next step and stop; say nothing if it does not run."""
+        """Stop an attempt at its next step with a snapshot; do nothing if it is not running."""
 
     def drain(self) -> None:
         """Finish what is running, then leave."""
@@ -110,13 +110,13 @@ def serve_manager(
     trust: Trust = OPEN,
     on_end: Callable[[], None] = lambda: None,
 ) -> Server:
-    """A server of a manager, bound to its port; it answers once it is started.
+    """Return the server of a manager, bound to its port; it answers once it is started.
 
-    `on_end` is called when a connection has ended, in the thread that carried out its calls.
+    `on_end` is called when a connection has ended, in the thread that ran its calls.
 
     Raises:
-        SpecError: the port is in use or not allowed, the host is not of this machine, or others
-            could reach it and nothing would be asked of them.
+        SpecError: the port is in use or not allowed, the host is not of this machine, or other
+            machines could connect without credentials.
     """
     return _server(service, ManagerService, Manager, (host, port, limits, trust, on_end))
 
@@ -128,11 +128,11 @@ def serve_worker(
     limits: Limits | None = None,
     trust: Trust = OPEN,
 ) -> Server:
-    """A server of a worker, bound to its port; it answers once it is started.
+    """Return the server of a worker, bound to its port; it answers once it is started.
 
     Raises:
-        SpecError: the port is in use or not allowed, the host is not of this machine, or others
-            could reach it and nothing would be asked of them.
+        SpecError: the port is in use or not allowed, the host is not of this machine, or other
+            machines could connect without credentials.
     """
     return _server(service, WorkerService, Worker, (host, port, limits, trust))
 
@@ -157,7 +157,7 @@ def _server(
 def _adapted(
     call: Callable[..., Any], declared: Callable[..., Any], *, refuses: bool
 ) -> Callable[..., Any]:
-    """Structs → values, the call, its answer → struct, its errors → what the IDL declares."""
+    """Wrap a method: structs → values, the call, its answer → struct, its errors → IDL's."""
     hints = get_type_hints(declared)
     write = writer(hints.pop("return"))
     arguments = tuple((name, reader(hint, name)) for name, hint in hints.items())
@@ -177,6 +177,8 @@ def _adapted(
                 raise TApplicationException(kind, _line(str(error))) from None
             raise
         except (SystemExit, KeyboardInterrupt) as error:
+            # Thrift's processor lets these pass, and they would end this connection's thread
+            # without an answer.
             raise RuntimeError("a call tried to end the process that serves it") from error
 
     return serve
@@ -192,7 +194,7 @@ def _argument(name: str, read: Callable[[Any], Any], struct: Any) -> Any:
 
 
 def _refusal(error: Exception) -> Refusal:
-    """An error of our tree as a refusal; the inverse of `connection._refused`."""
+    """Translate an error of our tree into a refusal; the inverse of `connection._refused`."""
     match error:
         case SpecError() | FieldError():
             kind, field, value, reason = RefusalKind.ASKED, error.field, error.value, error.accepted
@@ -209,7 +211,7 @@ def _refusal(error: Exception) -> Refusal:
 
 
 def _line(text: str, limit: int = 2000) -> str:
-    """One line that can be sent, whatever somebody put into it."""
+    """Return text as one line of limited length, without control characters."""
     line = one_line(text)
     return line if len(line) <= limit else line[: limit - 1] + "…"
 

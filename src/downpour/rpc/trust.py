@@ -1,8 +1,9 @@
-"""What a process asks of those it speaks with, made from what it was given.
+"""The credentials of a process, loaded: what it shows to peers and asks of them.
 
-`Trust` holds a token and two TLS contexts, one for serving and one for calling, or nothing of that:
-then everybody is trusted, which only a service on loopback may do. TLS is 1.3 and mutual;
-certificates are held to the strict rules that Python 3.13 made the default, whatever Python runs.
+`Trust` holds a token and two TLS contexts, one for serving and one for calling. Without any of them
+every peer is trusted, which is allowed only for a service on loopback. TLS is 1.3 and mutual.
+Certificates must pass the strict checks that Python 3.13 made the default, on older versions,
+too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TLS_FILES = ("tls_cert", "tls_key", "tls_ca")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """The token that both sides must hold, and the contexts of TLS; None where it is not used."""
+    """The token that both sides must hold, and the contexts of TLS; None if not used."""
 
     token: bytes | None = field(default=None, repr=False)
     serving: ssl.SSLContext | None = None
@@ -33,19 +34,19 @@ class Trust:
 
     @classmethod
     def load(cls, credentials: Credentials) -> Trust:
-        """Read what the credentials name.
+        """Read the files that the credentials name.
 
         Raises:
-            SpecError: a file cannot be read or is not what it should be, every user of the machine
-                may read the token or the key, the token is too short, or one of TLS's three files
-                is missing; names the field.
+            SpecError: a file cannot be read or is invalid, every user of the machine may read the
+                token or the key, the token is too short, or one of TLS's three files is missing;
+                names the field.
         """
         serving, calling = _tls(credentials)
         return cls(token=_token(credentials), serving=serving, calling=calling)
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody is trusted."""
+        """Whether every peer is trusted."""
         return self.token is None and self.serving is None
 
 
@@ -59,7 +60,9 @@ def _token(credentials: Credentials) -> bytes | None:
         field_, text = "DOWNPOUR_TOKEN", credentials.token
     else:
         return None
-    token = text.strip().encode(errors="surrogateescape")  # as variables that are no UTF-8 come
+    token = text.strip().encode(
+        errors="surrogateescape"
+    )  # as Python decodes variables that are not UTF-8
     if len(token) < TOKEN_CHARACTERS_MIN:
         shown = credentials.token_file or "…"  # a token is not shown, not even a bad one
         raise SpecError(field_, shown, f"a token has at least {TOKEN_CHARACTERS_MIN} characters")
@@ -89,12 +92,12 @@ def _tls(credentials: Credentials) -> tuple[ssl.SSLContext | None, ssl.SSLContex
             raise SpecError(name, path, "mutual TLS needs tls_cert, tls_key and tls_ca")
         _check_readable(name, path)
     serving = _context(ssl.PROTOCOL_TLS_SERVER, **given)
-    serving.num_tickets = 0  # nobody resumes: connections are kept
+    serving.num_tickets = 0  # no resumption, because clients keep their connections
     return serving, _context(ssl.PROTOCOL_TLS_CLIENT, **given)
 
 
 def _context(role: int, tls_cert: str, tls_key: str, tls_ca: str) -> ssl.SSLContext:
-    """A context that shows this machine's certificate and wants one of the same authority.
+    """Return a context that shows this machine's certificate and asks for one of its authority.
 
     A caller also checks the name (`PROTOCOL_TLS_CLIENT` does so by itself).
     """

@@ -1,10 +1,10 @@
 """Values to Thrift structs and back, driven by the values' own annotations.
 
-A dataclass and the struct of the same name carry fields of the same names, so one rule for each
-kind of annotation is the whole mapping; it is compiled once per class. Reading is strict, for what
-is read came from the network: a required field must be there, a number is finite and not
-negative, a name that will meet the file system is bare. A field that is absent takes the
-dataclass's default. Nothing is looked up or opened here.
+A dataclass and the struct of the same name have fields of the same names, so one rule for each kind
+of annotation is the whole mapping; it is compiled once for each class. Reading is strict, because
+messages come from the network: a required field must be present, a number finite and not negative,
+and a name that is used in the file system bare. An absent field takes the dataclass's default.
+Nothing is looked up or opened here.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ _FINITE = (lambda number: math.isfinite(number) and number >= 0, "a finite numbe
 
 
 def to_wire(value: object) -> Any:
-    """What Thrift sends for a value; raises as `writer` says."""
+    """Return the struct of a value; raises as `writer` says."""
     kind: Any = type(value)
     return writer(kind)(value)
 
 
-def from_wire(annotation: type[_Value], found: Any) -> _Value:
-    """The value that Thrift delivered; raises `FieldError` where it is none."""
+def from_wire(annotation: type[_Value], received: Any) -> _Value:
+    """Return the value of what Thrift received; raises `FieldError` if it is invalid."""
     kind: Any = annotation
-    value: _Value = reader(kind)(found)
+    value: _Value = reader(kind)(received)
     return value
 
 
 @cache
 def reader(annotation: Any, name: str = "") -> Convert:
-    """How to turn what Thrift delivered into a value of this annotation.
+    """Return a function from what Thrift received to a value of this annotation.
 
-    `name` is that of the field or argument, for the rules that hold beyond its type. The result
-    raises `FieldError`, with a path to the field that is wrong.
+    `name` is that of the field or argument, for rules beyond its type. The function raises
+    `FieldError`, with the path of the wrong field.
     """
     kind: Any = _without_none(annotation)
     if get_origin(kind) is tuple:
@@ -89,9 +89,9 @@ def reader(annotation: Any, name: str = "") -> Convert:
 
 @cache
 def writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
-    """How to turn a value of this annotation into what Thrift sends.
+    """Return a function from a value of this annotation to what Thrift sends.
 
-    The result raises TypeError or ValueError where the value is not of its annotation: that is a
+    The function raises TypeError or ValueError if the value is not of its annotation, which is a
     defect of this program, never of the peer.
     """
     kind = _without_none(annotation)
@@ -110,7 +110,7 @@ def writer(annotation: Any, thrift_type: int = TType.I64) -> Convert:
 
 
 def _struct_reader(value_type: type) -> Convert:
-    """Read a struct field by field, telling a field error where it lies."""
+    """Read a struct field by field; adds the field's name to its errors."""
     rows = tuple(
         (
             field.name,
@@ -124,10 +124,10 @@ def _struct_reader(value_type: type) -> Convert:
     def read(struct: Any) -> Any:
         values = {}
         for name, struct_name, convert, optional in rows:
-            found = getattr(struct, struct_name)
-            if found is not None:
+            received = getattr(struct, struct_name)
+            if received is not None:
                 try:
-                    values[name] = convert(found)
+                    values[name] = convert(received)
                 except FieldError as error:
                     raise error.inside(struct_name) from None
             elif not optional:
@@ -169,7 +169,7 @@ def _struct_writer(value_type: type) -> Convert:
 
 
 def _annotated(value_type: Any) -> list[tuple[Any, Any, str]]:
-    """The fields of a dataclass, each with its annotation and its key in `_RULES`."""
+    """Return the fields of a dataclass, each with its annotation and its key in `_RULES`."""
     hints = get_type_hints(value_type)
     return [
         (field, hints[field.name], f"{value_type.__name__}.{field.name}")
@@ -199,22 +199,22 @@ def _checked(accepts: Callable[[Any], bool], accepted: str) -> Convert:
 
 
 def _member_reader(kind: type[Enum]) -> Convert:
-    """Read a member from its number, where Thrift has an enum of that name, or from its word."""
+    """Read an enum's member from Thrift's enum of that name, or from its word."""
 
-    def read(found: Any) -> Any:
-        if not isinstance(found, str):
-            return kind[found.name]
+    def read(received: Any) -> Any:
+        if not isinstance(received, str):
+            return kind[received.name]
         try:
-            return kind(found)
+            return kind(received)
         except ValueError:
             words = ", ".join(str(member.value) for member in kind)
-            raise FieldError("", found, f"one of {words}") from None
+            raise FieldError("", received, f"one of {words}") from None
 
     return read
 
 
 def _member_writer(kind: type[Enum], thrift_type: int) -> Convert:
-    """Write a member as its word, where the contract has text, else as the number of its name."""
+    """Write a member as its word, if the IDL has text there, else as the number of its name."""
     if thrift_type == TType.STRING:
         return lambda value: kind(value).value
     numbers = getattr(ttypes, kind.__name__)
@@ -251,7 +251,7 @@ def _text(value: Any) -> str:
 
 
 def _read_indices(struct: Any) -> IndexArray | IndicesFile:
-    """Packed indices become an array; a file stays a file, for the reader of files to fetch."""
+    """Read packed indices as an array; a file of indices stays a file, read by the worker."""
     width, count = struct.width_bytes, struct.count
     if width is None or count is None or (struct.packed is None) == (struct.file is None):
         raise FieldError("", struct, "a width, a count, and either packed bytes or a file")
