@@ -1,7 +1,7 @@
-"""What a process was given to prove that it belongs to a cluster: token, certificates, or neither.
+"""What a process was given to authenticate itself to a cluster: a token, certificates, or neither.
 
-Files are only named here; `rpc.trust` reads them. This module alone reads the variables. A token is
-never an argument of a command, because command lines can be read by everybody on a machine.
+Files are only named here; `rpc.trust` reads them. Only this module reads the environment variables.
+A token is never a command's argument, because every user of a machine can read command lines.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ FILES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """A token or the file that holds it (the file counts where both are given), and PEM files.
+    """A token or the file that holds it (the file wins if both are given), and PEM files.
 
-    `tls_cert` and `tls_key` are this machine's own, `tls_ca` has signed everybody's; mutual TLS
-    needs all three.
+    `tls_cert` and `tls_key` are this machine's own; `tls_ca` has signed the certificates of all
+    machines. Mutual TLS needs all three.
     """
 
     token: str = field(default="", repr=False)
@@ -35,22 +35,22 @@ class Credentials:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Credentials:
-        """Return what `DOWNPOUR_TOKEN`, `DOWNPOUR_TOKEN_FILE` and `DOWNPOUR_TLS_*` say."""
+        """Return those of `DOWNPOUR_TOKEN`, `DOWNPOUR_TOKEN_FILE` and `DOWNPOUR_TLS_*`."""
         files = {name: environment.get(variable, "") for name, variable in FILES.items()}
         return cls(token=environment.get(TOKEN, ""), **files)
 
     def to_environment(self) -> dict[str, str]:
-        """Return the variables that say the same."""
-        said = {TOKEN: self.token}
-        said |= {variable: getattr(self, name) for name, variable in FILES.items()}
-        return {variable: value for variable, value in said.items() if value}
+        """Return the environment variables with these credentials."""
+        values = {TOKEN: self.token}
+        values |= {variable: getattr(self, name) for name, variable in FILES.items()}
+        return {variable: value for variable, value in values.items() if value}
 
     def with_files(self, files: Mapping[str, str]) -> Credentials:
-        """Return the same with other files."""
+        """Return these credentials with other files."""
         return replace(self, **files)
 
 
 def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment that gives none: for processes that speak on loopback alone."""
+    """Return an environment without credentials, for processes that use loopback only."""
     secret = {TOKEN, *FILES.values()}
     return {name: value for name, value in environment.items() if name not in secret}

@@ -3,17 +3,17 @@
 ::
 
     DownpourError
-    ├── SpecError                what you asked is wrong: field, value, what is accepted
-    ├── StoreError               the shared directory is wrong
+    ├── SpecError                what was asked for is invalid: field, value, what is accepted
+    ├── StoreError               the shared directory, or a file in it, cannot be used
     │   ├── SharedDirectoryError     the folder: missing, not writable, not the manager's
-    │   ├── FileMissing              a published name that is not there
-    │   └── FileCorrupt              present, but short, altered or not what it claims to be
-    ├── ProtocolError            the peer is wrong
+    │   ├── FileMissing              a published file does not exist
+    │   └── FileCorrupt              a file is short, altered or not what it claims to be
+    ├── ProtocolError            a call to another process failed
     │   ├── Unreachable              no process answers at the address
-    │   ├── DeadlineExceeded         somebody answered too slowly
-    │   ├── IncompatiblePeer         another version, or a message nobody here understands
-    │   ├── Untrusted                one side cannot prove to the other that it belongs here
-    │   └── Refused                  the peer understood and said no
+    │   ├── DeadlineExceeded         there was no answer within the deadline
+    │   ├── IncompatiblePeer         another version, or an invalid message
+    │   ├── Untrusted                one side did not accept the credentials of the other
+    │   └── Refused                  the peer understood the call and refused it
     ├── MissingPackage           an optional library is not installed; names the extra with it
     ├── LaunchError              a process could not be started, or died before it was ready
     ├── TrainingError            the task went wrong
@@ -26,8 +26,8 @@
     ├── ExperimentFailed         an experiment that ended without a model; carries the cause
     └── IllegalTransition        a lifecycle table was violated: a defect of this program
 
-Every error reads as one line. `exit_status` is what the command line exits with: 2 where the user
-can mend it by changing what was asked, 1 where something else went wrong.
+Every error reads as one line. `exit_status` is what the command line exits with: 2 if the user can
+correct the cause by changing what was asked for, else 1.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from collections.abc import Mapping
 
 
 class DownpourError(Exception):
-    """Whatever this package raises on purpose."""
+    """The base of all errors that this package raises on purpose."""
 
     exit_status = 1
 
 
 class SpecError(DownpourError):
-    """Something that was asked for cannot be: names the field, the value and what is accepted."""
+    """What was asked for is invalid: names the field, the value and what is accepted."""
 
     exit_status = 2
 
@@ -57,11 +57,11 @@ class SpecError(DownpourError):
 
 
 class StoreError(DownpourError):
-    """The shared directory, or a file in it, is not as it should be."""
+    """The shared directory, or a file in it, cannot be used."""
 
 
 class SharedDirectoryError(StoreError):
-    """The shared directory itself cannot serve: says which folder and why."""
+    """The shared directory itself cannot be used: names the folder and the reason."""
 
     exit_status = 2
 
@@ -75,7 +75,7 @@ class SharedDirectoryError(StoreError):
 
 
 class FileMissing(StoreError):
-    """A published file cannot be found, although its directory was listed again."""
+    """A published file does not exist, although its directory can be listed."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -86,7 +86,7 @@ class FileMissing(StoreError):
 
 
 class FileCorrupt(StoreError):
-    """A file is there, but it is not what was published under its name."""
+    """A file exists, but it is not what was published under its name."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)
@@ -98,11 +98,11 @@ class FileCorrupt(StoreError):
 
 
 class ProtocolError(DownpourError):
-    """The conversation with another process went wrong."""
+    """A call to another process failed."""
 
 
 class Unreachable(ProtocolError):
-    """Nobody answers at an address."""
+    """No process answers at an address."""
 
     exit_status = 2
 
@@ -116,17 +116,17 @@ class Unreachable(ProtocolError):
 
 
 class DeadlineExceeded(ProtocolError):
-    """A call took longer than its deadline; whether it was carried out is unknown."""
+    """A call took longer than its deadline; whether it took effect is unknown."""
 
 
 class IncompatiblePeer(ProtocolError):
-    """The other side speaks another version, or sent what nobody here understands."""
+    """The peer speaks another version of the protocol, or sent an invalid message."""
 
     exit_status = 2
 
 
 class Untrusted(ProtocolError):
-    """One side could not prove to the other that it belongs here: token or certificate."""
+    """One side did not accept the token or the certificate of the other."""
 
     exit_status = 2
 
@@ -140,9 +140,9 @@ class Untrusted(ProtocolError):
 
 
 class Refused(ProtocolError):
-    """The peer understood the call and said no; `field` names what was wrong with it.
+    """The peer understood the call and refused it; `field` names what was wrong with it.
 
-    `busy` means not now: the same call may be welcome later, or elsewhere.
+    `busy` means that the same call may succeed later, or at another manager.
     """
 
     exit_status = 2
@@ -173,9 +173,9 @@ class MissingPackage(DownpourError):
 
 
 class LaunchError(DownpourError):
-    """A process could not be started, or has ended when it was needed.
+    """A process could not be started, or has ended while it was needed.
 
-    `asked_wrongly` is true where the user can mend the cause.
+    `asked_wrongly` is true if the user can correct the cause.
     """
 
     def __init__(self, reason: str, *, asked_wrongly: bool = False) -> None:
@@ -184,7 +184,7 @@ class LaunchError(DownpourError):
 
 
 class TrainingError(DownpourError):
-    """Training on a shard went wrong; costs a retry on another worker."""
+    """Training on a shard failed; costs a retry on another worker."""
 
 
 class NonFinite(TrainingError):
@@ -199,19 +199,19 @@ class UpdatesRefused(TrainingError):
         self.reasons = dict(sorted(reasons.items()))
 
     def __str__(self) -> str:
-        told = [f"shard {shard}: {reason}" for shard, reason in self.reasons.items()]
-        more = f"; and {len(told) - 3} more" if len(told) > 3 else ""
-        return f"updates refused: {'; '.join(told[:3])}{more}"
+        lines = [f"shard {shard}: {reason}" for shard, reason in self.reasons.items()]
+        more = f"; and {len(lines) - 3} more" if len(lines) > 3 else ""
+        return f"updates refused: {'; '.join(lines[:3])}{more}"
 
 
 class OutOfMemory(TrainingError):
-    """The worker's memory, or its accelerator's, did not suffice."""
+    """The memory of the worker, or of its accelerator, is too small."""
 
 
 class FailStop(DownpourError):
-    """Something was raised where nothing should be, and whoever manages has ended because of it.
+    """An unexpected exception, a defect of this program, has ended the manager.
 
-    What the manager acknowledged is in the journal, from which the next one goes on.
+    What the manager acknowledged is in the journal, from which the next one continues.
     """
 
     def __init__(self, cause: str) -> None:
@@ -243,7 +243,7 @@ class OtherCode(UnfitWorker):
 class ExperimentFailed(DownpourError):
     """An experiment ended without a model.
 
-    `asked_wrongly` is true where the cause is in the spec, which the user can mend.
+    `asked_wrongly` is true if the cause is in the spec, which the user can correct.
     """
 
     def __init__(self, experiment: str, reason: str, *, asked_wrongly: bool = False) -> None:
@@ -257,7 +257,7 @@ class ExperimentFailed(DownpourError):
 
 
 class IllegalTransition(DownpourError):
-    """A lifecycle was asked for a step its table does not have; carries the whole story."""
+    """A step that a lifecycle's table does not have; carries all steps before it."""
 
     def __init__(self, who: str, state: str, step: str, story: tuple[str, ...]) -> None:
         super().__init__(who, state, step, story)

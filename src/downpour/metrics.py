@@ -1,12 +1,12 @@
-"""The Prometheus endpoint of a process: whoever reaches it may read what its source tells.
+"""The Prometheus endpoint of a process: any client that can reach it can read the metrics.
 
-The source is asked at each scrape, in a thread of that connection, and reads what the process knows
-anyway: nothing is counted for the endpoint's sake on the way of a shard. What it raises costs the
-scrape, and nobody else anything. The endpoint listens like the service beside it; where that one
-asks for TLS, so does the endpoint. A token cannot be asked for, because Prometheus knows none of
-our proofs: `docs/security.md` says what that means. So a stranger may knock: a few connections are
-served at a time, each for one request of a few kilobytes, and none for longer than its deadline,
-however slowly its bytes come.
+The source is called at each scrape, in the thread of that connection, and reads state that exists
+anyway: the endpoint costs a shard nothing. An exception of the source fails that scrape and nothing
+else. The endpoint listens on the same interface as the service beside it, and under TLS if the
+service does. It cannot ask for a token, because Prometheus knows none of our proofs;
+`docs/security.md` says what that means. So unauthenticated clients can connect: a few connections
+are served at a time, each for one request of a few kilobytes, and none for longer than its
+deadline, however slowly its bytes come.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 10.0
-"""How long a connection may take, from its beginning to its end."""
+"""How long a connection may take in all."""
 
 _CONNECTIONS_MAX = 8
-"""Prometheus needs one; who comes when all are taken is hung up on."""
+"""Prometheus needs one; further connections are closed."""
 
 _REQUEST_BYTES_MAX = 8192
-"""Of a request line and its headers; Prometheus sends a few hundred."""
+"""Of a request line and its headers; Prometheus sends a few hundred bytes."""
 
 Source = Callable[[], "Iterable[Metric]"]
 
 
 @dataclass(slots=True)
 class Timing:
-    """How often something was done, and how long that took: all together, and the last time."""
+    """How often something was done, and the seconds that it took: in total, and the last time."""
 
     count: int = 0
     total_seconds: float = 0.0
     last_seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Take one more into account."""
+        """Add one duration."""
         self.count += 1
         self.total_seconds += seconds
         self.last_seconds = seconds
 
 
 def gauge(name: str, help_text: str, value: float | Mapping[str, float], label: str = "") -> Metric:
-    """Make a gauge; where it has a label, a number for each value of that."""
+    """Make a gauge; with a label, it has a number for each of the label's values."""
     from prometheus_client.core import GaugeMetricFamily
 
     return _filled(GaugeMetricFamily(name, help_text, labels=_labels(label)), value)
@@ -96,14 +96,14 @@ def _filled(
 class MetricsEndpoint:
     """Serves metrics over HTTP; bound when made, serving once started.
 
-    Beside those of the source it tells the version, the seconds since it was made, and what the
+    Beside those of the source it serves the version, the seconds since it was made, and what the
     system knows of the process (on Linux).
 
     Args:
-        source: gives the metrics, as they are now; called by one thread a connection.
+        source: returns the current metrics; called in the thread of each connection.
         host: the address on which the service listens.
         port: 0 picks a free one.
-        trust: what the service asks of its peers; of this the endpoint asks for certificates.
+        trust: the service's credentials, of which the endpoint uses the certificates.
 
     Raises:
         SpecError: the port is in use or not allowed.
@@ -120,7 +120,8 @@ class MetricsEndpoint:
         address = Address(*listener.getsockname()[:2])
         self.url = f"{'https' if trust.serving else 'http'}://{address}/metrics"
         if trust.serving:
-            # The first words are exchanged in the connection's thread, where they hold up nobody.
+            # The handshake is done in the connection's thread, so that a slow client does not
+            # delay others.
             listener = trust.serving.wrap_socket(
                 listener, server_side=True, do_handshake_on_connect=False
             )
@@ -133,7 +134,7 @@ class MetricsEndpoint:
         return self
 
     def close(self) -> None:
-        """Answer no more; what is being answered may end."""
+        """Accept no more connections; those that are being answered may end."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -141,7 +142,7 @@ class MetricsEndpoint:
 
 
 class _Collector:
-    """What a registry asks at each scrape."""
+    """The collector that the registry calls at each scrape."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -155,7 +156,7 @@ class _Collector:
 
 
 class _Sparing(io.RawIOBase):
-    """Reads one request from a connection: so many bytes, and until a deadline."""
+    """Reads one request from a connection, of limited size and until a deadline."""
 
     def __init__(self, connection: socket.socket, ends_at: float) -> None:
         self._connection = connection
@@ -176,7 +177,7 @@ class _Sparing(io.RawIOBase):
 
 
 def _frugal(handler: Any) -> Any:
-    """Return a handler that takes one request a connection, and spends little on it."""
+    """Return a handler that takes one small request for each connection, with a deadline."""
 
     class Frugal(handler):  # type: ignore[misc]
         timeout = _PATIENCE_SECONDS
@@ -205,20 +206,20 @@ class _Server(ThreadingMixIn, TCPServer):
         self._free = BoundedSemaphore(_CONNECTIONS_MAX)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin a thread for a connection, where one is free."""
+        """Start a thread for a connection, if fewer than the limit are served."""
         if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, then make room for the next."""
+        """Serve a connection, then allow another one."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say in one line what came of a connection that led to nothing."""
+        """Log the failure of a connection in one line."""
         del request
         log.info("metrics for %s: %s", client_address[0], sys.exception())

@@ -1,4 +1,4 @@
-"""A path as a user gives it → a `Path`, or a refusal; no file is looked at, for that takes time."""
+"""A path as a user gives it → a `Path`, or a refusal; no file is opened, for speed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PATH_BYTES_MAX = 4095  # Linux's PATH_MAX, less the byte that ends it
 
 
 def path_of(field: str, given: object) -> Path:
-    """Return a path, `~` put into full.
+    """Return a path, with `~` expanded.
 
     Raises:
-        SpecError: it is empty, no path, of a user that is not there, or longer than a system takes.
+        SpecError: it is empty, not a path, of an unknown user, or longer than the system allows.
     """
     if not isinstance(given, str | os.PathLike):
         raise SpecError(field, given, "must be a path, as text or a Path")

@@ -1,7 +1,7 @@
-"""A file that says what to run: the one place that reads it, so that `spec/` stays pure.
+"""Reads the file of a spec; the one place that does, so that `spec/` stays pure.
 
-It never decides what a spec may say; it only turns a file that cannot be read into the same kind
-of one-line refusal as a field that does not fit.
+It does not decide what a spec may contain. A file that cannot be read is refused in one line, like
+an invalid field.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _LISTS = {"betas"}
 
 
 def read_spec(path: Path, overrides: Mapping[str, Any] | None = None) -> Spec:
-    """Read a spec from a TOML file; `overrides` win over what stands there.
+    """Read a spec from a TOML file; `overrides` replace its fields.
 
     Raises:
-        SpecError: where the file cannot be read, is not TOML, or says what is not accepted.
+        SpecError: the file cannot be read or is not TOML, or a field is invalid.
     """
     fields = read_toml(path)
     _refuse_others(fields)
@@ -29,10 +29,10 @@ def read_spec(path: Path, overrides: Mapping[str, Any] | None = None) -> Spec:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return what a TOML file that a user names says.
+    """Return the fields of a TOML file that a user names.
 
     Raises:
-        SpecError: where the file cannot be read, or is not TOML.
+        SpecError: the file cannot be read, or is not TOML.
     """
     try:
         return toml_fields(path.read_text(encoding="utf-8"), str(path))
@@ -42,7 +42,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def refuse_grid(fields: Mapping[str, Any]) -> None:
-    """Refuse what `downpour grid` takes: tables `[[experiment]]`, `trials`, lists of values.
+    """Refuse a file for `downpour grid`: tables `[[experiment]]`, `trials`, lists of values.
 
     Raises:
         SpecError: names the field that makes the file a grid.

@@ -256,10 +256,10 @@ def test_an_authority_that_cannot_sign_is_named(tmp_path: Path) -> None:
         serialization.NoEncryption(),
     )
     cases = [
-        (b"", good[1], "is no certificate"),
-        (good[0], b"", "is no key that this command made"),
-        (good[0], foreign, "is no key that this command made"),
-        (leaf, good[1], "is no authority that this command made"),
+        (b"", good[1], "is not a certificate"),
+        (good[0], b"", "is not a key that this command made"),
+        (good[0], foreign, "is not a key that this command made"),
+        (leaf, good[1], "is not an authority that this command made"),
         ((tmp_path / "other" / "ca.pem").read_bytes(), good[1], "ca-key.pem is not its key"),
     ]
     for certificate, private, line in cases:

@@ -1,10 +1,10 @@
-"""A single-threaded process that imports torch once and forks managers and workers from itself.
+"""A process that imports torch once and forks managers and workers from itself.
 
 Importing torch costs seconds and hundreds of megabytes; forked children share both. Hence this
-process runs no tensor operation and never touches CUDA: neither survives a fork. Workers for CUDA
-are started afresh instead. JSON lines on its standard input say what to start, JSON lines on its
-standard output say what became of it. When the input ends, because its launcher closed it or died,
-it stops everything it has started, workers first, and ends.
+process runs no tensor operation and never touches CUDA, because neither survives a fork. Workers on
+CUDA are started as new processes instead. JSON lines on its standard input say what to start; JSON
+lines on its standard output report what happened to it. When the input ends, because the launcher
+closed it or died, the fork server stops all that it has started, workers first, and ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ForkServer:
-    """Children by process id; requests come in at `requests`, news goes out at `news`."""
+    """Forks children; reads requests from one file descriptor, writes news to the other."""
 
     def __init__(self, requests: int, news: int) -> None:
         self._requests = requests
@@ -49,7 +49,9 @@ class ForkServer:
         os.set_blocking(self._woken, False)
 
     def serve(self) -> None:
-        """Start what is asked for until the requests end, then stop it all."""
+        """Start what is requested until the requests end, then stop all children."""
+        # The wake-up pipe turns SIGCHLD into something that `select` waits for; the handler itself
+        # does nothing, because a handler must not touch the tables that this loop changes.
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
         selector = selectors.DefaultSelector()
@@ -68,7 +70,7 @@ class ForkServer:
             self._stop_all()
 
     def _take_requests(self) -> bool:
-        """Start what the next lines ask for; false when there will be no more."""
+        """Start what the next lines request; returns false at the end of the requests."""
         chunk = os.read(self._requests, 65536)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
@@ -92,7 +94,8 @@ class ForkServer:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _die_with_parent()
-            # Not closed: the next file to be opened would become this process's standard input.
+            # Replaced and not closed, because the next file that is opened would become this
+            # process's standard input.
             os.dup2(os.open(os.devnull, os.O_RDONLY), self._requests)
             os.close(self._wake)
             os.close(self._woken)
@@ -113,12 +116,12 @@ class ForkServer:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            if pid in self._roles:  # else it is somebody whom an import has started
+            if pid in self._roles:  # others were started by an import
                 _, name = self._roles.pop(pid)
                 self._tell(name=name, exited=os.waitstatus_to_exitcode(status))
 
     def _stop_all(self) -> None:
-        """Ask workers, then managers, to leave; whoever takes too long is killed."""
+        """Terminate workers, then managers; those that take too long are killed."""
         for role in ("worker", "manager"):
             self._signal(role, signal.SIGTERM)
             deadline = time.monotonic() + GRACE_SECONDS
@@ -178,26 +181,27 @@ _PRELOADED = {
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel (Linux) to end this process when the fork server is killed outright."""
+    """Let the kernel (Linux) end this process when the fork server is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _preload(role: str) -> None:
-    """Import everything that a child of a role needs, so that all forks share it.
-
-    The manager's part comes first and alone: while this process goes on to import the workers'
-    part, the manager already prepares the dataset.
-    """
+    """Import everything that a child of a role needs, so that all forks share it."""
+    # The manager's modules come first and alone: while this process imports those of the workers,
+    # the manager prepares the dataset.
     for module in _PRELOADED[role]:
         import_module(module)
     gc.collect()
+    # Frozen objects are not visited by later collections, which would write to their pages in each
+    # child and so copy the memory that forks share.
     gc.freeze()
 
 
 def main() -> None:
     """Serve one launcher, over this process's standard input and output."""
     log_to_stderr(logging.INFO, "%(asctime)s %(process)d %(name)s: %(message)s")
+    # What an import prints goes to the log: it would break the lines that the launcher reads.
     news = os.dup(1)
     os.dup2(2, 1)
     ForkServer(requests=0, news=news).serve()

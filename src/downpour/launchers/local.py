@@ -1,6 +1,6 @@
-"""A manager and workers on this machine, as processes forked from one that has torch imported.
+"""A manager and workers on this machine, forked from one process that has imported torch.
 
-The launcher itself never imports torch. Whatever it has started ends with it: on `close`, on an
+The launcher itself never imports torch. All that it has started ends with it: on `close`, on an
 error, on Ctrl-C, and also when it is killed, because the fork server then reads the end of its
 input.
 """
@@ -25,8 +25,8 @@ from downpour.worker.options import WorkerOptions
 
 START_SECONDS = 120.0
 MANAGER = "manager"
-_MENDABLE = 2
-"""The exit status of a process whose user can mend what is wrong."""
+_ASKED_WRONGLY = 2
+"""The exit status of a process whose user can correct the cause."""
 
 
 class LocalCluster:
@@ -82,13 +82,14 @@ class LocalCluster:
     def close(self) -> None:
         """Stop workers and manager; returns when all have ended or were killed."""
         if self._server.stdin is not None:
-            with suppress(BrokenPipeError):  # a request that a dead fork server has not taken
+            with suppress(BrokenPipeError):  # a request that a dead fork server did not read
                 self._server.stdin.close()
         self._server.wait()
         self._listener.join()
 
     def provide(self, wanted: int) -> None:
-        """Start workers besides the first ones, up to so many in all, but no crowd."""
+        """Start further workers, up to `wanted`, and no more than there were at first."""
+        # Bounded, because a policy asks for workers without knowing this machine's cores.
         while self._provided < min(wanted, self._workers):
             self._provided += 1
             self._start_worker(f"worker-{self._workers + self._provided}")
@@ -147,14 +148,14 @@ class LocalCluster:
             self._changed.notify_all()
 
     def _is_over(self) -> bool:
-        """Whether the fork server is gone, or on its way: its news end a little before itself."""
+        """Whether the fork server has ended, or is about to: its output ends shortly before."""
         return self._news_ended or self._server.poll() is not None
 
     def _end_of(self, name: str) -> LaunchError:
-        """Say why a process is not there."""
+        """Return the error of a process that is not running."""
         news = self._news.get(name, {})
         if error := news.get("error"):
-            return LaunchError(str(error), asked_wrongly=news.get("status") == _MENDABLE)
+            return LaunchError(str(error), asked_wrongly=news.get("status") == _ASKED_WRONGLY)
         if "exited" in news:
             return LaunchError(f"{name} ended with status {news['exited']}; see {self.log}")
         return LaunchError(f"{name} did not start; see {self.log}")

@@ -1,4 +1,4 @@
-"""The logs of runs on this machine: a file for each in `logs`, of which the last are kept."""
+"""The logs of runs on this machine, a file for each in `logs`; the last 20 are kept."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def new_log(shared: Path) -> Path:
     written = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
     for path in sorted(written, key=lambda path: path.name, reverse=True)[KEPT - 1 :]:
         if not psutil.pid_exists(int(path.name.rpartition("-")[2])):
-            with suppress(OSError):  # another run has removed it, or this user may not
+            with suppress(OSError):  # another run has removed it, or it is another user's
                 path.unlink()
     return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"

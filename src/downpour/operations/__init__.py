@@ -1,1 +1,1 @@
-"""What people who run a cluster do beside training: tokens, certificates, a look at the folder."""
+"""What people who run a cluster do beside training: tokens, certificates, checks of the folder."""

@@ -1,7 +1,8 @@
-"""Things that may never end: each is tried in a thread of its own, and given up in time.
+"""Runs checks that may never end: each in a thread of its own, with a time limit.
 
-Whoever waits for a file server that is away waits in the system, where not even Ctrl-C arrives. So
-the main thread only waits for the thread that does; what hangs ends with the process.
+A thread that waits for a file server that is away waits in the kernel, where not even Ctrl-C
+interrupts it. So the main thread only waits for the thread that runs the check; what hangs ends
+with the process.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _GRACE_SECONDS = 3.0
 
 
 class Attempts:
-    """Makes one check after the other; once one of them hangs, no further one is begun.
+    """Runs one check after the other; once one hangs, no other is begun.
 
     Args:
         limit_seconds: How long a check may take.
@@ -28,21 +29,21 @@ class Attempts:
         self._thread: Thread | None = None
 
     def make(self, check: Callable[[], Finding]) -> Finding:
-        """Return what a check finds, or that it does not come to an end."""
+        """Return what a check finds, or that it does not end."""
         if self._is_busy(0.0):
             return unknown("the file server does not answer")
-        found = Future[Finding]()
-        thread = self._begin(partial(_settle, found, check))
+        outcome = Future[Finding]()
+        thread = self._begin(partial(_settle, outcome, check))
         try:
-            finding = found.result(self._limit_seconds)
+            finding = outcome.result(self._limit_seconds)
         except TimeoutError:
             seen = f"no answer for {self._limit_seconds:g} s"
-            return bad(seen, "see to it that the file server is up and can be reached")
+            return bad(seen, "check that the file server is up and can be reached")
         thread.join()
         return finding
 
     def finish(self, clean: Callable[[], object]) -> None:
-        """Clean up once the last check has ended; where it hangs, cleaning would, too."""
+        """Clean up once the last check has ended; not if it hangs, as cleaning would hang, too."""
         if not self._is_busy(_GRACE_SECONDS):
             self._begin(clean)
             self._is_busy(self._limit_seconds)
@@ -58,8 +59,8 @@ class Attempts:
         return self._thread is not None and self._thread.is_alive()
 
 
-def _settle(found: Future[Finding], check: Callable[[], Finding]) -> None:
+def _settle(outcome: Future[Finding], check: Callable[[], Finding]) -> None:
     try:
-        found.set_result(check())
-    except BaseException as error:  # noqa: BLE001 - is raised again where the finding is wanted
-        found.set_exception(error)
+        outcome.set_result(check())
+    except BaseException as error:  # noqa: BLE001 - raised where the outcome is read
+        outcome.set_exception(error)

@@ -1,9 +1,9 @@
 """A private certificate authority and certificates for mutual TLS, as PEM files in one folder.
 
-The authority is made once and kept beside what it signs: whoever has `ca-key.pem` can make members
-of the cluster. Each machine's certificate serves it both as a server and as a client. Everything
-holds up to the strict checks (`VERIFY_X509_STRICT`) that Python makes by default from 3.13 on. No
-file is ever overwritten, and a key is readable by its owner alone from its first moment on.
+The authority is made once and kept beside the certificates that it signs: who has `ca-key.pem` can
+make members of the cluster. Each machine's certificate serves it both as a server and as a client.
+All pass the strict checks (`VERIFY_X509_STRICT`) that Python makes by default from 3.13 on. No file
+is ever overwritten, and a key is readable by its owner alone from its first moment on.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from downpour.store.os_errors import explain
 DAYS_MAX = 3650
 
 _AUTHORITY_DAYS = 3650
-# The clocks of a lab's machines are not all right.
+# A certificate is valid from an hour ago, because clocks of machines may differ.
 _CLOCK_SKEW = timedelta(hours=1)
 _COMMON_NAME_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """A machine's new files, and until when its certificate is good."""
+    """A machine's new files, and the end of its certificate's validity."""
 
     machine: Machine
     certificate: Path
@@ -46,7 +46,7 @@ class Certified:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """What `issue` wrote; `authority_is_new` tells whether the authority is among it."""
+    """What `issue` wrote; `authority_is_new` is true if it made the authority, too."""
 
     authority: Path
     authority_key: Path
@@ -61,16 +61,16 @@ def issue(
     days: int,
     now: datetime | None = None,
 ) -> Issued:
-    """Make a certificate and a key for each machine, and the authority where there is none yet.
+    """Make a certificate and a key for each machine, and the authority if there is none yet.
 
     Args:
-        names: for each machine its names, with commas between them.
-        folder: where the files are; made, for its owner alone, where it is missing.
-        days: how long a certificate is good, though never longer than the authority.
-        now: when it begins to be good; absent: now.
+        names: for each machine its names, separated by commas.
+        folder: where the files are; created, for its owner alone, if it is missing.
+        days: how long a certificate is valid, but never longer than the authority.
+        now: when its validity begins; by default now.
 
     Raises:
-        SpecError: a name or the number of days is none, a file is there already or cannot be
+        SpecError: a name or the number of days is invalid, a file exists already or cannot be
             written, or the authority in the folder cannot sign.
     """
     if not 1 <= days <= DAYS_MAX:
@@ -105,7 +105,7 @@ def _files(machine: Machine, folder: Path) -> tuple[Path, Path]:
 
 
 def _authority(folder: Path, now: datetime) -> tuple[_Authority, bool]:
-    """Read the folder's authority, or make one where there is none; true where it is new."""
+    """Read the folder's authority, or make one if there is none; returns whether it is new."""
     certificate, key = folder / "ca.pem", folder / "ca-key.pem"
     there = [path.name for path in (certificate, key) if os.path.lexists(path)]
     if not there:
@@ -128,7 +128,7 @@ class _Authority:
 
     @classmethod
     def make(cls, now: datetime) -> Self:
-        """Sign itself; a random part of its name tells it from others in messages."""
+        """Make an authority that signs itself; its name has a random part, to be recognized."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _subject(f"downpour CA {os.urandom(4).hex()}")
         until = now + timedelta(days=_AUTHORITY_DAYS)
@@ -143,9 +143,9 @@ class _Authority:
     def read(cls, certificate: Path, key: Path) -> Self:
         """Read what `make` wrote, in an earlier call."""
         try:
-            found = x509.load_pem_x509_certificate(certificate.read_bytes())
+            loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
         except ValueError:
-            raise SpecError("out", str(certificate), "is no certificate") from None
+            raise SpecError("out", str(certificate), "is not a certificate") from None
         if key.stat().st_mode & 0o077:
             raise SpecError("out", str(key), "others may read it; chmod 600 it, if none has")
         try:
@@ -153,13 +153,13 @@ class _Authority:
         except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
             private = None
         if not isinstance(private, ec.EllipticCurvePrivateKey):
-            raise SpecError("out", str(key), "is no key that this command made")
-        return cls(found, private)
+            raise SpecError("out", str(key), "is not a key that this command made")
+        return cls(loaded, private)
 
     def check(self, path: Path, now: datetime) -> None:
-        """Refuse to sign where nobody would believe it."""
+        """Refuse to sign if peers would not accept the signature."""
         if not _is_authority(self.certificate):
-            raise SpecError("out", str(path), "is no authority that this command made")
+            raise SpecError("out", str(path), "is not an authority that this command made")
         if self.certificate.public_key() != self.key.public_key():
             raise SpecError("out", str(path), "ca-key.pem is not its key")
         until = self.certificate.not_valid_after_utc
@@ -205,7 +205,7 @@ def _begun(
     since: datetime,
     until: datetime,
 ) -> x509.CertificateBuilder:
-    """Begin a certificate with what every one has."""
+    """Return a builder with the fields of every certificate."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -274,7 +274,7 @@ def _write_both(
 
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:
-    """Write a file that was not there, with its permissions from the first moment on."""
+    """Write a new file, with its permissions from the first moment on."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:

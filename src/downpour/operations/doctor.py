@@ -1,8 +1,8 @@
-"""`downpour doctor`: can the shared directory, as this machine sees it, carry a training?
+"""`downpour doctor`: checks whether the shared directory, as this machine sees it, can be used.
 
-Each check answers one question in one row. Those that need the one before are shown as not checked
-where that failed: nothing is reported as well that was not tried. All is tried in a hidden folder
-that is removed again, whatever happens, and nothing else is touched.
+Each check answers one question in one row. Checks that need an earlier one are shown as not checked
+if that has failed, so no row claims what was not tried. All is tried in a hidden folder that is
+always removed again, and nothing else is touched.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def diagnose(
 ) -> Findings:
     """Check a shared directory, and that it is the manager's; returns findings by check, in order.
 
-    `on_begin` is called with the name of each check before it is made. A check that takes longer
-    than `limit_seconds` has failed.
+    `on_begin` is called with the name of each check before it runs. A check that takes longer than
+    `limit_seconds` fails.
     """
     root = shared.expanduser().absolute()
     attempts = Attempts(limit_seconds)
@@ -74,13 +74,13 @@ def diagnose(
 
 
 def is_healthy(findings: Findings) -> bool:
-    """Whether nothing has to be mended; warnings do not count."""
+    """Whether no check failed; warnings do not count."""
     return all(finding.verdict is not Verdict.FAILED for finding in findings.values())
 
 
 @contextmanager
 def _probe_folder(root: Path, attempts: Attempts) -> Iterator[Path]:
-    """Name a folder to try things out in; it is removed at the end, also after Ctrl-C."""
+    """Yield the path of a folder for the probes; it is removed at the end, also after Ctrl-C."""
     path = root / f"{TEMPORARY_PREFIX}doctor-{uuid.uuid4().hex[:12]}"
     try:
         yield path
@@ -89,7 +89,7 @@ def _probe_folder(root: Path, attempts: Attempts) -> Iterator[Path]:
 
 
 def _made(look: Check) -> Finding:
-    """Make a check; where it cannot even be tried, that is what was found."""
+    """Run a check; if it cannot be tried, the error is its finding."""
     try:
         return look()
     except (OSError, DownpourError) as error:

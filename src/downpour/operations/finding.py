@@ -1,4 +1,4 @@
-"""What a check found: a verdict, what was seen, and what to change."""
+"""What a check found: a verdict, what was observed, and what to change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What a check came to; only `FAILED` means that something must be mended."""
+    """The result of a check; only `FAILED` means that something must be corrected."""
 
     GOOD = "ok"
     WARNING = "warning"
@@ -20,8 +20,8 @@ class Verdict(StrEnum):
 class Finding:
     """One check's outcome.
 
-    `seen` is what was observed; `change` is what a failed check wants changed, or what a warning
-    means. `figures` are what was measured, with the units in the names.
+    `seen` is what was observed; `change` says what to change after a failure, or what a warning
+    means. `figures` are measurements, with units in their names.
     """
 
     verdict: Verdict

@@ -1,8 +1,8 @@
 """The names of machines in certificates: DNS names and IP addresses, as users write them.
 
-Names are kept in the one form in which they are compared: in small letters, addresses as short as
-they can be written. The first name of a machine also names its files, so nothing passes here that
-would mean something to a file system.
+Names are kept in the form in which they are compared: in lower case, addresses in their shortest
+form. The first name of a machine also names its files, so names with a meaning for a file system
+are refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TAKEN = {"ca", "ca-key"}
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine's names; its files are called after the first."""
+    """One machine's names; its files are named after the first."""
 
     names: tuple[Name, ...]
 

@@ -1,7 +1,7 @@
-"""Tries out what the shared directory's protocol rests on, in a folder made for that.
+"""Tries out what the shared directory's protocol relies on, in a folder made for that.
 
-Every probe takes this folder and returns one finding; an `OSError` that it lets pass means that
-the thing cannot be done there at all. Nothing here knows a manager.
+Every probe takes this folder and returns one finding. If it raises an `OSError`, the operation is
+not possible there at all. Nothing here knows a manager.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ RELEASE_SECONDS = 2.0
 _HOLDER_START_SECONDS = 10.0
 _REPEATS = 5
 _BLOCK_BYTES = 2**20
-# It lives as long as its standard input stays open, so it never outlives whoever started it.
+# It lives as long as its standard input stays open, so it never outlives the process that started
+# it.
 _HOLDER = """
 import fcntl, sys
 with open(sys.argv[1], "wb") as file:
@@ -160,7 +161,7 @@ def _write(path: Path, block: bytes) -> None:
 
 
 def _holder(path: Path) -> subprocess.Popen[bytes]:
-    # In a session of its own, so that Ctrl-C reaches only the process that cleans up.
+    # In a session of its own, because Ctrl-C must reach only the process that cleans up.
     command = [sys.executable, "-I", "-S", "-c", _HOLDER, str(path)]
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     return subprocess.Popen(  # noqa: S603 - this interpreter, with a program of our own

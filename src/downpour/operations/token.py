@@ -15,7 +15,7 @@ _BYTES = 32
 def make_token(path: Path) -> bool:
     """Write a new random token to `path`, readable by this user alone, unless there is one.
 
-    Whoever looks sees a whole token or none; of several managers that start at once, one makes it.
+    Readers see a whole token or none. If several managers start at once, one of them makes it.
 
     Returns:
         Whether it was made.

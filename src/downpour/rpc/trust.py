@@ -114,8 +114,8 @@ def _context(role: int, tls_cert: str, tls_key: str, tls_ca: str) -> ssl.SSLCont
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise SpecError("tls_key", tls_key, f"is not the key of {tls_cert}") from None
-        told = f"not a certificate and its key in PEM form, without a password (key: {tls_key})"
-        raise SpecError("tls_cert", tls_cert, told) from None
+        accepted = f"not a certificate and its key in PEM form, without a password (key: {tls_key})"
+        raise SpecError("tls_cert", tls_cert, accepted) from None
     return context
 
 
@@ -129,7 +129,7 @@ def _check_readable(name: str, path: str) -> None:
 
 
 def _check_private(name: str, path: str, file: BinaryIO) -> None:
-    """Refuse a secret that is open to every user; a group may be what shares it."""
+    """Refuse a secret that every user can read; a group may, because clusters share it so."""
     mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     if mode & stat.S_IRWXO:
         mend = f"`chmod 600 {shlex.quote(path)}`"
@@ -137,5 +137,5 @@ def _check_private(name: str, path: str, file: BinaryIO) -> None:
 
 
 def _no_password() -> str:
-    """Answer for the user, whom the library would otherwise ask at the terminal."""
+    """Return no password, because the library would otherwise ask for one at the terminal."""
     return ""

@@ -1,7 +1,7 @@
 """Publishes a task's state now and then, so that a crash costs minutes and not the whole shard.
 
-`node/snapshot_schedule.py` decides when. Nothing depends on a snapshot, so a failure to publish
-one is logged and training continues.
+`node/snapshot_schedule.py` decides when. Nothing depends on a snapshot, so a failure to publish one
+is logged and training continues.
 """
 
 from __future__ import annotations
