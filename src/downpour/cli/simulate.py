@@ -199,12 +199,12 @@ def _replay(seed: int, faults: str, *, story: bool, as_json: bool) -> None:
 
 
 def _show_failure(outcome: Outcome, plan: Plan, *, story: bool) -> None:
-    """Tell the shortest story of a failure, and how to see it again."""
+    """Print the shortest story of a failure, and the command that repeats it."""
     from downpour.simulator.run import simulate as run
 
     numbers = ",".join(str(fault.number) for fault in plan.faults) or "none"
-    told = run(plan, story=True).story
-    lines = told if story else told[-_STORY_LINES:]
+    full_story = run(plan, story=True).story
+    lines = full_story if story else full_story[-_STORY_LINES:]
     enough = f"{len(plan.faults)} of its {len(outcome.plan.faults)} faults are enough"
     _print_lines((f"seed {outcome.plan.seed} fails: {outcome.failure}", f"{enough}:"))
     _print_lines(lines)
@@ -272,7 +272,7 @@ def _plan_capacity(load: Load, *, as_json: bool) -> None:
     began = time.perf_counter()
     with Progress(console=err(), disable=not err().is_terminal, transient=True) as bars:
         bar = bars.add_task("rounds", total=load.rounds)
-        found = estimate_capacity(load, lambda rounds: bars.update(bar, completed=rounds))
+        estimate = estimate_capacity(load, lambda rounds: bars.update(bar, completed=rounds))
     took = time.perf_counter() - began
     if as_json:
         load_shown = {
@@ -280,26 +280,30 @@ def _plan_capacity(load: Load, *, as_json: bool) -> None:
             "shards": load.shards,
             "figures": asdict(load.timings),
         }
-        figures = {"round_seconds": found.round_seconds, "rounds_per_hour": found.rounds_per_hour}
-        busy = {"manager_busy": found.busy(load.timings.event_seconds), "lost": found.lost}
-        print_json({**load_shown, **figures, **busy, "events": found.events, "seconds": took})
+        figures = {
+            "round_seconds": estimate.round_seconds,
+            "rounds_per_hour": estimate.rounds_per_hour,
+        }
+        busy = {"manager_busy": estimate.busy(load.timings.event_seconds), "lost": estimate.lost}
+        print_json({**load_shown, **figures, **busy, "events": estimate.events, "seconds": took})
         return
-    out().print(_table(load, found))
-    note(f"simulated {found.events:,} events in {took:.1f} s, {found.events / took:,.0f} a second")
-    if found.lost:
-        note(f"{found.lost} times the manager took a living worker for lost: it cannot keep up")
+    out().print(_table(load, estimate))
+    rate = estimate.events / took
+    note(f"simulated {estimate.events:,} events in {took:.1f} s, {rate:,.0f} a second")
+    if estimate.lost:
+        note(f"{estimate.lost} times the manager took a living worker for lost: it cannot keep up")
 
 
-def _table(load: Load, found: CapacityEstimate) -> Table:
+def _table(load: Load, estimate: CapacityEstimate) -> Table:
     from rich import box
     from rich.table import Table
 
-    busy = found.busy(load.timings.event_seconds)
+    busy = estimate.busy(load.timings.event_seconds)
     rows = [
         ("workers, shards", f"{load.workers:,}, {load.shards:,}"),
-        ("round time, mean", f"{found.mean_seconds:,.1f} s"),
-        ("round time, p99", f"{found.quantile(0.99):,.1f} s"),
-        ("rounds per hour", f"{found.rounds_per_hour:,.1f}"),
+        ("round time, mean", f"{estimate.mean_seconds:,.1f} s"),
+        ("round time, p99", f"{estimate.quantile(0.99):,.1f} s"),
+        ("rounds per hour", f"{estimate.rounds_per_hour:,.1f}"),
         ("manager busy", f"{busy:.0%} of one core"),
     ]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")

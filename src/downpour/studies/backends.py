@@ -69,6 +69,8 @@ class Embedded:
         See `Study.shares_workers`.
         """
         if study.shares_workers:
+            # Threads and device are the first run's; a search must not vary the device, and the
+            # number of threads is set again for each task.
             runs = list(study.samples())
             with self._cluster(runs[0].spec, max(map(_workers, runs))) as train:
                 yield train

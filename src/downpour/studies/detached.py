@@ -37,7 +37,7 @@ def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> 
     """
     folder.check()
     folder.make()
-    with held(folder.path):
+    with held(folder.path):  # released again: the new process takes the lock itself
         folder.begin()
     log = folder.path / LOG_NAME
     words = [str(folder.study_file), "--out", str(folder.path), *options]
@@ -47,7 +47,7 @@ def detach(command: str, folder: StudyFolder[Study], options: Sequence[str]) -> 
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
-            start_new_session=True,
+            start_new_session=True,  # neither Ctrl-C nor a closed terminal reaches it
         )
     deadline = time.monotonic() + _START_SECONDS
     while holder(folder.path) is None and time.monotonic() < deadline:

@@ -64,6 +64,7 @@ class StudyDisplay:
         self._count_down()
 
     def _count_down(self) -> None:
+        # The estimate changes only when a run ends; in between it decreases with the clock.
         left = self._seconds_left
         if left is not None:
             left = max(0.0, left - (time.monotonic() - self._since))

@@ -32,7 +32,7 @@ from downpour.studies.fields import (
 from downpour.studies.study import Run, Study
 
 GRID_FILE = "grid.toml"
-RUNS_MAX = 100_000
+RUNS_MAX = 100_000  # each one is made and validated before the first is trained
 _REPETITIONS_MAX = 10_000
 _SUBGRID = "experiment"
 _OWN = ("name", "workers", "trials", _SUBGRID)
@@ -73,11 +73,12 @@ class Subgrid:
             SpecError: the fields are invalid, alone or together.
         """
         fields = {**self.fields, **dict(zip(self.axes, values, strict=True))}
+        # Not a field of the spec, because a model does not depend on the number of workers.
         workers = fields.pop("workers", None)
         if workers is None and fields.get("shards") is None:
             raise SpecError("workers", workers, "must be given, or shards")
         spec = resolve(Spec.make({"shards": workers, **fields}), workers)
-        if repetition > 1:
+        if repetition > 1:  # validated again: the seed may grow beyond its limit
             spec = spec.replace(seed=spec.seed + repetition - 1)
         return Run(spec, workers)
 

@@ -60,6 +60,7 @@ class GridPlan:
 
     def next(self) -> Run | None:
         """Return the first run that is missing, or None."""
+        # It stays in the list until `learn`, so that the estimate of the time left includes it.
         return self._missing[0] if self._missing else None
 
     def judge(self, summary: RunSummary) -> RunSummary:

@@ -35,7 +35,7 @@ def held(folder: Path) -> Iterator[None]:
     lock = FileLock(folder / _LOCK)
     try:
         lock.acquire(timeout=_LOOK_SECONDS, poll_interval=_LOOK_SECONDS / 10)
-        (folder / _PID).write_text(str(os.getpid()))
+        (folder / _PID).write_text(str(os.getpid()))  # the lock itself does not name its holder
     except Timeout:
         raise SpecError("folder", str(folder), f"{_pid(folder)} runs it already") from None
     except OSError as error:

@@ -49,13 +49,15 @@ def write_run(place: Path, spec: ResolvedSpec, record: bytes, summary: RunSummar
     new = place.with_name(f"{_UNFINISHED}{place.name}")
     text = spec.to_toml().encode()
     sealed = replace(summary, checksum=_checksum(record, text))
+    # Contents reach the disk before the rename: otherwise a machine that loses power could leave a
+    # folder of the final name with empty files, which would count as a run.
     try:
         new.mkdir()
         _write(new / RECORD_NAME, record)
         _write(new / SPEC_NAME, text)
         _write(new / SUMMARY_NAME, sealed.to_json().encode())
         sync_directory(new)
-        if place.exists():
+        if place.exists():  # a run that failed before and was repeated
             shutil.rmtree(place)
         new.rename(place)
         sync_directory(place.parent)

@@ -89,6 +89,7 @@ class SearchPlan:
             return None
         number = self._missing.popleft()
         sampler, former = self._sampler, self._runs.get(number)
+        # A repeated run has its former values: they were chosen from the runs before it.
         values = sampler.repeat(former.values) if former else sampler.propose(number)
         run = self._search.run(values, number)
         self._judge = _Judge(sampler, run.spec.epochs)

@@ -78,6 +78,7 @@ class RunSummary:
 
     def to_json(self) -> str:
         """Write the summary as indented JSON."""
+        # Without `allow_nan`, NaN is an error here and not invalid JSON for other readers.
         return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
 
 
