@@ -61,10 +61,10 @@ class Asked(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step(Generic[T]):
-    """What one event, or one question, has led to.
+    """The results of one event, or of one question.
 
-    `answer` is what to tell the `asker`: the output of an event, or what the question comes to.
-    Where a question fails, its `error` is the asker's.
+    `answer` is for the `asker`: the output of the event, or the result of the question. If a
+    question fails, the asker gets its `error` instead.
     """
 
     asker: T | None
@@ -87,16 +87,16 @@ class Ready(Generic[T]):
 
 
 class ManagerContext(Protocol):
-    """What the node asks for while it takes events in."""
+    """What the node needs from its driver while it takes events in."""
 
     def forecasts(self, at_seconds: float) -> on.Forecasts | None:
-        """Forecast what can be; None where nothing is new, or no policy wants to know."""
+        """Return new forecasts; None if no report has come since, or no policy uses forecasts."""
         ...
 
     def keep(self, core: Scheduler, event: on.Event, output: Output) -> Sequence[Entry]:
-        """Gather what must be kept of an event and of what it led to; returns what is journaled.
+        """Gather and return the entries that must be journaled of an event and of its output.
 
-        Nothing is written before the driver commits.
+        No entry is written before the driver commits.
         """
         ...
 
@@ -105,7 +105,7 @@ class ManagerNode(Generic[T]):
     """Takes in events and questions, one at a time; `T` is the driver's type for an asker.
 
     Args:
-        core: the scheduler; time goes on where it stands.
+        core: the scheduler; the node goes on from its time.
         context: forecast and keep.
     """
 

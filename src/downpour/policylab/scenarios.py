@@ -24,7 +24,7 @@ MADE_UP: dict[str, Make] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which jobs of each scenario are taken, how many rounds of them, and who is there."""
+    """How many jobs to use of each scenario, how many rounds of each, and how many standbys."""
 
     jobs: int
     rounds: int
@@ -40,7 +40,7 @@ def scenarios_of(recordings: Sequence[Recording]) -> list[str]:
 def conditions_of(
     recordings: Sequence[Recording], scenario: str, choice: Choice
 ) -> list[Conditions]:
-    """Return the jobs of a scenario; of more than are wanted, some from begin to end.
+    """Return the jobs of a scenario; if it has more than are wanted, evenly spread ones.
 
     Raises:
         SpecError: there is no such scenario, or more standbys than workers.
