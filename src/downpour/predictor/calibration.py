@@ -46,6 +46,7 @@ class Tracker:
         """Take in outcomes: what came out less what the offsets are added to, (rows, 4)."""
         for place in np.unique(stage):
             here = surprises[stage == place]
+            # Plus the level for an outcome above, minus one minus the level for one below.
             above = (here > self._offsets[place]) - (1 - _LEVELS)
             self._offsets[place] += self._rate * above.sum(axis=0)
 

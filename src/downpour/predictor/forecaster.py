@@ -19,7 +19,9 @@ from downpour.values import AttemptId, Forecast, Progress, SystemState
 
 _log = logging.getLogger(__name__)
 
-_BETWEEN_SECONDS = 1.0
+_BETWEEN_SECONDS = (
+    1.0  # busy workers report up to ten times a second: too often to predict each time
+)
 _PERCENT = 100
 _APART_PERCENT = 10
 _OBSERVED_SHARE_MIN = 0.1
@@ -45,6 +47,8 @@ class _Task:
     def report(self, progress: Progress, at_seconds: float, state: Features) -> None:
         """Take in the progress of the task, as a share of what its worker has to do."""
         done = (progress.share - self.began_at_share) / (1.0 - self.began_at_share)
+        # At most 99, because features have no name for 100 %, at which no rest is left to predict.
+        # The small number is for shares such as 0.29, of which 100 times is a little below 29.
         percent = min(_PERCENT - 1, int(_PERCENT * done + 1e-9))
         if percent > (self.reports[-1][0] if self.reports else 0):
             self.reports.append((percent, at_seconds - self.assigned_at, state))
@@ -148,6 +152,7 @@ class Forecaster:
     ) -> None:
         """Take in the assignment of a shard with `samples` samples, from a share of it on."""
         machine = self._machines.setdefault(worker, _Machine())
+        # For the predictor, the rest of a shard that is resumed is a task of its own.
         left = samples * (1.0 - began_at)
         machine.task = _Task(attempt, left, began_at, at_seconds, machine.state)
         self._news = True
@@ -180,6 +185,8 @@ class Forecaster:
             return None
         self._news, self._forecast_at = False, at_seconds
         busy = {name: m.task for name, m in self._machines.items() if m.task is not None}
+        # Two kinds: for every worker, busy or not, the time of a shard of the usual size, by which
+        # policies compare workers; and for every running attempt, its end.
         afresh: list[Request] = [
             (name, {"n_samples": self._usual_samples, **machine.state})
             for name, machine in self._machines.items()
@@ -225,5 +232,6 @@ class Forecaster:
         return None
 
     def _set_aside(self, error: Exception) -> None:
+        # Not asked again: it may have raised in the middle of learning.
         self._predictor = None
         _log.warning("nothing is forecast any more: the predictor fails (%s)", error)

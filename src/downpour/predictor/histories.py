@@ -63,6 +63,7 @@ class Histories:
         """Begin without workers; `start`: the log seconds a sample until the first task ends."""
         self._start = start
         self._index: dict[str, int] = {}
+        # Room for sixteen workers at first, doubled when it is needed.
         self._statistics = np.zeros((16, _STATISTICS))
         self._times = np.zeros((16, MEMORY))
         self._states = np.zeros((16, MEMORY, 4))
@@ -116,6 +117,7 @@ class Histories:
         alike_now = alike  # where nothing was reported, now is what it was at assignment
         if reported.any():
             alike_now, _, _ = self._alike(self._states, at, known, base, now)
+        # A new worker has no past: 0 says that it is neither faster nor slower than its base.
         past = np.where(seen[:, None], known[:, _FAST : _HEAD + 1] - base[:, None], 0.0)
         inputs = np.concatenate(
             [
@@ -189,7 +191,7 @@ class Histories:
         known[:, _MEANS] += step * (during - known[:, _MEANS])
         known[:, _PREVIOUS] = during
         known[:, _COUNT] += 1
-        self._statistics[at] = known
+        self._statistics[at] = known  # `known` is a copy, because numpy copies what a list selects
         self._center = None  # computed again when it is next needed, once for a whole round
 
     def _log_samples(self, known: Array, tasks: Array) -> Array:

@@ -45,7 +45,7 @@ class Online:
         # A model takes one task of each worker at a time, because each moves its worker's state.
         if worker in self._waiting or len(self._waiting) >= _WAITING_MAX:
             self._take_in()
-        self._waiting[worker] = (dict(features), seconds)
+        self._waiting[worker] = (dict(features), seconds)  # a copy: the caller may change its own
 
     def _take_in(self) -> None:
         if self._waiting:

@@ -36,6 +36,7 @@ class Point(ABC):
 
     def predict(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the quantiles of the logarithm of the tasks' seconds."""
+        # Each offset moves by itself, so neighbouring ones could cross.
         offsets = np.maximum.accumulate(self._tracker.offsets(stages(tasks)), axis=1)
         quantiles = self._centers(workers, tasks)[:, None] + offsets
         reported = tasks[:, f.SHARE] > 0

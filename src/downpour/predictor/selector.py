@@ -53,6 +53,7 @@ class Selector:
 
     def predict(self, workers: Sequence[str], tasks: Array) -> Array:
         """Return the quantiles of the chosen member, row by row."""
+        # NaN marks a member that did not answer: its loss will be NaN too, and `_judge` drops it.
         answers = np.full((len(self._names), len(workers), len(LEVELS)), np.nan)
         for place, member in enumerate(self._members.values()):
             if place in self._set_aside:
