@@ -78,6 +78,7 @@ def awaiting(
 
     return Retrying(
         retry=retry_if_exception(when),
+        # Random, so that workers that wait for one manager do not all call it at the same moments.
         wait=wait_random_exponential(multiplier=0.1, max=1),
         stop=stop_after_delay(seconds),
         before_sleep=before_sleep,

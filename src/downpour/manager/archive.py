@@ -135,6 +135,8 @@ class Archive:
         self._note(entry)
         if self._path is not None:
             with suppress(OSError):  # its journal says the same, so nothing is lost
+                # Opened each time and never created: if the file was removed, the next start reads
+                # the journals instead of a file that lacks its beginning.
                 file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
                 try:
                     os.write(file, _line(entry))

@@ -341,6 +341,7 @@ class CommandRunner:
             log.warning("%s is held: %s; restore the code, or cancel it", command.experiment, error)
 
         def again() -> None:
+            # Both are asked after the wait: the experiment may have been cancelled meanwhile.
             if not (self._closing.wait(_HELD_SECONDS) or self._is_over(command.experiment)):
                 self._begin_to_prepare(command)
 

@@ -42,6 +42,8 @@ class Roster:
             name, former = self._registry.enter(
                 registration.name, process, RosterEntry(registration, client)
             )
+        # The same process has registered again, maybe with another address. Calls in flight to the
+        # old one end at once instead of at their deadline.
         if former is not None:
             former.client.close()
         return name

@@ -63,7 +63,7 @@ def publishing(folder: Path) -> Finding:
     except OSError as error:
         return doubtful(
             f"no hard links ({error.strerror})",
-            "publishing renames instead, and relies on names that nobody else chooses",
+            "publishing renames instead, and relies on names that are never chosen twice",
         )
     return good("a taken name is refused")
 

@@ -157,10 +157,9 @@ def _written(line: Line) -> bytes:
 
 
 def _read(segment: Path) -> tuple[int, list[Line]]:
-    """Return a segment's term and its lines; durable now, for its writer need not have synced it.
-
-    Whoever goes on from here syncs what he adds, and no gap may open before that.
-    """
+    """Read a segment's term and its lines, and sync it."""
+    # Its writer may have died before its sync. This manager syncs the lines that it adds, and after
+    # a power cut they must not be there while earlier ones are missing.
     with (
         reading(segment.parent, segment.name),
         open(open_regular(segment), "rb") as file,

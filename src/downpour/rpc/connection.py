@@ -80,7 +80,7 @@ class Peer:
         )
 
     def call(self, method: str, structs: tuple[Any, ...], seconds: float) -> Any:
-        """Call a method with structs; the answer is a struct, or None where there is none.
+        """Call a method with structs; the answer is a struct, or None for a call without one.
 
         Raises:
             Unreachable: no process answered, also after retries.

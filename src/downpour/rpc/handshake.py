@@ -72,7 +72,7 @@ def admit(channel: frames.Channel, trust: Trust, deadline: float) -> None:
     """Authenticate a caller, if credentials are asked for.
 
     Raises:
-        CallerRejected: the caller could not, and was told why.
+        CallerRejected: the caller could not, and was sent the reason.
         TimeoutError: the deadline passed.
         OSError: the connection broke.
     """

@@ -44,7 +44,7 @@ class IndicesFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskMessage:
-    """Train one shard in one round, starting from a model version; told apart by its `id`.
+    """Train one shard in one round, starting from a model version; identified by its `id`.
 
     `spec` is the resolved spec as TOML; `dataset` is the bare name of the prepared dataset's
     folder; `indices` has shape (n,); `optimizer_state` is the shard's of the round before, where

@@ -120,6 +120,7 @@ class Server:
                 self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`; closing would not
             self._interrupt(self._busy)
             myself = {current_thread()}
+            # A call may stop the server that runs it: it must not wait for itself.
             self._changed.wait_for(lambda: self._busy <= myself, grace_seconds)
             self._interrupt(myself)
         self._listener.close()

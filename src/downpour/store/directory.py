@@ -144,6 +144,7 @@ class DirectoryStore:
                 raise FileCorrupt(file.name, reason)
             if size_bytes == 0:  # an empty file cannot be mapped
                 return memoryview(b"")
+            # On a local disk the check would only cost a second pass over the file.
             if self._is_remote:
                 _fetch(descriptor, file)
             return memoryview(mmap.mmap(descriptor, size_bytes, prot=mmap.PROT_READ))

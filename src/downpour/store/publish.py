@@ -79,6 +79,8 @@ def publish(
 
         return retry_policy.call_through_outage(translated)
 
+    # Each step is retried by itself, so that an outage while the name is given does not write a
+    # large file a second time.
     written = with_retries(partial(_write_new, directory, chunks, mode))
     try:
         with_retries(partial(_give_name, written.path, target))

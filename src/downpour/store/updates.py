@@ -1,7 +1,7 @@
 """What a task publishes: an update that describes itself, and its optimizer's state.
 
 A worker reports its update. If the report is lost with the worker, `find_updates` reads from the
-files alone what it would have said: round, shard, samples, steps, loss, and a checksum of the
+files alone what it would have stated: round, shard, samples, steps, loss, and a checksum of the
 parameters, so that an altered file is not taken for a whole one. All of that follows from the task,
 so two attempts at it publish files of the same bytes. The optimizer's state is published first, and
 has the update's numbers and token in its name; the update says that it has one. So an update that
