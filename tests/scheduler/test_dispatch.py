@@ -429,7 +429,7 @@ def test_whoever_loads_a_snapshot_has_lost_nothing(stage: Stage) -> None:
         stage.happen(on.Tick)
         [dot] = [task for task in stage.views[asked].running if task.worker == "dot"]
         assert dot.done >= dot.began_at == 0.5
-    assert stage.views[asked].speeds["dot"] == pytest.approx(0.1 * 10 / 2.0)
+    assert stage.views[asked].speeds["dot"].samples_per_second == pytest.approx(0.1 * 10 / 2.0)
 
 
 def test_progress_of_a_short_task_is_looked_at_but_not_at_every_report(stage: Stage) -> None:

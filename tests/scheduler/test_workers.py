@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downpour.errors import IllegalTransition
-from downpour.scheduler.workers import Workers
+from downpour.scheduler.workers import Worker, Workers
 
 if TYPE_CHECKING:
     from tests.scheduler.conftest import Make
@@ -64,7 +64,37 @@ def test_a_speed_is_that_of_steps_and_not_of_messages(make: Make) -> None:
         )
         ann.mention(progress, heard)
         ann.mention(progress, heard)  # a report without a step tells nothing new
-    assert ann.speed(4.1) == pytest.approx(10.0)
+    assert fast(ann, 4.1) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(
+    ("ends", "variance"),
+    [
+        ((0.0, 1.0), None),  # one time tells nothing of others
+        ((0.0, 1.0, 2.0, 3.0), 0.0),
+        # Steps of 1, 3 and 2 s: 2 s on average, and 1 s of standard deviation, each a tenth.
+        ((0.0, 1.0, 4.0, 6.0), 0.1 * (1.0 / 2.0) ** 2),
+    ],
+)
+def test_a_speed_says_how_steady_it_is(
+    make: Make, ends: tuple[float, ...], variance: float | None
+) -> None:
+    """Over n steps its relative error is that of one step over the root of n."""
+    workers = Workers()
+    workers.join("ann", 0.0)
+    attempt = make.attempt("one", 0, 0, 0)
+    workers.assign("ann", attempt, 0.0, samples=100)
+    ann = workers.get("ann")
+    assert ann is not None
+    for step, stepped in enumerate(ends):
+        progress = replace(
+            make.progress(attempt), steps_done=step, steps_total=10, elapsed_seconds=stepped
+        )
+        ann.mention(progress, stepped)
+    speed = ann.speed(ends[-1])
+    assert speed is not None
+    assert speed.share == pytest.approx((len(ends) - 1) / 10)
+    assert speed.variance == (None if variance is None else pytest.approx(variance))
 
 
 def test_a_speed_falls_while_the_next_step_is_overdue(make: Make) -> None:
@@ -81,8 +111,8 @@ def test_a_speed_falls_while_the_next_step_is_overdue(make: Make) -> None:
             make.progress(attempt), steps_done=step, steps_total=10, elapsed_seconds=float(step)
         )
         ann.mention(progress, float(step))
-    assert ann.speed(5.0) == pytest.approx(10.0)
-    assert ann.speed(9.0) == pytest.approx(5.0)
+    assert fast(ann, 5.0) == pytest.approx(10.0)
+    assert fast(ann, 9.0) == pytest.approx(5.0)
 
 
 def test_an_idle_worker_is_as_fast_as_it_was(make: Make) -> None:
@@ -99,9 +129,9 @@ def test_an_idle_worker_is_as_fast_as_it_was(make: Make) -> None:
         )
         ann.mention(progress, float(step))
     workers.release("ann", first)
-    assert ann.speed(100.0) == pytest.approx(10.0)
+    assert fast(ann, 100.0) == pytest.approx(10.0)
     workers.assign("ann", second, 100.0, samples=100)
-    assert ann.speed(100.0) == pytest.approx(10.0)
+    assert fast(ann, 100.0) == pytest.approx(10.0)
 
 
 def test_who_is_gone_is_not_found(make: Make) -> None:
@@ -127,3 +157,10 @@ def test_a_sign_of_life_is_noted() -> None:
     assert ann.seen_at_seconds == 7.0
     assert workers.heard("bob", 7.0) is None
     assert len(workers) == 1
+
+
+def fast(worker: Worker, now_seconds: float) -> float:
+    """Return a worker's speed in samples a second."""
+    speed = worker.speed(now_seconds)
+    assert speed is not None
+    return speed.samples_per_second

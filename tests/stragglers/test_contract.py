@@ -23,6 +23,7 @@ from downpour.stragglers import (
     Resize,
     RoundView,
     RunningTask,
+    Speed,
     Withdrawal,
     WorkerHistory,
     WorkerRequest,
@@ -32,6 +33,12 @@ from downpour.values import Forecast
 NAMES = ("ann", "bob", "cid", "dot", "eve", "fay")
 EVERY_POLICY = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 SECONDS = st.sampled_from((0.0, 0.01, 1.0, 4.0, 30.0))
+SPEEDS = st.builds(
+    Speed,
+    samples_per_second=SECONDS,
+    share=st.sampled_from((0.0, 0.04, 0.5)),
+    variance=st.sampled_from((None, 0.0, 0.05, 4.0)),
+)
 SHARES = st.sampled_from((0.0, 0.1, 0.25, 0.5, 0.99, 1.0))
 
 
@@ -109,7 +116,7 @@ def views(draw: st.DrawFn) -> RoundView:
             name: WorkerHistory(slowness=(draw(SECONDS),) * 8) for name in sorted(draw(known))
         },
         standbys=draw(st.integers(0, 2)),
-        speeds={name: draw(SECONDS) for name in sorted(draw(known))},
+        speeds={name: draw(SPEEDS) for name in sorted(draw(known))},
         elapsed_seconds=draw(SECONDS),
         requested=draw(st.integers(0, 1)),
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from downpour.stragglers import PendingTask
+import pytest
+
+from downpour.stragglers import PendingTask, RoundView, Speed
 from downpour.stragglers.handoff import HANDOFF
 from tests.stragglers.rounds import actions_of, round_of, running
 
@@ -138,5 +140,40 @@ def test_the_biggest_shard_goes_to_the_fastest() -> None:
 def test_between_two_steps_no_worker_is_stalled() -> None:
     """A speed of zero over a few heartbeats is what a large model shows between its steps."""
     view = round_of([running("ann", 0, 0.5, 60.0, still_seconds=2.0)], idle="eve")
-    view = replace(view, speeds={"ann": 0.0})
+    view = replace(view, speeds={"ann": Speed(samples_per_second=0.0, share=0.1)})
     assert actions_of(HANDOFF, view) == []
+
+
+def speed(samples_per_second: float, variance: float | None, share: float = 0.2) -> Speed:
+    """Return how fast a worker was over a fifth of its shard."""
+    return Speed(samples_per_second=samples_per_second, share=share, variance=variance)
+
+
+def late_by_chance(variance: float | None, share: float = 0.2) -> RoundView:
+    """Four workers at half of their shards; dot's last steps took twice as long as the others'."""
+    tasks = [running(name, n, 0.5, 5.0) for n, name in enumerate(("ann", "bob", "cat", "dot"))]
+    view = round_of(tasks, idle="eve", paces=FAST)
+    speeds = dict.fromkeys(("ann", "bob", "cat"), speed(10.0, variance, share))
+    return replace(view, speeds={**speeds, "dot": speed(5.0, variance, share)})
+
+
+def test_a_worker_that_is_steadily_slower_hands_over() -> None:
+    """What its last steps tell is so."""
+    assert actions_of(HANDOFF, late_by_chance(0.0)) == ["Handoff 3 dot eve"]
+
+
+@pytest.mark.parametrize("variance", [None, 0.05])
+def test_steps_that_took_long_by_chance_move_nothing(variance: float | None) -> None:
+    """Where single steps differ much, a few slow ones are no sign of a slow worker.
+
+    On throttled processors they moved three shards a round though all workers were alike, and the
+    first round took 1.25 times as long.
+    """
+    share = 0.04 if variance is None else 0.2
+    assert actions_of(HANDOFF, late_by_chance(variance, share)) == []
+
+
+def test_no_worker_is_taken_to_be_steadier_than_they_are_on_average() -> None:
+    """That its three last reports were equally far apart may be chance as well."""
+    view = late_by_chance(0.08)
+    assert actions_of(HANDOFF, replace(view, speeds={**view.speeds, "dot": speed(5.0, 0.0)})) == []

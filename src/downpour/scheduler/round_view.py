@@ -9,7 +9,7 @@ from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Round, Task
 from downpour.scheduler.state import SchedulerState
 from downpour.scheduler.workers import Worker
-from downpour.stragglers import Policy, RoundView, RunningTask, WorkerHistory
+from downpour.stragglers import Policy, RoundView, RunningTask, Speed, WorkerHistory
 from downpour.values import AttemptId
 
 
@@ -48,7 +48,7 @@ def view_of(
     )
 
 
-def _speeds(state: SchedulerState) -> dict[str, float]:
+def _speeds(state: SchedulerState) -> dict[str, Speed]:
     speeds = ((worker.name, worker.speed(state.now_seconds)) for worker in state.workers)
     return {name: speed for name, speed in speeds if speed is not None}
 

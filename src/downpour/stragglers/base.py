@@ -84,6 +84,23 @@ class WorkerHistory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast a worker was over its last few reports, and how steadily.
+
+    `share` is the part of a shard that it was measured over. `variance` is that of the seconds for
+    a whole shard over their square, estimated from how the times between the reports differ; None
+    where there was only one such time. So over `share` the relative standard error is
+    sqrt(variance / share). `age_seconds` is how long ago it was measured, in an earlier attempt;
+    0 where it is that of the running one.
+    """
+
+    samples_per_second: float
+    share: float
+    variance: float | None = None
+    age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundView:
     """A round at one moment; valid during the call only, because it shares the scheduler's state.
 
@@ -114,7 +131,7 @@ class RoundView:
     paces: Mapping[str, Forecast] = field(default_factory=dict)
     history: Mapping[str, WorkerHistory] = field(default_factory=dict)
     standbys: int = 0
-    speeds: Mapping[str, float] = field(default_factory=dict)
+    speeds: Mapping[str, Speed] = field(default_factory=dict)
     overhead_seconds: float = 0.0
     elapsed_seconds: float = 0.0
     requested: int = 0

@@ -8,14 +8,16 @@ first update counts.
 
 A shard that is being moved is left alone, and one that was moved stays until something was done of
 it. A move costs another loading and another publishing. So its cost is what an attempt was measured
-to take beside training, where that is more than the share of a task in the options.
+to take beside training, where that is more than the share of a task in the options. A move has to
+gain more than chance could show: where the times of single steps differ much, a few slow ones are
+no sign of a slow worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import inf
+from math import inf, sqrt
 
 from downpour.stragglers.base import (
     Action,
@@ -36,6 +38,7 @@ from downpour.stragglers.pairing import pair
 OPTIONS: Mapping[str, Option] = {
     "cost": 0.012,  # in that simulation: 0.01 for handing over, 0.002 for publishing the state
     "gain": 0.02,  # what a move must save beyond its cost: forecasts err, and moves are not free
+    "doubt": 2.0,  # standard errors: of 40 comparisons one exceeds them by chance
     "late": 1.1,  # times the median, because tasks of equal workers differ by some percent
     "speed_gap": 1.15,  # equal workers would else exchange for differences that are noise
     "progress_gap": 0.12,  # wider gaps mean fewer moves: half as many cost little of the saving
@@ -92,6 +95,17 @@ class _Moves:
             if left is not None and alone and settled and task.worker not in self.taken:
                 movable.append((left, task))
         return sorted(movable, key=lambda entry: (-entry[0], entry[1].shard))
+
+    def pays(self, sooner: float, *expected: tuple[str, float]) -> bool:
+        """Whether a move gains enough: more than it costs, and more than chance could show.
+
+        `sooner` follows from what is expected of some workers: each with its seconds.
+        """
+        errors = (
+            seconds * self.outlook.error(worker) for worker, seconds in expected if seconds < inf
+        )
+        chance = sqrt(sum(error**2 for error in errors))
+        return sooner > max(self.gain, self.option("doubt") * chance)
 
     def stalled(self, task: RunningTask) -> bool:
         """Whether a worker makes no step, or does not hand over although it was asked to."""
@@ -166,7 +180,7 @@ def _to_idle(moves: _Moves) -> None:
         if total <= late * (1 - task.began_at) or moves.stalled(task):
             continue
         there = moves.outlook.seconds_for((1 - task.done) * task.samples, free[0]) + moves.cost
-        if left - there <= moves.gain:
+        if not moves.pays(left - there, (task.worker, left), (free[0], there)):
             continue
         moves.taken |= {task.worker, free[0]}
         reason = (
@@ -196,9 +210,12 @@ def _exchange(moves: _Moves) -> None:
             if _differ(moves, late, other)
         ]
         ends, place = min(after, default=(inf, 0))
-        if left - ends <= moves.gain:
+        if ends == inf:
             continue
-        _, other = movable.pop(place)
+        other = movable[place][1]
+        if not moves.pays(left - ends, (late.worker, left), (other.worker, ends)):
+            continue
+        movable.pop(place)
         _swap(moves, late, other, f"{_sooner(left - ends)} than {_expected(left)}")
 
 

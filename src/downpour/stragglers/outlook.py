@@ -11,16 +11,26 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from itertools import pairwise
-from math import ceil, floor, inf
-from statistics import median
+from math import ceil, floor, inf, sqrt
+from statistics import fmean, median
 from typing import cast
 
-from downpour.stragglers.base import Option, RoundView, RunningTask
+from downpour.stragglers.base import Option, RoundView, RunningTask, Speed
 from downpour.values import Forecast
 
 # After this share of a task, a worker's average in it counts for as much as what was expected.
 # Before, the average says little, because the time of loading is part of it.
 TRUSTED_SHARE = 0.05
+
+# The relative error of a speed that only two reports tell of. Smaller, because a machine at half of
+# its speed must be told from one at a quarter; larger than what throttled processors show, where
+# single steps took 0.4 to 2.5 times the usual (measured: eight workers at 0.15 of a core each).
+SINGLE_ERROR = 0.3
+
+# The relative error of a speed that was measured long ago. A worker that was idle since it was slow
+# may be as fast as the others by now, or not: it is worth a try only where much can be gained.
+STALE_ERROR = 0.5
+HALF_FORGOTTEN = 0.5
 
 
 class Outlook:
@@ -61,14 +71,73 @@ class Outlook:
 
     def speed(self, worker: str) -> float | None:
         """Return a worker's speed, or what is expected of its next attempt; None if unknown."""
-        if worker in self.speeds:
-            return self.speeds[worker]
-        measured = self._view.speeds.get(worker, 0.0)
-        return measured if measured > 0 else self._prior(worker)
+        return self.speeds[worker] if worker in self.speeds else self._expected(worker)
+
+    def error(self, worker: str) -> float:
+        """Return the relative standard error of a measured speed; 0 where none was measured.
+
+        No worker counts as steadier than they are on average: of three reports, two may have been
+        equally far apart by chance.
+        """
+        measured = self._view.speeds.get(worker)
+        if measured is None or measured.share <= 0:
+            return 0.0
+        usual = sqrt(self._usual_variance / measured.share)
+        single = SINGLE_ERROR if measured.variance is None else 0.0
+        own = sqrt((measured.variance or 0.0) / measured.share)
+        stale = STALE_ERROR * (1 - self._freshness(measured))
+        return min(max(single, own, usual) + stale, 1.0)
+
+    def _freshness(self, measured: Speed) -> float:
+        """Return how much a speed still tells: half as much with each usual task that has passed.
+
+        Because nothing is measured of a worker that stands by, it would never be given another
+        shard after it was slow once.
+        """
+        usual = self._usual_task_seconds
+        return 0.5 ** (measured.age_seconds / usual) if usual > 0 else 1.0
+
+    @cached_property
+    def _usual_task_seconds(self) -> float:
+        samples = [task.samples for task in (*self._view.running, *self._view.pending)]
+        return (self.pace_seconds or 0.0) * median(samples) if samples else 0.0
+
+    def _expected(self, worker: str) -> float | None:
+        """Return how fast a worker will probably be with its next shard; None if unknown.
+
+        What was measured counts with its share of a shard, what is forecast as in `_measured`; and
+        with time it is forgotten for the slower ones (their lower quartile) of what is known.
+        """
+        measured, prior = self._view.speeds.get(worker), self._prior(worker)
+        if measured is None or measured.samples_per_second <= 0 or measured.share <= 0:
+            return prior
+        seconds, weight = measured.share / measured.samples_per_second, measured.share
+        if prior is not None and prior > 0:
+            seconds, weight = seconds + TRUSTED_SHARE / prior, weight + TRUSTED_SHARE
+        pace, fresh = seconds / weight, self._freshness(measured)
+        usual = quantile(self._fresh_speeds, 0.25)
+        return 1 / (fresh * pace + (1 - fresh) / usual) if usual > 0 else 1 / pace
+
+    @cached_property
+    def _fresh_speeds(self) -> list[float]:
+        return [
+            speed.samples_per_second
+            for speed in self._view.speeds.values()
+            if speed.samples_per_second > 0 and self._freshness(speed) > HALF_FORGOTTEN
+        ]
+
+    @cached_property
+    def _usual_variance(self) -> float:
+        known = [s.variance for s in self._view.speeds.values() if s.variance is not None]
+        return fmean(known) if known else 0.0
 
     def fastest_first(self, workers: Iterable[str]) -> list[str]:
-        """Return workers in falling order of speed, those of unknown speed last."""
-        return sorted(workers, key=lambda name: -(self.speed(name) or 0.0))
+        """Return workers in falling order of speed, less its error; those of unknown speed last.
+
+        Less the error, because a shard that begins on a slow worker costs more than a fast worker
+        that stands by.
+        """
+        return sorted(workers, key=lambda name: -(self.speed(name) or 0.0) * (1 - self.error(name)))
 
     def left_seconds(self, task: RunningTask) -> float | None:
         """Return the seconds from now until a running shard has its update; None if unknown."""
@@ -97,9 +166,9 @@ class Outlook:
 
     def _speed_of(self, task: RunningTask) -> float | None:
         # A speed of 0 does not count, because a large model shows it between two of its steps.
-        lately = self._view.speeds.get(task.worker, 0.0)
-        if lately > 0:
-            return lately
+        lately = self._view.speeds.get(task.worker)
+        if lately is not None and lately.samples_per_second > 0 and lately.age_seconds == 0:
+            return lately.samples_per_second
         if task.remaining is not None and task.remaining.q50 > 0:
             return (1 - task.done) * task.samples / task.remaining.q50
         return self._measured(task)
@@ -109,7 +178,7 @@ class Outlook:
 
         The expectation counts as `TRUSTED_SHARE` of a task that was done at the expected speed.
         """
-        prior = self._prior(task.worker)
+        prior = self._expected(task.worker)
         seconds = task.elapsed_seconds - task.reported_seconds
         if prior is None or prior <= 0:
             return task.rate * task.samples if task.rate > 0 else None
