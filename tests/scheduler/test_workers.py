@@ -159,6 +159,25 @@ def test_a_sign_of_life_is_noted() -> None:
     assert len(workers) == 1
 
 
+def test_the_speed_of_an_idle_worker_grows_old(make: Make) -> None:
+    """A policy may forget it: what was slow an hour ago need not be so now."""
+    workers = Workers()
+    workers.join("ann", 0.0)
+    attempt = make.attempt("one", 0, 0, 0)
+    workers.assign("ann", attempt, 0.0, samples=100)
+    ann = workers.get("ann")
+    assert ann is not None
+    for step in range(3):
+        progress = replace(
+            make.progress(attempt), steps_done=step, steps_total=10, elapsed_seconds=float(step)
+        )
+        ann.mention(progress, float(step))
+    ages = [speed.age_seconds for now in (2.0, 5.0) if (speed := ann.speed(now)) is not None]
+    workers.release("ann", attempt)
+    ages += [speed.age_seconds for now in (5.0, 60.0) if (speed := ann.speed(now)) is not None]
+    assert ages == [0.0, 0.0, 3.0, 58.0]
+
+
 def fast(worker: Worker, now_seconds: float) -> float:
     """Return a worker's speed in samples a second."""
     speed = worker.speed(now_seconds)

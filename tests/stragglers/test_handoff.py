@@ -177,3 +177,30 @@ def test_no_worker_is_taken_to_be_steadier_than_they_are_on_average() -> None:
     """That its three last reports were equally far apart may be chance as well."""
     view = late_by_chance(0.08)
     assert actions_of(HANDOFF, replace(view, speeds={**view.speeds, "dot": speed(5.0, 0.0)})) == []
+
+
+def standby_was_slow(age_seconds: float) -> RoundView:
+    """Four workers at half of their shards, dot at a fifth; eve was slow when it last trained."""
+    tasks = [running(name, n, 0.5, 5.0) for n, name in enumerate(("ann", "bob", "cat"))]
+    slow = {"dot": 50.0, "eve": 50.0}
+    view = round_of([*tasks, running("dot", 3, 0.1, 5.0)], idle="eve", paces={**FAST, **slow})
+    speeds = dict.fromkeys(("ann", "bob", "cat"), speed(10.0, 0.0))
+    old = replace(speed(2.0, 0.0), age_seconds=age_seconds)
+    return replace(view, speeds={**speeds, "dot": speed(2.0, 0.0), "eve": old})
+
+
+def test_a_standby_that_was_slow_just_now_takes_nothing() -> None:
+    """It would be no sooner; so dot, who is as slow, exchanges with the others."""
+    assert "Handoff 3 dot eve" not in actions_of(HANDOFF, standby_was_slow(0.5))
+
+
+def test_a_standby_that_was_slow_long_ago_is_given_another_try() -> None:
+    """Nothing is measured of it while it stands by, so else it would do so for ever."""
+    assert actions_of(HANDOFF, standby_was_slow(60.0)) == ["Handoff 3 dot eve"]
+
+
+def test_a_standby_that_was_slow_begins_no_shard_however_long_ago() -> None:
+    """That it is fast again is only hoped, and known of the others."""
+    view = replace(standby_was_slow(60.0), running=(), idle=("eve", "ann", "bob", "cat"))
+    view = replace(view, pending=round_of(pending=3).pending, begun=False, standbys=1)
+    assert not any(line.endswith("eve") for line in actions_of(HANDOFF, view))

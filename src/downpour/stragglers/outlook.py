@@ -99,7 +99,8 @@ class Outlook:
 
     @cached_property
     def _usual_task_seconds(self) -> float:
-        samples = [task.samples for task in (*self._view.running, *self._view.pending)]
+        running, pending = self._view.running, self._view.pending
+        samples = [*(task.samples for task in running), *(task.samples for task in pending)]
         return (self.pace_seconds or 0.0) * median(samples) if samples else 0.0
 
     def _expected(self, worker: str) -> float | None:
