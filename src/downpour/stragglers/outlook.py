@@ -30,7 +30,10 @@ SINGLE_ERROR = 0.3
 # The relative error of a speed that was measured long ago. A worker that was idle since it was slow
 # may be as fast as the others by now, or not: it is worth a try only where much can be gained.
 STALE_ERROR = 0.5
-HALF_FORGOTTEN = 0.5
+
+# Few, because a standby is seldom needed more often; and more than one, because on machines that
+# stay unequal each such try begins with a slow worker.
+HALF_FORGOTTEN_TASKS = 4.0
 
 
 class Outlook:
@@ -89,13 +92,18 @@ class Outlook:
         return min(max(single, own, usual) + stale, 1.0)
 
     def _freshness(self, measured: Speed) -> float:
-        """Return how much a speed still tells: half as much with each usual task that has passed.
+        """Return how much a speed still tells, in 0..1; half of it is forgotten in four tasks.
 
         Because nothing is measured of a worker that stands by, it would never be given another
         shard after it was slow once.
         """
         usual = self._usual_task_seconds
-        return 0.5 ** (measured.age_seconds / usual) if usual > 0 else 1.0
+        tasks = measured.age_seconds / usual if usual > 0 else 0.0
+        return cast("float", 0.5 ** (tasks / HALF_FORGOTTEN_TASKS))
+
+    def _is_fresh(self, measured: Speed) -> bool:
+        """Whether a speed is that of this attempt, or of the one just before."""
+        return measured.age_seconds <= self._usual_task_seconds
 
     @cached_property
     def _usual_task_seconds(self) -> float:
@@ -124,7 +132,7 @@ class Outlook:
         return [
             speed.samples_per_second
             for speed in self._view.speeds.values()
-            if speed.samples_per_second > 0 and self._freshness(speed) > HALF_FORGOTTEN
+            if speed.samples_per_second > 0 and self._is_fresh(speed)
         ]
 
     @cached_property
@@ -168,7 +176,7 @@ class Outlook:
     def _speed_of(self, task: RunningTask) -> float | None:
         # A speed of 0 does not count, because a large model shows it between two of its steps.
         lately = self._view.speeds.get(task.worker)
-        if lately is not None and lately.samples_per_second > 0 and lately.age_seconds == 0:
+        if lately is not None and lately.samples_per_second > 0 and self._is_fresh(lately):
             return lately.samples_per_second
         if task.remaining is not None and task.remaining.q50 > 0:
             return (1 - task.done) * task.samples / task.remaining.q50
