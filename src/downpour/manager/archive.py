@@ -89,6 +89,8 @@ class Archive:
             log.warning("%s cannot be read, so every journal is: %s", files[-1].name, error)
             return
         for text in whole_lines(content):
+            # Its checksum is right, so it is a line of another version: it costs a look at that
+            # folder.
             with suppress(ValidationError):
                 entry = _ENTRY.validate_json(text)
                 if entry.folder in folders:
@@ -106,6 +108,8 @@ class Archive:
         name = f"ended-{term:06d}.jsonl"
         try:
             publish(self._shared.root, name, [b"".join(map(_line, self._ended.values()))])
+        # The directory itself has failed, so no manager can work in it; any other error is about
+        # this one file, which only saves reading.
         except SharedDirectoryError:
             raise
         except StoreError as error:
@@ -139,6 +143,8 @@ class Archive:
                 # the journals instead of a file that lacks its beginning.
                 file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
                 try:
+                    # Once, and without a sync: a line that is torn or lost costs a look at that
+                    # folder, and at the one whose line follows it.
                     os.write(file, _line(entry))
                 finally:
                     os.close(file)
@@ -171,6 +177,7 @@ class Archive:
 
     def summaries(self) -> Iterator[ExperimentSummary]:
         """Yield the summaries of all experiments in the archive."""
+        # A copy: the thread that cleans up adds entries while a server's thread reads.
         for entry in list(self._ended.values()):
             if entry.summary is not None:
                 yield entry.summary
@@ -188,6 +195,7 @@ class Archive:
 
 def _files(root: Path) -> list[Path]:
     """Return the files that managers have written, that of the highest term last."""
+    # By the number: as text, a term of seven digits sorts before all of six.
     matches = ((_NAME.fullmatch(name), name) for name in names_in(root))
     return [
         root / name for _, name in sorted((int(match[1]), name) for match, name in matches if match)

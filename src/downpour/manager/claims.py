@@ -35,6 +35,8 @@ def check_work(core: Scheduler, attempt: AttemptId, update: Update) -> None:
     if assigned is None:
         return  # too late: the round has ended, and the core ignores the update
     steps, samples = work_of(assigned.experiment.spec, assigned.task.offer.samples)
+    # Believed, one defective worker would change the weights of all updates under the aggregators
+    # that weigh by samples.
     for field, claimed, known in (
         ("samples", update.samples, samples),
         ("steps", update.steps, steps),
@@ -69,5 +71,6 @@ def _is_of(attempt: AttemptId, kind: AttemptKind, file: PublishedFile) -> bool:
     parsed = layout.parse_name(file.name)
     if not isinstance(parsed, AttemptName):
         return False
+    # The experiment is not compared: a bare name is looked up in the folder of the attempt's own.
     numbers = parsed.round, parsed.shard, parsed.attempt
     return (parsed.kind, *numbers) == (kind, attempt.round, attempt.shard, attempt.attempt)

@@ -139,11 +139,14 @@ class CommandRunner:
 
     def close(self) -> None:
         """Wait for what is running, begin nothing more; no command may follow."""
+        # First, because `_die` and the wait of a held experiment ask it: a directory that fails
+        # while the manager closes is no second reason to end, and no preparation begins any more.
         self._closing.set()
         self._calls.close()
         self._works.close(_CLOSING_SECONDS)
         self._evaluations.close(_CLOSING_SECONDS)
         for space in self._spaces.values():
+            # What is written here was not committed, so nothing was acknowledged for it.
             with suppress(StoreError):
                 space.close()
 
@@ -186,6 +189,8 @@ class CommandRunner:
             case do.Conclude():
                 self._clean(command.experiment, lambda: self._conclude(command))
             case do.Dismiss():
+                # Not behind the worker's other calls: to close its client ends the call in flight,
+                # which would otherwise take a thread until its deadline.
                 self._roster.strike(command.worker)
             case do.Adopt():
                 self._work(self._works, command.experiment, lambda: self._adopt(command))
@@ -242,6 +247,7 @@ class CommandRunner:
 
     def _assign(self, assigned: facts.Assigned) -> None:
         entry = self._roster.get(assigned.worker)
+        # It was dismissed while this call waited behind others.
         if entry is None:
             self._post(
                 on.WorkerLeft(
@@ -263,6 +269,7 @@ class CommandRunner:
                     reason=f"the call failed: {error}",
                 )
             )
+        # From `_task`, which publishes the indices of a shard that is too large for a message.
         except SharedDirectoryError as error:
             self._die(error)
         except Exception as error:  # noqa: BLE001 - becomes the attempt's failure
@@ -336,6 +343,7 @@ class CommandRunner:
 
     def _hold(self, command: do.Prepare, error: OtherCode) -> None:
         """Hold an experiment until its code is back: failing it would lose what was trained."""
+        # Logged once, because the files are looked at again every two seconds.
         if command.experiment not in self._held:
             self._held.add(command.experiment)
             log.warning("%s is held: %s; restore the code, or cancel it", command.experiment, error)
@@ -417,4 +425,6 @@ class CommandRunner:
         space.prepared = space.global_model = None
         space.index_files.clear()
         workspace.sweep(space.store, finished=command.ending is ExperimentState.FINISHED)
+        # Last: the next manager does not look at a folder in this list, so one that could not be
+        # cleaned up must not be in it.
         self._archive.end(command.experiment)

@@ -40,6 +40,8 @@ class ConnectionMonitor:
 
     def heard(self, worker: str) -> None:
         """Note that this thread's connection is a worker's."""
+        # With the entry of this moment: a worker that registers anew has another one, and then the
+        # end of this connection says nothing about it.
         self._connection.heard = worker, self._roster.get(worker)
 
     def connection_ended(self) -> None:

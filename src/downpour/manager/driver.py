@@ -107,6 +107,7 @@ class Driver:
         self._taken: list[_Item] = []
         self._began_at = clock() - scheduler.state.now_seconds
         self._changed = Condition()
+        # Not 0, which callers pass that have seen nothing yet: they are answered at once.
         self._change = 1
         self._beaten = False
         self._waits_ended = False
@@ -129,6 +130,7 @@ class Driver:
         Args:
             first: the commands that were outstanding when an earlier manager ended.
         """
+        # Set again, because recovery has moved the core's time since this driver was made.
         self._began_at = self._clock() - self._scheduler.state.now_seconds
         self._first = list(first)
         self._thread.start()
@@ -192,6 +194,7 @@ class Driver:
 
     def _run(self) -> None:
         try:
+            # Without a commit: what these commands follow from was read from the journals.
             self._sink.carry_out(self._first)
             self._serve()
         except BaseException as error:  # noqa: BLE001 - any exception ends the manager
@@ -207,10 +210,12 @@ class Driver:
 
     def _end_because_of(self, error: BaseException) -> None:
         """Refuse all that is waiting, because this manager stops, and report the reason."""
+        # First, so that items put from now on are refused by the threads that put them.
         self._stopped = True
         # The batch that was being taken is refused, too: its journal may not have been synced, and
         # what was not acknowledged may be repeated by its caller.
         for item in self._taken:
+            # Those before the failure may have been answered: what they led to is durable.
             if item.asker is not None and not item.asker.done():
                 item.asker.set_exception(_stopping())
         self._refuse_the_rest()

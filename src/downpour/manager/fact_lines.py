@@ -85,6 +85,7 @@ def _assigned(fact: facts.Assigned) -> AssignedLine:
 
 
 def _foreseen(fact: facts.ForecastRecorded) -> ForeseenLine:
+    # Counted from the assignment, so that it can be compared with the forecast of that line.
     forecast = fact.remaining.later(fact.elapsed_seconds)
     return ForeseenLine(
         **_whose(fact),

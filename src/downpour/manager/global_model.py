@@ -37,12 +37,15 @@ class GlobalModel:
         Raises:
             SpecError: network, options, data and loss do not fit together.
         """
+        # From the spec and not from this machine's cores: the initial parameters, which all rounds
+        # depend on, must follow from the spec alone.
         torch.set_num_threads(spec.threads)
         self._spec = spec
         self._dataset = dataset
         self._network = self._build()
         models.check_fit(self._network, spec, dataset.facts)
         self.trained_numbers = sum(p.numel() for p in self._network.parameters())
+        # Of the CPU even if the spec names a device, because networks are built there.
         self.numeric_class = numeric_class("cpu")
 
     def check_trains(self, shards: Sequence[Shard]) -> None:
@@ -57,6 +60,7 @@ class GlobalModel:
             # processor a minute.
             few = min(self._spec.batch_size, _CPU_TRIAL_BATCH)
             tried = tried.replace(batch_size=few, batches="shuffled")
+        # In networks built anew: steps in this one would change the parameters of version 0.
         check_trains(tried, self._dataset, shards, self._build)
 
     def parameters(self) -> Arrays:

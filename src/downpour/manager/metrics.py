@@ -49,6 +49,8 @@ class ManagerMetrics:
         runner = self._runner
         archive = self._archive
         yield from self._driver.ask(lambda core: _known(core, archive, runner.counters))
+        # Only names are asked for there, and sizes are read in this thread: the driver's must not
+        # wait for a directory that hangs.
         going = self._driver.ask(_going)
         spaces = filter(None, map(runner.space, going))
         folders = [space.shared.experiment_path(space.experiment) for space in spaces]
@@ -74,6 +76,7 @@ def _current(core: Scheduler, archive: Archive) -> Iterator[Metric]:
     yield gauge("downpour_worker_slowness_ratio", help_text, slowness, "worker")
     help_text = "Workers that policies have requested so far."
     yield gauge("downpour_workers_wanted", help_text, core.state.wanted_workers)
+    # The archive also has those that ended under this manager, and the core keeps them.
     before = [one for one in archive.summaries() if one.experiment not in core.state.experiments]
     experiments = core.state.experiments.values()
     every = [*(one.state for one in before), *(each.life.state for each in experiments)]

@@ -30,6 +30,7 @@ class OrderedCalls:
             if waiting is not None:
                 waiting.append(call)
                 return
+            # An empty queue means that a call of this name runs and that none waits behind it.
             self._waiting[name] = deque()
         self._pool.submit(self._run, name, call)
 
@@ -48,4 +49,6 @@ class OrderedCalls:
             # Submitted anew instead of run in a loop, so that a worker with a long queue does not
             # keep a thread while other workers wait for one.
             if following is not None:
+                # After `close` the pool raises here, and the future of this call takes the
+                # exception: that is how the calls behind it are dropped.
                 self._pool.submit(self._run, name, following)

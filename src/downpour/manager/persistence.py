@@ -64,6 +64,8 @@ class Persistence:
         Raises:
             SharedDirectoryError: the directory refuses; `commit` may be called again.
         """
+        # A record grows without its journal where a worker joins or an attempt's resources are
+        # noted, and always in an embedded run, which keeps no journal.
         for experiment in self._grown - set(self._journaling.touched):
             self._flush(experiment)
         self._journaling.commit(before_each=self._flush)

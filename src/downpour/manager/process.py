@@ -36,6 +36,8 @@ from downpour.store.lease import Leader, Lease
 
 log = logging.getLogger(__name__)
 
+# Far more than the 4096 connections that the server takes (`rpc/server.py`); the soft limit of many
+# systems, 1024, is less.
 _FILES = 65536
 _WARM_UP_SECONDS = 5.0
 """The delay after which a manager that continues experiments imports torch, if nothing did yet."""
@@ -61,6 +63,7 @@ class Manager:
             SpecError: a port is in use, a credential is wrong, the port would be open to other
                 machines without credentials, or the predictor's file is invalid.
         """
+        # Before the lock: what fails between that and `undoing` below would leave it held.
         trust = Trust.load(options.credentials)
         predictor = pretrained(Path(options.predictor) if options.predictor else None)
         self._closing = Event()
@@ -94,6 +97,7 @@ class Manager:
         self._warming_up = Timer(_WARM_UP_SECONDS, self._service.warm_up)
         with ExitStack() as undoing:
             undoing.callback(self._lease.release)
+            # Bound before the term begins, because the term's file names the port; it serves later.
             self._server = serve_manager(
                 self._service,
                 options.host,
@@ -135,14 +139,18 @@ class Manager:
             recovered = recover(shared, core, leader, self._archive)
             self._runner.take_up(recovered, leader)
             goes_on = bool(recovered.spaces)
+        # Without anything to continue no worker waits for this manager, and the first submission
+        # would wait for the import.
         if not goes_on:
             self._service.warm_up()
         self._service.announce(leader)
+        # Before the server: calls wait for answers that the driver's thread gives.
         self._driver.start(core.resume())
         self._server.start()
         if self._metrics is not None:
             self._metrics.start()
         if goes_on:
+            # Last, so that a start that fails leaves no thread behind.
             self._warming_up.start()
 
     @property
@@ -176,6 +184,7 @@ class Manager:
         self._service.withdraw()
         if not self._embedded:
             self._lease.release()
+        # `cancel` does not stop an import that has begun.
         if self._warming_up.is_alive():
             self._warming_up.join()
 

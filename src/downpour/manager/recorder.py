@@ -177,6 +177,7 @@ class Recorder:
 
     def _concluded(self, ended: facts.Concluded, now: float) -> None:
         began = self._submitted_at.get(ended.experiment, now)
+        # Before the last line, because nothing is written to a record after it.
         self._usage.end_all(ended.experiment, now)
         line: RecordLine
         if ended.ending is ExperimentState.FINISHED and ended.model is not None:

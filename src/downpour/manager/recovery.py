@@ -80,13 +80,16 @@ def recover(
             archive.end(name)
     going = {n: one for n, one in replayed.experiments.items() if not one.life.state.ended}
     spaces = _opened(shared, going, leader, journals, archive)
+    # Once for all that was read above: until then the archive writes nothing.
     archive.begin(leader.term)
+    # Without those that could not be opened, which the core would continue, too.
     opened = {space.experiment: going[space.experiment] for space in spaces}
     take_in(core, ReplayedJournals(opened, {}), journals)
     orders = (line.order for journal in journals.values() for line in journal)
     return RecoveredState(
         core=core,
         spaces=spaces,
+        # The archive's places, too, because the journals of ended experiments were not read.
         next_order=max((*orders, *archive.places.values()), default=0) + 1,
         submitted_at=tuple(
             (space.experiment, journals[space.experiment][0].at_seconds) for space in spaces
@@ -118,6 +121,7 @@ def _journals(
                 journals[folder.name] = journal
             elif _was_never_begun(folder, names):
                 _remove(folder, names)
+            # A folder without a segment is no manager's, whatever it holds, and is not listed.
             elif segments(folder):
                 archive.leave_out(folder.name, "its journal has no entry")
         except StoreError as error:

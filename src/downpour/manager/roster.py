@@ -50,6 +50,7 @@ class Roster:
 
     def get(self, name: str) -> RosterEntry | None:
         """Return a worker's entry, or None if it is not registered."""
+        # Without the lock, because to read one item of a dictionary is atomic.
         return self._registry.get(name)
 
     def client(self, name: str) -> WorkerClient:

@@ -59,6 +59,7 @@ log = logging.getLogger(__name__)
 LONGEST_WAIT_SECONDS = 30.0
 """Of a long poll. Each holds a thread of the server, so a client asks again instead."""
 _NAME_CHARACTERS_MAX = 64
+# It ends the experiment's identifier, which names a folder.
 _REQUEST = re.compile(r"[0-9a-f]{4,32}")
 
 
@@ -125,10 +126,13 @@ class ManagerHandler:
         address = Address(registration.host, registration.port)
         client = WorkerClient(address, trust=self._trust)
         try:
+            # Before it is entered: a worker that cannot be called would be assigned a task and then
+            # be lost.
             _call_back(client, registration.name)
         except DownpourError:
             client.close()
             raise
+        # Before the event, because the assignments that follow from it look up the address here.
         worker = self._roster.enter(registration, client)
         self._warn_of_mixture(worker, registration)
         joined = on.WorkerJoined(at_seconds=self._now, worker=worker, running=registration.running)
@@ -222,6 +226,8 @@ class ManagerHandler:
     def _requested(self, request: str) -> str | None:
         """Return the experiment of this request; None if there is none."""
         known = (one.experiment for one in self.list_experiments())
+        # The identifier, because a later manager knows nothing else of a request. Its last part is
+        # the request alone, as hexadecimal digits hold no hyphen.
         return next((name for name in known if name.endswith(f"-{request}")), None)
 
     def _check_same(self, experiment: str, spec: str, request: str) -> None:
@@ -232,6 +238,8 @@ class ManagerHandler:
             known = ResolvedSpec.from_toml(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, SpecError):
             return  # its spec cannot be read, so it cannot be compared
+        # What a spec leaves open was decided when it was accepted. With other workers or files it
+        # would be decided otherwise now, although the request is the same.
         same = {"shards": asked.shards or known.shards, "code": asked.code or known.code}
         if ResolvedSpec.make({**asked.model_dump(), **same}) != known:
             raise SpecError("request", request, f"was used for {experiment}, whose spec differs")
@@ -247,6 +255,7 @@ class ManagerHandler:
         resolved = resolve(asked, self._driver.ask(lambda core: len(core.state.workers)))
         resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))
         experiment = _new_name(resolved.name, request)
+        # Before the event, because the submission is the first entry of its journal.
         self._runner.open(open_workspace(self._shared, experiment, resolved, self._leader))
         event = on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=resolved)
         self._driver.post(event).result()
@@ -266,6 +275,7 @@ class ManagerHandler:
         if experiment:
             self._check_known(experiment)
         self._driver.wait_for_change(after_change, min(wait_seconds, LONGEST_WAIT_SECONDS))
+        # Read before the state: a change in between is then shown twice, and never missed.
         change = self._driver.change
         own = self._numeric_class
         now = self._driver.ask(
@@ -331,6 +341,7 @@ class ManagerHandler:
         if not (name.isprintable() and 1 <= len(name) <= _NAME_CHARACTERS_MAX):
             accepted = f"1 to {_NAME_CHARACTERS_MAX} printable characters"
             raise SpecError("name", name, accepted)
+        # As bytes, because `compare_digest` raises TypeError for text that is not ASCII.
         if not secrets.compare_digest(registration.presence.encode(), self._presence.encode()):
             raise SharedDirectoryError(
                 self._shared.root, "is not the folder that the worker sees under its --shared"

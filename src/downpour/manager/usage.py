@@ -64,6 +64,7 @@ class Usage:
 
     def hear(self, beat: on.HeartbeatReceived) -> None:
         """Add a heartbeat's sample; a worker that runs another attempt has ended the former."""
+        # The first one trains; a second one was accepted and waits until that has stopped.
         attempt = beat.running[0].attempt if beat.running else None
         trace = self._traces.get(beat.worker)
         if trace is not None and trace.attempt != attempt:

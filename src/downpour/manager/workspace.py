@@ -150,6 +150,8 @@ def reopen_workspace(
         StoreError: the folder cannot be used.
     """
     folder, store = shared.experiment_path(experiment.name), shared.store(experiment.name)
+    # Before the record is opened, which cuts off a torn line: the files of an experiment that is
+    # left out stay as they are.
     _check_files(experiment, set(store.list()))
     return Workspace(
         experiment=experiment.name,
@@ -254,12 +256,15 @@ def indices_of(
     A `portion` is a slice of all shards' indices, one after the other, if the round was cut anew.
     """
     shards = ready(space).shards
+    # No portion ends at -1, so a shard and a portion never have the same key.
     key = portion or (shard, -1)
     if key in space.index_files:
         return space.index_files[key]
     indices = shards[shard] if portion is None else np.concatenate(shards)[slice(*portion)]
     if indices.nbytes <= PACKED_BYTES_MAX:
         return indices
+    # Two threads may both come here, for two workers with copies of a shard: their files have
+    # different tokens, and both are removed when the experiment ends.
     packed = pack_indices(indices)
     name = layout.indices_name(shard, secrets.token_hex(3))
     space.index_files[key] = IndicesFile(
@@ -283,6 +288,8 @@ def aggregate(space: Workspace, command: Aggregate) -> PublishedFile:
     ]
     weights = AGGREGATORS[space.spec.aggregate](contributions)
     arrays = fold(space.store, command.model, contributions, weights)
+    # With a token: an earlier manager may have published this version and ended before it journaled
+    # that, and names are never used twice.
     name = layout.model_name(command.round + 1, secrets.token_hex(3))
     return space.store.put_new(name, encode(arrays, {}))
 
