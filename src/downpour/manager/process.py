@@ -63,7 +63,6 @@ class Manager:
             SpecError: a port is in use, a credential is wrong, the port would be open to other
                 machines without credentials, or the predictor's file is invalid.
         """
-        # Before the lock: what fails between that and `undoing` below would leave it held.
         trust = Trust.load(options.credentials)
         predictor = pretrained(Path(options.predictor) if options.predictor else None)
         self._closing = Event()
