@@ -176,6 +176,8 @@ class WorkerAgent:
             Refused: the manager refuses this worker; states the reason.
         """
         self._where = (host, port)
+        # First, because a manager of another protocol can still be asked this, and says which it
+        # speaks.
         info = self._manager.describe()
         if info.protocol != PROTOCOL:
             raise IncompatiblePeer(
@@ -183,8 +185,11 @@ class WorkerAgent:
                 f"{VERSION} (protocol {PROTOCOL}): install the same version on both"
             )
         with self._lock:
+            # Before the registration: the first task may arrive before its answer, and takes the
+            # patience along; a manager of a lower term is refused from now on.
             self._node.met(info.term, info.patience, info.heartbeat_seconds)
             running = self._node.attempt
+        # Known by now, because `describe` was called over a connection.
         address = Address(host or self._manager.local_host, port)
         registered = self._manager.register_worker(
             Registration(
@@ -215,6 +220,8 @@ class WorkerAgent:
             self._carry_out(given)
         self.hand_back()
         try:
+            # A goodbye that is lost costs little: the manager notices that the connections have
+            # ended.
             self._manager.leave(self.name, "told to stop")
         except DownpourError as error:
             log.info("could not unregister: %s", error)
@@ -325,6 +332,8 @@ class WorkerAgent:
         """
         manager = self._find_manager()
         if manager is not None:
+            # In this order: to close the former one ends a report that waits for its answer, and
+            # that report is then repeated to the new one.
             former, self._manager = self._manager, manager
             former.close()
 
@@ -338,6 +347,8 @@ class WorkerAgent:
         )
         with self._lock:
             actions = self._node.beat_answered(beat, known=reply.known, unwanted=reply.unwanted)
+        # Without the lock, which `register` takes, and `ping` as well: the manager calls that back
+        # before it answers the registration.
         self._do(actions)
 
 

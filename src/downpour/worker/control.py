@@ -30,6 +30,8 @@ class TaskControl(HeldAttempt):
     """
 
     patience: float = 1.0
+    # Events, although a signal handler sets `cancelled`: the main thread, which it interrupts, only
+    # reads that, so it never holds its lock.
     cancelled: Event = field(default_factory=Event)
     leaving: Event = field(default_factory=Event)
 

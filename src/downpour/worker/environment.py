@@ -11,6 +11,7 @@ import ctypes
 import os
 import sys
 
+# The numbers of glibc's malloc.h, which Python does not have.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
 _NEVER = 2**31 - 1
@@ -21,6 +22,8 @@ def thread_environment(threads: int) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
+        # Measured with two threads on two cores, beside one busy process: 165 samples a second
+        # without this and 680 to 765 with it, of 1500 alone. On a quiet machine it costs 5 to 6 %.
         "OMP_WAIT_POLICY": "PASSIVE",
     }
 
@@ -33,5 +36,6 @@ def wait_passively() -> None:
 def keep_memory() -> None:
     """Keep freed memory in this process, if its C library can (glibc)."""
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+        # Measured: without these two settings, batches of 256 trained at 0.7 of the speed of 64.
         library.mallopt(_M_MMAP_MAX, 0)
         library.mallopt(_M_TRIM_THRESHOLD, _NEVER)

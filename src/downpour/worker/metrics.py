@@ -40,6 +40,7 @@ class WorkerMetrics:
         self._samples = 0.0
         self._samples_per_second = 0.0
         self._load, self._train, self._publish = Timing(), Timing(), Timing()
+        # Its own, because a sampler averages since its last sample, and heartbeats take theirs.
         self._sampler = SystemSampler()
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
@@ -62,6 +63,8 @@ class WorkerMetrics:
 
     def __call__(self) -> Iterator[Metric]:
         """Yield the current metrics; those of the machine are averages since the last scrape."""
+        # For all at once: when a task ends its steps move from the running ones to the others, and
+        # a counter must neither fall nor count them twice.
         with self._lock:
             yield from self._work()
             yield from self._machine()

@@ -65,6 +65,7 @@ def run_worker(
     host = options.host or listening_host(address)
     with ExitStack() as ending:
         ending.callback(managers.close)
+        # Before it registers, because the manager first calls back at its address.
         server = serve_worker(agent, host, options.port, trust=trust).start()
         ending.callback(server.stop)
         _leave_on_signals(agent)
@@ -111,6 +112,7 @@ def advertised(asked: str, listening: str, port: int) -> tuple[str, int]:
 def _make_agent(
     options: WorkerOptions, managers: Managers, shared: SharedDirectory
 ) -> tuple[WorkerAgent, WorkerMetrics]:
+    # Here, because both import torch, and that reads the settings made before.
     from downpour.training.numeric_class import numeric_class
     from downpour.worker.task import TaskRunner
 

@@ -52,6 +52,8 @@ class Snapshots:
             self._control.snapshot = self._publish(training)
         except StoreError as error:
             log.warning("%s: no snapshot: %s", self._control.attempt, error)
+        # After a failure as well: to try again at each step would take the time that is to be
+        # saved.
         self._pace.saved(began, self._clock())
 
     def hand_over_if_asked(self, training: ShardTraining) -> None:
@@ -61,6 +63,7 @@ class Snapshots:
         """
         if not self._control.leaving.is_set():
             return
+        # First, so that a failure is not repeated at each step.
         self._control.leaving.clear()
         try:
             snapshot = self._publish(training)
@@ -80,6 +83,8 @@ class Snapshots:
                 log.warning("%s: a snapshot is left over: %s", self._control.attempt, error)
 
     def _publish(self, training: ShardTraining) -> Snapshot:
+        # A longer token than other files have, because all snapshots of an attempt differ by it
+        # alone.
         name = layout.attempt_name("snapshot", self._control.attempt, secrets.token_hex(6))
         file = self._store.put_new(name, encode(training.snapshot(), {}))
         done, total = training.steps_done, training.steps_total

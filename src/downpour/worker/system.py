@@ -32,8 +32,10 @@ class SystemSampler:
     def sample(self) -> SystemState:
         """Return the state of the machine, averaged since the last call."""
         now, own, times = time.monotonic(), self._own(), psutil.cpu_times()
+        # Two scrapes of the metrics may come at the same moment.
         elapsed = max(1e-3, now - self._seen_at) * self._cores
         idle = times.idle - self._times.idle
+        # Only Linux has it.
         waiting = getattr(times, "iowait", 0.0) - getattr(self._times, "iowait", 0.0)
         mine = own - self._own_seconds
         self._seen_at, self._own_seconds, self._times = now, own, times

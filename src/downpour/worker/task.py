@@ -108,6 +108,7 @@ class TaskRunner:
     def _load_experiment(self, task: TaskMessage, patience: float) -> _LoadedExperiment:
         if self._loaded is not None and self._loaded.experiment == task.id.experiment:
             return self._loaded
+        # First, so that the memory of the former experiment's network and dataset is free by then.
         self._loaded = None
         seconds = self._shared.patience_seconds * patience
         shared = replace(
@@ -117,6 +118,8 @@ class TaskRunner:
         spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
         if spec.device == "cuda" and self._device != "cuda":
             raise UnfitWorker("this worker trains on the cpu; start it with --device cuda")
+        # Before `build` imports it, so that other code than was submitted never runs. The code of a
+        # dataset does not matter here: only what it has made is read.
         check_code("model", spec.model, spec.code)
         torch.set_num_threads(spec.threads)
         open_dataset = partial(open_prepared, shared.datasets, task.dataset)
@@ -175,6 +178,7 @@ def _train(training: ShardTraining, control: TaskControl, snapshots: Snapshots) 
 
 
 def _work(spec: Spec, training: ShardTraining) -> Work:
+    # Not copied: the next task begins only after the file has been written.
     return Work(
         parameters=training.parameters(copy=False),
         optimizer_state=training.optimizer_state() if spec.optimizer_state == "keep" else {},
