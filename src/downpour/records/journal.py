@@ -27,6 +27,7 @@ from downpour.store.directory import names_in, open_regular
 from downpour.store.os_errors import reading, writing
 from downpour.store.publish import publish, sync_directory
 
+# Words on the disk: a journal of an earlier version is refused where one of them has changed.
 _KINDS: dict[str, type[Entry]] = {
     "submitted": on.ExperimentSubmitted,
     "prepared": on.Prepared,
@@ -67,6 +68,7 @@ class DiskSegments:
                 descriptor = self._open(segment)
                 content = b"".join(map(_written, lines))
                 while content:
+                    # A disk that fills up takes a part.
                     content = content[os.write(descriptor, content) :]
                 if durably:
                     os.fsync(descriptor)
@@ -97,9 +99,12 @@ class DiskSegments:
     def _open(self, segment: Segment) -> int:
         if self._file is None or segment != self._segment:
             self.close()
+            # Never a file that exists: its last line may be torn, and nothing may follow that.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
             self._file = os.open(self._folder / _name_of(segment), flags, 0o666)
             self._segment = segment
+            # The name must be as durable as the lines: without it a power cut would take all of
+            # them.
             sync_directory(self._folder)
         return self._file
 
@@ -186,6 +191,7 @@ def _name_of(segment: Segment) -> str:
 
 def _lines(content: bytes) -> Iterator[Line]:
     """Parse the lines that are whole; the others do not count."""
+    # A damaged line is left out here; `in_order` refuses the journal if later lines are there.
     for text in whole_lines(content):
         body = json.loads(text)
         try:

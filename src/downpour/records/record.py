@@ -57,6 +57,7 @@ class RecordReader:
         if not 0 <= from_line < end:
             return []
         fits = bisect_right(begins, begins[from_line] + PAGE_BYTES_MAX, hi=end + 1) - 1
+        # One line at least, however long, because a reader could not go on after an empty page.
         stop = min(max(fits, from_line + 1), from_line + PAGE_LINES_MAX)
         size = begins[stop] - begins[from_line]
         with (
@@ -64,6 +65,8 @@ class RecordReader:
             open(open_regular(self._path), "rb") as file,
         ):
             page = os.pread(file.fileno(), size, begins[from_line])
+        # The writer's JSON is ASCII with control characters escaped, so nothing else in it ends a
+        # line.
         return page.decode("utf-8").splitlines()
 
 
@@ -98,6 +101,7 @@ class RecordWriter(RecordReader):
 
     def append(self, at_seconds: float, fact: RecordLine) -> None:
         """Take a fact in; `flush` writes it."""
+        # `to_fields` writes null for NaN; one that passed it would make a line that is not JSON.
         line = json.dumps({"at": at_seconds, **to_fields(fact)}, allow_nan=False).encode() + b"\n"
         self._pending.append(line)
 
@@ -118,6 +122,8 @@ class RecordWriter(RecordReader):
                 with suppress(OSError):
                     self._file.truncate(self._begins[-1])
                 raise
+            # Only now, because threads that read pages meanwhile go by it: they see whole lines
+            # alone.
             self._begins.append(self._begins[-1] + len(line))
             del self._pending[0]
 
@@ -134,6 +140,7 @@ class RecordWriter(RecordReader):
 
     def __len__(self) -> int:
         """The number of lines, those that are not flushed yet included."""
+        # The journal's entries state this length, and the record is written before they are.
         return len(self._begins) - 1 + len(self._pending)
 
     def close(self) -> None:
@@ -182,6 +189,7 @@ def parse_lines(lines: Iterable[str], source: str = "record") -> list[tuple[floa
         try:
             fields = json.loads(line)
             at_seconds, fact = float(fields["at"]), from_fields(fields)
+        # RecursionError is what `json` raises for brackets nested by the thousand.
         except (ValueError, TypeError, KeyError, RecursionError):
             raise FileCorrupt(source, f"line {number} is not a fact of an experiment") from None
         if fact is not None:

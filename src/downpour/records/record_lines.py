@@ -320,6 +320,8 @@ RecordLine = (
     | CancelledLine
 )
 
+# Words on the disk: readers skip a kind that they do not know, so one that is renamed is lost to
+# reports of older records.
 KINDS: dict[str, type[RecordLine]] = {
     "submitted": SubmittedLine,
     "worker-joined": WorkerJoinedLine,
@@ -362,6 +364,8 @@ def from_fields(fields: dict[str, Any]) -> RecordLine | None:
 
 @cache
 def _reader(kind: str) -> TypeAdapter[RecordLine]:
+    # Kept, because pydantic compiles a validator for each adapter, and a record may have thousands
+    # of lines of a kind.
     return TypeAdapter(KINDS[kind])
 
 

@@ -62,6 +62,8 @@ def replay_one(journal: Sequence[Line], options: SchedulerOptions) -> Experiment
         for line in journal:
             core.replay(line.at_seconds, line.entry)
         [experiment] = core.state.experiments.values()
+    # Of any kind: what a damaged journal makes the core do is unknown. That core serves this one
+    # experiment and is dropped.
     except Exception as error:
         reason = f"cannot be replayed ({type(error).__name__}: {error})"
         raise FileCorrupt("journal", reason) from error
@@ -90,6 +92,7 @@ def belongs_elsewhere(journal: Sequence[Line], folder: str, cluster: str) -> str
     would be trained a second time.
     """
     first = journal[0]
+    # Earlier versions named no cluster.
     if first.cluster not in {"", cluster}:
         return f"another cluster's ({first.cluster}; this one is {cluster})"
     if isinstance(first.entry, on.ExperimentSubmitted) and first.entry.experiment != folder:

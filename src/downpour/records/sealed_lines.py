@@ -18,6 +18,7 @@ def seal(text: bytes) -> bytes:
 
 def whole_lines(content: bytes) -> Iterator[bytes]:
     """Yield the texts of the lines whose checksum is right."""
+    # What follows the last line end is a torn line, or empty.
     for line in content.split(b"\n")[:-1]:
         checksum, _, text = line.partition(b" ")
         if xxhash.xxh3_64_hexdigest(text).encode() == checksum:

@@ -77,6 +77,7 @@ def admit(channel: frames.Channel, trust: Trust, deadline: float) -> None:
         OSError: the connection broke.
     """
     if trust.serving is not None:
+        # A caller that speaks no TLS is answered without it, so that it can read the reason.
         if channel.peek(deadline) != _TLS_RECORD:
             frame = channel.receive(deadline, bytes_max=_UNAUTHENTICATED_BYTES_MAX)
             _reject(channel, frame, _WANTS_TLS, deadline)
@@ -148,9 +149,12 @@ def _admit_holder(channel: frames.Channel, token: bytes, deadline: float) -> Non
         _reject(channel, hello, _WANTS_PROOF, deadline)
     theirs = hello[len(_HELLO) :]
     mine = secrets.token_bytes(_NONCE_BYTES)
+    # The server proves first, so any process that connects may guess at the token offline. Hence
+    # tokens are made of 256 random bits.
     channel.send(mine + _proof(token, b"server", theirs, mine), deadline)
     proof = channel.receive(deadline, bytes_max=_PROOF_BYTES)
     if not hmac.compare_digest(proof, _proof(token, b"caller", theirs, mine)):
+        # Without a notice: a caller that has checked this side's proof holds the token itself.
         raise CallerRejected("proves no token")
     to_server, to_caller = _keys(token, theirs, mine)
     channel.seal(sending_key=to_caller, receiving_key=to_server)

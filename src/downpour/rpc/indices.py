@@ -16,6 +16,7 @@ import numpy.typing as npt
 from downpour.errors import IncompatiblePeer
 from downpour.rpc.messages import IndexArray
 
+# Half of the largest frame, which holds the rest of the task as well.
 PACKED_BYTES_MAX = 8 * 2**20
 
 _WIDTHS_BYTES = (2, 4, 8)
@@ -58,6 +59,7 @@ def unpack_indices(width_bytes: int, count: int, data: bytes) -> IndexArray:
         shape = f"{count} indices of {width_bytes} bytes"
         raise IncompatiblePeer(f"indices.count = {count}: {shape} are not {len(data)} bytes")
     unsigned = np.frombuffer(data, dtype=f"<u{width_bytes}")
+    # As int64 it would be negative, and numpy counts negative indices from the end.
     if count and int(unsigned.max()) >= 2**63:
         raise IncompatiblePeer(f"indices: {int(unsigned.max())} is beyond what an index can be")
     indices = unsigned.astype(np.int64)

@@ -147,6 +147,7 @@ class Server:
         with self._changed:
             full = len(self._connections) >= self._limits.connections
             refused = full or self._stopping.is_set()
+            # Before the thread runs, so that `stop` finds every connection.
             if not refused:
                 self._connections[thread] = channel
         if refused:
@@ -199,6 +200,7 @@ class Server:
         if handshake.is_hello(frame):
             handshake.unasked(channel, frame, monotonic() + limits.frame_seconds)
         with self._changed:
+            # Under the lock of `stop`, which either finds this call among the busy ones or is seen.
             if self._stopping.is_set():
                 return False
             self._busy.add(current_thread())

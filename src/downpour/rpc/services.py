@@ -172,6 +172,7 @@ def _adapted(
         except (IncompatiblePeer, Refused, SharedDirectoryError, SpecError) as error:
             if refuses:
                 raise _refusal(error) from None
+            # The IDL declares no refusal for this call, so the error goes as one of Thrift's own.
             if isinstance(error, IncompatiblePeer):
                 kind = TApplicationException.PROTOCOL_ERROR
                 raise TApplicationException(kind, _line(str(error))) from None

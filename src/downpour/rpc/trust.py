@@ -72,6 +72,7 @@ def _token(credentials: Credentials) -> bytes | None:
 def _token_text(path: str) -> str:
     try:
         with Path(path).open("rb") as file:
+            # Of the open file, so that what is checked is what is read.
             _check_private("token_file", path, file)
             return file.read(_TOKEN_BYTES_MAX).decode()
     except FileNotFoundError:

@@ -236,6 +236,7 @@ def _each(read: Convert) -> Convert:
 
 def _counted(limit: int) -> Convert:
     def count(value: Any) -> int:
+        # It takes numpy's integers, too, and refuses a float, which `int` would cut off.
         number = operator.index(value)
         if not 0 <= number < limit:
             raise ValueError(f"{number} is not in 0..{limit - 1}")

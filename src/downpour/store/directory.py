@@ -107,6 +107,7 @@ class DirectoryStore:
             SharedDirectoryError: the directory cannot be listed, also after retries.
         """
         names = self._retry_policy.call_through_outage(partial(names_in, self.path))
+        # Hidden names are of files that are still being written.
         return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, name: str) -> None:
@@ -153,6 +154,7 @@ class DirectoryStore:
         view = self._mapped(file)
         checksum = xxhash.xxh3_128_hexdigest(view)
         if checksum != file.checksum:
+            # Before the next try, which maps the file anew.
             view.release()
             raise FileCorrupt(file.name, f"has checksum {checksum}, published was {file.checksum}")
         return view

@@ -24,6 +24,8 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 HEADER_BYTES_MAX = 16 * 2**20
 
 _LENGTH_BYTES = 8
+# The largest item: with the header padded to it, and tensors in order of falling item size, each
+# tensor begins at a multiple of its own item size.
 _ALIGNMENT_BYTES = 8
 # numpy 1 allows 32 dimensions; a product beyond 2**63 would overflow its sizes.
 _DIMENSIONS_MAX = 32
@@ -180,6 +182,7 @@ def _parsed(text: bytes) -> dict[str, Any]:
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
+    # Python's `json` would keep the last of the two, and another reader may keep the first.
     if len(fields) != len(pairs):
         raise _HeaderError("a name stands twice")
     return fields
@@ -198,6 +201,8 @@ def _checked_entry(name: str, field: object) -> TensorEntry:
     if dtype is None:
         raise _HeaderError(f"tensor {name!r} has the unknown dtype {field['dtype']!r}")
     shape, offsets = _naturals(name, field["shape"]), _naturals(name, field["data_offsets"])
+    # A size of 0 counts as 1: numpy refuses a shape whose other sizes overflow, although it is
+    # empty.
     if len(shape) > _DIMENSIONS_MAX or math.prod(size or 1 for size in shape) > _ELEMENTS_MAX:
         raise _HeaderError(f"tensor {name!r} has an impossible shape")
     if len(offsets) != 2 or offsets[1] - offsets[0] != math.prod(shape) * dtype.itemsize:
@@ -206,6 +211,7 @@ def _checked_entry(name: str, field: object) -> TensorEntry:
 
 
 def _naturals(name: str, numbers: object) -> tuple[int, ...]:
+    # By `type`, because `isinstance` takes true and false for integers.
     if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
         raise _HeaderError(f"tensor {name!r} has {str(numbers)[:40]!r} where numbers belong")
     return tuple(numbers)

@@ -145,6 +145,7 @@ class SharedDirectory:
             SharedDirectoryError: there is no such folder, or it cannot be used; states the reason.
         """
         root = path.expanduser().absolute()
+        # Else `mkdir` below would make the folder of a path that is mistyped, or not mounted yet.
         if not create:
             names_in(root)
         shared = cls(root)

@@ -60,6 +60,8 @@ class Lease:
     def __init__(self, shared: SharedDirectory) -> None:
         self._terms = shared.terms
         self.root = shared.root
+        # Else the lock would be known to the thread alone that took it, and another may close the
+        # manager.
         self._lock = FileLock(shared.root / _LOCK, thread_local=False)
         self.term = 0
 
@@ -111,6 +113,7 @@ class Lease:
                 addresses=addresses,
                 hostname=socket.gethostname(),
                 pid=os.getpid(),
+                # Looked up at each try: the manager that was first may have made one up.
                 cluster=cluster_of(self._terms) or made_up,
             )
             try:

@@ -64,6 +64,7 @@ def innermost(lines: Iterable[str], path: Path) -> Mount | None:
 
 def _parsed(line: str) -> Mount | None:
     """Read a line as in proc(5): "36 35 98:0 /root /point options [tags] - kind source options"."""
+    # The dash is there because the number of tags before it varies.
     front, dash, back = line.partition(" - ")
     fields, about = front.split(), back.split()
     if not dash or len(fields) < 6 or len(about) < 3:

@@ -37,6 +37,7 @@ def explain(error: OSError, *, reading: bool = False) -> str:
     """Return in a few words why a directory or file cannot be used, or read."""
     if isinstance(error, FileNotFoundError):
         return "no such folder"
+    # `mkdir(exist_ok=True)` raises FileExistsError only if something else has the name.
     if isinstance(error, NotADirectoryError | FileExistsError):
         return "not a folder"
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:

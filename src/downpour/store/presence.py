@@ -56,6 +56,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def _remove(folder: Path, names: Iterable[str]) -> None:
+    # The lock is the last of them: it is by the locks that a manager finds what to remove.
     for name in names:
         with suppress(OSError):
             (folder / name).unlink(missing_ok=True)

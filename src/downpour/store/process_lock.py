@@ -26,6 +26,7 @@ def lock_file(path: Path) -> BaseFileLock:
     Raises:
         SharedDirectoryError: it cannot be locked.
     """
+    # Not by thread: a run's lock is taken by a server's thread and released by that of the work.
     lock = FileLock(path, thread_local=False)
     try:
         lock.acquire(timeout=_LOOK_SECONDS)
@@ -38,6 +39,7 @@ def lock_file(path: Path) -> BaseFileLock:
 
 def is_abandoned(path: Path) -> bool:
     """Whether the lock file exists and its holder is provably dead."""
+    # `FileLock` would create it.
     if not path.exists():
         return False
     lock = FileLock(path, thread_local=False)

@@ -39,6 +39,7 @@ TEMPORARY_PREFIX = ".tmp-"
 # multiples of their size lie in large pages, which readers map faster.
 _BLOCK_BYTES = 2**20
 _PIECES_MAX = 1024  # of a gathered write (IOV_MAX)
+# EPERM is what link(2) returns on a file system without hard links.
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 _NO_RETRY = RetryPolicy(seconds=0.0)

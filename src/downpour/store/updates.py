@@ -63,6 +63,7 @@ def publish_work(
         **_task(attempt),
         "samples": str(work.samples),
         "steps": str(work.steps),
+        # The shortest text that reads back as the same number.
         "loss": repr(work.loss),
     }
     if state is not None:
@@ -136,12 +137,14 @@ def _whole(
 def _checked(tensors: Mapping[str, Array], about: Mapping[str, str]) -> list[Buffer]:
     """Encode tensors, with a checksum of their bytes in the metadata."""
     digest = xxhash.xxh3_128()
+    # Without the header, which is to hold this checksum.
     for chunk in encode(tensors, {})[1:]:
         digest.update(chunk)
     return encode(tensors, {**about, _CHECKSUM: digest.hexdigest()})
 
 
 def _task(attempt: AttemptId) -> dict[str, str]:
+    # Not the attempt's number: two attempts at a task publish files of the same bytes.
     return {"round": str(attempt.round), "shard": str(attempt.shard)}
 
 
