@@ -266,6 +266,7 @@ def _called_at(address: Address) -> list[str]:
     """Return the addresses to announce: all of this machine's, if the manager listens on all."""
     if address.host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
         return [str(address)]
+    # A socket on `::` takes IPv4 as well, where the system can do that (`rpc/server.py`).
     kinds = {socket.AF_INET} if address.host == "0.0.0.0" else {socket.AF_INET, socket.AF_INET6}  # noqa: S104
     interfaces = (one for several in psutil.net_if_addrs().values() for one in several)
     # Link-local addresses (with a %zone) mean something on this machine only.

@@ -15,6 +15,7 @@ from downpour.errors import SpecError
 DEFAULT_PORT = 9090
 
 _ACCEPTED = "an address is HOST, HOST:PORT or [IPV6]:PORT, with a port from 1 to 65535"
+# The longest name in DNS has 253 characters.
 _HOST = r"[\w.-]{1,253}"
 _SHAPE = re.compile(rf"(?:\[(?P<v6>[^\]]+)\]|(?P<host>{_HOST}))(?::(?P<port>[0-9]{{1,5}}))?")
 

@@ -144,6 +144,7 @@ class ManagerClient(_Client):
         The same `request`, 4 to 32 hexadecimal digits, is accepted once; a random one is used if
         none is given.
         """
+        # Chosen before the first try, so that a repeated one leads to the same experiment.
         named = request or secrets.token_hex(4)
         return self._call(str, "submit", spec, named, wait_seconds=_SUBMIT_SECONDS)
 

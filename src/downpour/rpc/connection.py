@@ -66,6 +66,7 @@ class Peer:
         self._trust = trust
         self._connect_seconds = connect_seconds
         self._idle: list[_Connection] = []
+        # The idle ones and those in use, so that `close` also ends calls in flight.
         self._all: set[_Connection] = set()
         self._lock = Lock()
         self._free = BoundedSemaphore(connections_max)

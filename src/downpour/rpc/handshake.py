@@ -88,6 +88,7 @@ def admit(channel: frames.Channel, trust: Trust, deadline: float) -> None:
 
 def is_hello(frame: bytes) -> bool:
     """Whether a frame is a hello rather than a message of Thrift's."""
+    # A message of the strict binary protocol begins with 80 01, so none is taken for a hello.
     return frame.startswith(_HELLO) and len(frame) == len(_HELLO) + _NONCE_BYTES
 
 

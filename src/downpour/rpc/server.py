@@ -200,7 +200,7 @@ class Server:
         if handshake.is_hello(frame):
             handshake.unasked(channel, frame, monotonic() + limits.frame_seconds)
         with self._changed:
-            # Under the lock of `stop`, which either finds this call among the busy ones or is seen.
+            # With the lock of `stop`: either that finds this call busy, or this finds it stopping.
             if self._stopping.is_set():
                 return False
             self._busy.add(current_thread())

@@ -145,6 +145,7 @@ def _server(
 ) -> Server:
     """Serve the methods that the interface declares, under Thrift's names for them."""
     calls = {}
+    # Of the interface and not of the service, whose other methods no peer may call.
     for name, declared in vars(interface).items():
         if not name.startswith("_"):
             method = _camel(name)
