@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import itertools
 import json
 import math
+import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,13 @@ def test_a_missing_record_is_said_so(path: Path) -> None:
         read_record(path)
 
 
+def test_what_cannot_be_read_is_not_said_to_be_missing(path: Path) -> None:
+    """A folder without a record counts as never begun, and is removed."""
+    path.mkdir()
+    with pytest.raises(FileCorrupt, match=r"record\.jsonl"):
+        read_record(path)
+
+
 def test_a_record_that_cannot_be_opened_names_its_folder(tmp_path: Path) -> None:
     """The shared directory is wrong, and that is what the user hears."""
     with pytest.raises(SharedDirectoryError, match="no such folder"):
@@ -196,6 +205,48 @@ def test_a_full_disk_is_told_and_leaves_no_half_line(path: Path) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         write(record, 2.0, SECOND)
     assert read_record(path) == [(0.0, FIRST), (1.0, SECOND), (2.0, SECOND)]
+
+
+class Failing:
+    """A file on a directory that goes away in the middle of a write, and stays away for a while."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        self.away = True
+
+    def write(self, content: bytes) -> int:
+        """Write the first half, then fail."""
+        self.file.write(content[: len(content) // 2] if self.away else content)
+        self._check()
+        return len(content)
+
+    def truncate(self, size: int) -> None:
+        """Fail as well."""
+        self._check()
+        self.file.truncate(size)
+
+    def _check(self) -> None:
+        if self.away:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+def test_half_a_line_that_could_not_be_removed_is_removed_before_the_next(path: Path) -> None:
+    """A directory that is away refuses both: to write the rest, and to take back the half."""
+    record = RecordWriter(path)
+    write(record, 0.0, FIRST)
+    failing = Failing(record._file)
+    record._file = failing  # type: ignore[assignment]
+    with pytest.raises(SharedDirectoryError):
+        write(record, 1.0, SECOND)
+    failing.away = False
+    record.flush()
+    assert record.lines(0) == path.read_text().splitlines()
+    record._file = failing.file
+    record.close()
+    assert read_record(path) == [(0.0, FIRST), (1.0, SECOND)]
 
 
 def test_a_fact_cannot_be_changed() -> None:

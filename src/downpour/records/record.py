@@ -87,6 +87,7 @@ class RecordWriter(RecordReader):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._pending: list[bytes] = []
+        self._is_torn = False
 
     def _index(self, path: Path) -> list[int]:
         with self._writing():
@@ -116,16 +117,24 @@ class RecordWriter(RecordReader):
             rest = line = self._pending[0]
             try:
                 with self._writing():
+                    self._mend()
                     while rest:  # a disk that fills up writes a part and refuses the rest
                         rest = rest[self._file.write(rest) :]
             except StoreError:
+                self._is_torn = True
                 with suppress(OSError):
-                    self._file.truncate(self._begins[-1])
+                    self._mend()
                 raise
             # Only now, because threads that read pages meanwhile go by it: they see whole lines
             # alone.
             self._begins.append(self._begins[-1] + len(line))
             del self._pending[0]
+
+    def _mend(self) -> None:
+        """Remove what a failed write has left of a line, before another line follows it."""
+        if self._is_torn:
+            self._file.truncate(self._begins[-1])
+            self._is_torn = False
 
     def truncate(self, lines: int) -> None:
         """Remove the lines after the first `lines`.
@@ -169,11 +178,14 @@ def read_record(path: Path) -> list[tuple[float, RecordLine]]:
     Raises:
         FileMissing: there is no such file.
         FileCorrupt: names the first line that is invalid.
+        SharedDirectoryError: it cannot be read now, though it may be there.
     """
-    try:
-        content = path.read_bytes()
-    except OSError:
-        raise FileMissing(str(path)) from None
+    # Only where it is certainly missing: a folder without a record counts as never begun, and is
+    # removed by the manager that starts next.
+    with reading(path.parent, path.name):
+        if not path.exists():
+            raise FileMissing(str(path))
+    content = read_regular(path)
     whole = content[: content.rfind(b"\n") + 1]
     return parse_lines(whole.decode("utf-8", errors="replace").split("\n")[:-1], source=str(path))
 
