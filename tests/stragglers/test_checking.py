@@ -8,7 +8,7 @@ import pytest
 
 from downpour.errors import SpecError
 from downpour.spec import Spec
-from downpour.stragglers import POLICIES, Policy, check_policy
+from downpour.stragglers import POLICIES, ROUNDS_REMEMBERED, Policy, check_policy
 
 SOME = Policy(decide=lambda _: [], options={"share": 0.5, "count": 3, "eager": False})
 CUTS = Policy(decide=lambda _: [], cuts_rounds=True)
@@ -36,6 +36,15 @@ def test_other_options_are_refused(options: dict[str, object], message: str) -> 
     """One line says which and what is accepted."""
     with pytest.raises(SpecError, match=message):
         check_policy(Spec.make({"policy_options": options}), SOME, workers=1)
+
+
+def test_a_blacklist_looks_back_no_further_than_is_remembered() -> None:
+    """It would wait for more rounds than it is ever shown, and leave no worker out."""
+    options = {"rounds": ROUNDS_REMEMBERED}
+    check_policy(Spec.make({"policy_options": options}), POLICIES["blacklist"], workers=3)
+    options = {"rounds": ROUNDS_REMEMBERED + 1}
+    with pytest.raises(SpecError, match=r"policy_options.rounds = 17: must be at most 16"):
+        check_policy(Spec.make({"policy_options": options}), POLICIES["blacklist"], workers=3)
 
 
 def test_there_are_fewer_standbys_than_workers() -> None:

@@ -13,15 +13,12 @@ from itertools import pairwise
 
 from downpour.scheduler.lifecycle import WORKER, Lifecycle
 from downpour.scheduler.timeouts import heartbeat_timeout
-from downpour.stragglers import Speed
+from downpour.stragglers import ROUNDS_REMEMBERED, Speed
 from downpour.values import AttemptId, Forecast, Progress, Snapshot, SystemState, WorkerState
 
 # An assignment passes a queue of calls and a connection before the worker can mention it, so the
 # next few heartbeats may not have it, however regular they are.
 _TO_BEGIN_SECONDS = 10.0
-# Enough for the policies that look at the last rounds (`blacklist`: 5), and bounded, because an
-# experiment may have thousands.
-_ROUNDS_REMEMBERED = 16
 # Few, because a speed from old reports hides that a machine has just become slow.
 _REPORTS_REMEMBERED = 5
 _REPORTS_FOR_SPEED = 2
@@ -70,7 +67,7 @@ class Worker:
         self.forecast: Forecast | None = None
         self.recorded_forecast: Forecast | None = None
         self.quarters_recorded = 0
-        self.slowness: deque[float] = deque(maxlen=_ROUNDS_REMEMBERED)
+        self.slowness: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)
         self.lingering: AttemptId | None = None
         self.needless: Snapshot | None = None
         self.excluded = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from downpour.stragglers.backup import BACKUP
 from downpour.stragglers.base import (
+    ROUNDS_REMEMBERED,
     Action,
     Assignment,
     Close,
@@ -53,6 +54,7 @@ POLICIES: dict[str, Policy] = {
 
 __all__ = [
     "POLICIES",
+    "ROUNDS_REMEMBERED",
     "Action",
     "Assignment",
     "Close",

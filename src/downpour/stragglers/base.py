@@ -73,6 +73,11 @@ class RunningTask:
         return (self.done - self.began_at) / measured if measured > 0 else 0.0
 
 
+# Enough for the policies that look at the last rounds (`blacklist`: 5), and bounded, because an
+# experiment may have thousands.
+ROUNDS_REMEMBERED = 16
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHistory:
     """A worker's pace over the round's median pace, one number for each earlier round, latest last.
@@ -209,7 +214,7 @@ class Policy:
     still. A policy that `watches` is also asked while all workers are busy. One that
     `preserves_bytes` yields the model of `wait`, because every shard counts once. One that
     `cuts_rounds` returns `Resize`. One that `hands_over` needs attempts to go on from snapshots.
-    `options` are its parameters with their defaults.
+    `options` are its parameters with their defaults, `largest` values that some may not exceed.
     """
 
     decide: Decide
@@ -218,4 +223,5 @@ class Policy:
     cuts_rounds: bool = False
     hands_over: bool = False
     options: Mapping[str, Option] = field(default_factory=dict)
+    largest: Mapping[str, int] = field(default_factory=dict)
     summary: str = ""

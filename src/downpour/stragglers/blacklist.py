@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from downpour.stragglers.base import Action, Option, Policy, RoundView
+from downpour.stragglers.base import ROUNDS_REMEMBERED, Action, Option, Policy, RoundView
 from downpour.stragglers.outlook import number
 from downpour.stragglers.pairing import pair_among
 
@@ -44,5 +44,7 @@ BLACKLIST = Policy(
     decide=_blacklist,
     watches=True,
     options=OPTIONS,
+    # More rounds than are remembered would never be seen, so no worker would ever be left out.
+    largest={"rounds": ROUNDS_REMEMBERED},
     summary="workers that were slow in the last rounds get no shards",
 )

@@ -51,3 +51,5 @@ def _check_option(named: str, policy: Policy, name: str, value: object) -> None:
         raise SpecError(field, value, f"must be of the kind of its default, {usual!r}")
     if numbers and not isinstance(value, bool) and value < 0:  # type: ignore[operator]
         raise SpecError(field, value, "must not be negative")
+    if numbers and name in policy.largest and value > policy.largest[name]:  # type: ignore[operator]
+        raise SpecError(field, value, f"must be at most {policy.largest[name]}")
