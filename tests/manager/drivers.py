@@ -50,7 +50,8 @@ class ActsInAnotherOrder(Driver):
     """Begins with what was asked for last."""
 
     def _act(self, step: _Step) -> None:
-        super()._act(replace(step, commands=step.commands[::-1]))
+        output = replace(step.output, commands=step.output.commands[::-1])
+        super()._act(replace(step, output=output))
 
 
 class ActsOnTheLastEventFirst(Driver):

@@ -19,8 +19,7 @@ class ForgetsToKeep(ManagerNode[Any]):
         return Step(
             asker=posted.asker,
             event=posted.event,
-            commands=output.commands,
-            facts=output.facts,
+            output=output,
             answer=output,
         )
 

@@ -261,10 +261,10 @@ def test_a_worker_is_asked_for_once_in_a_while(stage: Stage) -> None:
     [
         Assignment(shard=9, worker="dot", reason=WHY),
         Assignment(shard=0, worker="ann", reason=WHY),
-        Assignment(shard=0, worker="nobody", reason=WHY),
+        Assignment(shard=0, worker="stranger", reason=WHY),
         Withdrawal(shard=1, worker="ann", reason=WHY),
         Handoff(shard=1, worker="ann", meant_for="dot", reason=WHY),
-        Handoff(shard=0, worker="ann", meant_for="nobody", reason=WHY),
+        Handoff(shard=0, worker="ann", meant_for="stranger", reason=WHY),
         Handoff(shard=0, worker="ann", meant_for="ann", reason=WHY),
     ],
 )

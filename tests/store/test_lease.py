@@ -27,8 +27,8 @@ sys.stdin.read()
 """
 
 
-def nobody(holder: Leader | None) -> None:
-    """Nobody has to be waited for."""
+def must_not_wait(holder: Leader | None) -> None:
+    """The directory is free, so the lease is there at once."""
     raise AssertionError(holder)
 
 
@@ -43,7 +43,7 @@ def test_terms_rise_and_the_highest_says_who_is_in_office(shared: SharedDirector
     assert current_leader(shared.terms) is None
     for term in (1, 2, 3):
         lease = Lease(shared)
-        lease.acquire(wait=False, while_waiting=nobody)
+        lease.acquire(wait=False, while_waiting=must_not_wait)
         assert lease.claim(f"host:{term}").term == term
         assert lease.is_leader
         lease.release()
@@ -72,7 +72,7 @@ def test_a_lease_ends_with_its_holder_even_if_that_is_killed(shared: SharedDirec
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(SharedDirectoryError, match=r"serves here .* at elsewhere:1\)"):
-            Lease(shared).acquire(wait=False, while_waiting=nobody)
+            Lease(shared).acquire(wait=False, while_waiting=must_not_wait)
         waiting, mine = Event(), Lease(shared)
         waiter = Thread(
             target=lambda: mine.acquire(wait=True, while_waiting=lambda _: waiting.set())

@@ -266,7 +266,7 @@ class Driver:
 
     def _act(self, step: _Step) -> None:
         if step.event is not None:
-            self._sink.carry_out(step.commands)
+            self._sink.carry_out(step.output.commands)
         if step.asker is not None:
             self._answer(step, step.asker)
         if step.event is not None:
@@ -282,7 +282,7 @@ class Driver:
         """Wake clients that wait for a change; a heartbeat alone waits for the next tick."""
         # Heartbeats come up to ten times a second from each worker; to wake every client for each
         # of them would cost more than the heartbeats themselves.
-        quiet = not step.commands and not step.facts
+        quiet = not step.output.commands and not step.output.facts
         if quiet and isinstance(step.event, HeartbeatReceived):
             self._beaten = True
             return

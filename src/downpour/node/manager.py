@@ -16,13 +16,11 @@ events in virtual time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from downpour.scheduler import Entry, Output, Scheduler
-from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
-from downpour.scheduler.facts import Fact
 from downpour.values import AttemptId, Progress
 
 BATCH_MAX_EVENTS = 256
@@ -69,8 +67,7 @@ class Step(Generic[T]):
 
     asker: T | None
     event: on.Event | None = None
-    commands: Sequence[do.Command] = ()
-    facts: Sequence[Fact] = ()
+    output: Output = field(default_factory=Output)
     kept: Sequence[Entry] = ()
     answer: Any = None
     error: Exception | None = None
@@ -167,8 +164,7 @@ class ManagerNode(Generic[T]):
         return Step(
             asker=posted.asker,
             event=posted.event,
-            commands=output.commands,
-            facts=output.facts,
+            output=output,
             kept=kept,
             answer=output,
         )
@@ -185,7 +181,7 @@ class ManagerNode(Generic[T]):
         Journaled entries count as well as commands, because what a manager journals after its
         successor's first line is void, and must not be acknowledged.
         """
-        return any(step.commands or step.kept for step in steps)
+        return any(step.output.commands or step.kept for step in steps)
 
 
 def heartbeat_reply(

@@ -81,9 +81,9 @@ class Ledger(Observer):
         elif isinstance(event, on.HandedOver):
             self._rounds[event.attempt.round].moves += 1
             self._end(event.attempt)
-        for fact in step.facts:
+        for fact in step.output.facts:
             self._enter(fact)
-        for command in step.commands:
+        for command in step.output.commands:
             self._follow(command)
 
     def rounds(self) -> tuple[RoundOutcome, ...]:

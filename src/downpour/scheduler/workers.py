@@ -7,11 +7,10 @@ and `updates` know whether a worker's attempt still counts.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, KeysView
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterator, KeysView
 
 from downpour.scheduler.lifecycle import WORKER, Lifecycle
+from downpour.scheduler.speedometer import Speedometer
 from downpour.scheduler.timeouts import heartbeat_timeout
 from downpour.stragglers import ROUNDS_REMEMBERED, Speed
 from downpour.values import AttemptId, Forecast, Progress, Snapshot, SystemState, WorkerState
@@ -19,19 +18,6 @@ from downpour.values import AttemptId, Forecast, Progress, Snapshot, SystemState
 # An assignment passes a queue of calls and a connection before the worker can mention it, so the
 # next few heartbeats may not have it, however regular they are.
 _TO_BEGIN_SECONDS = 10.0
-# Few, because a speed from old reports hides that a machine has just become slow.
-_REPORTS_REMEMBERED = 5
-_REPORTS_FOR_SPEED = 2
-_TIMES_FOR_VARIANCE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class _Report:
-    """A worker's report: its arrival, when its last step ended by its own clock, and the share."""
-
-    at_seconds: float
-    stepped_seconds: float
-    share: float
 
 
 class Worker:
@@ -71,10 +57,7 @@ class Worker:
         self.lingering: AttemptId | None = None
         self.needless: Snapshot | None = None
         self.excluded = False
-        self._samples = 0
-        self._reports: deque[_Report] = deque(maxlen=_REPORTS_REMEMBERED)
-        self._last_speed: Speed | None = None
-        self._last_at = at_seconds
+        self.speedometer = Speedometer()
 
     @property
     def is_awaited(self) -> bool:
@@ -87,49 +70,8 @@ class Worker:
         return max(_TO_BEGIN_SECONDS, self.heartbeat_timeout.seconds)
 
     def speed(self, now_seconds: float) -> Speed | None:
-        """Return how fast it was over its last few reports; None before two of any attempt.
-
-        It falls while the next report is overdue. That of an idle worker stays, because no step of
-        it is due, and grows old.
-        """
-        if self.running is None or len(self._reports) < _REPORTS_FOR_SPEED:
-            known = self._measured(0.0) or self._last_speed
-            at_seconds = self._reports[-1].at_seconds if self._measured(0.0) else self._last_at
-            return replace(known, age_seconds=max(0.0, now_seconds - at_seconds)) if known else None
-        first, last = self._reports[0], self._reports[-1]
-        # By the manager's clock only for what is overdue. Steps are timed by the worker's, because
-        # a message that is held up must not change the speed.
-        usual_gap = (last.at_seconds - first.at_seconds) / (len(self._reports) - 1)
-        return self._measured(max(0.0, now_seconds - last.at_seconds - usual_gap))
-
-    def measure(self, samples: int) -> None:
-        """Begin to measure a worker's speed anew, on a shard of this many samples."""
-        if (speed := self._measured(0.0)) is not None:
-            self._last_speed, self._last_at = speed, self._reports[-1].at_seconds
-        self._samples = samples
-        self._reports.clear()
-
-    def _measured(self, overdue_seconds: float) -> Speed | None:
-        if len(self._reports) < _REPORTS_FOR_SPEED:
-            return None
-        first, last = self._reports[0], self._reports[-1]
-        done = last.share - first.share
-        seconds = last.stepped_seconds - first.stepped_seconds + overdue_seconds
-        return Speed(
-            samples_per_second=self._samples * done / seconds,
-            share=done,
-            variance=_variance(self._reports),
-        )
-
-    def _learn_speed(self, progress: Progress, at_seconds: float) -> None:
-        """Keep a report of a new step."""
-        # While it loads, the worker does not know yet how many steps the snapshot holds.
-        if not progress.steps_total:
-            return
-        report = _Report(at_seconds, progress.elapsed_seconds, progress.share)
-        last = self._reports[-1] if self._reports else None
-        if last is None or report.stepped_seconds > last.stepped_seconds:
-            self._reports.append(report)
+        """Return how fast it is, or last was; see `Speedometer.speed`."""
+        return self.speedometer.speed(now_seconds, busy=self.running is not None)
 
     def beat(self, at_seconds: float) -> None:
         """Note a heartbeat, and learn how regular they are."""
@@ -143,7 +85,7 @@ class Worker:
     def mention(self, progress: Progress, at_seconds: float) -> None:
         """Note how far its attempt has come."""
         self.mentioned_at_seconds = at_seconds
-        self._learn_speed(progress, at_seconds)
+        self.speedometer.report(progress, at_seconds)
         if self.progress is None or progress.steps_done > self.progress.steps_done:
             self.advance(at_seconds)
         self.progress = progress
@@ -163,24 +105,6 @@ class Worker:
         pause_seconds = at_seconds - self.advanced_at_seconds
         self.longest_pause_seconds = max(self.longest_pause_seconds, pause_seconds)
         self.advanced_at_seconds = at_seconds
-
-
-def _variance(reports: Iterable[_Report]) -> float | None:
-    """Estimate how unsteady a worker is, as `Speed.variance` has it.
-
-    The seconds between two reports are taken for a sum of independent ones, as many as shares of
-    the shard were done: their variance grows with the share.
-    """
-    apart = [
-        (later.share - earlier.share, later.stepped_seconds - earlier.stepped_seconds)
-        for earlier, later in pairwise(reports)
-        if later.share > earlier.share
-    ]
-    if len(apart) < _TIMES_FOR_VARIANCE:
-        return None
-    whole = sum(seconds for _, seconds in apart) / sum(share for share, _ in apart)
-    squares = sum((seconds - share * whole) ** 2 / share for share, seconds in apart)
-    return squares / (len(apart) - 1) / whole**2
 
 
 class Workers:
@@ -263,7 +187,7 @@ class Workers:
         """
         worker = self._all[name]
         worker.life.step("assign")
-        worker.measure(samples)
+        worker.speedometer.begin(samples)
         worker.running = attempt
         worker.assigned_at_seconds = at_seconds
         worker.mentioned_at_seconds = at_seconds

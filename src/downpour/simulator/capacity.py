@@ -126,6 +126,6 @@ class _Pace(Observer):
         elif isinstance(event, on.Aggregated):
             self.round_seconds.append(event.at_seconds - self._began_at)
             self._began_at = event.at_seconds
-        for fact in step.facts:
+        for fact in step.output.facts:
             self.lost += isinstance(fact, facts.Dismissed)
             self.ended = self.ended or isinstance(fact, facts.Concluded)

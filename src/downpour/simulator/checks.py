@@ -27,7 +27,7 @@ class InvariantCheck(Observer):
     def handled(self, step: Observation) -> None:
         """Check the state after an event."""
         core = step.core
-        quiet = not step.commands and not step.facts
+        quiet = not step.output.commands and not step.output.facts
         if quiet and isinstance(step.event, on.HeartbeatReceived | on.Tick):
             return  # which changes nothing that the invariants are about
         if (
@@ -105,7 +105,7 @@ class DurabilityCheck(Observer):
 
     def handled(self, step: Observation) -> None:
         """Forget updates that were refused; nothing else counts before it is acted on."""
-        for fact in step.facts:
+        for fact in step.output.facts:
             if isinstance(fact, facts.GivenUp):
                 self._accepted.pop(_task(fact), None)
 
@@ -115,7 +115,7 @@ class DurabilityCheck(Observer):
             return
         if isinstance(step.event, on.ExperimentSubmitted):
             self._submitted.add(step.event.experiment)
-        for fact in step.facts:
+        for fact in step.output.facts:
             if isinstance(fact, facts.Accepted):
                 self._accepted[_task(fact)] = fact.update.file.name
             elif isinstance(fact, facts.Assigned):
@@ -150,7 +150,7 @@ class CallCheck(Observer):
         here = self._registered[step.core]
         if isinstance(step.event, on.WorkerJoined):
             here.add(step.event.worker)
-        for command in step.commands:
+        for command in step.output.commands:
             if isinstance(command, do.Dismiss):
                 here.discard(command.worker)
             if isinstance(command, do.Assign):
@@ -164,7 +164,7 @@ class RetryCheck(Observer):
 
     def handled(self, step: Observation) -> None:
         """Check the attempts that were given up."""
-        for fact in step.facts:
+        for fact in step.output.facts:
             if isinstance(fact, facts.GivenUp):
                 blameless = fact.failure in BLAMELESS
                 expect(blameless, f"{fact.attempt} costs a retry: {fact.reason}")

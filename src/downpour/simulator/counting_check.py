@@ -72,10 +72,10 @@ class CountingCheck(Observer):
                     step.core, step.event
                 )  # because the checkpoint is journaled in its place
             self._count(step.core, entry)
-        for fact in step.facts:
+        for fact in step.output.facts:
             if isinstance(fact, facts.Accepted):
                 self._look(step.core, fact)
-        for command in step.commands:
+        for command in step.output.commands:
             if isinstance(command, do.Aggregate):
                 self._in_order(step.core, command)
 

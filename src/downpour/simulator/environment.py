@@ -9,10 +9,8 @@ from typing import Literal
 
 from downpour.node.journal import Line
 from downpour.predictor import Predictor
-from downpour.scheduler import Entry, Scheduler
-from downpour.scheduler import commands as do
+from downpour.scheduler import Entry, Output, Scheduler
 from downpour.scheduler import events as on
-from downpour.scheduler.facts import Fact
 from downpour.simulator.clock import Clock
 from downpour.simulator.disk import Disk, DiskTimings
 from downpour.simulator.machines import Machines
@@ -60,13 +58,12 @@ class Timings:
 
 @dataclass(slots=True)
 class Observation:
-    """An event that a core has handled, its commands and facts, and the entries to journal."""
+    """An event that a core has handled, its output, and the entries to journal."""
 
     core: Scheduler
     term: int
     event: on.Event
-    commands: Sequence[do.Command]
-    facts: Sequence[Fact]
+    output: Output
     kept: Sequence[Entry]
 
 

@@ -267,8 +267,7 @@ class SimulatedManager(Process):
         if self.forecaster is not None:
             self.forecaster.follow(core, event, output)
         kept = self.persistence.keep(core, event, output.facts)
-        came = output.commands, output.facts
-        self.environment.observer.handled(Observation(self.core, self.term, event, *came, kept))
+        self.environment.observer.handled(Observation(self.core, self.term, event, output, kept))
         return kept
 
     def commit(self, then: Callable[[], None]) -> None:
@@ -313,9 +312,9 @@ class SimulatedManager(Process):
     def _act_on(self, step: Step[Answer]) -> None:
         if step.event is not None:
             self.environment.observer.acting(
-                Observation(self.core, self.term, step.event, step.commands, step.facts, step.kept)
+                Observation(self.core, self.term, step.event, step.output, step.kept)
             )
-            for command in step.commands:
+            for command in step.output.commands:
                 self.runner.start(command)
         if step.asker is not None:
             step.asker(step.answer)

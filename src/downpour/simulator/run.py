@@ -192,7 +192,9 @@ class _Ending(Observer):
         self.ended = ended | left_out
 
     def acting(self, step: Observation) -> None:
-        self.ended |= {fact.experiment for fact in step.facts if isinstance(fact, facts.Concluded)}
+        self.ended |= {
+            fact.experiment for fact in step.output.facts if isinstance(fact, facts.Concluded)
+        }
 
 
 class _Narrator(Observer):
@@ -204,8 +206,8 @@ class _Narrator(Observer):
     def acting(self, step: Observation) -> None:
         for line in (
             _told_of(step.event),
-            *map(_told_fact, step.facts),
-            *map(_told_command, step.commands),
+            *map(_told_fact, step.output.facts),
+            *map(_told_command, step.output.commands),
         ):
             if line:
                 self._tell(line)

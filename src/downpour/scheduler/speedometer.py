@@ -1,0 +1,100 @@
+"""How fast a worker is, and how steadily: measured over the last few reports of its attempts."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from downpour.stragglers import Speed
+from downpour.values import Progress
+
+# Few, because a speed from old reports hides that a machine has just become slow.
+_REPORTS_REMEMBERED = 5
+_REPORTS_FOR_SPEED = 2
+_INTERVALS_FOR_VARIANCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """When a worker was heard of, and its last step: when it ended by its clock, and the share."""
+
+    at_seconds: float
+    stepped_seconds: float
+    share: float
+
+
+class Speedometer:
+    """Measures one worker, one attempt after the other."""
+
+    def __init__(self) -> None:
+        self._samples = 0
+        self._reports: deque[_Report] = deque(maxlen=_REPORTS_REMEMBERED)
+        self._former: tuple[Speed, float] | None = None
+
+    def begin(self, samples: int) -> None:
+        """Begin to measure anew, on a shard of this many samples."""
+        self._former = self._latest()
+        self._samples = samples
+        self._reports.clear()
+
+    def report(self, progress: Progress, at_seconds: float) -> None:
+        """Take in a report, if it is of a new step."""
+        # While it loads, the worker does not know yet how many steps the snapshot holds.
+        if not progress.steps_total:
+            return
+        report = _Report(at_seconds, progress.elapsed_seconds, progress.share)
+        last = self._reports[-1] if self._reports else None
+        if last is None or report.stepped_seconds > last.stepped_seconds:
+            self._reports.append(report)
+
+    def speed(self, now_seconds: float, *, busy: bool) -> Speed | None:
+        """Return the speed over the last few reports; None before two of any attempt.
+
+        That of a `busy` worker falls while its next report is overdue. That of an idle one stays,
+        because no step of it is due, and grows old.
+        """
+        if busy and len(self._reports) >= _REPORTS_FOR_SPEED:
+            return self._measured(self._overdue_seconds(now_seconds))
+        latest = self._latest()
+        if latest is None:
+            return None
+        speed, at_seconds = latest
+        return replace(speed, age_seconds=max(0.0, now_seconds - at_seconds))
+
+    def _latest(self) -> tuple[Speed, float] | None:
+        """Return the last speed that was measured, and when."""
+        if len(self._reports) < _REPORTS_FOR_SPEED:
+            return self._former
+        return self._measured(0.0), self._reports[-1].at_seconds
+
+    def _overdue_seconds(self, now_seconds: float) -> float:
+        # By the manager's clock only for what is overdue. Steps are timed by the worker's, because
+        # a message that is held up must not change the speed.
+        first, last = self._reports[0], self._reports[-1]
+        usual_gap = (last.at_seconds - first.at_seconds) / (len(self._reports) - 1)
+        return max(0.0, now_seconds - last.at_seconds - usual_gap)
+
+    def _measured(self, overdue_seconds: float) -> Speed:
+        first, last = self._reports[0], self._reports[-1]
+        share = last.share - first.share
+        seconds = last.stepped_seconds - first.stepped_seconds + overdue_seconds
+        per_second = self._samples * share / seconds
+        return Speed(samples_per_second=per_second, share=share, variance=self._variance())
+
+    def _variance(self) -> float | None:
+        """Estimate `Speed.variance` from the intervals between reports; None of fewer than two.
+
+        An interval is taken for a sum of independent steps, so that its variance grows with the
+        share that was done in it.
+        """
+        intervals = [
+            (later.share - earlier.share, later.stepped_seconds - earlier.stepped_seconds)
+            for earlier, later in pairwise(self._reports)
+            if later.share > earlier.share
+        ]
+        if len(intervals) < _INTERVALS_FOR_VARIANCE:
+            return None
+        whole = sum(seconds for _, seconds in intervals) / sum(share for share, _ in intervals)
+        squares = sum((seconds - share * whole) ** 2 / share for share, seconds in intervals)
+        return squares / (len(intervals) - 1) / whole**2

@@ -1,0 +1,103 @@
+"""How fast a worker is follows from its steps, and says how steady and how old it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from downpour.scheduler.speedometer import Speedometer
+
+if TYPE_CHECKING:
+    from tests.scheduler.conftest import Make
+
+STEPS = 10
+SAMPLES = 100
+
+
+def measured(
+    make: Make, ends: Iterable[float], heard: Iterable[float] | None = None
+) -> Speedometer:
+    """Return the speedometer of a worker whose steps ended then, each in a report of its own."""
+    speedometer = Speedometer()
+    speedometer.begin(SAMPLES)
+    ends = list(ends)
+    progress = make.progress(make.attempt("one", 0, 0, 0))
+    for step, (ended, at_seconds) in enumerate(zip(ends, heard or ends, strict=True)):
+        report = replace(progress, steps_done=step, steps_total=STEPS, elapsed_seconds=ended)
+        speedometer.report(report, at_seconds)
+        speedometer.report(report, at_seconds)  # a report without a step tells nothing new
+    return speedometer
+
+
+def fast(speedometer: Speedometer, now_seconds: float, *, busy: bool = True) -> float:
+    """Return a speed in samples a second."""
+    speed = speedometer.speed(now_seconds, busy=busy)
+    assert speed is not None
+    return speed.samples_per_second
+
+
+def age(speedometer: Speedometer, now_seconds: float, *, busy: bool = True) -> float:
+    """Return how long ago a speed was measured, in seconds."""
+    speed = speedometer.speed(now_seconds, busy=busy)
+    assert speed is not None
+    return speed.age_seconds
+
+
+def test_nothing_is_known_before_two_reports(make: Make) -> None:
+    """One tells when a step ended, and not how long it took."""
+    assert measured(make, [0.0]).speed(1.0, busy=True) is None
+    assert measured(make, [0.0, 1.0]).speed(1.0, busy=True) is not None
+
+
+def test_a_speed_is_that_of_steps_and_not_of_messages(make: Make) -> None:
+    """Reports come late and unevenly; a worker's own clock says how long its steps took."""
+    speedometer = measured(make, [0.5, 1.5, 2.5, 3.5], heard=[1.0, 1.6, 4.0, 4.1])
+    assert fast(speedometer, 4.1) == pytest.approx(10.0)
+
+
+def test_a_speed_falls_while_the_next_step_is_overdue(make: Make) -> None:
+    """Else a worker that slowed down would look as fast as before until its next step ends."""
+    speedometer = measured(make, [0.0, 1.0, 2.0, 3.0, 4.0])
+    assert fast(speedometer, 5.0) == pytest.approx(10.0)
+    assert fast(speedometer, 9.0) == pytest.approx(5.0)
+
+
+def test_an_idle_worker_is_as_fast_as_it_was(make: Make) -> None:
+    """No step of it is overdue, however long it has had nothing to do."""
+    speedometer = measured(make, [0.0, 1.0, 2.0])
+    assert fast(speedometer, 100.0, busy=False) == pytest.approx(10.0)
+    speedometer.begin(SAMPLES)
+    assert fast(speedometer, 100.0) == pytest.approx(10.0), "nor before its next two reports"
+
+
+def test_a_speed_grows_old_once_its_attempt_is_over(make: Make) -> None:
+    """A policy may forget it: a worker that was slow an hour ago need not be so now."""
+    speedometer = measured(make, [0.0, 1.0, 2.0])
+    assert age(speedometer, 5.0) == 0.0
+    assert age(speedometer, 5.0, busy=False) == 3.0
+    speedometer.begin(SAMPLES)
+    assert age(speedometer, 60.0) == 58.0
+    speedometer.begin(SAMPLES)
+    assert age(speedometer, 60.0) == 58.0, "an attempt without reports measures nothing"
+
+
+@pytest.mark.parametrize(
+    ("ends", "variance"),
+    [
+        ((0.0, 1.0), None),  # one interval tells nothing of others
+        ((0.0, 1.0, 2.0, 3.0), 0.0),
+        # Steps of 1, 3 and 2 s: 2 s on average, and 1 s of standard deviation, each a tenth.
+        ((0.0, 1.0, 4.0, 6.0), 0.1 * (1.0 / 2.0) ** 2),
+    ],
+)
+def test_a_speed_says_how_steady_it_is(
+    make: Make, ends: tuple[float, ...], variance: float | None
+) -> None:
+    """Over n steps its relative error is that of one step over the root of n."""
+    speed = measured(make, ends).speed(ends[-1], busy=True)
+    assert speed is not None
+    assert speed.share == pytest.approx((len(ends) - 1) / STEPS)
+    assert speed.variance == (None if variance is None else pytest.approx(variance))
