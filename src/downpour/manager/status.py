@@ -15,7 +15,7 @@ from downpour.rpc.messages import (
 )
 from downpour.scheduler import Scheduler
 from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.round import Task
+from downpour.scheduler.round import ShardTask
 from downpour.scheduler.workers import Worker
 from downpour.values import ExperimentState, Forecast, NumericClass, Progress
 
@@ -81,7 +81,7 @@ def _worker(worker: Worker, roster: Roster) -> WorkerStatus:
     )
 
 
-def _task(core: Scheduler, task: Task, usual_pace: float) -> TaskStatus:
+def _task(core: Scheduler, task: ShardTask, usual_pace: float) -> TaskStatus:
     progress = _furthest(core, task)
     done = task.update.steps if task.update else 0
     holder = next((w for w, a in task.held_by.items() if progress and a == progress.attempt), None)
@@ -100,7 +100,7 @@ def _task(core: Scheduler, task: Task, usual_pace: float) -> TaskStatus:
     )
 
 
-def _usual_pace(core: Scheduler, tasks: Sequence[Task]) -> float:
+def _usual_pace(core: Scheduler, tasks: Sequence[ShardTask]) -> float:
     """Return the median of the round's paces, measured or forecast, in seconds a sample."""
     # Only attempts that trained a whole shard: one that continued a snapshot trained a part of it,
     # and its seconds over all samples would be too few.
@@ -115,7 +115,7 @@ def _usual_pace(core: Scheduler, tasks: Sequence[Task]) -> float:
     return median(paces) if paces else 0.0
 
 
-def _predicted_pace(task: Task, worker: Worker) -> float | None:
+def _predicted_pace(task: ShardTask, worker: Worker) -> float | None:
     """Return the seconds a sample that are forecast for a worker's part of a task."""
     forecast, attempt = _sendable(worker.forecast), task.held_by.get(worker.name)
     if forecast is None or attempt is None:
@@ -129,7 +129,7 @@ def _sendable(forecast: Forecast | None) -> Forecast | None:
     return forecast if forecast is not None and math.isfinite(forecast.q98) else None
 
 
-def _furthest(core: Scheduler, task: Task) -> Progress | None:
+def _furthest(core: Scheduler, task: ShardTask) -> Progress | None:
     """Return the progress of the attempt that is furthest."""
     workers = (core.state.workers.get(name) for name in task.held_by)
     reports = [worker.progress for worker in workers if worker and worker.progress]

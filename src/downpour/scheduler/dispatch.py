@@ -17,7 +17,7 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler import facts, updates
 from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.round import Round, Task
+from downpour.scheduler.round import Round, ShardTask
 from downpour.scheduler.round_view import view_of
 from downpour.scheduler.state import Decision, SchedulerState
 from downpour.stragglers import (
@@ -154,7 +154,7 @@ def _ask_again(state: SchedulerState, experiment: Experiment, current: Round) ->
             state.do(do.Assign(asked))
 
 
-def _forecast(state: SchedulerState, task: Task, name: str) -> Forecast | None:
+def _forecast(state: SchedulerState, task: ShardTask, name: str) -> Forecast | None:
     """Forecast how long a worker would take for what is left of a task."""
     worker = state.workers.get(name)
     if worker is None or worker.pace is None:
@@ -310,7 +310,7 @@ def learn(state: SchedulerState, current: Round) -> None:
             worker.slowness.append(pace / usual)
 
 
-def _task(current: Round, shard: int) -> Task | None:
+def _task(current: Round, shard: int) -> ShardTask | None:
     return current.tasks[shard] if 0 <= shard < len(current.tasks) else None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from downpour.scheduler.experiment import EVALUATIONS_AHEAD, Experiment
-from downpour.scheduler.round import Round, Task
+from downpour.scheduler.round import Round, ShardTask
 from downpour.scheduler.state import SchedulerState
 from downpour.values import ExperimentState, TaskState, WorkerState
 
@@ -119,7 +119,7 @@ def _round(experiment: Experiment, current: Round) -> Iterator[str]:
         yield f"{who} is {'' if current.complete else 'not '}complete, but not treated so"
 
 
-def _task(core: SchedulerState, experiment: Experiment, task: Task) -> Iterator[str]:
+def _task(core: SchedulerState, experiment: Experiment, task: ShardTask) -> Iterator[str]:
     who, state = task.life.who, task.life.state
     has = {task.worker is not None, task.attempt is not None, task.update is not None}
     if has != {state is TaskState.PUBLISHED}:

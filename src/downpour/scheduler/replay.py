@@ -16,7 +16,7 @@ from typing import assert_never
 from downpour.scheduler import events as on
 from downpour.scheduler import facts, queue, updates
 from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.round import Round, Task
+from downpour.scheduler.round import Round, ShardTask
 from downpour.scheduler.state import SchedulerState
 from downpour.values import (
     AttemptId,
@@ -253,7 +253,7 @@ def _projected(experiment: Experiment) -> DurableExperiment:
     )
 
 
-def _projected_task(task: Task) -> DurableTask:
+def _projected_task(task: ShardTask) -> DurableTask:
     return DurableTask(
         state=task.life.state,
         samples=task.offer.samples,

@@ -26,7 +26,7 @@ from downpour.values import (
 )
 
 
-class Task:
+class ShardTask:
     """Train one shard in one round.
 
     `held_by` maps the workers that train it to their attempts; `worker` and `attempt` are those of
@@ -109,7 +109,7 @@ class Round:
 
     def _cut(self, shard_samples: Sequence[int]) -> None:
         sizes = enumerate(shard_samples)
-        self.tasks = [Task(self.number, shard, samples) for shard, samples in sizes]
+        self.tasks = [ShardTask(self.number, shard, samples) for shard, samples in sizes]
         # In falling order, because the lowest shard goes first, and taking the last entry from a
         # list costs the same however long it is.
         self._pending = list(reversed(range(len(self.tasks))))
@@ -144,7 +144,7 @@ class Round:
         failed = self._failed_on.keys() & idle
         return len(idle) + max((self._failed_on[name] for name in failed), default=0)
 
-    def find(self, attempt: AttemptId) -> Task | None:
+    def find(self, attempt: AttemptId) -> ShardTask | None:
         """Return the task of this attempt, or None if the attempt was not made in this round."""
         if (attempt.experiment, attempt.round) != (self.experiment, self.number):
             return None
@@ -281,7 +281,7 @@ class Round:
         """The shards that are pending and kept back."""
         return self._waiting.keys()
 
-    def _blame(self, task: Task, worker: str, failure: Failure) -> None:
+    def _blame(self, task: ShardTask, worker: str, failure: Failure) -> None:
         task.failed.append(failure)
         task.offer = replace(task.offer, failed_on=(*task.offer.failed_on, worker))
         self._failed_on[worker] += 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.round import Round, Task
+from downpour.scheduler.round import Round, ShardTask
 from downpour.scheduler.state import SchedulerState
 from downpour.scheduler.workers import Worker
 from downpour.stragglers import Policy, RoundView, RunningTask, Speed, WorkerHistory
@@ -62,7 +62,7 @@ def _running(state: SchedulerState, current: Round) -> Iterator[RunningTask]:
 
 
 def _as_running(
-    state: SchedulerState, task: Task, worker: Worker, attempt: AttemptId
+    state: SchedulerState, task: ShardTask, worker: Worker, attempt: AttemptId
 ) -> RunningTask:
     # By attempt, because copies of a shard may have gone on from different snapshots.
     began = task.began_at[attempt.attempt]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from downpour.scheduler import commands as do
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.facts import Fact, ForecastRecorded
-from downpour.scheduler.round import Round, Task
+from downpour.scheduler.round import Round, ShardTask
 from downpour.scheduler.workers import Worker, Workers
 from downpour.stragglers import POLICIES, Policy
 from downpour.values import AttemptId, PublishedFile
@@ -41,7 +41,7 @@ class TaskContext(NamedTuple):
 
     experiment: Experiment
     round: Round
-    task: Task
+    task: ShardTask
 
 
 class Decision(NamedTuple):

@@ -10,7 +10,7 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler import facts, queue
 from downpour.scheduler.failures import failed_alike, wait_seconds
-from downpour.scheduler.round import Round, Task, files_of
+from downpour.scheduler.round import Round, ShardTask, files_of
 from downpour.scheduler.state import SchedulerState, TaskContext
 from downpour.scheduler.workers import Worker
 from downpour.values import (
@@ -72,7 +72,7 @@ def _turn_down(
     _discard_needless(state, event.attempt, event.update)
 
 
-def _contradict(state: SchedulerState, task: Task, event: on.UpdatePublished) -> None:
+def _contradict(state: SchedulerState, task: ShardTask, event: on.UpdatePublished) -> None:
     """Put on record that an update differs from the one that counts."""
     accepted = task.update
     if accepted is None or accepted.file.checksum == event.update.file.checksum:
@@ -200,7 +200,7 @@ def fail_if_hopeless(state: SchedulerState, context: TaskContext, reason: str) -
         queue.fail(state, context.experiment, f"{story} (on {workers}), last: {reason}")
 
 
-def _would_fail_everywhere(state: SchedulerState, task: Task) -> bool:
+def _would_fail_everywhere(state: SchedulerState, task: ShardTask) -> bool:
     """Whether a task failed alike on two workers, or twice on the only one that is here."""
     alike = failed_alike(task.failed, task.offer.failed_on)
     # One machine alone may be at fault; if two fail with exactly the same words, the task is.
