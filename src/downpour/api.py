@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from downpour import datasets
@@ -24,6 +25,7 @@ from downpour.manager.options import (
     ManagerOptions,
     checked_patience,
 )
+from downpour.manager.start_file import start_of
 from downpour.paths import path_of
 from downpour.reports import Result
 from downpour.reports.event_files import Follower
@@ -33,6 +35,7 @@ from downpour.rpc.messages import ExperimentSummary, RecordPage, Status
 from downpour.spec import ResolvedSpec, Spec
 from downpour.spec_file import read_spec
 from downpour.store import SharedDirectory
+from downpour.store.named_model import experiments_at
 from downpour.values import ExperimentState
 
 OnStatus = Callable[[Status], None]
@@ -109,6 +112,8 @@ def run_resolved(
     if on_status is not None and not callable(on_status):
         raise SpecError("on_status", on_status, "must be a function that takes a status")
     datasets.check_source(resolved, source_dir)
+    if resolved.init_from is not None:
+        start_of(resolved, experiments_at(_shared_path(shared)))
     embedded = embed(resolved, workers, shared=shared, data_dir=source_dir, patience=patience)
     wanted = on_status is None if progress is None else progress
     with following(tensorboard) as follower, _shown(wanted=wanted) as draw, embedded as embedding:
@@ -192,9 +197,7 @@ def embed(
     are this spec's.
     """
     patience = checked_patience(patience)
-    if shared is None:
-        shared = os.environ.get("DOWNPOUR_SHARED") or DEFAULT_SHARED
-    root = SharedDirectory.open(path_of("shared", shared), create=True).root
+    root = SharedDirectory.open(_shared_path(shared), create=True).root
     options = ManagerOptions(
         shared=str(root),
         port=0,
@@ -210,6 +213,12 @@ def embed(
         Client(cluster.address, shared=root, credentials=nothing, follow=False) as client,
     ):
         yield cluster, client
+
+
+def _shared_path(shared: str | os.PathLike[str] | None) -> Path:
+    if shared is None:
+        shared = os.environ.get("DOWNPOUR_SHARED") or DEFAULT_SHARED
+    return path_of("shared", shared)
 
 
 def workers_for(spec: Spec, workers: int | None = None) -> int:

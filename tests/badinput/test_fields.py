@@ -27,6 +27,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "test_limit": (f"{WHOLE} of at least 1", "0", "-10", "0.5", "false"),
     "dataset_options": ("a table", "3", "'a=1'", "[1]"),
     "model": ("torchvision.models name or a factory", "''", "7", "['mlp']"),
+    "init_from": ("", "3", "''", "true", "['a']"),
+    "init_checksum": ("", "3", "'a'", "[]"),
     "code": ("a table", "1", "'x'", "[]"),
     "model_options": ("a table", "0.5", "'dropout'", "[]"),
     "loss": ("cross_entropy or binary_cross_entropy", "'mse'", "'cross-entropy'", "1", "''"),

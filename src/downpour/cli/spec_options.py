@@ -35,6 +35,8 @@ _METAVARS = {
     "dataset": "NAME",
     "data_path": "PATH",
     "model": "NAME",
+    "init_from": "ID|FILE",
+    "init_checksum": "DIGITS",
     "policy": "NAME",
     "split": "random|class|equal|dirichlet(ALPHA)",
     "betas": "X,X",

@@ -19,6 +19,7 @@ from downpour.spec import Spec
 from downpour.training.evaluation import evaluate
 from downpour.training.numeric_class import numeric_class
 from downpour.training.parameters import Arrays, load_parameters, parameters_of
+from downpour.training.start import begin_from
 from downpour.training.trial import check_trains
 from downpour.values import Evaluation
 
@@ -42,11 +43,23 @@ class GlobalModel:
         torch.set_num_threads(spec.threads)
         self._spec = spec
         self._dataset = dataset
+        self._start: Mapping[str, NDArray[Any]] = {}
         self._network = self._build()
         models.check_fit(self._network, spec, dataset.facts)
         self.trained_numbers = sum(p.numel() for p in self._network.parameters())
         # Of the CPU even if the spec names a device, because networks are built there.
         self.numeric_class = numeric_class("cpu")
+
+    def begin_from(self, tensors: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
+        """Take these for the initial parameters, see `training.start`; returns its remarks.
+
+        Raises:
+            SpecError: they are of another network.
+        """
+        remarks = begin_from(self._network, tensors, str(self._spec.init_from))
+        # After it, because `check_trains` builds the network anew, and must try these, too.
+        self._start = tensors
+        return remarks
 
     def check_trains(self, shards: Sequence[Shard]) -> None:
         """Refuse a network that does not train, see `training.trial`; the parameters are kept.
@@ -79,7 +92,10 @@ class GlobalModel:
         return evaluate(self._network, _on_this_machine(self._spec), self._dataset)
 
     def _build(self) -> torch.nn.Module:
-        return models.build(self._spec, self._dataset.facts)
+        network = models.build(self._spec, self._dataset.facts)
+        if self._start:
+            begin_from(network, self._start, str(self._spec.init_from))
+        return network
 
 
 def _on_this_machine(spec: Spec) -> Spec:

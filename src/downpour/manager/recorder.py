@@ -153,7 +153,7 @@ class Recorder:
             parameters=made.drawn.trained_numbers,
             dataset=made.dataset_key,
             understood=made.dataset.understood,
-            remarks=made.dataset.remarks,
+            remarks=made.remarks,
             numeric_class=str(made.drawn.numeric_class),
         )
         self._write(event.experiment, now, line)

@@ -31,6 +31,7 @@ from downpour.manager.connection_monitor import ConnectionMonitor
 from downpour.manager.driver import Driver
 from downpour.manager.options import ManagerOptions
 from downpour.manager.roster import Roster, membership_log
+from downpour.manager.start_file import start_of
 from downpour.manager.workspace import open_workspace
 from downpour.node.manager import heartbeat_reply
 from downpour.records.record import RecordReader
@@ -240,7 +241,11 @@ class ManagerHandler:
             return  # its spec cannot be read, so it cannot be compared
         # What a spec leaves open was decided when it was accepted. With other workers or files it
         # would be decided otherwise now, although the request is the same.
-        same = {"shards": asked.shards or known.shards, "code": asked.code or known.code}
+        same = {
+            "shards": asked.shards or known.shards,
+            "code": asked.code or known.code,
+            "init_checksum": asked.init_checksum or known.init_checksum,
+        }
         if ResolvedSpec.make({**asked.model_dump(), **same}) != known:
             raise SpecError("request", request, f"was used for {experiment}, whose spec differs")
 
@@ -254,6 +259,8 @@ class ManagerHandler:
         self._check_device(asked)
         resolved = resolve(asked, self._driver.ask(lambda core: len(core.state.workers)))
         resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))
+        if resolved.init_from is not None:
+            resolved = resolved.replace(init_checksum=start_of(resolved, self._shared).checksum)
         experiment = _new_name(resolved.name, request)
         # Before the event, because the submission is the first entry of its journal.
         self._runner.open(open_workspace(self._shared, experiment, resolved, self._leader))

@@ -28,6 +28,7 @@ from downpour.aggregators import AGGREGATORS, Contribution, fold
 from downpour.datasets import PreparedDataset
 from downpour.errors import FileCorrupt, SpecError, StoreError
 from downpour.factory_code import check_code
+from downpour.manager.start_file import start_of
 from downpour.node.journal import Line
 from downpour.records.journal import Journal
 from downpour.records.record import RecordWriter
@@ -55,7 +56,10 @@ _SPEC_BYTES_MAX = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedExperiment:
-    """What `prepare` makes; `drawn` is the initial network, None if the experiment continues."""
+    """What `prepare` makes; `drawn` is the initial network, None if the experiment continues.
+
+    `remarks` say what is unusual about it, for people, one line each.
+    """
 
     dataset_key: str
     dataset: PreparedDataset
@@ -64,6 +68,7 @@ class PreparedExperiment:
     drawn: GlobalModel | None
     prepare_seconds: float
     split_seconds: float
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -232,8 +237,13 @@ def prepare(
     for shard, indices in enumerate(shards):
         batch_order(spec, indices, dataset.labels, 0, shard)
     drawn = None
+    remarks: tuple[str, ...] = ()
     if model is None:
         drawn = _global_model(spec, dataset)
+        if spec.init_from is not None:
+            remarks = drawn.begin_from(start_of(spec, space.shared).tensors)
+        for remark in remarks:
+            log.warning("%s: %s", space.experiment, remark)
         drawn.check_trains(shards)
         name = layout.model_name(0, secrets.token_hex(3))
         model = space.store.put_new(name, encode(drawn.parameters(), {}))
@@ -245,6 +255,7 @@ def prepare(
         drawn=drawn,
         prepare_seconds=decoded - began,
         split_seconds=cut - decoded,
+        remarks=dataset.remarks + remarks,
     )
 
 

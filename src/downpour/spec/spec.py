@@ -87,6 +87,15 @@ class Spec(BaseModel):
     model_options: dict[str, Option] = Field(
         default_factory=dict, description="Arguments of the model, such as dropout"
     )
+    init_from: str | None = Field(
+        default=None,
+        description="Begin from these parameters: an experiment's ID or a safetensors file, as the "
+        "manager sees it",
+    )
+    init_checksum: str | None = Field(
+        default=None,
+        description="Checksum of that file, fixed at submission; another file is refused",
+    )
     code: dict[str, str] = Field(
         default_factory=dict,
         description="Digests of the factories' files, fixed at submission; other code is refused",
@@ -202,9 +211,9 @@ class Spec(BaseModel):
             raise SpecError(field, value, accepted)
         super().__setattr__(field, value)
 
-    @field_validator("data_path", mode="before")
+    @field_validator("data_path", "init_from", mode="before")
     @classmethod
-    def _data_path_from_path(cls, value: object) -> object:
+    def _text_from_path(cls, value: object) -> object:
         return value.__fspath__() if hasattr(value, "__fspath__") else value
 
     @field_validator("betas", mode="before")
@@ -232,6 +241,10 @@ class Spec(BaseModel):
         if (self.data_path is not None) != (self.dataset in _WITH_PATH) or self.data_path == "":
             needs = "needs one" if self.dataset in _WITH_PATH else "has none; npz and folder do"
             raise refusal("data_path", self.data_path, f"dataset '{self.dataset}' {needs}")
+        if self.init_from == "":
+            raise refusal("init_from", "", "must be an experiment's ID, or a safetensors file")
+        if self.init_checksum is not None and self.init_from is None:
+            raise refusal("init_checksum", self.init_checksum, "needs init_from, whose file it is")
         return self
 
     @model_validator(mode="wrap")  # the last, so that it is around all others

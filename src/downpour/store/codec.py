@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from downpour.store.base import Buffer
-from downpour.store.header import Array, Layout, plan_layout, read_header, write_header
+from downpour.store.header import DTYPES, Array, Layout, plan_layout, read_header, write_header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,18 +53,21 @@ def encode(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[Bu
     return chunks
 
 
-def decode(buffer: Buffer, name: str) -> ParameterFile:
+def decode(
+    buffer: Buffer, name: str, dtypes: Mapping[str, np.dtype[Any]] = DTYPES
+) -> ParameterFile:
     """Return what a parameter file's bytes hold; the tensors are read-only views of `buffer`.
 
     Args:
         buffer: The whole file.
         name: The file's name, for errors.
+        dtypes: Which types its tensors may have.
 
     Raises:
         FileCorrupt: the bytes are not a parameter file.
     """
     flat = memoryview(buffer).cast("B").toreadonly()
-    header = read_header(flat, name)
+    header = read_header(flat, name, dtypes)
     data = np.frombuffer(flat, np.uint8)[header.data_start :]
     return ParameterFile(
         tensors=header.layout.views(data),

@@ -45,6 +45,11 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
+BFLOAT16 = np.dtype("V2")
+"""Two bytes that numpy has no numbers for."""
+FOREIGN_DTYPES = {**DTYPES, "BF16": BFLOAT16}
+"""What files of other programs may hold as well."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorEntry:
@@ -134,14 +139,17 @@ def write_header(layout: Layout, metadata: Mapping[str, str]) -> bytes:
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
-def read_header(buffer: memoryview, name: str) -> Header:
+def read_header(
+    buffer: memoryview, name: str, dtypes: Mapping[str, np.dtype[Any]] = DTYPES
+) -> Header:
     """Read and check the header of the file `name`, whose bytes are `buffer`.
 
     Raises:
-        FileCorrupt: the header is not one, or does not fit the file.
+        FileCorrupt: the header is not one, or does not fit the file, or a tensor is of none of
+            these dtypes.
     """
     try:
-        return _checked_header(buffer)
+        return _checked_header(buffer, dtypes)
     except _HeaderError as error:
         raise FileCorrupt(name, f"is not a parameter file: {error}") from None
 
@@ -150,7 +158,7 @@ class _HeaderError(ValueError):
     """What is wrong with a header."""
 
 
-def _checked_header(buffer: memoryview) -> Header:
+def _checked_header(buffer: memoryview, dtypes: Mapping[str, np.dtype[Any]]) -> Header:
     if len(buffer) < _LENGTH_BYTES:
         raise _HeaderError(f"{len(buffer)} bytes are too few")
     length = int.from_bytes(buffer[:_LENGTH_BYTES], "little")
@@ -159,7 +167,7 @@ def _checked_header(buffer: memoryview) -> Header:
         raise _HeaderError(f"a header of {length} bytes in a file of {len(buffer)}")
     fields = _parsed(bytes(buffer[_LENGTH_BYTES:data_start]))
     metadata = _checked_metadata(fields.pop(_METADATA, {}))
-    layout = _in_order([_checked_entry(name, field) for name, field in fields.items()])
+    layout = _in_order([_checked_entry(name, field, dtypes) for name, field in fields.items()])
     end = 0
     for entry in layout.entries:
         if entry.start != end:
@@ -194,10 +202,10 @@ def _checked_metadata(metadata: object) -> dict[str, str]:
     return metadata
 
 
-def _checked_entry(name: str, field: object) -> TensorEntry:
+def _checked_entry(name: str, field: object, dtypes: Mapping[str, np.dtype[Any]]) -> TensorEntry:
     if not isinstance(field, dict) or set(field) != {"dtype", "shape", "data_offsets"}:
         raise _HeaderError(f"tensor {name!r} has not a dtype, a shape and offsets")
-    dtype = DTYPES.get(field["dtype"]) if isinstance(field["dtype"], str) else None
+    dtype = dtypes.get(field["dtype"]) if isinstance(field["dtype"], str) else None
     if dtype is None:
         raise _HeaderError(f"tensor {name!r} has the unknown dtype {field['dtype']!r}")
     shape, offsets = _naturals(name, field["shape"]), _naturals(name, field["data_offsets"])

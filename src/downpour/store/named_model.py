@@ -1,0 +1,136 @@
+"""The parameter file that a user names: an experiment's model, or a file of any program.
+
+A name is that of an experiment in the shared directory (its final model, or the newest version
+where it has none), of a file in its folder (`ID/best.safetensors`), or a path. Files of other
+programs are safetensors too, and may hold bfloat16. Anything else is refused: other formats are
+pickles, which can run code when they are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from downpour.errors import FileCorrupt, SharedDirectoryError, SpecError, StoreError
+from downpour.paths import path_of
+from downpour.store.codec import decode
+from downpour.store.directory import names_in, read_regular
+from downpour.store.header import BFLOAT16, FOREIGN_DTYPES, Array
+from downpour.store.layout import FINAL_NAME, ModelName, SharedDirectory, parse_name
+from downpour.values import is_bare_name
+
+_PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedModel:
+    """The tensors of a parameter file by name, and the checksum of the whole file."""
+
+    tensors: dict[str, Array]
+    checksum: str
+
+
+def experiments_at(root: Path) -> SharedDirectory | None:
+    """Return the shared directory at `root`, or None if no experiment was ever there."""
+    shared = SharedDirectory(root.expanduser().absolute())
+    return shared if shared.experiments.is_dir() else None
+
+
+def find_model(name: str, shared: SharedDirectory | None, *, field: str) -> Path:
+    """Return the file that a user names.
+
+    Args:
+        name: An experiment, `EXPERIMENT/FILE`, or a path: a file, or a folder with a model.
+        shared: Where experiments are looked up; None if none can be meant.
+        field: What the user calls the name, for errors.
+
+    Raises:
+        SpecError: there is no such experiment or file, or it has no model.
+        SharedDirectoryError: the shared directory cannot be listed.
+    """
+    path = _in_experiment(name, shared) or path_of(field, name)
+    try:
+        path = path.resolve()  # caches of downloaded models hold links
+        found = newest_model(path) if path.is_dir() else path
+        is_file = found is not None and found.is_file()
+    except (OSError, RuntimeError) as error:  # the latter for links in a circle
+        reason = getattr(error, "strerror", None) or "is a link to itself"
+        raise SpecError(field, name, f"cannot be read: {reason}") from None
+    if found is None:
+        raise SpecError(field, name, "has no model: no round of it has ended")
+    if not is_file:
+        nor = "" if "/" in name else ", and no experiment in the shared directory"
+        raise SpecError(field, name, f"there is no such file{nor}")
+    return found
+
+
+def _in_experiment(name: str, shared: SharedDirectory | None) -> Path | None:
+    """Return the folder of the experiment that is named, or the file in it that is."""
+    experiment, _, file = name.partition("/")
+    if shared is None or not is_bare_name(experiment):
+        return None
+    if experiment not in names_in(shared.experiments):
+        return None
+    folder = shared.experiment_path(experiment)
+    return folder / file if is_bare_name(file) else folder
+
+
+def newest_model(folder: Path) -> Path | None:
+    """Return the final model in a folder, else the newest version; None if there is neither.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
+    names = {entry.name for entry in folder.iterdir()}
+    if FINAL_NAME in names:
+        return folder / FINAL_NAME
+    versions = [
+        (parsed.version, name)
+        for name in names
+        if isinstance(parsed := parse_name(name), ModelName)
+    ]
+    return folder / max(versions)[1] if versions else None
+
+
+def read_model(path: Path, name: str, shared: SharedDirectory | None, *, field: str) -> NamedModel:
+    """Read a parameter file of which nothing is known; bfloat16 becomes float32, exactly.
+
+    Raises:
+        SpecError: it cannot be read, or is no safetensors file; `field` and `name` are the user's.
+        SharedDirectoryError: it is in the shared directory, and that cannot be read.
+    """
+    try:
+        content = read_regular(path)
+        tensors = decode(content, path.name, FOREIGN_DTYPES).tensors
+    except MemoryError:
+        raise SpecError(field, name, "does not fit into the memory of this machine") from None
+    except SharedDirectoryError as error:
+        if shared is not None and path.is_relative_to(shared.root.resolve()):
+            raise
+        raise SpecError(field, name, f"cannot be read: {error.reason}") from None
+    except FileCorrupt as error:
+        raise SpecError(field, name, _refusal(path, error)) from None
+    except StoreError as error:
+        raise SpecError(field, name, str(error)) from None
+    return NamedModel(
+        tensors={key: _numbers(array) for key, array in tensors.items()},
+        checksum=xxhash.xxh3_128_hexdigest(content),
+    )
+
+
+def _refusal(path: Path, error: FileCorrupt) -> str:
+    if path.suffix in _PICKLED:
+        convert = "safetensors.torch.save_file(torch.load(FILE, weights_only=True), NEW)"
+        return f"must be safetensors, because pickles can run code; {convert} converts it"
+    return f"must be a safetensors file: it {error.reason}"
+
+
+def _numbers(array: Array) -> Array:
+    if array.dtype != BFLOAT16:
+        return array
+    # bfloat16 is the upper half of a float32.
+    halves = np.ascontiguousarray(array).view("<u2").astype("<u4")
+    return (halves << 16).view("<f4").reshape(array.shape)

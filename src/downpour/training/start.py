@@ -1,0 +1,79 @@
+"""Beginning from the parameters in a file instead of those that were drawn.
+
+Names decide: what the file holds is copied, what it lacks keeps its seeded draw, and both this and
+what the file holds besides are told. So the body of a network can begin from another one's while
+its head is new. Floats are converted to the network's own type; nothing else is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from downpour.errors import SpecError
+from downpour.training.parameters import array_of, copy_into, is_finite
+
+_NAMED = 3
+
+
+def begin_from(
+    model: nn.Module, tensors: Mapping[str, NDArray[Any]], source: str, *, field: str = "init_from"
+) -> tuple[str, ...]:
+    """Copy tensors into a network's parameters and buffers of the same names.
+
+    Args:
+        model: The network, with its own initial parameters.
+        tensors: What the file holds, by name.
+        source: What the user calls the file.
+        field: Where the user names it.
+
+    Returns:
+        What people should know, a line each: what the file lacks, and what it holds besides.
+
+    Raises:
+        SpecError: no name is the network's, or a tensor has another shape or type, or holds NaN.
+    """
+    state = model.state_dict(keep_vars=True)
+    shared = state.keys() & tensors.keys()
+    if not shared:
+        has, needs = _some(tensors), _some(state)
+        raise SpecError(field, source, f"is of another network: it has {has}; needed are {needs}")
+    for name in sorted(shared):
+        _copy(state[name], tensors[name], name, source, field)
+    # Tied tensors are one under several names, and other programs keep one of these.
+    filled = {_place(state[name]) for name in shared}
+    missing = [n for n in state if n not in shared and _place(state[n]) not in filled]
+    left = [name for name in tensors if name not in shared]
+    remarks = []
+    if missing:
+        remarks.append(f"{source} lacks {_some(missing)}, which begin as drawn from the seed")
+    if left:
+        remarks.append(f"{source} also holds {_some(left)}, which the network has not")
+    return tuple(remarks)
+
+
+def _copy(target: Tensor, given: NDArray[Any], name: str, source: str, field: str) -> None:
+    own = array_of(target)
+    if own.shape != given.shape:
+        shapes = f"{name} is {list(given.shape)} in it, and {list(own.shape)} in the network"
+        raise SpecError(field, source, shapes)
+    if own.dtype != given.dtype and (own.dtype.kind, given.dtype.kind) != ("f", "f"):
+        types = f"{name} is {given.dtype} in it, and {own.dtype} in the network"
+        raise SpecError(field, source, types)
+    converted = given.astype(own.dtype)
+    if not is_finite(converted) and (target.requires_grad or is_finite(own)):
+        raise SpecError(field, source, f"{name} holds NaN or infinity as {own.dtype}")
+    copy_into(target, converted, name)
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape)
+
+
+def _some(names: Collection[str]) -> str:
+    """Name the first few, and count the others."""
+    shown = ", ".join(sorted(names)[:_NAMED])
+    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown or "nothing"

@@ -1,0 +1,98 @@
+"""An experiment that begins from a file: the manager alone reads it, and only as submitted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+
+from downpour.errors import SpecError
+from downpour.spec import ResolvedSpec
+from downpour.store import encode
+from downpour.values import ExperimentState
+from tests.manager.conftest import Arrays, Cluster
+
+
+def write(path: Path, arrays: Arrays) -> Path:
+    """Write a parameter file."""
+    path.write_bytes(b"".join(encode(arrays, {})))
+    return path
+
+
+@pytest.fixture
+def drawn(cluster: Cluster) -> Arrays:
+    """The parameters that an experiment begins with by itself."""
+    worker = cluster.join("first")
+    cluster.end_of(cluster.submit(epochs=1))
+    return worker.parameters(worker.tasks[0])
+
+
+def test_tasks_begin_from_the_file_and_what_it_lacks_is_on_record(
+    cluster: Cluster, tmp_path: Path, drawn: Arrays
+) -> None:
+    """Only model 0 travels; what is missing keeps its seeded draw, and all is told."""
+    names = sorted(drawn)
+    arrays = {name: drawn[name] * 2 for name in names[1:]} | {"spare": np.zeros(1)}
+    file = write(tmp_path / "begin.safetensors", arrays)
+    experiment = cluster.submit(init_from=str(file))
+    cluster.end_of(experiment)
+    [*_, worker] = cluster.workers
+    began = worker.parameters(next(t for t in worker.tasks if t.id.experiment == experiment))
+    for name in names[1:]:
+        np.testing.assert_array_equal(began[name], arrays[name])
+    np.testing.assert_array_equal(began[names[0]], drawn[names[0]])
+    lines = [json.loads(line) for line in cluster.record(experiment)]
+    [prepared] = [line for line in lines if line["kind"] == "prepared"]
+    assert prepared["remarks"] == [
+        f"{file} lacks {names[0]}, which begin as drawn from the seed",
+        f"{file} also holds spare, which the network has not",
+    ]
+
+
+def test_an_experiments_final_model_is_named_by_its_id(cluster: Cluster, drawn: Arrays) -> None:
+    """The resolved spec has the checksum, which is that of the model on record."""
+    [first] = [one.experiment for one in cluster.client.list_experiments()]
+    second = cluster.submit(init_from=first)
+    cluster.end_of(second)
+    folders = [cluster.shared.experiment_path(name) for name in (first, second)]
+    final = (folders[0] / "model.safetensors").read_bytes()
+    spec = ResolvedSpec.from_toml((folders[1] / "spec.toml").read_text())
+    assert spec.init_checksum == xxhash.xxh3_128_hexdigest(final)
+    [begun, *_] = sorted(folders[1].glob("model-*"))
+    assert (begun.name[:12], drawn.keys()) == ("model-000000", drawn.keys())
+    assert begun.read_bytes() == final
+
+
+def test_a_changed_file_is_refused(cluster: Cluster, tmp_path: Path, drawn: Arrays) -> None:
+    """Where the spec has a checksum it counts, at submission and when training begins."""
+    file = write(tmp_path / "begin.safetensors", drawn)
+    with pytest.raises(SpecError, match="is another file than abc: its checksum is "):
+        cluster.submit(init_from=str(file), init_checksum="abc")
+    for worker in cluster.workers:
+        worker.behave = lambda *_: None
+    waiting = cluster.submit(name="waiting")
+    experiment = cluster.submit(init_from=str(file))
+    write(file, {name: array * 2 for name, array in drawn.items()})
+    cluster.client.cancel(waiting)
+    end = cluster.end_of(experiment).experiment
+    assert end is not None
+    assert end.state is ExperimentState.FAILED
+    assert end.asked_wrongly
+    assert end.reason is not None
+    assert end.reason.startswith("init_from = '/")
+    assert ": is another file than " in end.reason
+
+
+def test_a_file_of_another_network_fails_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
+    """Before a worker gets anything."""
+    worker = cluster.join("one")
+    file = write(tmp_path / "other.safetensors", {"w": np.zeros(1)})
+    end = cluster.end_of(cluster.submit(init_from=str(file))).experiment
+    assert end is not None
+    assert end.asked_wrongly
+    assert end.reason is not None
+    assert ": is of another network: it has w; needed are " in end.reason
+    assert worker.tasks == []
