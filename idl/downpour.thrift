@@ -190,18 +190,26 @@ enum ExperimentState {
   CANCELLED = 6
 }
 
+/** A mean over the examples of an evaluation; a task names it. */
+struct Metric {
+  1: required string name
+  2: required double value
+}
+
 struct ExperimentSummary {
   1: required string experiment
   2: required string name
   3: required ExperimentState state
   4: required i32 rounds_done
   5: required i32 rounds_total
-  /** Of the last evaluation. */
-  6: optional double accuracy
   /** Why it failed, in one line. */
   7: optional string reason
   /** The cause lies in the spec, which the user can mend. */
   8: optional bool asked_wrongly
+  /** Of the last evaluation, in the task's order. Number 6 was the accuracy alone. */
+  9: optional list<Metric> metrics
+  /** Of the last evaluation. */
+  10: optional double loss
 }
 
 /** How long something takes, in seconds: of a hundred times, so many are shorter. */

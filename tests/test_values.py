@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
-from downpour.values import AttemptId, NumericClass, is_bare_name
+from downpour.values import AttemptId, Goal, NumericClass, is_bare_name
 
 
 def test_an_attempt_is_named_for_people() -> None:
@@ -38,3 +39,34 @@ def test_bare_names_pass(name: str) -> None:
 def test_other_names_do_not(name: str) -> None:
     """Slashes, leading dots, control characters and long names are refused."""
     assert not is_bare_name(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "minimised"),
+    [
+        ("loss", True),
+        ("mean_absolute_error", True),
+        ("val/rmse", True),
+        ("Perplexity", True),
+        ("accuracy", False),
+        ("top5_accuracy", False),
+        ("lossless", False),
+        ("min:regret", True),
+        ("max:error", False),
+        ("min:a:b", True),
+    ],
+)
+def test_a_goal_says_which_of_two_values_is_better(text: str, *, minimised: bool) -> None:
+    """By the words of its name, or as it is written; what is no number is never better."""
+    goal = Goal.of(text)
+    assert goal.minimised == minimised
+    assert Goal.of(str(goal)) == goal
+    better, worse = (0.1, 0.2) if minimised else (0.2, 0.1)
+    assert goal.rank(better) > goal.rank(worse) > goal.rank(None) == goal.rank(math.nan)
+
+
+@pytest.mark.parametrize("text", ["", "min:", " ", "a\nb", " loss"])
+def test_what_names_no_metric_is_no_goal(text: str) -> None:
+    """Whoever reads it from a file says which field it was."""
+    with pytest.raises(ValueError, match="names no metric"):
+        Goal.of(text)

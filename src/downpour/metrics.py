@@ -41,6 +41,8 @@ _REQUEST_BYTES_MAX = 8192
 """Of a request line and its headers; Prometheus sends a few hundred bytes."""
 
 Source = Callable[[], "Iterable[Metric]"]
+Numbers = Mapping[str, float] | Mapping[tuple[str, str], float]
+"""By the values of their labels; a single label's value stands alone."""
 
 
 @dataclass(slots=True)
@@ -58,20 +60,18 @@ class Timing:
         self.last_seconds = seconds
 
 
-def gauge(name: str, help_text: str, value: float | Mapping[str, float], label: str = "") -> Metric:
-    """Make a gauge; with a label, it has a number for each of the label's values."""
+def gauge(name: str, help_text: str, value: float | Numbers, *labels: str) -> Metric:
+    """Make a gauge; with labels, it has a number for each of their values."""
     from prometheus_client.core import GaugeMetricFamily
 
-    return _filled(GaugeMetricFamily(name, help_text, labels=_labels(label)), value)
+    return _filled(GaugeMetricFamily(name, help_text, labels=labels), value)
 
 
-def counter(
-    name: str, help_text: str, value: float | Mapping[str, float], label: str = ""
-) -> Metric:
+def counter(name: str, help_text: str, value: float | Numbers, *labels: str) -> Metric:
     """Make a counter, as `gauge`; its name ends in `_total`."""
     from prometheus_client.core import CounterMetricFamily
 
-    return _filled(CounterMetricFamily(name, help_text, labels=_labels(label)), value)
+    return _filled(CounterMetricFamily(name, help_text, labels=labels), value)
 
 
 def summary(name: str, help_text: str, timing: Timing) -> Metric:
@@ -81,15 +81,9 @@ def summary(name: str, help_text: str, timing: Timing) -> Metric:
     return SummaryMetricFamily(name, help_text, timing.count, timing.total_seconds)
 
 
-def _labels(label: str) -> list[str]:
-    return [label] if label else []
-
-
-def _filled(
-    family: GaugeMetricFamily | CounterMetricFamily, value: float | Mapping[str, float]
-) -> Metric:
-    for labelled, number in (value if isinstance(value, Mapping) else {"": value}).items():
-        family.add_metric([labelled] if labelled else [], number)
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, value: float | Numbers) -> Metric:
+    for labelled, number in (value if isinstance(value, Mapping) else {(): value}).items():
+        family.add_metric([labelled] if isinstance(labelled, str) else list(labelled), number)
     return family
 
 

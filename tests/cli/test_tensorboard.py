@@ -66,7 +66,7 @@ def test_a_grid_has_a_run_for_each_cell(downpour: Downpour, tmp_path: Path) -> N
     assert {path.name for path in runs.iterdir()} == set(folder.study.runs)
     for ended in folder.ended():
         told = accuracies(runs / ended.run.name)
-        assert told[-1] == pytest.approx(ended.summary.accuracy)
+        assert told[-1] == pytest.approx(ended.summary.last["accuracy"])
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_a_grid_that_runs_writes_each_cell_as_it_ends(downpour: Downpour, tmp_pa
     assert {path.name for path in runs.iterdir()} == set(folder.study.runs)
     for ended in folder.ended():
         told = accuracies(runs / ended.run.name)
-        assert told == pytest.approx([ended.summary.accuracy])
+        assert told == pytest.approx([ended.summary.last["accuracy"]])
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ def test_the_record_tells_the_whole_story_in_order(cluster: Any) -> None:
     assert kinds[0] == "submitted"
     assert kinds[-1] == "finished"
     assert kinds.count("updated") == 4
-    assert kinds.count("aggregated") == kinds.count("evaluated") == 2
+    assert kinds.count("aggregated") == kinds.count("measured") == 2
     assert kinds.index("prepared") < kinds.index("assigned") < kinds.index("updated")
 
 

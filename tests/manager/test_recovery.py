@@ -190,7 +190,7 @@ def test_another_manager_finishes_what_the_first_one_began(
     once = [
         (fact["kind"], fact.get("round"), fact.get("shard"))
         for fact in told
-        if fact["kind"] in {"submitted", "updated", "aggregated", "evaluated", "finished"}
+        if fact["kind"] in {"submitted", "updated", "aggregated", "measured", "finished"}
     ]
     assert Counter(once).most_common(1)[0][1] == 1
     assert len([kind for kind, *_ in once if kind == "updated"]) == TASKS

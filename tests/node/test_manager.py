@@ -15,7 +15,7 @@ from downpour.scheduler import events as on
 from downpour.values import AttemptId, Evaluation, Progress
 
 JOINED = on.WorkerJoined(at_seconds=0.0, worker="ann")
-GOOD = Evaluation(accuracy=1.0, loss=0.0, class_accuracy=(), samples=1, seconds=0.1)
+GOOD = Evaluation(loss=0.0, metrics={}, class_accuracy=(), samples=1, seconds=0.1)
 LEFT = on.WorkerLeft(at_seconds=0.0, worker="ann", reason="tired")
 
 

@@ -34,7 +34,7 @@ def test_where_nothing_is_left_out_it_is_what_a_cluster_trains(
     """The same accuracy and loss, to the last bit."""
     result = run(SPEC.replace(shards=SHARDS, epochs=2), workers=1, shared=tmp_path / "cluster")
     evaluation = learning.evaluation(rounds(2))
-    assert evaluation.accuracy == result.rounds[-1].accuracy
+    assert evaluation.metrics == result.rounds[-1].metrics
     assert evaluation.class_accuracy == result.rounds[-1].class_accuracy
 
 
@@ -50,7 +50,7 @@ def test_a_round_that_was_cut_anew_has_all_examples(learning: Learning) -> None:
     """Sizes are those of the simulation; the data set is cut in proportion."""
     shown: list[int] = []
     cut = learning.evaluation(rounds(3, sizes=(1600, 4800, 3200, 3200, 3200)), shown.append)
-    assert cut.accuracy != learning.evaluation(rounds(3)).accuracy
+    assert cut.metrics != learning.evaluation(rounds(3)).metrics
     assert shown[:3] == [1, 2, 3]
 
 

@@ -109,7 +109,9 @@ def test_a_figure_has_a_dot_a_job_and_their_mean() -> None:
 
 def test_a_figure_has_no_share_below_zero() -> None:
     """Nor an accuracy above 100; all panels of a measure have one axis."""
-    right = Evaluation(accuracy=1.0, class_accuracy=(), loss=0.0, samples=1, seconds=0.0)
+    right = Evaluation(
+        loss=0.0, metrics={"accuracy": 1.0}, class_accuracy=(), samples=1, seconds=0.0
+    )
     trials = [replace(one, evaluation=right) for one in two_scenarios("x", "y")]
     figure = policy_figure([*trials, trial("x", 18.0, "job 1", "late")])
     rows = figure.axes[:4], figure.axes[4:]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from downpour.errors import FileCorrupt, SharedDirectoryError
 from downpour.node.journal import Line
 from downpour.records.journal import Journal, read_journal, segments
+from downpour.records.sealed_lines import seal
 from downpour.scheduler import Checkpoint, Entry, facts
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec
@@ -39,6 +40,16 @@ UPDATE = Update(
     publish_seconds=1e-300,
     optimizer_state=FILE,
 )
+CHECKPOINT = Checkpoint(
+    experiment="one",
+    rounds_done=3,
+    models=(FILE, FILE),
+    optimizer_states=((0, FILE),),
+    evaluating=((2, FILE),),
+    evaluated_round=1,
+    last_evaluation=None,
+)
+
 ONE_OF_EACH: tuple[Entry, ...] = (
     on.ExperimentSubmitted(
         at_seconds=0.5, experiment="one", spec=ResolvedSpec(shards=2, split="class")
@@ -57,22 +68,18 @@ ONE_OF_EACH: tuple[Entry, ...] = (
         experiment="one",
         round=0,
         evaluation=Evaluation(
-            accuracy=0.5, loss=1 / 3, class_accuracy=(0.5, 1.0), samples=4, seconds=0.1
+            loss=1 / 3,
+            metrics={"psnr": 0.5, "accuracy": 0.25},
+            class_accuracy=(0.5, 1.0),
+            samples=4,
+            seconds=0.1,
         ),
     ),
     on.ModelPublished(at_seconds=4.0, experiment="one", model=FILE),
     facts.Concluded(
         cause=9, experiment="one", ending=ExperimentState.FINISHED, reason="done", model=FILE
     ),
-    Checkpoint(
-        experiment="one",
-        rounds_done=3,
-        models=(FILE, FILE),
-        optimizer_states=((0, FILE),),
-        evaluating=((2, FILE),),
-        evaluated_round=1,
-        last_evaluation=None,
-    ),
+    CHECKPOINT,
 )
 
 
@@ -114,6 +121,27 @@ def test_a_loss_that_is_no_number_comes_back_as_such(tmp_path: Path) -> None:
     [line] = read_journal(tmp_path)
     assert isinstance(line.entry, facts.Accepted)
     assert math.isnan(line.entry.update.loss)
+
+
+def test_a_journal_of_the_version_before_has_its_accuracy_among_the_metrics(
+    tmp_path: Path,
+) -> None:
+    """Evaluations had an accuracy and no metrics, in their own entries and in checkpoints."""
+    measured = Evaluation(
+        loss=1.0, metrics={"accuracy": 0.5}, class_accuracy=(), samples=4, seconds=0.1
+    )
+    entries = (
+        on.Evaluated(at_seconds=3.0, experiment="one", round=0, evaluation=measured),
+        replace(CHECKPOINT, last_evaluation=measured),
+        CHECKPOINT,
+    )
+    lines = written(tmp_path, entries)
+    [segment] = segments(tmp_path)
+    bodies = [line.partition(b" ")[2] for line in segment.read_bytes().splitlines()]
+    former = [body.replace(b'"metrics":{"accuracy":0.5}', b'"accuracy":0.5') for body in bodies]
+    assert former[0] != bodies[0]
+    segment.write_bytes(b"".join(map(seal, former)))
+    assert read_journal(tmp_path) == lines
 
 
 def test_an_experiment_without_a_journal_has_no_entries(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 BY_TYPE = {
     "float": finite,
     "Measured": finite,
+    "dict[str, Measured]": st.dictionaries(st.text(), finite),
     "tuple[Measured, ...]": st.lists(finite).map(tuple),
     "tuple[Sample, ...]": st.lists(
         st.builds(Sample, at_seconds=finite, cpu_share=finite, io_wait=finite)
@@ -88,10 +89,22 @@ def test_a_line_is_readable_by_people_and_other_programs(path: Path) -> None:
     )
 
 
+def test_an_evaluation_of_an_earlier_version_has_its_accuracy_among_the_metrics() -> None:
+    """The word of its line was another one, too: earlier readers skip today's."""
+    told = {"kind": "evaluated", "round": 1, "accuracy": 0.5, "loss": 1.0, "class_accuracy": []}
+    assert from_fields({**told, "seconds": 0.1}) == EvaluatedLine(
+        round=1, loss=1.0, metrics={"accuracy": 0.5}, class_accuracy=(), seconds=0.1
+    )
+
+
 def test_what_json_cannot_hold_is_null(path: Path) -> None:
     """NaN and infinity are written as null, and read as NaN."""
     measured = EvaluatedLine(
-        round=3, accuracy=0.5, loss=math.inf, class_accuracy=(math.nan, 1.0), seconds=0.1
+        round=3,
+        loss=math.inf,
+        metrics={"psnr": math.inf},
+        class_accuracy=(math.nan, 1.0),
+        seconds=0.1,
     )
     with RecordWriter(path) as record:
         write(record, 1.0, measured)

@@ -17,16 +17,17 @@ class Make:
 
     def round(self, epoch: int, accuracy: float | None, **fields: Any) -> RoundResult:
         """Make an epoch."""
+        metrics: dict[str, float | None] = {} if accuracy is None else {"accuracy": accuracy}
         given: dict[str, Any] = {
             "class_accuracy": (),
             "train_loss": 0.5,
-            "test_loss": 0.6,
+            "test_loss": None if accuracy is None else 0.6,
             "train_seconds": 2.0,
             "aggregate_seconds": 0.01,
             "evaluate_seconds": 0.2,
             "bytes": 1000,
         }
-        return RoundResult(epoch=epoch, accuracy=accuracy, **{**given, **fields})
+        return RoundResult(epoch=epoch, metrics=metrics, **{**given, **fields})
 
     def run(self, accuracies: list[float | None], **fields: Any) -> RunResult:
         """Make a finished run with these accuracies, an epoch each."""

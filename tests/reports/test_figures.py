@@ -16,6 +16,7 @@ from downpour.reports.figures import (
     outcome_figure,
     plots_of,
 )
+from downpour.reports.measures import Measure
 from downpour.reports.style import LIGHT
 from downpour.reports.timeline_figure import (
     SPANS_MAX,
@@ -25,6 +26,8 @@ from downpour.reports.timeline_figure import (
     timelines_figure,
 )
 from tests.reports.conftest import Make
+
+ACCURACY = Measure("accuracy")
 
 
 def test_a_study_is_drawn_with_all_it_has(make: Make) -> None:
@@ -85,7 +88,7 @@ def test_numbers_far_apart_are_drawn_in_decades(make: Make) -> None:
     rates = (0.001, 0.01, 0.1)
     runs = [make.run([0.5], values=(rate,)) for rate in rates]
     subgrid = make.subgrid(axes=("learning_rate",), settings=[(rate,) for rate in rates], runs=runs)
-    axis = outcome_figure(subgrid, "accuracy").axes[0]
+    axis = outcome_figure(subgrid, ACCURACY).axes[0]
     assert axis.get_xscale() == "log"
     assert [text.get_text() for text in axis.get_xticklabels()] == ["0.001", "0.01", "0.1"]
 
@@ -123,7 +126,7 @@ def test_what_was_not_evaluated_has_no_figure_of_accuracy(make: Make) -> None:
 
 def test_splits_and_aggregations_are_grouped_bars(make: Make) -> None:
     """A cluster a split, a bar an aggregation, as high as the mean."""
-    figure = outcome_figure(make.splits(), "accuracy")
+    figure = outcome_figure(make.splits(), ACCURACY)
     heights = sorted(
         bar.get_height() for bar in figure.axes[0].patches if isinstance(bar, Rectangle)
     )
@@ -137,7 +140,7 @@ def test_no_axis_shows_more_than_everything_right(make: Make) -> None:
         make.run([a], values=("random",), repetition=n) for n, a in enumerate((0.1, 0.5, 0.9), 1)
     ]
     subgrid = make.subgrid(axes=("split",), settings=[("random",), ("class",)], runs=runs)
-    for figure in (learning_figure(subgrid), outcome_figure(subgrid, "accuracy")):
+    for figure in (learning_figure(subgrid), outcome_figure(subgrid, ACCURACY)):
         low, high = figure.axes[0].get_ylim()
         assert low >= 0
         assert high <= 100
@@ -188,7 +191,7 @@ def test_a_setting_that_failed_has_a_cross_for_a_bar(make: Make) -> None:
     lost = (make.run([], values=settings[3]),)
     axes = ("split", "aggregate")
     subgrid = make.subgrid(axes=axes, settings=settings, runs=runs, failed=lost)
-    axis = outcome_figure(subgrid, "accuracy").axes[0]
+    axis = outcome_figure(subgrid, ACCURACY).axes[0]
     assert [text.get_text() for text in axis.texts] == ["×", "50.0"]
     assert [text.get_text() for text in axis.get_xticklabels()] == ["random", "class"]
     assert "× stands for what failed" in plots_of(make.study(subgrid))[1].caption
@@ -199,7 +202,7 @@ def test_many_narrow_bars_have_upright_numbers(make: Make) -> None:
     settings = [(split, n) for split in "abcdef" for n in "wxyz"]
     runs = [make.run([0.5], values=values) for values in settings]
     subgrid = make.subgrid(axes=("split", "aggregate"), settings=settings, runs=runs)
-    texts = outcome_figure(subgrid, "accuracy").axes[0].texts
+    texts = outcome_figure(subgrid, ACCURACY).axes[0].texts
     assert {text.get_rotation() for text in texts} == {90.0}
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from downpour.reports.live import experiments_table, status_view
-from downpour.rpc.messages import ExperimentSummary, Status, TaskStatus, WorkerStatus
+from downpour.rpc.messages import ExperimentSummary, Metric, Status, TaskStatus, WorkerStatus
 from downpour.values import (
     AttemptId,
     ExperimentState,
@@ -29,7 +29,7 @@ RUNNING = ExperimentSummary(
     state=ExperimentState.RUNNING,
     rounds_done=2,
     rounds_total=15,
-    accuracy=0.9182,
+    metrics=(Metric(name="accuracy", value=0.9182),),
 )
 
 
@@ -125,7 +125,7 @@ def test_experiments_look_as_agreed() -> None:
     reason = "split = 'class': needs labels that are classes, and the targets of 'npz' are not"
     listed = [
         dataclasses.replace(RUNNING, experiment="a" * 64, state=ExperimentState.FINISHED),
-        dataclasses.replace(RUNNING, state=ExperimentState.FAILED, accuracy=None, reason=reason),
+        dataclasses.replace(RUNNING, state=ExperimentState.FAILED, metrics=(), reason=reason),
         RUNNING,
     ]
     said = rendered(experiments_table(listed))

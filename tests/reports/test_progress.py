@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from downpour.reports.progress import ProgressDisplay
-from downpour.rpc.messages import ExperimentSummary, Status, TaskStatus, WorkerStatus
+from downpour.rpc.messages import ExperimentSummary, Metric, Status, TaskStatus, WorkerStatus
 from downpour.values import ExperimentState, TaskState, WorkerState
 
 WORKER = WorkerStatus(worker="w", address="127.0.0.1:1", state=WorkerState.IDLE, tasks_done=0)
@@ -26,7 +26,7 @@ def status(
         state=state,
         rounds_done=done,
         rounds_total=4,
-        accuracy=accuracy,
+        metrics=() if accuracy is None else (Metric(name="accuracy", value=accuracy),),
     )
     made: dict[str, object] = {"change": 1, "workers": (WORKER,), "experiment": experiment}
     return Status(**{**made, **fields})  # type: ignore[arg-type]

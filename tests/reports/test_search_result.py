@@ -14,6 +14,7 @@ from rich.console import Console
 from downpour.reports.search_figure import search_figure
 from downpour.reports.search_result import SearchField, SearchResult, SearchRun
 from downpour.reports.terminal_tables import search_table, shortened
+from downpour.values import Goal
 
 FIELDS = (
     SearchField("learning_rate", log=True),
@@ -23,6 +24,9 @@ FIELDS = (
     SearchField("local_steps"),
     SearchField("weight_decay", log=True),
 )
+
+
+GOAL = Goal.of("accuracy")
 
 
 def run(number: int, state: Any, accuracies: list[float]) -> SearchRun:
@@ -39,8 +43,8 @@ def run(number: int, state: Any, accuracies: list[float]) -> SearchRun:
         },
         state=state,
         reason=None,
-        accuracy=accuracies[-1] if accuracies else None,
-        epoch_accuracy=tuple(accuracies),
+        value=accuracies[-1] if accuracies else None,
+        epoch_values=tuple(accuracies),
         train_seconds=2.0,
         wall_seconds=3.0,
         experiment=f"small-{number}",
@@ -58,7 +62,7 @@ def search() -> SearchResult:
         run(5, "finished", [0.6, 0.9]),
         run(6, "finished", [0.6, 0.7]),
     )
-    return SearchResult(name="small", fields=FIELDS, asked=8, runs=runs)
+    return SearchResult(name="small", goal=GOAL, fields=FIELDS, asked=8, runs=runs)
 
 
 def test_the_best_is_the_first_of_the_best_that_finished(search: SearchResult) -> None:
@@ -66,7 +70,7 @@ def test_the_best_is_the_first_of_the_best_that_finished(search: SearchResult) -
     assert search.best is not None
     assert search.best.number == 4
     assert search.best_so_far == [(2, 0.75), (3, 0.75), (4, 0.9), (5, 0.9), (6, 0.9)]
-    nothing = SearchResult(name="small", fields=FIELDS, asked=8, runs=search.runs[:1])
+    nothing = SearchResult(name="small", goal=GOAL, fields=FIELDS, asked=8, runs=search.runs[:1])
     assert (nothing.best, nothing.best_so_far) == (None, [])
 
 
@@ -141,7 +145,8 @@ def test_the_figure_has_the_history_and_a_panel_for_each_field(search: SearchRes
 def test_no_axis_of_a_search_shows_more_than_everything_right(accuracy: float) -> None:
     """Nor less than nothing, where all runs are alike."""
     runs = tuple(run(n, "finished", [accuracy]) for n in (1, 2))
-    for axis in search_figure(SearchResult(name="s", fields=FIELDS, asked=2, runs=runs)).axes:
+    found = SearchResult(name="s", goal=GOAL, fields=FIELDS, asked=2, runs=runs)
+    for axis in search_figure(found).axes:
         low, high = axis.get_ylim()
         assert low >= 0
         assert high <= 100

@@ -25,7 +25,7 @@ def test_records_are_summed_up_and_what_cannot_be_read_is_left_out(tmp_path: Pat
     (tmp_path / "file").touch()
     (found,) = experiments_in(tmp_path)
     assert (found.experiment, found.state, found.reason) == ("ended", "cancelled", "enough")
-    assert (found.rounds_done, found.rounds_total, found.accuracy) == (0, 7, None)
+    assert (found.rounds_done, found.rounds_total, found.metrics) == (0, 7, ())
 
 
 def test_a_directory_without_experiments_holds_none(tmp_path: Path) -> None:

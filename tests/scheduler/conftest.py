@@ -66,7 +66,8 @@ class Make:
 
     def evaluation(self, accuracy: float = 0.5) -> Evaluation:
         """Make the measure of a model version."""
-        return Evaluation(accuracy=accuracy, loss=0.5, class_accuracy=(), samples=10, seconds=1.0)
+        metrics = {"accuracy": accuracy}
+        return Evaluation(loss=0.5, metrics=metrics, class_accuracy=(), samples=10, seconds=1.0)
 
     def system(self) -> SystemState:
         """Make the state of a machine that does nothing else."""

@@ -32,7 +32,7 @@ from downpour.records.record_lines import (
 )
 from downpour.rpc.messages import Status
 from downpour.studies import Grid, Run, Search, Study, StudyFolder
-from downpour.studies.backends import Train, accuracies_in
+from downpour.studies.backends import Train, measured_in
 from downpour.studies.plan import OnEpoch
 
 GRID = """\
@@ -129,10 +129,10 @@ class FakeBackend:
         left: float = math.inf
         for line in lines_of(run, failed=failed, wrong=wrong, lost=unlucky):
             lines.append(line)
-            for epoch, accuracy in accuracies_in([line]):
+            for epoch, measured in measured_in([line]):
                 self.epochs += 1
                 left = min(left - 1, self.late) if left < math.inf else left
-                if left == math.inf and on_epoch is not None and on_epoch(epoch, accuracy):
+                if left == math.inf and on_epoch is not None and on_epoch(epoch, measured):
                     left = self.late
             if left <= 0 or (stolen and len(lines) == 3):
                 lines.append(
@@ -175,8 +175,9 @@ def lines_of(
         return lines
     facts = [json.loads(line) for line in lines]
     for fact in facts:
-        if fact["kind"] == "evaluated":
-            fact["accuracy"] = final_accuracy(run) * (1 - 0.5 ** (fact["round"] + 1))
+        if fact["kind"] == "measured":
+            accuracy = final_accuracy(run) * (1 - 0.5 ** (fact["round"] + 1))
+            fact |= {"metrics": {"accuracy": accuracy}, "loss": 1 - accuracy}
     return [json.dumps(fact) for fact in facts]
 
 
@@ -254,8 +255,8 @@ def _round(run: Run, number: int) -> list[tuple[float, RecordLine]]:
     )
     evaluated = EvaluatedLine(
         round=number,
-        accuracy=sum(classes) / 3,
         loss=drawn.random(),
+        metrics={"accuracy": sum(classes) / 3},
         class_accuracy=classes,
         seconds=0.2,
     )

@@ -26,6 +26,7 @@ from downpour.studies import (
     run_study,
 )
 from downpour.studies.search_plan import SearchPlan
+from downpour.studies.summary import Measured
 from tests.studies.conftest import (
     FakeBackend,
     Interruption,
@@ -107,9 +108,9 @@ def train(client: FakeClient, enough: float | None = 1.0) -> tuple[bytes, list[i
     """Have a run trained until it is good enough; returns its record and the epochs heard."""
     heard: list[int] = []
 
-    def on_epoch(epoch: int, accuracy: float) -> bool:
+    def on_epoch(epoch: int, measured: Measured) -> bool:
         heard.append(epoch)
-        return enough is not None and accuracy > enough
+        return enough is not None and (measured["accuracy"] or 0.0) > enough
 
     with Remote(client).start(some_study()) as trained:
         return trained(RUN, lambda _: None, None if enough is None else on_epoch), heard
@@ -236,7 +237,7 @@ def test_a_search_is_trained_here(tmp_path: Path) -> None:
     best = result.best
     assert best is not None
     spec = Spec.from_toml(folder.best.read_text())
-    assert api.run(spec, shared=shared).accuracy == best.accuracy
+    assert api.run(spec, shared=shared).accuracy == best.value
     run_study(folder, again := FakeBackend(), Silence())
     assert again.calls == 0
     assert read_folder(folder.path, Search).study == folder.study

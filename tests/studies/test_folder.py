@@ -74,7 +74,8 @@ def test_a_run_is_kept_with_what_made_it(grid: StudyFolder[Grid]) -> None:
     assert (place / "record.jsonl").read_bytes() == record_of(run)
     summary = {ended.run.name: ended.summary for ended in grid.ended()}[name]
     assert (summary.state, summary.workers, summary.seed) == ("finished", 1, 0)
-    assert summary.accuracy == summary.epoch_accuracy[-1]
+    assert summary.last == summary.epochs[-1]
+    assert set(summary.last) == {"accuracy", "loss"}
 
 
 def test_a_grids_folder_holds_what_it_says(grid: StudyFolder[Grid]) -> None:

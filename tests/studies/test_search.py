@@ -39,6 +39,15 @@ def test_a_search_is_written_as_it_is_read() -> None:
         assert search.to_toml().count("learning_rate") == 1  # the spec's own is not used
 
 
+@pytest.mark.parametrize("objective", ["loss", "accuracy", "max:loss"])
+def test_what_is_searched_for_is_written_as_it_is_read(objective: str) -> None:
+    """Accuracy, unless another is named; the direction only where the name does not say it."""
+    search = Search.from_toml(PLAIN + f'[search]\n{RATE}objective = "{objective}"')
+    assert str(search.goal) == objective
+    assert Search.from_toml(search.to_toml()) == search
+    assert str(Search.from_toml(PLAIN + f"[search]\n{RATE}").goal) == "accuracy"
+
+
 def test_a_runs_values_can_be_read_from_its_spec() -> None:
     """Numbers come back exactly, options too; the spec keeps what is not searched."""
     search = Search.from_toml(SEARCH.replace("[search]", "[model_options]\ndepth = 3\n\n[search]"))
@@ -104,7 +113,8 @@ def test_any_field_that_changes_what_is_learned_may_be_searched() -> None:
         (PLAIN + "[search]\nnesterov = [true]\nmomentum = [0.0]", "needs a momentum above 0"),
         (PLAIN + f"[search]\n{RATE}trials = 0", "search.trials = 0: must be a whole number from 1"),
         (PLAIN + f"[search]\n{RATE}seed = -1", "search.seed = -1: must be a whole number from 0"),
-        (PLAIN + f'[search]\n{RATE}objective = "loss"', "objective = 'loss': must be accuracy"),
+        (PLAIN + f'[search]\n{RATE}objective = "bleu"', "objective = 'bleu': must be accuracy"),
+        (PLAIN + f"[search]\n{RATE}objective = 1", "objective = 1: must be accuracy or loss"),
         (PLAIN + f'[search]\n{RATE}pruner = "odd"', "search.pruner = 'odd': must be median"),
         (
             PLAIN + f"[search]\n{RATE}pruner = {{ factor = 3 }}",

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from downpour.errors import ExperimentFailed
+from downpour.errors import ExperimentFailed, SpecError
 from downpour.reports.search_result import SearchResult, SearchRun
 from downpour.spec import Spec
 from downpour.studies import Search, StudyFolder
 from downpour.studies.runner import run_study
 from downpour.studies.search_plan import SearchPlan
+from downpour.values import Goal
 from tests.studies.conftest import SEARCH, FakeBackend, Interruption, Silence, search_folder
 
 RUNS = 12
@@ -74,15 +75,15 @@ def test_what_falls_behind_is_pruned(uninterrupted: StudyFolder[Search], tmp_pat
     pruned = [run for run in result.runs if run.state == "pruned"]
     assert 0 < len(pruned) < RUNS
     for run in pruned:
-        epochs = len(run.epoch_accuracy)
+        epochs = len(run.epoch_values)
         assert epochs < 4
         assert run.reason == f"pruned after epoch {epochs} of 4"
-        assert run.accuracy == run.epoch_accuracy[-1]
+        assert run.value == run.epoch_values[-1]
     assert result.best is not None
     assert result.best.state == "finished"
     backend = FakeBackend()
     searched(StudyFolder(tmp_path / "small", uninterrupted.study), backend)
-    assert backend.epochs == sum(len(run.epoch_accuracy) for run in result.runs)
+    assert backend.epochs == sum(len(run.epoch_values) for run in result.runs)
 
 
 def test_without_a_pruner_all_go_on(tmp_path: Path) -> None:
@@ -103,6 +104,32 @@ def test_the_search_comes_near_what_is_best(tmp_path: Path) -> None:
     assert best.values["batch_size"] == 32
     late = result_of(search_folder(tmp_path, text)).runs[-20:]
     assert sum(0.003 < run.values["learning_rate"] < 0.3 for run in late) >= 12
+
+
+def test_a_search_for_the_loss_looks_for_the_lowest(tmp_path: Path) -> None:
+    """It falls where the accuracy rises, so the same settings win; a failed run is no good one."""
+    text = SEARCH.replace("trials = 12", 'trials = 60\nobjective = "loss"')
+    folder = search_folder(tmp_path, text)
+    best = searched(folder, FakeBackend(hopeless={2})).best
+    assert best is not None
+    assert 0.01 < best.values["learning_rate"] < 0.1
+    result = result_of(folder)
+    finished = [run.value for run in result.runs if run.state == "finished"]
+    assert best.value == min(value for value in finished if value is not None)
+    assert result.best_so_far[-1] == (60, best.value)
+    told = result.to_dict()
+    assert told["objective"] == "loss"
+    assert told["trials"][-1]["loss"] == result.runs[-1].value
+    assert f"run {best.number} with {best.value:.4f}" in str(result)
+
+
+def test_a_search_for_what_is_not_measured_ends_at_the_first_epoch(tmp_path: Path) -> None:
+    """The line names what is."""
+    text = SEARCH.replace("trials = 12", 'trials = 12\nobjective = "loss"')
+    study = replace(Search.from_toml(text), goal=Goal.of("bleu"))
+    folder = StudyFolder(tmp_path / "small", study)
+    with pytest.raises(SpecError, match=r"objective = 'bleu': .* known: accuracy, loss$"):
+        searched(folder, FakeBackend())
 
 
 def test_the_best_spec_is_ready_to_run(uninterrupted: StudyFolder[Search]) -> None:

@@ -95,8 +95,8 @@ def test_a_line_tells_of_each_run_of_a_search_and_the_bar_of_the_best(tmp_path: 
     assert any(": pruned after epoch" in line for line in lines)
     best = SearchPlan(folder.study, folder.ended()).result.best
     assert best is not None
-    assert best.accuracy is not None
-    assert f"runs, best {best.accuracy:.2%}" in file.getvalue()
+    assert best.value is not None
+    assert f"runs, best {best.value:.2%}" in file.getvalue()
 
 
 def test_a_run_of_bad_luck_is_not_counted_as_done(tmp_path: Path) -> None:

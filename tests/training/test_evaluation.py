@@ -36,7 +36,7 @@ class Always(nn.Module):
 def test_one_answer_for_all_is_right_for_one_class(dataset: PreparedDataset) -> None:
     """Accuracy a quarter, one class fully right, and the loss that the logits say."""
     found = evaluate(Always(0.0, 0.0, 2.0, 0.0), Spec.make({}), dataset)
-    assert found.accuracy == 0.25
+    assert found.metrics["accuracy"] == 0.25
     assert found.class_accuracy == (0.0, 0.0, 1.0, 0.0)
     assert found.samples == 40
     assert found.loss == pytest.approx(math.log(3 + math.exp(2)) - 0.5)
@@ -55,7 +55,7 @@ def test_two_classes_with_one_output(numbers: PreparedDataset) -> None:
     """A logit above 0 is class 1."""
     spec = Spec.make({"loss": "binary_cross_entropy"})
     found = evaluate(Always(1.0), spec, numbers)
-    assert found.accuracy == 0.5
+    assert found.metrics["accuracy"] == 0.5
     assert found.class_accuracy == (0.0, 1.0)
 
 
@@ -67,7 +67,7 @@ def test_many_targets_are_judged_one_by_one(tmp_path: Path) -> None:
     spec = Spec.make({**fields, "loss": "binary_cross_entropy"})
     many = open_prepared(tmp_path, prepare(spec, tmp_path))
     found = evaluate(Always(1.0, 1.0, -1.0), spec, many)
-    assert found.accuracy == pytest.approx(2 / 3)
+    assert found.metrics["accuracy"] == pytest.approx(2 / 3)
     assert found.class_accuracy == ()
 
 
@@ -78,7 +78,7 @@ def test_it_changes_nothing_and_repeats(dataset: PreparedDataset, precision: str
     model = build(spec, dataset.facts).train()
     before, state = parameters_of(model), torch.get_rng_state()
     first, second = evaluate(model, spec, dataset), evaluate(model, spec, dataset)
-    assert (first.accuracy, first.loss) == (second.accuracy, second.loss)
+    assert (first.metrics, first.loss) == (second.metrics, second.loss)
     assert same_bytes(parameters_of(model), before)
     assert torch.equal(torch.get_rng_state(), state)
     assert model.training

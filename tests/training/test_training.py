@@ -32,4 +32,4 @@ def test_four_shards_learn_digits_by_averaging(tmp_path: Path) -> None:
             updates.append(training.parameters())
         version = {name: np.mean([u[name] for u in updates], axis=0) for name in version}
     load_parameters(model, version)
-    assert evaluate(model, spec, dataset).accuracy > 0.95
+    assert evaluate(model, spec, dataset).metrics["accuracy"] > 0.95

@@ -56,17 +56,18 @@ def tune(
     FILE holds a name, fields of the spec, `workers`, and a table `[search]`. For each field to
     search, the table has a list of values, or a range as { low = 0.001, high = 0.3, log = true };
     an option is written "model_options.dropout". It may also have `trials` (the number of runs),
-    `seed` and `pruner` (median, halving or none). Without `shards` there are as many as workers.
+    `seed`, `pruner` (median, halving or none) and `objective` (accuracy, loss or a task's metric).
+    Without `shards` there are as many as workers.
 
-    Each run is an experiment. Optuna chooses its values from the accuracies of the runs before it,
+    Each run is an experiment. Optuna chooses its values from the results of the runs before it,
     and a run that falls behind is cancelled. A run that has ended is not run again, unless it
     failed for a reason other than its values, such as a lost worker: you can stop the command at
     any time and start it again, also with more runs. While another process runs the search, the
     command shows its progress. DIR holds each run, the spec of the best one as best.toml, and a
     figure as search.png and search.svg.
 
-    Runs are compared by accuracy on the test examples, so the accuracy of the best run is an
-    estimate that is too high for other examples.
+    Runs are compared by their results on the test examples, so that of the best run is too good an
+    estimate for other examples.
     """
     refuse_both(detach=detach, status=status)
     refuse_own_data(context, manager)

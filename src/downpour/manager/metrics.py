@@ -99,10 +99,14 @@ def _active(active: Experiment | None) -> Iterator[Metric]:
     help_text = "Rounds that were asked for of the active experiment."
     yield gauge("downpour_experiment_rounds_asked", help_text, asked, "experiment")
     last = active.last_evaluation if active else None
-    accuracy = {active.name: last.accuracy} if active and last else {}
+    metrics = last.metrics if last else {}
+    accuracy = {active.name: metrics["accuracy"]} if active and "accuracy" in metrics else {}
     loss = {active.name: last.loss} if active and last else {}
     help_text = "Share of the test examples that the active experiment's model gets right."
     yield gauge("downpour_experiment_accuracy_ratio", help_text, accuracy, "experiment")
+    help_text = "The metrics of the active experiment's task, over the test examples."
+    labelled = {(active.name, name): value for name, value in metrics.items()} if active else {}
+    yield gauge("downpour_experiment_metric", help_text, labelled, "experiment", "metric")
     help_text = "Mean loss of the active experiment's model on the test examples."
     yield gauge("downpour_experiment_test_loss", help_text, loss, "experiment")
 

@@ -81,8 +81,8 @@ class Recorder:
                 evaluation = event.evaluation
                 line = EvaluatedLine(
                     round=event.round,
-                    accuracy=evaluation.accuracy,
                     loss=evaluation.loss,
+                    metrics=dict(evaluation.metrics),
                     class_accuracy=evaluation.class_accuracy,
                     seconds=evaluation.seconds,
                 )

@@ -12,6 +12,7 @@ from downpour.rpc.messages import (
     Status,
     TaskStatus,
     WorkerStatus,
+    metrics_of,
 )
 from downpour.scheduler import Scheduler
 from downpour.scheduler.experiment import Experiment
@@ -61,9 +62,10 @@ def summary(experiment: Experiment) -> ExperimentSummary:
         state=experiment.life.state,
         rounds_done=experiment.rounds_done,
         rounds_total=experiment.spec.epochs,
-        accuracy=last.accuracy if last else None,
         reason=experiment.reason if failed else None,
         asked_wrongly=experiment.asked_wrongly,
+        metrics=metrics_of(last.metrics) if last else (),
+        loss=last.loss if last else None,
     )
 
 

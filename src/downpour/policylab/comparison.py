@@ -138,8 +138,13 @@ class Trial:
 
     @property
     def accuracy(self) -> float | None:
-        """The trained model's, in 0..1."""
-        return self.evaluation.accuracy if self.evaluation is not None else None
+        """The trained model's, in 0..1; None if its task has no metric of that name."""
+        return self.evaluation.metrics.get("accuracy") if self.evaluation is not None else None
+
+    @property
+    def loss(self) -> float | None:
+        """The trained model's on the test examples."""
+        return self.evaluation.loss if self.evaluation is not None else None
 
     @property
     def worst_class_accuracy(self) -> float | None:

@@ -59,12 +59,14 @@ MEASURES: dict[str, tuple[str, Measure, float, str]] = {
     "extra_work": ("extra\n%", lambda t: t.extra_work, 100.0, ".1f"),
     "lost": ("lost\n%", lambda t: t.lost, 100.0, ".1f"),
     "accuracy": ("accu-\nracy", lambda t: t.accuracy, 100.0, ".1f"),
+    "loss": ("test\nloss", lambda t: t.loss, 1.0, ".4f"),
     "moves": ("moves", lambda t: t.moves, 1.0, ".1f"),
 }
 """Each measure's column header, function, factor and number format."""
 
 _WITH_INTERVAL = "mitigation"
 _OF_WORK = {"extra_work", "moves"}
+_ONE_OF = {"accuracy", "loss", "moves"}
 
 
 def rows_of(trials: Sequence[Trial], prices: Prices) -> list[dict[str, Any]]:
@@ -157,9 +159,11 @@ def price_table(trials: Sequence[Trial], prices: Prices) -> Table:
 
 
 def _shown(trials: Sequence[Trial]) -> list[str]:
-    """Return the measures that a table has room for: accuracy if it is known, otherwise moves."""
+    """Return the measures that a table has room for: of the last three, what is known first."""
     trained = any(trial.evaluation is not None for trial in trials)
-    return [name for name in MEASURES if name != ("moves" if trained else "accuracy")]
+    accurate = any(trial.accuracy is not None for trial in trials)
+    last = "accuracy" if accurate else "loss" if trained else "moves"
+    return [name for name in MEASURES if name == last or name not in _ONE_OF]
 
 
 def measured(trial: Trial, measure: str) -> float | None:

@@ -189,13 +189,24 @@ def _name_of(segment: Segment) -> str:
     return f"journal-{term:06d}-{number:04d}.jsonl"
 
 
+def _of_this_version(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry whose evaluation has its accuracy among the metrics, as it had not always."""
+    held = {"evaluation", "last_evaluation"} & entry.keys()
+    former = {field: entry[field] for field in held if "accuracy" in (entry[field] or {})}
+    return {**entry, **{field: _with_metrics(**one) for field, one in former.items()}}
+
+
+def _with_metrics(accuracy: float, **rest: Any) -> dict[str, Any]:
+    return {"metrics": {"accuracy": accuracy}, **rest}
+
+
 def _lines(content: bytes) -> Iterator[Line]:
     """Parse the lines that are whole; the others do not count."""
     # A damaged line is left out here; `in_order` refuses the journal if later lines are there.
     for text in whole_lines(content):
         body = json.loads(text)
         try:
-            entry = _ADAPTERS[body["kind"]].validate_python(body["entry"])
+            entry = _ADAPTERS[body["kind"]].validate_python(_of_this_version(body["entry"]))
         except (KeyError, ValidationError) as error:
             reason = f"entry {body.get('number')} is not of this version: {type(error).__name__}"
             raise FileCorrupt("journal", reason) from error

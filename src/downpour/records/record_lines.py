@@ -265,11 +265,14 @@ class AggregatedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedLine:
-    """How good the model is after a round; a class without test examples has NaN."""
+    """How good the model is after a round: its loss, and the task's metrics by name, in its order.
+
+    `class_accuracy` has one entry a class, NaN for a class without test examples.
+    """
 
     round: int
-    accuracy: Measured
     loss: Measured
+    metrics: dict[str, Measured]
     class_accuracy: tuple[Measured, ...]
     seconds: float
 
@@ -339,7 +342,7 @@ KINDS: dict[str, type[RecordLine]] = {
     "resources-used": ResourcesUsedLine,
     "attempt-failed": AttemptFailedLine,
     "aggregated": AggregatedLine,
-    "evaluated": EvaluatedLine,
+    "measured": EvaluatedLine,
     "finished": FinishedLine,
     "failed": FailedLine,
     "cancelled": CancelledLine,
@@ -358,8 +361,17 @@ def from_fields(fields: dict[str, Any]) -> RecordLine | None:
     Raises:
         ValueError: a field is missing or of another type.
     """
+    fields = _of_this_version(fields)
     kind = fields["kind"]
     return _reader(kind).validate_python(fields) if kind in KINDS else None
+
+
+def _of_this_version(fields: dict[str, Any]) -> dict[str, Any]:
+    # Another word than before, because earlier readers skip what they do not know, and would take a
+    # line of a known kind without an accuracy for a damaged one.
+    if fields["kind"] != "evaluated":
+        return fields
+    return {**fields, "kind": "measured", "metrics": {"accuracy": fields["accuracy"]}}
 
 
 @cache

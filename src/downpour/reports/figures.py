@@ -1,4 +1,4 @@
-"""Figures of a study: accuracy against epoch, the outcome of each setting, and each class.
+"""Figures of a study: its first metric against epoch, the outcome of each setting, and each class.
 
 Every figure comes with a sentence that says what is drawn. Bands and whiskers are 95 % intervals
 over the repetitions. Nothing here writes a file.
@@ -12,7 +12,8 @@ from itertools import chain, pairwise
 from math import log
 from typing import TYPE_CHECKING, Any, Literal
 
-from downpour.reports.report_tables import final_classes, setting_of
+from downpour.reports.measures import Measure
+from downpour.reports.report_tables import final_classes, measured_by, setting_of
 from downpour.reports.statistics import Estimate
 from downpour.reports.study import RunResult, StudyResult, SubgridResult, label
 from downpour.reports.style import (
@@ -55,7 +56,7 @@ _SQUARES_MAX = 12
 _TOP_POINTS = 7.5
 _TOP_LETTER_POINTS = 0.62 * _TOP_POINTS
 
-Measure = Literal["accuracy", "time"]
+Shown = Measure | Literal["time"]
 Part = Literal["outcome", "timeline", "resources"]
 """Of a page: what a subgrid came to, which worker trained what, and what its processes used."""
 Look = dict[str, Any]
@@ -95,15 +96,15 @@ def _plots_of_subgrid(subgrid: SubgridResult) -> list[Plot]:
         bands, whiskers = f"; bands {_INTERVALS}", f"; whiskers {_INTERVALS}"
     if subgrid.lost and _numeric_axis(subgrid) < 0:
         whiskers += "; × stands for what failed"
-    has_accuracy = any(run.result.accuracy is not None for run in subgrid.runs)
-    if has_accuracy:
-        caption = f"Test accuracy after each epoch{bands}"
-        plots.append(
-            Plot(subgrid.name, f"{subgrid.name}-accuracy", caption, learning_figure(subgrid))
-        )
-    if len(subgrid.settings) > 1 and has_accuracy:
-        caption = f"Accuracy of the final model{whiskers}"
-        figure = outcome_figure(subgrid, "accuracy")
+    first = measured_by(subgrid)[0]
+    is_measured = any(run.result.measured(first.name) is not None for run in subgrid.runs)
+    if is_measured:
+        caption = f"Test {first.words} after each epoch{bands}"
+        name = f"{subgrid.name}-{first.file_stem}"
+        plots.append(Plot(subgrid.name, name, caption, learning_figure(subgrid)))
+    if len(subgrid.settings) > 1 and is_measured:
+        caption = f"{first.words.capitalize()} of the final model{whiskers}"
+        figure = outcome_figure(subgrid, first)
         plots.append(Plot(subgrid.name, f"{subgrid.name}-final", caption, figure))
     if len(subgrid.settings) > 1:
         caption = f"Seconds of training, without aggregation and evaluation{whiskers}"
@@ -134,12 +135,13 @@ def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
 
 
 def learning_figure(subgrid: SubgridResult) -> Figure:
-    """Draw accuracy against epoch: a panel for each value of the first axis where there are two."""
+    """Draw the first metric by epoch: a panel for each value of the first axis if there are two."""
+    measure = measured_by(subgrid)[0]
     faceted = len(subgrid.axes) > 1
     panels: dict[str, list[Line]] = {}
     for values, runs in subgrid.measured:
         panel = f"{_spoken(subgrid.axes[0])}: {label(values[0])}" if faceted else ""
-        line = _name(values[1:] if faceted else values), _accuracy_by_epoch(runs)
+        line = _name(values[1:] if faceted else values), _by_epoch(runs, measure)
         panels.setdefault(panel, []).append(line)
     looks = _looks(_name(v[1:] if faceted else v) for v in subgrid.settings)
     with styled():
@@ -148,8 +150,9 @@ def learning_figure(subgrid: SubgridResult) -> Figure:
             for name, points in lines:
                 _draw_line(axis, points, looks[name])
             axis.set_title(title)
-            axis.set_ylabel("test accuracy, %")
-        keep_per_cent(axes[0])
+            axis.set_ylabel(measure.axis)
+        if measure.is_share:
+            keep_per_cent(axes[0])
         axes[-1].set_xlabel("epoch")
         count_from_one(axes[-1])
         drawn = {name for lines in panels.values() for name, _ in lines}
@@ -158,7 +161,7 @@ def learning_figure(subgrid: SubgridResult) -> Figure:
     return figure
 
 
-def outcome_figure(subgrid: SubgridResult, measure: Measure) -> Figure:
+def outcome_figure(subgrid: SubgridResult, measure: Shown) -> Figure:
     """Draw the outcome of each setting: lines along an axis of numbers, else grouped bars."""
     numeric = _numeric_axis(subgrid)
     ahead = max(numeric, 0)
@@ -181,10 +184,11 @@ def outcome_figure(subgrid: SubgridResult, measure: Measure) -> Figure:
             _mark_lost(axis, subgrid, list(looks))
             _name_clusters(axis, places)
         axis.set_xlabel(_spoken(subgrid.axes[ahead]))
-        axis.set_ylabel("final test accuracy, %" if measure == "accuracy" else "training, s")
+        axis.set_ylabel("training, s" if measure == "time" else f"final {measure.axis}")
         if measure == "time" or numeric < 0:
-            axis.set_ylim(0, 1.04 * axis.get_ylim()[1])
-        if measure == "accuracy":
+            low, high = axis.get_ylim()
+            axis.set_ylim(min(0, 1.04 * low), 1.04 * high)
+        if measure != "time" and measure.is_share:
             keep_per_cent(axis)
         if numeric < 0:
             _tell_heights(axis, bars, len(looks), len(places))
@@ -227,17 +231,17 @@ def classes_figure(subgrid: SubgridResult) -> Figure:
     return figure
 
 
-def _accuracy_by_epoch(runs: Sequence[RunResult]) -> list[Dot]:
+def _by_epoch(runs: Sequence[RunResult], measure: Measure) -> list[Dot]:
     points = []
     for epoch in range(max(len(run.result.rounds) for run in runs)):
         there = [r.result.rounds[epoch] for r in runs if epoch < len(r.result.rounds)]
-        estimate = Estimate.of(r.accuracy and 100 * r.accuracy for r in there)
+        estimate = Estimate.of(measure.shown(r.measured(measure.name)) for r in there)
         if estimate is not None:
             points.append((float(epoch + 1), estimate))
     return points
 
 
-def _lines_along(subgrid: SubgridResult, ahead: int, measure: Measure) -> dict[str, list[Dot]]:
+def _lines_along(subgrid: SubgridResult, ahead: int, measure: Shown) -> dict[str, list[Dot]]:
     """Sort the settings into lines by their other axes."""
     lines: dict[str, list[Dot]] = {}
     for values, runs in subgrid.measured:
@@ -257,10 +261,10 @@ def _place(subgrid: SubgridResult, ahead: int, values: Sequence[Any]) -> float:
     )
 
 
-def _estimate(runs: Sequence[RunResult], measure: Measure) -> Estimate | None:
+def _estimate(runs: Sequence[RunResult], measure: Shown) -> Estimate | None:
     if measure == "time":
         return Estimate.of(run.result.train_seconds for run in runs)
-    return Estimate.of(a and 100 * a for a in (run.result.accuracy for run in runs))
+    return Estimate.of(measure.shown(run.result.measured(measure.name)) for run in runs)
 
 
 def _draw_line(axis: Axes, dots: Sequence[Dot], look: Look) -> None:

@@ -22,6 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from downpour.reports.measures import first_of, in_words
 from downpour.reports.mixture import mixture_now
 from downpour.rpc.messages import (
     ExperimentSummary,
@@ -65,13 +66,17 @@ def experiments_table(experiments: Sequence[ExperimentSummary]) -> RenderableTyp
     table.add_column("experiment", overflow="fold")
     table.add_column("state")
     table.add_column("epochs", justify="right", no_wrap=True)
-    table.add_column("accuracy", justify="right", no_wrap=True)
-    for one in experiments:
+    best = [first_of(one.measured, one.loss) for one in experiments]
+    names = {known[0].words for known in best if known} or {"accuracy"}
+    alike = len(names) == 1
+    table.add_column(names.pop() if alike else "measured", justify="right", no_wrap=True)
+    for one, known in zip(experiments, best, strict=True):
+        value = known[0].text(known[1]) if known else "–"
         table.add_row(
             Text(one_line(one.experiment)),
             Text(one.state, style=_STYLES.get(one.state, "")),
             f"{one.rounds_done}/{one.rounds_total}",
-            _percent(one.accuracy),
+            value if alike or known is None else f"{known[0].words} {value}",
         )
     reasons = [
         Text.assemble((one_line(one.experiment), "bold"), f": {one_line(one.reason)}")
@@ -94,8 +99,8 @@ def _headline(status: Status) -> RenderableType:
         if status.tasks:
             done = sum(task.has_update for task in status.tasks)
             line.append(f", {done} of {len(status.tasks)} shards")
-    if one.accuracy is not None:
-        line.append(f", accuracy {_percent(one.accuracy)}")
+    if measured := in_words(one.measured, one.loss):
+        line.append(f", {measured}")
     if one.reason:
         line.append(f"\n{one_line(one.reason)}", style="red")
     return line
@@ -194,7 +199,3 @@ _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
 _FORESEEN = {"predicted\n(10–90 %) s", "pace\n× usual"}
 _DISPENSABLE = ("at", "cpu by\nothers", "tasks\ndone", "", "predicted\n(10–90 %) s")
 """What a narrow terminal does without, in this order."""
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{share:.2%}"

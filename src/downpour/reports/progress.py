@@ -19,6 +19,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from downpour.reports.measures import in_words
 from downpour.rpc.messages import ExperimentSummary, Status, TaskStatus
 from downpour.values import ExperimentState
 
@@ -126,9 +127,8 @@ def _headline(experiment: ExperimentSummary, workers: int) -> str:
         return "preparing the dataset"
     if workers == 0:
         return "waiting for workers"
-    if experiment.accuracy is None:
-        return "epochs"
-    return f"epochs, accuracy {experiment.accuracy:.2%}"
+    measured = in_words(experiment.measured, experiment.loss)
+    return f"epochs, {measured}" if measured else "epochs"
 
 
 def _part_done(tasks: tuple[TaskStatus, ...]) -> float:

@@ -11,12 +11,15 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any
 
+from downpour.reports.measures import Measure, names_of
 from downpour.reports.result import Result, RoundResult
 from downpour.reports.statistics import Estimate
 from downpour.reports.study import RunResult, StudyResult, SubgridResult, label
+from downpour.values import LOSS
 
 Cell = str | int | float | Estimate | None
 NOTHING = "–"
@@ -116,10 +119,22 @@ def tables_of(study: StudyResult) -> list[Table]:
     return [*made, runs(study)]
 
 
+def measured_by(subgrid: SubgridResult) -> list[Measure]:
+    """Return what the runs of a subgrid were measured by, their metrics or else the loss.
+
+    It is never empty: runs that were not evaluated have no accuracy.
+    """
+    results = [run.result for run in subgrid.runs]
+    if names := names_of(result.metrics for result in results):
+        return list(map(Measure, names))
+    has_loss = any(result.test_loss is not None for result in results)
+    return [Measure(LOSS if has_loss else "accuracy")]
+
+
 def outcomes(subgrid: SubgridResult) -> Table:
-    """Return the outcome of each setting: accuracy of the final model, and seconds."""
+    """Return the outcome of each setting: the final model's metrics, and seconds."""
     measures: list[tuple[Column, Callable[[Result], float | None]]] = [
-        (Column("accuracy_percent", "accuracy %", 2), lambda r: _percent(r.accuracy)),
+        *((_column(one), partial(_of_result, one)) for one in measured_by(subgrid)),
         (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
         (Column("aggregate_seconds", "aggregation s", 3), lambda r: r.aggregate_seconds),
         (Column("evaluate_seconds", "evaluation s", 2), lambda r: r.evaluate_seconds),
@@ -139,14 +154,15 @@ def outcomes(subgrid: SubgridResult) -> Table:
             )
         )
     columns = (*_axes(subgrid), runs, *(column for column, _ in measures), failures)
-    title = f"{subgrid.name}: final accuracy and seconds"
+    title = f"{subgrid.name}: final {measured_by(subgrid)[0].words} and seconds"
     return Table(f"{subgrid.name}-outcomes", title, columns, tuple(rows), subgrid.name)
 
 
 def epochs(subgrid: SubgridResult) -> Table:
-    """Return accuracy and losses of each setting after each epoch."""
+    """Return metrics and losses of each setting after each epoch."""
+    metrics = [one for one in measured_by(subgrid) if one.name != LOSS]
     measures: list[tuple[Column, Callable[[RoundResult], float | None]]] = [
-        (Column("accuracy_percent", "accuracy %", 2), lambda r: _percent(r.accuracy)),
+        *((_column(one), partial(_of_round, one)) for one in metrics),
         (Column("train_loss", "train loss", 4), lambda r: r.train_loss),
         (Column("test_loss", "test loss", 4), lambda r: r.test_loss),
         (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
@@ -217,6 +233,8 @@ def resources(subgrid: SubgridResult) -> Table:
 
 def runs(study: StudyResult) -> Table:
     """List every run that counts, as it was measured."""
+    names = [one.name for subgrid in study.subgrids for one in measured_by(subgrid)]
+    measures = [Measure(name) for name in dict.fromkeys(names)]
     columns = (
         # The keys are those of earlier versions, for the programs that read them.
         Column("group", "subgrid"),
@@ -224,7 +242,7 @@ def runs(study: StudyResult) -> Table:
         Column("trial", "repetition", 0),
         *(Column(key, key, 0) for key in ("seed", "workers", "shards")),
         Column("experiment", "experiment"),
-        Column("accuracy_percent", "accuracy %", 2),
+        *map(_column, measures),
         Column("train_seconds", "training s", 3),
         Column("total_seconds", "total s", 3),
     )
@@ -237,7 +255,7 @@ def runs(study: StudyResult) -> Table:
             run.workers,
             run.result.shards,
             run.result.experiment,
-            _percent(run.result.accuracy),
+            *(_of_result(one, run.result) for one in measures),
             run.result.train_seconds,
             run.result.total_seconds,
         )
@@ -261,6 +279,18 @@ def final_classes(run: RunResult) -> tuple[float | None, ...]:
 
 def _axes(subgrid: SubgridResult) -> tuple[Column, ...]:
     return tuple(Column(axis, axis.replace("_", " ")) for axis in subgrid.axes)
+
+
+def _column(measure: Measure) -> Column:
+    return Column(measure.key, measure.header, measure.decimals)
+
+
+def _of_result(measure: Measure, result: Result) -> float | None:
+    return measure.shown(result.measured(measure.name))
+
+
+def _of_round(measure: Measure, epoch: RoundResult) -> float | None:
+    return measure.shown(epoch.measured(measure.name))
 
 
 def _percent(share: float | None) -> float | None:

@@ -37,33 +37,34 @@ from downpour.records.record_lines import (
     UpdatedLine,
     WorkerJoinedLine,
 )
+from downpour.reports.measures import in_words, names_of
 from downpour.reports.mitigation import Cost, Stragglers, costs_of, stragglers_of
 from downpour.reports.mixture import MANAGER
 from downpour.reports.worker_changes import worker_changes_of
 from downpour.store.layout import RECORD_NAME
 from downpour.text import one_line
-from downpour.values import BLAMELESS, ExperimentState
+from downpour.values import BLAMELESS, LOSS, ExperimentState
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _REASON_SHOWN = 200
 _COLUMNS = 100
-_LAID_FLAT = {"class_accuracy", "stragglers"}
+_LAID_FLAT = {"class_accuracy", "stragglers", "metrics"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
     """One epoch: how good the model became, and what that took.
 
-    Accuracies are shares in 0..1, None where the model was not evaluated. `train_seconds` run from
-    the first assignment to the last update and leave out evaluation; `bytes` are those of the
-    updates and of the model they became. `stragglers` is there where a policy was used, or work was
-    lost.
+    `metrics` are the task's, by name, and empty where the model was not evaluated; accuracies are
+    shares in 0..1. `train_seconds` run from the first assignment to the last update and leave out
+    evaluation; `bytes` are those of the updates and of the model they became. `stragglers` is there
+    where a policy was used, or work was lost.
     """
 
     epoch: int
-    accuracy: float | None
+    metrics: dict[str, float | None]
     class_accuracy: tuple[float | None, ...]
     train_loss: float | None
     test_loss: float | None
@@ -72,6 +73,15 @@ class RoundResult:
     evaluate_seconds: float
     bytes: int
     stragglers: Stragglers | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        """The metric of that name; None where the task has none, or the model was not evaluated."""
+        return self.metrics.get("accuracy")
+
+    def measured(self, name: str) -> float | None:
+        """Return a metric by its name, or the loss on the test examples as "loss"."""
+        return self.test_loss if name == LOSS else self.metrics.get(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +197,7 @@ class Result:
         """Say in one line what it is, how far it came and how well."""
         count = len(self.rounds)
         parts = [self.state, f"{count} epoch{'' if count == 1 else 's'}"]
-        parts += [f"accuracy {self.accuracy:.2%}"] if self.accuracy is not None else []
+        parts += [measured] if (measured := in_words(self.metrics, self.test_loss)) else []
         parts += [f"{self.total_seconds:.1f} s"]
         parts += [self.reason[:_REASON_SHOWN]] if self.reason else []
         return one_line(f"<Result {self.experiment}: {', '.join(parts)}>")
@@ -203,10 +213,27 @@ class Result:
         return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
     @property
+    def metrics(self) -> dict[str, float | None]:
+        """The task's metrics at the last evaluation, by name and in its order."""
+        return next((r.metrics for r in reversed(self.rounds) if r.metrics), {})
+
+    @property
+    def test_loss(self) -> float | None:
+        """The loss on the test examples at the last evaluation; None before the first."""
+        return self.measured(LOSS)
+
+    @property
     def accuracy(self) -> float | None:
-        """Of the last evaluation, a share in 0..1; None before the first."""
-        measured = [r.accuracy for r in self.rounds if r.accuracy is not None]
-        return measured[-1] if measured else None
+        """Of the last evaluation, a share in 0..1; None before the first.
+
+        None also where the task has no metric of that name: `metrics` has all there are.
+        """
+        return self.measured("accuracy")
+
+    def measured(self, name: str) -> float | None:
+        """Return a metric at the last evaluation that has it, or the loss there as "loss"."""
+        found = (r.measured(name) for r in reversed(self.rounds))
+        return next((value for value in found if value is not None), None)
 
     @property
     def train_seconds(self) -> float:
@@ -227,6 +254,7 @@ class Result:
         """Turn the whole result into values that JSON can hold."""
         file = None if self.model_file is None else str(self.model_file)
         fields = {**dataclasses.asdict(self), "model_file": file}
+        fields["rounds"] = [self._with_metrics(row) for row in fields["rounds"]]
         for part in (fields, *fields["rounds"]):
             if part["stragglers"] is None:
                 del part["stragglers"]
@@ -267,12 +295,24 @@ class Result:
     def _rounds_rows(self) -> list[dict[str, Any]]:
         """Lay each epoch flat: the cost of stragglers, if known, and the accuracy of each class."""
         rows = []
-        for row in (dataclasses.asdict(r) for r in self.rounds):
+        for row in (self._with_metrics(dataclasses.asdict(r)) for r in self.rounds):
             by_class = enumerate(row.pop("class_accuracy"))
             stragglers = row.pop("stragglers") or {}
             classes = {f"accuracy_class_{label}": a for label, a in by_class}
             rows.append({**row, **stragglers, **classes})
         return rows
+
+    def _with_metrics(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Lay an epoch's metrics flat, each under its own name, or that after "metric_".
+
+        They stand behind the epoch; the longer name is for one that a column has already.
+        """
+        epoch, metrics = row.pop("epoch"), row.pop("metrics")
+        named = {
+            f"metric_{name}" if name in row or name == "epoch" else name: metrics.get(name)
+            for name in names_of(r.metrics for r in self.rounds)
+        }
+        return {"epoch": epoch, **named, **row}
 
     def _tasks_rows(self) -> list[dict[str, Any]]:
         return [dataclasses.asdict(task) for task in self.tasks]
@@ -405,7 +445,7 @@ def _round(
 ) -> RoundResult:
     return RoundResult(
         epoch=aggregated.round + 1,
-        accuracy=_measured(evaluated.accuracy) if evaluated else None,
+        metrics=_finite(evaluated.metrics) if evaluated else {},
         class_accuracy=tuple(map(_measured, evaluated.class_accuracy)) if evaluated else (),
         train_loss=_measured(aggregated.loss),
         test_loss=_measured(evaluated.loss) if evaluated else None,
@@ -427,14 +467,19 @@ def _failure(fact: AttemptFailedLine) -> FailureResult:
     return FailureResult(epoch=fields.pop("round") + 1, **fields)
 
 
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: _measured(value) for name, value in metrics.items()}
+
+
 def _measured(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
 def _columns(row_type: type[RoundResult | TaskResult], rows: list[dict[str, Any]]) -> list[str]:
     """Name the columns, also of a table without rows."""
-    named = [f.name for f in dataclasses.fields(row_type) if f.name not in _LAID_FLAT]
-    return list(dict.fromkeys([*named, *(key for row in rows for key in row)]))
+    if rows:
+        return list(dict.fromkeys(key for row in rows for key in row))
+    return [f.name for f in dataclasses.fields(row_type) if f.name not in _LAID_FLAT]
 
 
 def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:

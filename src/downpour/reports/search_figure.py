@@ -1,6 +1,6 @@
-"""One figure of a search: accuracy run by run with the best so far, and against each field.
+"""One figure of a search: its goal run by run with the best so far, and against each field.
 
-A pruned run is drawn at the accuracy that it had when it was ended; one that failed has none, and
+A pruned run is drawn at the value that it had when it was ended; one that failed has none, and
 stands at the foot. Nothing here writes a file.
 """
 
@@ -44,7 +44,7 @@ Place = Callable[[SearchRun], float]
 
 
 def search_figure(search: SearchResult) -> Figure:
-    """Draw the panels; some run has an accuracy."""
+    """Draw the panels; some run has a value."""
     from matplotlib.figure import Figure
 
     rows = -(-len(search.fields) // _COLUMNS)
@@ -56,23 +56,24 @@ def search_figure(search: SearchResult) -> Figure:
         _draw_runs(first, search, lambda run: run.number)
         _draw_best(first, search)
         first.set_xlabel("run")
-        first.set_ylabel("test accuracy, %")
+        first.set_ylabel(search.measure.axis)
         count_from_one(first)
         for place, field in enumerate(search.fields):
             row, column = divmod(place, _COLUMNS)
             axis = figure.add_subplot(grid[1 + row, column], sharey=first)
             _draw_field(axis, search, field)
             if column == 0:
-                axis.set_ylabel("test accuracy, %")
+                axis.set_ylabel(search.measure.axis)
             else:
                 axis.tick_params(labelleft=False)
-        keep_per_cent(first)
+        if search.measure.is_share:
+            keep_per_cent(first)
         figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     return figure
 
 
 def _draw_field(axis: Axes, search: SearchResult, field: SearchField) -> None:
-    """Draw accuracy against one field: at its number, or above the name of its choice."""
+    """Draw the values against one field: at its number, or above the name of its choice."""
     axis.set_xlabel(field.words)
     if field.choices is None:
         if field.log:
@@ -99,15 +100,15 @@ def _keep_ticks_apart(axis: Axes) -> None:
 
 
 def _draw_runs(axis: Axes, search: SearchResult, place: Place) -> None:
-    """Draw a mark for each run that has an accuracy, the best on top."""
+    """Draw a mark for each run that has a value, the best on top."""
     kinds: dict[str, list[SearchRun]] = {"finished": [], "pruned": [], "best": []}
     for run in search.runs:
         kind: str = "best" if run is search.best else run.state
-        if kind in kinds and run.accuracy is not None:
+        if kind in kinds and run.value is not None:
             kinds[kind].append(run)
     for kind, runs in kinds.items():
         if runs:
-            heights = [100 * (run.accuracy or 0.0) for run in runs]
+            heights = [search.measure.shown(run.value) or 0.0 for run in runs]
             across = [place(run) for run in runs]
             look = {"s": _MARK_POINTS_SQUARED, "zorder": 3, "clip_on": False, **_LOOKS[kind]}
             axis.scatter(across, heights, label=kind, **look)
@@ -117,7 +118,7 @@ def _draw_runs(axis: Axes, search: SearchResult, place: Place) -> None:
 def _draw_best(axis: Axes, search: SearchResult) -> None:
     so_far = search.best_so_far
     if so_far:
-        heights = [100 * accuracy for _, accuracy in so_far]
+        heights = [search.measure.shown(value) or 0.0 for _, value in so_far]
         look: dict[str, Any] = {"color": LIGHT["series-2"], "linewidth": 1.2}
         axis.step([n for n, _ in so_far], heights, where="post", label="best so far", **look)
 

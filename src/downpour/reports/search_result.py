@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from downpour.reports.measures import Measure
+from downpour.values import Goal
+
 SearchRunState = Literal["finished", "pruned", "failed"]
 
 
@@ -34,8 +37,8 @@ class SearchField:
 class SearchRun:
     """One experiment of a search; `number` counts from 1, `values` are those of the fields.
 
-    `accuracy` is a share in 0..1: of the final model, or where the run was pruned of the last
-    one before; `epoch_accuracy` has one an epoch, None where none was measured. `reason` says why
+    `value` is what the search's goal was for the final model, or where the run was pruned for the
+    last one before; `epoch_values` has one an epoch, None if none was measured. `reason` says why
     it was pruned or has failed. `experiment` is what the manager called it. `to_repeat` is true
     if it failed for a reason other than its values, so that it is run again.
     """
@@ -44,8 +47,8 @@ class SearchRun:
     values: Mapping[str, Any]
     state: SearchRunState
     reason: str | None
-    accuracy: float | None
-    epoch_accuracy: tuple[float | None, ...]
+    value: float | None
+    epoch_values: tuple[float | None, ...]
     train_seconds: float
     wall_seconds: float
     experiment: str
@@ -57,6 +60,7 @@ class SearchResult:
     """A search as far as it has come; `asked` is the number of runs that it asks for."""
 
     name: str
+    goal: Goal
     fields: tuple[SearchField, ...]
     asked: int
     runs: tuple[SearchRun, ...]
@@ -68,16 +72,27 @@ class SearchResult:
 
     @property
     def best(self) -> SearchRun | None:
-        """The finished run with the highest accuracy, of equals the first; None before one."""
-        return best_of(self.runs)
+        """The finished run with the best value, of equals the first; None before one."""
+        return self._best_of(self.runs)
+
+    def _best_of(self, runs: Sequence[SearchRun]) -> SearchRun | None:
+        finished = [run for run in runs if run.state == "finished"]
+        return max(finished, key=lambda run: self.goal.rank(run.value), default=None)
+
+    @property
+    def measure(self) -> Measure:
+        """How the values are written."""
+        return Measure(self.goal.metric)
 
     @property
     def best_so_far(self) -> list[tuple[int, float]]:
-        """Return the best accuracy by the end of each run, with its number, once there is one."""
-        bests = ((t.number, best_of(self.runs[:n])) for n, t in enumerate(self.runs, 1))
-        return [
-            (number, best.accuracy) for number, best in bests if best and best.accuracy is not None
-        ]
+        """Return the best value by the end of each run, with its number, once there is one."""
+        bests = ((t.number, self._best_of(self.runs[:n])) for n, t in enumerate(self.runs, 1))
+        return [(number, best.value) for number, best in bests if best and best.value is not None]
+
+    def written(self, run: SearchRun) -> str:
+        """Write a run's value with its unit; empty if it has none."""
+        return "" if run.value is None else self.measure.text(run.value)
 
     def to_dict(self) -> dict[str, Any]:
         """Turn it into values that JSON can hold."""
@@ -85,9 +100,15 @@ class SearchResult:
         return {
             "name": self.name,
             "asked": self.asked,
+            "objective": str(self.goal),
             "best": best and best.number,
-            "trials": [asdict(run) for run in self.runs],
+            "trials": [self._fields_of(run) for run in self.runs],
         }
+
+    def _fields_of(self, run: SearchRun) -> dict[str, Any]:
+        """Return a run's fields, its values called as what they are of."""
+        of = {"value": self.goal.metric, "epoch_values": f"epoch_{self.goal.metric}"}
+        return {of.get(field, field): value for field, value in asdict(run).items()}
 
     def __str__(self) -> str:
         repeated = [run for run in self.runs if run.to_repeat]
@@ -97,12 +118,6 @@ class SearchResult:
         if repeated:
             first = f"run {repeated[0].number}: {repeated[0].reason}"
             parts.append(f"{len(repeated)} to be run again ({first})")
-        if (best := self.best) and best.accuracy is not None:
-            parts.append(f"the best is run {best.number} with {best.accuracy:.2%}")
+        if (best := self.best) and (value := self.written(best)):
+            parts.append(f"the best is run {best.number} with {value}")
         return ", ".join(parts)
-
-
-def best_of(runs: Sequence[SearchRun]) -> SearchRun | None:
-    """Return the finished run with the highest accuracy, of equals the first."""
-    finished = [run for run in runs if run.state == "finished"]
-    return max(finished, key=lambda run: run.accuracy or 0.0, default=None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from downpour.errors import StoreError
 from downpour.reports.result import Result
-from downpour.rpc.messages import ExperimentSummary
+from downpour.rpc.messages import ExperimentSummary, metrics_of
 from downpour.store.layout import RECORD_NAME
 
 
@@ -33,6 +33,7 @@ def _summary(result: Result) -> ExperimentSummary:
         state=result.state,
         rounds_done=len(result.rounds),
         rounds_total=int(result.spec.get("epochs", 0)),
-        accuracy=result.accuracy,
         reason=result.reason,
+        metrics=metrics_of(result.metrics),
+        loss=result.test_loss,
     )

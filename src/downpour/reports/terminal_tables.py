@@ -18,15 +18,19 @@ from rich.table import Table
 from rich.text import Text
 
 from downpour.reports import report_tables, study
+from downpour.reports.measures import Measure, names_of, number
 from downpour.reports.mitigation import Stragglers
 from downpour.reports.mixture import mixture_of
 from downpour.reports.result import Result
 from downpour.reports.search_result import SearchResult
 from downpour.text import one_line
+from downpour.values import LOSS
 
 NOTHING = "-"
 _CHANGES_MAX = 8
 _CLASS_EPOCHS_MAX = 6
+_METRICS_WIDTH = 22
+"""What 80 columns leave for the metrics of an epoch, beside its losses and seconds."""
 _MARKS = {"pruned": "pruned ", "failed": "failed "}
 _ROOMY_FIELDS = 4
 _STATE_STYLES = {"finished": "green", "failed": "red", "cancelled": "yellow"}
@@ -39,7 +43,7 @@ def result_table(result: Result) -> RenderableType:
     rounds = result.rounds
     columns: list[Column] = [
         ("epoch", [str(r.epoch) for r in rounds]),
-        ("accuracy\n%", percents([r.accuracy for r in rounds])),
+        *_metrics_columns(result),
         ("train\nloss", losses([r.train_loss for r in rounds])),
         ("test\nloss", losses([r.test_loss for r in rounds])),
         ("training\ns", seconds([r.train_seconds for r in rounds])),
@@ -102,9 +106,10 @@ def classes_table(result: Result) -> RenderableType:
 
 
 def study_table(subgrid: study.SubgridResult) -> RenderableType:
-    """Show for each setting of a subgrid: accuracy and seconds of training."""
+    """Show for each setting of a subgrid: its first metric and seconds of training."""
     table = report_tables.outcomes(subgrid)
-    wanted = {*subgrid.axes, "trials", "accuracy_percent", "train_seconds"}
+    first = report_tables.measured_by(subgrid)[0]
+    wanted = {*subgrid.axes, "trials", first.key, "train_seconds"}
     texts = table.texts()
     columns: list[Column] = [
         (column.header, [row[place] for row in texts])
@@ -122,9 +127,9 @@ def search_table(search: SearchResult) -> RenderableType:
         values = [shortened(run.values[field.name]) for run in runs]
         columns.append((field.words.replace(" ", "\n"), values))
     marks = ["best " if run is best else _MARKS.get(run.state, "") for run in runs]
-    epochs = [f"{mark}{len(r.epoch_accuracy)}" for mark, r in zip(marks, runs, strict=True)]
+    epochs = [f"{mark}{len(r.epoch_values)}" for mark, r in zip(marks, runs, strict=True)]
     columns += [
-        ("accuracy\n%", percents([run.accuracy for run in runs])),
+        measurements(search.measure, [run.value for run in runs]),
         ("epochs", epochs),
     ]
     is_tight = len(search.fields) > _ROOMY_FIELDS
@@ -179,7 +184,29 @@ def percents(shares: Sequence[float | None]) -> list[str | None]:
 
 def losses(values: Sequence[float | None]) -> list[str | None]:
     """Write losses with four decimals, large ones with four digits."""
-    return [None if v is None else f"{v:.4f}" if abs(v) < 1000 else f"{v:.4g}" for v in values]
+    return [None if v is None else number(v) for v in values]
+
+
+def measurements(measure: Measure, values: Sequence[float | None]) -> Column:
+    """Return a column of a metric or of the loss, with its header."""
+    if measure.name == LOSS:
+        return "test\nloss", losses(values)
+    if measure.is_share:
+        return f"{measure.words}\n%", percents(values)
+    return "\n".join(measure.words.split()), losses(values)
+
+
+def _metrics_columns(result: Result) -> list[Column]:
+    """Return the columns of the metrics that a terminal has room for, in the task's order."""
+    columns: list[Column] = []
+    room = _METRICS_WIDTH
+    for name in names_of(r.metrics for r in result.rounds):
+        column = measurements(Measure(name), [r.metrics.get(name) for r in result.rounds])
+        room -= 2 + max(map(len, (*column[0].split("\n"), "0.1234")))
+        if room < 0 and columns:
+            break
+        columns.append(column)
+    return columns
 
 
 def seconds(values: Sequence[float | None]) -> list[str | None]:

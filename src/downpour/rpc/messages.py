@@ -8,6 +8,8 @@ negative and seconds are finite; `wire.py` refuses all else.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,8 +122,25 @@ class HeartbeatReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A mean over the examples of an evaluation."""
+
+    name: str
+    value: float
+
+
+def metrics_of(measured: Mapping[str, float | None]) -> tuple[Metric, ...]:
+    """Return those metrics that are finite numbers, in order; a message holds no others."""
+    return tuple(
+        Metric(name=name, value=value)
+        for name, value in measured.items()
+        if value is not None and math.isfinite(value)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSummary:
-    """An experiment in one line; `accuracy` is of its last evaluation.
+    """An experiment in one line; `metrics` and `loss` are of its last evaluation.
 
     `reason` says why it failed; `asked_wrongly` is true if the spec is to blame.
     """
@@ -131,9 +150,15 @@ class ExperimentSummary:
     state: ExperimentState
     rounds_done: int
     rounds_total: int
-    accuracy: float | None = None
     reason: str | None = None
     asked_wrongly: bool = False
+    metrics: tuple[Metric, ...] = ()
+    loss: float | None = None
+
+    @property
+    def measured(self) -> Mapping[str, float]:
+        """The metrics by name, in the task's order."""
+        return {metric.name: metric.value for metric in self.metrics}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,8 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "ManagerInfo.presence_file": (is_bare_name, BARE_NAME),
     "Registration.port": (lambda port: 1 <= port <= 65535, "a port from 1 to 65535"),
     "Update.loss": (lambda _: True, "any number: whether it is finite is for the aggregator"),
+    "Metric.value": (math.isfinite, "a finite number"),
+    "ExperimentSummary.loss": (math.isfinite, "a finite number"),
     "experiment": (lambda name: name == "" or is_bare_name(name), BARE_NAME),
 }
 _NOT_NEGATIVE = (lambda number: number >= 0, "0 or more")

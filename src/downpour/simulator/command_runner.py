@@ -313,7 +313,7 @@ class SimulatedCommandRunner:
 
         def report(seconds: float) -> None:
             evaluation = Evaluation(
-                accuracy=0.5, loss=0.5, class_accuracy=(), samples=1, seconds=seconds
+                loss=0.5, metrics={"accuracy": 0.5}, class_accuracy=(), samples=1, seconds=seconds
             )
             self._post(
                 on.Evaluated,

@@ -6,7 +6,6 @@ early, the backend cancels its experiment, as any client may.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -24,6 +23,8 @@ from downpour.spec import Spec
 from downpour.studies.plan import OnEpoch
 from downpour.studies.study import Run, Study
 from downpour.studies.submission import submitted
+from downpour.studies.summary import Measured
+from downpour.values import LOSS
 
 Train = Callable[[Run, api.OnStatus, OnEpoch | None], bytes]
 """Trains a run until it ends, or until the plan ends it, and returns its record.
@@ -139,7 +140,7 @@ class _Session:
                 return
             new = self.client.record(experiment, len(lines))
             lines.extend(new)
-            if any(listener(epoch, accuracy) for epoch, accuracy in accuracies_in(new)):
+            if any(listener(epoch, measured) for epoch, measured in measured_in(new)):
                 listener = None
                 self.client.cancel(experiment)
 
@@ -151,11 +152,11 @@ class _Session:
         return "".join(f"{line}\n" for line in lines).encode()
 
 
-def accuracies_in(lines: Iterable[str]) -> Iterator[tuple[int, float]]:
-    """Yield (epoch, accuracy) for each evaluation in lines of a record; epochs count from 1."""
+def measured_in(lines: Iterable[str]) -> Iterator[tuple[int, Measured]]:
+    """Yield what each evaluation in lines of a record measured, by its epoch, from 1."""
     for _, fact in parse_lines(lines):
-        if isinstance(fact, EvaluatedLine) and math.isfinite(fact.accuracy):
-            yield fact.round + 1, fact.accuracy
+        if isinstance(fact, EvaluatedLine):
+            yield fact.round + 1, {**fact.metrics, LOSS: fact.loss}
 
 
 def _workers(run: Run) -> int:

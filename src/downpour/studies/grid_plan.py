@@ -75,5 +75,6 @@ class GridPlan:
     def line(self, ended: EndedRun) -> str:
         """Return a line about a run that has just ended, with an estimate for the others."""
         progress = self.progress
+        told = outcome(ended.summary, ended.summary.in_words)
         left = f", {about(progress.seconds_left)} left" if self._missing else ""
-        return f"{progress.count} {ended.run.name} {outcome(ended.summary)}{left}"
+        return f"{progress.count} {ended.run.name} {told}{left}"

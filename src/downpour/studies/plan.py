@@ -11,10 +11,13 @@ from typing import Any, Protocol
 from downpour.reports.search_result import SearchRun
 from downpour.studies.durations import spoken
 from downpour.studies.study import EndedRun, Run
-from downpour.studies.summary import RunSummary
+from downpour.studies.summary import Measured, RunSummary
 
-OnEpoch = Callable[[int, float], bool]
-"""Called with an epoch, from 1, and the accuracy after it; returns whether to end the run."""
+OnEpoch = Callable[[int, Measured], bool]
+"""Called with an epoch, from 1, and what was measured after it; returns whether to end the run.
+
+Raises SpecError if the study compares runs by something that is not measured.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,7 @@ class StudyPlan(Protocol):
 
     @property
     def on_epoch(self) -> OnEpoch | None:
-        """Takes the accuracies of the current run; None if the plan ends no run early."""
+        """Takes what is measured of the current run; None if the plan ends no run early."""
 
     def next(self) -> Run | None:
         """Return the next run; None if no run is left."""
@@ -72,11 +75,11 @@ class StudyPlan(Protocol):
         """Return a line for people about a run that has just ended."""
 
 
-def outcome(ended: RunSummary | SearchRun) -> str:
-    """Say how a run ended, its accuracy, and how long it took."""
-    accuracy = "" if ended.accuracy is None else f" accuracy {ended.accuracy:.2%}"
+def outcome(ended: RunSummary | SearchRun, measured: str) -> str:
+    """Say how a run ended, what was measured of it, and how long it took."""
     reason = f": {ended.reason}" if ended.reason else ""
-    return f"{ended.state}{accuracy}{reason} in {spoken(ended.wall_seconds)}"
+    parts = [str(ended.state), *([measured] if measured else [])]
+    return f"{' '.join(parts)}{reason} in {spoken(ended.wall_seconds)}"
 
 
 def seconds_left(took: Iterable[tuple[str, float]], missing: Sequence[str]) -> float | None:

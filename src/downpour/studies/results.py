@@ -50,7 +50,7 @@ def _results(grid: Grid, subgrid: Subgrid, runs: dict[str, RunResult]) -> Subgri
 
 
 def draw_search(folder: StudyFolder[Search]) -> None:
-    """Draw the runs of a search so far, if any has an accuracy.
+    """Draw the runs of a search so far, if any has a value.
 
     Raises:
         SpecError: the figure cannot be written.
@@ -59,7 +59,7 @@ def draw_search(folder: StudyFolder[Search]) -> None:
     from downpour.reports.search_figure import search_figure
 
     result = SearchPlan(folder.study, folder.ended()).result
-    if all(run.accuracy is None for run in result.runs):
+    if all(run.value is None for run in result.runs):
         return
     figure = search_figure(result)
     contents = to_png(figure), to_svg(figure, FIGURE_STEM).encode()

@@ -3,7 +3,7 @@
 Values are sampled with the tree-structured Parzen estimator (Bergstra et al. 2011, section 4); the
 first ten runs are random. Optuna's own study, in which a run is called a trial, is kept in memory
 only and rebuilt from the runs that have ended, because a second file could contradict the folder.
-The values of run n follow from (seed, n) and the accuracies of the runs before it. So a search that
+The values of run n follow from (seed, n) and the results of the runs before it. So a search that
 was interrupted makes the same runs as one that was not.
 """
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from downpour.extras import require
+from downpour.reports.measures import Measure
 from downpour.reports.search_result import SearchRun
 from downpour.studies.axis import Axis, Range
 from downpour.studies.fields import Value
@@ -35,7 +36,8 @@ Values = Mapping[str, Value]
 class Sampler:
     """Proposes the values of one run after the other, and learns the outcome of each.
 
-    Between `propose` and `learn`, `is_hopeless` takes the run's accuracies, epoch by epoch.
+    Between `propose` and `learn`, `is_hopeless` takes the run's values of what is searched for,
+    epoch by epoch.
 
     Raises:
         MissingPackage: Optuna is not installed.
@@ -48,7 +50,10 @@ class Sampler:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._search = search
         self._space = {name: _distribution(axis) for name, axis in search.axes.items()}
-        self._study = optuna.create_study(direction="maximize", pruner=_pruner(search.pruner))
+        self._study = optuna.create_study(
+            direction="minimize" if search.goal.minimised else "maximize",
+            pruner=_pruner(search.pruner),
+        )
         self._trial: optuna_trial.Trial | None = None
 
     def propose(self, number: int) -> Values:
@@ -70,34 +75,43 @@ class Sampler:
         self._trial = self._study.ask(self._space)
         return values
 
-    def is_hopeless(self, epoch: int, accuracy: float) -> bool:
-        """Take the accuracy after an epoch (from 1); returns whether the run should end with it."""
+    def is_hopeless(self, epoch: int, value: float) -> bool:
+        """Take the value after an epoch (from 1); returns whether the run should end with it."""
         trial = self._begun()
-        trial.report(accuracy, epoch)
+        trial.report(value, epoch)
         return trial.should_prune()
 
     def learn(self, ended: SearchRun) -> None:
         """Take in the outcome of the run.
 
-        A failed run counts with accuracy 0, so that the sampler avoids values with which training
-        diverges. A run that is to be repeated says nothing about its values.
+        A failed run counts as the worst, with accuracy 0 where that is searched for, so that the
+        sampler avoids values with which training diverges. A run that is to be repeated says
+        nothing about its values.
         """
         from optuna.trial import TrialState
 
         if ended.to_repeat:
             self._study.tell(self._begun(), state=TrialState.FAIL)
-        elif ended.state == "pruned":
+        elif (value := self._counts_as(ended)) is None:
+            # Optuna ranks it behind all that have finished.
             self._study.tell(self._begun(), state=TrialState.PRUNED)
         else:
-            finished = ended.state == "finished"
-            self._study.tell(self._begun(), (ended.accuracy or 0.0) if finished else 0.0)
+            self._study.tell(self._begun(), value)
         self._trial = None
+
+    def _counts_as(self, ended: SearchRun) -> float | None:
+        """Return the final value of a run; None if it has none, and none is known as the worst."""
+        if ended.state == "finished" and ended.value is not None:
+            return ended.value
+        goal = self._search.goal
+        is_share = Measure(goal.metric).is_share and not goal.minimised
+        return 0.0 if is_share and ended.state != "pruned" else None
 
     def restore(self, ended: SearchRun) -> None:
         """Take in a run that ended before this process began."""
         self.repeat(ended.values)
-        for epoch, accuracy in judged(ended.epoch_accuracy):
-            self.is_hopeless(epoch, accuracy)
+        for epoch, value in judged(ended.epoch_values):
+            self.is_hopeless(epoch, value)
         self.learn(ended)
 
     def _begun(self) -> optuna_trial.Trial:
@@ -106,11 +120,11 @@ class Sampler:
         return self._trial
 
 
-def judged(epoch_accuracy: Sequence[float | None]) -> Iterator[tuple[int, float]]:
-    """Yield (epoch, accuracy) for the epochs, from 1, whose accuracy was measured."""
-    for epoch, accuracy in enumerate(epoch_accuracy, 1):
-        if accuracy is not None:
-            yield epoch, accuracy
+def judged(epoch_values: Sequence[float | None]) -> Iterator[tuple[int, float]]:
+    """Yield (epoch, value) for the epochs, from 1, whose value was measured."""
+    for epoch, value in enumerate(epoch_values, 1):
+        if value is not None:
+            yield epoch, value
 
 
 def _distribution(axis: Axis) -> BaseDistribution:

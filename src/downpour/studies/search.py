@@ -31,6 +31,7 @@ from downpour.studies.fields import (
 )
 from downpour.studies.pruner import Pruner
 from downpour.studies.study import Run, Study
+from downpour.values import LOSS, Goal
 
 SEARCH_FILE = "tune.toml"
 _SEARCH = "search"
@@ -39,11 +40,11 @@ _SETTINGS = ("trials", "seed", "pruner", "objective")
 _RUNS = 20
 _RUNS_MAX = 10_000
 _SEED_MAX = 2**63 - 1
-_OBJECTIVE = "accuracy"
+_ACCURACY = "accuracy"
 _CORNERS_MAX = 10_000  # fourteen ranges have more, and each is a validation of the spec
 _NEVER = {
     "name": "names the search",
-    "workers": "changes no accuracy; give one number above [search]",
+    "workers": "changes no result; give one number above [search]",
     "device": "must be one for all runs; give it above [search]",
     "evaluate_every": "decides what is seen of a run; give it above [search]",
 }
@@ -53,7 +54,7 @@ _NEVER = {
 class Search(Study):
     """A study that chooses its runs as it goes.
 
-    `fields` are the spec's own, `axes` those that are searched.
+    `fields` are the spec's own, `axes` those that are searched; `goal` is what is searched for.
     """
 
     kind: ClassVar[str] = "search"
@@ -69,6 +70,7 @@ class Search(Study):
     asked: int
     seed: int
     pruner: Pruner
+    goal: Goal
 
     @classmethod
     def make(cls, fields: Mapping[str, Value]) -> Search:
@@ -76,7 +78,8 @@ class Search(Study):
         search = cls._of(fields)
         for run in search.samples():
             if not run.spec.evaluate_every:
-                raise SpecError("evaluate_every", 0, "must be at least 1: accuracy is searched for")
+                accepted = f"must be at least 1: {search.goal.metric} is searched for"
+                raise SpecError("evaluate_every", 0, accepted)
         return search
 
     def to_toml(self) -> str:
@@ -85,7 +88,7 @@ class Search(Study):
         table = {
             "trials": self.asked,
             "seed": self.seed,
-            "objective": _OBJECTIVE,
+            "objective": str(self.goal),
             "pruner": self.pruner.to_toml(),
             **{field: axis.to_toml() for field, axis in self.axes.items()},
         }
@@ -175,10 +178,8 @@ class Search(Study):
         workers = fields.pop("workers", None)
         if workers is not None:
             whole_number("workers", workers, WORKERS_MAX)
-        objective = settings.pop("objective", _OBJECTIVE)
-        if objective != _OBJECTIVE:
-            accepted = f"must be {_OBJECTIVE}, of the final model on the test examples"
-            raise SpecError(f"{_SEARCH}.objective", objective, accepted)
+        has_task = fields.get("task") is not None or "task" in settings
+        goal = _goal(settings.pop("objective", None), has_task=has_task)
         asked = settings.pop("trials", _RUNS)
         seed = settings.pop("seed", 0)
         pruner = Pruner.of(settings.pop("pruner", Pruner().name))
@@ -192,7 +193,25 @@ class Search(Study):
             asked=whole_number(f"{_SEARCH}.trials", asked, _RUNS_MAX),
             seed=whole_number(f"{_SEARCH}.seed", seed, _SEED_MAX, least=0),
             pruner=pruner,
+            goal=goal,
         )
+
+
+def _goal(objective: Value, *, has_task: bool) -> Goal:
+    """Read what is searched for: of a user's task any metric, which only its code knows."""
+    if objective is None:
+        return Goal.of(LOSS if has_task else _ACCURACY)
+    known = (
+        'a metric of the task, as NAME, "min:NAME" or "max:NAME", or' if has_task else "accuracy or"
+    )
+    accepted = f"must be {known} loss"
+    try:
+        goal = Goal.of(objective if isinstance(objective, str) else "")
+    except ValueError:
+        raise SpecError(f"{_SEARCH}.objective", objective, accepted) from None
+    if not has_task and goal.metric not in {LOSS, _ACCURACY}:
+        raise SpecError(f"{_SEARCH}.objective", objective, accepted)
+    return goal
 
 
 def _axes(table: Mapping[str, Value]) -> dict[str, Axis]:

@@ -1,28 +1,29 @@
 """The plan of a search: values from the sampler, and the rule by which a run ends early.
 
-Whether a run is pruned follows from its accuracies alone, epoch by epoch, and not from when the
+Whether a run is pruned follows from its evaluations alone, epoch by epoch, and not from when the
 client learns them: epochs that were trained after the decision are not counted. A run that fails
-because of its values, such as one that diverges, counts with accuracy 0 and is not run again. A run
+because of its values, such as one that diverges, counts as the worst and is not run again. A run
 that failed for another reason (workers died, say) is run again with the same values the next time,
 and so is one that a user cancelled.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from downpour.errors import ExperimentFailed
+from downpour.errors import ExperimentFailed, SpecError
 from downpour.reports.search_result import SearchResult, SearchRun, SearchRunState
 from downpour.reports.terminal_tables import shortened
 from downpour.studies.plan import StudyProgress, outcome, seconds_left
-from downpour.studies.sampler import Sampler, judged
+from downpour.studies.sampler import Sampler
 from downpour.studies.search import Search
 from downpour.studies.study import EndedRun, Run
-from downpour.studies.summary import RunSummary
-from downpour.values import ExperimentState, FailureKind
+from downpour.studies.summary import Measured, RunSummary
+from downpour.values import ExperimentState, FailureKind, Goal
 
 _STATES: dict[str, SearchRunState] = {
     "finished": "finished",
@@ -58,13 +59,20 @@ class SearchPlan:
     def result(self) -> SearchResult:
         """The runs that have ended, in the order of their numbers."""
         search, runs = self._search, tuple(self._runs[number] for number in sorted(self._runs))
-        return SearchResult(name=search.name, fields=search.shown, asked=search.asked, runs=runs)
+        return SearchResult(
+            name=search.name,
+            goal=search.goal,
+            fields=search.shown,
+            asked=search.asked,
+            runs=runs,
+        )
 
     @property
     def progress(self) -> StudyProgress:
         """How far the search is now."""
         result = self.result
         best = result.best
+        known = "" if best is None else result.written(best)
         took = [(str(run.number), run.wall_seconds) for run in result.runs]
         return StudyProgress(
             total=result.asked,
@@ -72,14 +80,14 @@ class SearchPlan:
             is_successful=not result.left and best is not None,
             # Which values come next is not known yet, so each run is a group of its own.
             seconds_left=seconds_left(took, [""] * result.left),
-            headline=f"runs, best {best.accuracy:.2%}" if best and best.accuracy else "runs",
+            headline=f"runs, best {known}" if known else "runs",
             text=str(result),
             fields=result.to_dict(),
         )
 
     @property
     def best(self) -> Run | None:
-        """The finished run with the highest accuracy."""
+        """The finished run with the best value."""
         best = self.result.best
         return self._search.run(best.values, best.number) if best else None
 
@@ -92,12 +100,20 @@ class SearchPlan:
         # A repeated run has its former values: they were chosen from the runs before it.
         values = sampler.repeat(former.values) if former else sampler.propose(number)
         run = self._search.run(values, number)
-        self._judge = _Judge(sampler, run.spec.epochs)
+        self._judge = _Judge(sampler, self._search.goal, run.spec.epochs)
         return run
 
-    def on_epoch(self, epoch: int, accuracy: float) -> bool:
-        """Take the accuracy after an epoch; returns whether the run should end with it."""
-        return self._judge.take(epoch, accuracy)
+    def on_epoch(self, epoch: int, measured: Measured) -> bool:
+        """Take what was measured after an epoch; returns whether the run should end with it.
+
+        Raises:
+            SpecError: the task does not measure what is searched for.
+        """
+        name = self._search.goal.metric
+        if name not in measured:
+            known = ", ".join(measured)
+            raise SpecError("search.objective", name, f"no such metric; these are known: {known}")
+        return self._judge.take(epoch, measured[name])
 
     def judge(self, summary: RunSummary) -> RunSummary:
         """Leave out the epochs after the one with which the run was pruned.
@@ -122,23 +138,30 @@ class SearchPlan:
         fields = self._search.shown
         chosen = ", ".join(f"{field.words} {shortened(run.values[field.name])}" for field in fields)
         best = " (the best so far)" if self.result.best is run else ""
-        return f"{self.progress.count} {ended.run.title} {outcome(run)}: {chosen}{best}"
+        value = self.result.written(run)
+        told = outcome(run, f"{self.result.measure.words} {value}" if value else "")
+        return f"{self.progress.count} {ended.run.title} {told}: {chosen}{best}"
 
 
 @dataclass(slots=True)
 class _Judge:
-    """Takes the accuracies of a run in order, and decides once at which epoch it ends."""
+    """Takes the values of a run in order, and decides once at which epoch it ends."""
 
     sampler: Sampler
+    goal: Goal
     epochs: int
     last_epoch: int = 0
     ended_at: int | None = None
 
-    def take(self, epoch: int, accuracy: float) -> bool:
-        """Take the accuracy of an epoch, perhaps again; returns whether the run is to end."""
-        if self.ended_at is None and epoch > self.last_epoch:
+    def take(self, epoch: int, value: float | None) -> bool:
+        """Take the value of an epoch, perhaps again; returns whether the run is to end.
+
+        One that was not measured, or was no number, decides nothing.
+        """
+        is_new = self.ended_at is None and epoch > self.last_epoch
+        if is_new and value is not None and math.isfinite(value):
             self.last_epoch = epoch
-            if self.sampler.is_hopeless(epoch, accuracy) and epoch < self.epochs:
+            if self.sampler.is_hopeless(epoch, value) and epoch < self.epochs:
                 self.ended_at = epoch
         return self.ended_at is not None
 
@@ -147,31 +170,30 @@ class _Judge:
 
         The client may have missed the last ones: the run ended before it asked for them.
         """
-        for epoch, accuracy in judged(summary.epoch_accuracy):
-            self.take(epoch, accuracy)
+        for epoch, measured in enumerate(summary.epochs, 1):
+            self.take(epoch, measured.get(self.goal.metric))
         if self.ended_at is None:
             return summary
-        counted = summary.epoch_accuracy[: self.ended_at]
         return replace(
             summary,
             state=ExperimentState.CANCELLED,
             reason=f"pruned after epoch {self.ended_at} of {self.epochs}",
             asked_wrongly=False,
-            epoch_accuracy=counted,
-            accuracy=counted[-1],
+            epochs=summary.epochs[: self.ended_at],
         )
 
 
 def _searched(search: Search, ended: EndedRun) -> SearchRun:
     """Return a run with its values in the fields that are searched."""
     run, summary = ended.run, ended.summary
+    values = tuple(measured.get(search.goal.metric) for measured in summary.epochs)
     return SearchRun(
         number=run.number or 0,
         values=search.values_of(run.spec),
         state=_STATES[summary.state],
         reason=summary.reason,
-        accuracy=summary.accuracy,
-        epoch_accuracy=summary.epoch_accuracy,
+        value=next((value for value in reversed(values) if value is not None), None),
+        epoch_values=values,
         train_seconds=summary.train_seconds,
         wall_seconds=summary.wall_seconds,
         experiment=summary.experiment,

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from downpour.errors import FileCorrupt
 from downpour.reports import Result
-from downpour.values import ExperimentState
+from downpour.reports.measures import in_words
+from downpour.reports.result import RoundResult
+from downpour.values import LOSS, ExperimentState
+
+Measured = Mapping[str, float | None]
+"""What was measured after an epoch, by name; the loss on the test examples among it as "loss"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +25,8 @@ class RunSummary:
     """The outcome of a run; `asked_wrongly` is true if it failed because of its spec.
 
     `failure` is the kind of the failed attempt that ended the run, None if the run ended otherwise.
-    Accuracies are shares in 0..1, one an epoch. `wall_seconds` include starting and stopping the
+    `epochs` has what was measured after each: the loss on the test examples and the metrics, by
+    name, or nothing. `wall_seconds` include starting and stopping the
     processes; for a run that was found again at a manager they count from then. `checksum` is that
     of the record and the spec beside the summary, None before they are written.
     """
@@ -30,8 +38,7 @@ class RunSummary:
     failure: str | None = None
     workers: int | None
     seed: int
-    accuracy: float | None
-    epoch_accuracy: tuple[float | None, ...]
+    epochs: tuple[Measured, ...]
     train_seconds: float
     aggregate_seconds: float
     evaluate_seconds: float
@@ -44,6 +51,17 @@ class RunSummary:
         """Whether the run has a model; other runs do not count."""
         return self.state == "finished"
 
+    @property
+    def last(self) -> Measured:
+        """What was measured last."""
+        return next((epoch for epoch in reversed(self.epochs) if epoch), {})
+
+    @property
+    def in_words(self) -> str:
+        """The first metric, or the loss, at the end: "accuracy 91.82%"."""
+        metrics = {name: value for name, value in self.last.items() if name != LOSS}
+        return in_words(metrics, self.last.get(LOSS))
+
     @classmethod
     def of(cls, result: Result, workers: int | None, wall_seconds: float) -> RunSummary:
         """Make the summary of a result."""
@@ -55,8 +73,7 @@ class RunSummary:
             failure=_failure(result),
             workers=workers,
             seed=int(result.spec["seed"]),
-            accuracy=result.accuracy,
-            epoch_accuracy=tuple(r.accuracy for r in result.rounds),
+            epochs=tuple(_measured(epoch) for epoch in result.rounds),
             train_seconds=result.train_seconds,
             aggregate_seconds=result.aggregate_seconds,
             evaluate_seconds=result.evaluate_seconds,
@@ -72,14 +89,27 @@ class RunSummary:
             FileCorrupt: the text is anything else.
         """
         try:
-            return _READER.validate_json(text)
-        except ValidationError:
+            return _READER.validate_python(_of_this_version(json.loads(text)))
+        except (ValueError, TypeError, AttributeError):
             raise FileCorrupt(source, "not the summary of a run") from None
 
     def to_json(self) -> str:
         """Write the summary as indented JSON."""
         # Without `allow_nan`, NaN is an error here and not invalid JSON for other readers.
         return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
+
+
+def _of_this_version(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a summary; earlier ones had the accuracy of each epoch alone."""
+    former = fields.get("epoch_accuracy")
+    if former is None:
+        return fields
+    return {**fields, "epochs": [{} if one is None else {"accuracy": one} for one in former]}
+
+
+def _measured(epoch: RoundResult) -> Measured:
+    loss = {} if epoch.test_loss is None and not epoch.metrics else {LOSS: epoch.test_loss}
+    return {**epoch.metrics, **loss}
 
 
 def _failure(result: Result) -> str | None:

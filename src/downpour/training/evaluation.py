@@ -63,8 +63,8 @@ def evaluate(model: nn.Module, spec: Spec, dataset: PreparedDataset) -> Evaluati
     if not math.isfinite(loss_sum):
         raise NonFinite("the loss on the test examples is NaN or infinite")
     return Evaluation(
-        accuracy=right / judged,
         loss=loss_sum / len(feed),
+        metrics={"accuracy": right / judged},
         class_accuracy=tuple((hits.double() / counts.double()).tolist()),
         samples=len(feed),
         seconds=time.perf_counter() - started,

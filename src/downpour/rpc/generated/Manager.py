@@ -2650,11 +2650,11 @@ class listExperiments_result(object):
                 if fid == 0:
                     if ftype == TType.LIST:
                         self.success = []
-                        (_etype45, _size42) = iprot.readListBegin()
-                        for _i46 in range(_size42):
-                            _elem47 = ExperimentSummary()
-                            _elem47.read(iprot)
-                            self.success.append(_elem47)
+                        (_etype52, _size49) = iprot.readListBegin()
+                        for _i53 in range(_size49):
+                            _elem54 = ExperimentSummary()
+                            _elem54.read(iprot)
+                            self.success.append(_elem54)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2676,8 +2676,8 @@ class listExperiments_result(object):
             if self.success is not None:
                 oprot.writeFieldBegin('success', TType.LIST, 0)
                 oprot.writeListBegin(TType.STRUCT, len(self.success))
-                for iter48 in self.success:
-                    iter48.write(oprot)
+                for iter55 in self.success:
+                    iter55.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()

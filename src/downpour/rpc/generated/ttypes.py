@@ -2027,6 +2027,102 @@ class HeartbeatReply(object):
         return not (self == other)
 
 
+class Metric(object):
+    """
+    A mean over the examples of an evaluation; a task names it.
+
+    Attributes:
+     - name
+     - value
+
+    """
+    thrift_spec: typing.Any = None
+
+    __slots__ = (
+        'name',
+        'value',
+    )
+
+
+    def __init__(self, name: str = None, value: float = None,):
+        self.name: str = name
+        self.value: float = value
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.increment_recursion_depth()
+        try:
+            iprot.readStructBegin()
+            while True:
+                (fname, ftype, fid) = iprot.readFieldBegin()
+                if ftype == TType.STOP:
+                    break
+                if fid == 1:
+                    if ftype == TType.STRING:
+                        self.name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 2:
+                    if ftype == TType.DOUBLE:
+                        self.value = iprot.readDouble()
+                    else:
+                        iprot.skip(ftype)
+                else:
+                    iprot.skip(ftype)
+                iprot.readFieldEnd()
+            iprot.readStructEnd()
+        finally:
+            iprot.decrement_recursion_depth()
+
+    def write(self, oprot):
+        self.validate()
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.increment_recursion_depth()
+        try:
+            oprot.writeStructBegin('Metric')
+            if self.name is not None:
+                oprot.writeFieldBegin('name', TType.STRING, 1)
+                oprot.writeString(self.name.encode('utf-8') if sys.version_info[0] == 2 else self.name)
+                oprot.writeFieldEnd()
+            if self.value is not None:
+                oprot.writeFieldBegin('value', TType.DOUBLE, 2)
+                oprot.writeDouble(self.value)
+                oprot.writeFieldEnd()
+            oprot.writeFieldStop()
+            oprot.writeStructEnd()
+        finally:
+            oprot.decrement_recursion_depth()
+
+    def validate(self):
+        if self.name is None:
+            raise TProtocolException(message='Required field name is unset!')
+        if self.value is None:
+            raise TProtocolException(message='Required field value is unset!')
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class ExperimentSummary(object):
     """
     Attributes:
@@ -2035,9 +2131,10 @@ class ExperimentSummary(object):
      - state
      - rounds_done
      - rounds_total
-     - accuracy: Of the last evaluation.
      - reason: Why it failed, in one line.
      - asked_wrongly: The cause lies in the spec, which the user can mend.
+     - metrics: Of the last evaluation, in the task's order. Number 6 was the accuracy alone.
+     - loss: Of the last evaluation.
 
     """
     thrift_spec: typing.Any = None
@@ -2048,21 +2145,23 @@ class ExperimentSummary(object):
         'state',
         'rounds_done',
         'rounds_total',
-        'accuracy',
         'reason',
         'asked_wrongly',
+        'metrics',
+        'loss',
     )
 
 
-    def __init__(self, experiment: str = None, name: str = None, state: ExperimentState = None, rounds_done: int = None, rounds_total: int = None, accuracy: typing.Optional[float] = None, reason: typing.Optional[str] = None, asked_wrongly: typing.Optional[bool] = None,):
+    def __init__(self, experiment: str = None, name: str = None, state: ExperimentState = None, rounds_done: int = None, rounds_total: int = None, reason: typing.Optional[str] = None, asked_wrongly: typing.Optional[bool] = None, metrics: typing.Optional[list[Metric]] = None, loss: typing.Optional[float] = None,):
         self.experiment: str = experiment
         self.name: str = name
         self.state: ExperimentState = state
         self.rounds_done: int = rounds_done
         self.rounds_total: int = rounds_total
-        self.accuracy: typing.Optional[float] = accuracy
         self.reason: typing.Optional[str] = reason
         self.asked_wrongly: typing.Optional[bool] = asked_wrongly
+        self.metrics: typing.Optional[list[Metric]] = metrics
+        self.loss: typing.Optional[float] = loss
 
     def __setattr__(self, name, value):
         if name == "state":
@@ -2107,11 +2206,6 @@ class ExperimentSummary(object):
                         self.rounds_total = iprot.readI32()
                     else:
                         iprot.skip(ftype)
-                elif fid == 6:
-                    if ftype == TType.DOUBLE:
-                        self.accuracy = iprot.readDouble()
-                    else:
-                        iprot.skip(ftype)
                 elif fid == 7:
                     if ftype == TType.STRING:
                         self.reason = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
@@ -2120,6 +2214,22 @@ class ExperimentSummary(object):
                 elif fid == 8:
                     if ftype == TType.BOOL:
                         self.asked_wrongly = iprot.readBool()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 9:
+                    if ftype == TType.LIST:
+                        self.metrics = []
+                        (_etype17, _size14) = iprot.readListBegin()
+                        for _i18 in range(_size14):
+                            _elem19 = Metric()
+                            _elem19.read(iprot)
+                            self.metrics.append(_elem19)
+                        iprot.readListEnd()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 10:
+                    if ftype == TType.DOUBLE:
+                        self.loss = iprot.readDouble()
                     else:
                         iprot.skip(ftype)
                 else:
@@ -2157,10 +2267,6 @@ class ExperimentSummary(object):
                 oprot.writeFieldBegin('rounds_total', TType.I32, 5)
                 oprot.writeI32(self.rounds_total)
                 oprot.writeFieldEnd()
-            if self.accuracy is not None:
-                oprot.writeFieldBegin('accuracy', TType.DOUBLE, 6)
-                oprot.writeDouble(self.accuracy)
-                oprot.writeFieldEnd()
             if self.reason is not None:
                 oprot.writeFieldBegin('reason', TType.STRING, 7)
                 oprot.writeString(self.reason.encode('utf-8') if sys.version_info[0] == 2 else self.reason)
@@ -2168,6 +2274,17 @@ class ExperimentSummary(object):
             if self.asked_wrongly is not None:
                 oprot.writeFieldBegin('asked_wrongly', TType.BOOL, 8)
                 oprot.writeBool(self.asked_wrongly)
+                oprot.writeFieldEnd()
+            if self.metrics is not None:
+                oprot.writeFieldBegin('metrics', TType.LIST, 9)
+                oprot.writeListBegin(TType.STRUCT, len(self.metrics))
+                for iter20 in self.metrics:
+                    iter20.write(oprot)
+                oprot.writeListEnd()
+                oprot.writeFieldEnd()
+            if self.loss is not None:
+                oprot.writeFieldBegin('loss', TType.DOUBLE, 10)
+                oprot.writeDouble(self.loss)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -2729,11 +2846,11 @@ class Status(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.workers = []
-                        (_etype17, _size14) = iprot.readListBegin()
-                        for _i18 in range(_size14):
-                            _elem19 = WorkerStatus()
-                            _elem19.read(iprot)
-                            self.workers.append(_elem19)
+                        (_etype24, _size21) = iprot.readListBegin()
+                        for _i25 in range(_size21):
+                            _elem26 = WorkerStatus()
+                            _elem26.read(iprot)
+                            self.workers.append(_elem26)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2746,11 +2863,11 @@ class Status(object):
                 elif fid == 4:
                     if ftype == TType.LIST:
                         self.tasks = []
-                        (_etype23, _size20) = iprot.readListBegin()
-                        for _i24 in range(_size20):
-                            _elem25 = TaskStatus()
-                            _elem25.read(iprot)
-                            self.tasks.append(_elem25)
+                        (_etype30, _size27) = iprot.readListBegin()
+                        for _i31 in range(_size27):
+                            _elem32 = TaskStatus()
+                            _elem32.read(iprot)
+                            self.tasks.append(_elem32)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2762,10 +2879,10 @@ class Status(object):
                 elif fid == 6:
                     if ftype == TType.LIST:
                         self.decisions = []
-                        (_etype29, _size26) = iprot.readListBegin()
-                        for _i30 in range(_size26):
-                            _elem31 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.decisions.append(_elem31)
+                        (_etype36, _size33) = iprot.readListBegin()
+                        for _i37 in range(_size33):
+                            _elem38 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.decisions.append(_elem38)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2797,8 +2914,8 @@ class Status(object):
             if self.workers is not None:
                 oprot.writeFieldBegin('workers', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.workers))
-                for iter32 in self.workers:
-                    iter32.write(oprot)
+                for iter39 in self.workers:
+                    iter39.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.experiment is not None:
@@ -2808,8 +2925,8 @@ class Status(object):
             if self.tasks is not None:
                 oprot.writeFieldBegin('tasks', TType.LIST, 4)
                 oprot.writeListBegin(TType.STRUCT, len(self.tasks))
-                for iter33 in self.tasks:
-                    iter33.write(oprot)
+                for iter40 in self.tasks:
+                    iter40.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.wanted_workers is not None:
@@ -2819,8 +2936,8 @@ class Status(object):
             if self.decisions is not None:
                 oprot.writeFieldBegin('decisions', TType.LIST, 6)
                 oprot.writeListBegin(TType.STRING, len(self.decisions))
-                for iter34 in self.decisions:
-                    oprot.writeString(iter34.encode('utf-8') if sys.version_info[0] == 2 else iter34)
+                for iter41 in self.decisions:
+                    oprot.writeString(iter41.encode('utf-8') if sys.version_info[0] == 2 else iter41)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.numeric_class is not None:
@@ -2898,10 +3015,10 @@ class RecordPage(object):
                 if fid == 1:
                     if ftype == TType.LIST:
                         self.lines = []
-                        (_etype38, _size35) = iprot.readListBegin()
-                        for _i39 in range(_size35):
-                            _elem40 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.lines.append(_elem40)
+                        (_etype45, _size42) = iprot.readListBegin()
+                        for _i46 in range(_size42):
+                            _elem47 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.lines.append(_elem47)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2934,8 +3051,8 @@ class RecordPage(object):
             if self.lines is not None:
                 oprot.writeFieldBegin('lines', TType.LIST, 1)
                 oprot.writeListBegin(TType.STRING, len(self.lines))
-                for iter41 in self.lines:
-                    oprot.writeString(iter41.encode('utf-8') if sys.version_info[0] == 2 else iter41)
+                for iter48 in self.lines:
+                    oprot.writeString(iter48.encode('utf-8') if sys.version_info[0] == 2 else iter48)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.next_line is not None:
@@ -3361,6 +3478,12 @@ HeartbeatReply.thrift_spec = (
     (1, TType.BOOL, 'known', None, None, ),  # 1
     (2, TType.LIST, 'unwanted', (TType.STRUCT, [AttemptId, None], False), None, ),  # 2
 )
+all_structs.append(Metric)
+Metric.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'name', 'UTF8', None, ),  # 1
+    (2, TType.DOUBLE, 'value', None, None, ),  # 2
+)
 all_structs.append(ExperimentSummary)
 ExperimentSummary.thrift_spec = (
     None,  # 0
@@ -3369,9 +3492,11 @@ ExperimentSummary.thrift_spec = (
     (3, TType.I32, 'state', None, None, ),  # 3
     (4, TType.I32, 'rounds_done', None, None, ),  # 4
     (5, TType.I32, 'rounds_total', None, None, ),  # 5
-    (6, TType.DOUBLE, 'accuracy', None, None, ),  # 6
+    None,  # 6
     (7, TType.STRING, 'reason', 'UTF8', None, ),  # 7
     (8, TType.BOOL, 'asked_wrongly', None, None, ),  # 8
+    (9, TType.LIST, 'metrics', (TType.STRUCT, [Metric, None], False), None, ),  # 9
+    (10, TType.DOUBLE, 'loss', None, None, ),  # 10
 )
 all_structs.append(Forecast)
 Forecast.thrift_spec = (

@@ -1,0 +1,101 @@
+"""What a model is measured by, as people read it: the loss on the test examples, and metrics.
+
+A task names its metrics. Those that are shares of right answers stand in percent, as `accuracy` and
+`top5_accuracy` do; all others, and the loss, are plain numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from downpour.text import one_line
+from downpour.values import LOSS
+
+_SHARES = {"acc", "accuracy"}
+_LARGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A metric by its name, or the loss, whose name is `LOSS`."""
+
+    name: str
+
+    @property
+    def is_share(self) -> bool:
+        """Whether its values are shares in 0..1 that people read in percent."""
+        return not _SHARES.isdisjoint(re.split(r"[^a-z]+", self.name.lower()))
+
+    @property
+    def words(self) -> str:
+        """Its name for people, in one line."""
+        return one_line(self.name).replace("_", " ")
+
+    @property
+    def header(self) -> str:
+        """What stands above a column of its values, with the unit."""
+        return f"{self.words} %" if self.is_share else self._on_test
+
+    @property
+    def axis(self) -> str:
+        """What stands beside an axis, with the unit."""
+        return f"test {self.words}, %" if self.is_share else self._on_test
+
+    @property
+    def key(self) -> str:
+        """What programs call a column of its values as people read them."""
+        return f"{self.name}_percent" if self.is_share else self._on_test.replace(" ", "_")
+
+    @property
+    def file_stem(self) -> str:
+        """Its name as a part of a file's name."""
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", self.name)
+
+    @property
+    def decimals(self) -> int:
+        """How many decimals of it are worth reading."""
+        return 2 if self.is_share else 4
+
+    @property
+    def _on_test(self) -> str:
+        # Only the loss is measured on the training examples, too.
+        return f"test {LOSS}" if self.name == LOSS else self.words
+
+    def shown(self, value: float | None) -> float | None:
+        """Return a value in the unit that people read."""
+        return 100 * value if self.is_share and value is not None else value
+
+    def text(self, value: float) -> str:
+        """Write a value with its unit: "91.82%", "0.2813"."""
+        return f"{value:.2%}" if self.is_share else number(value)
+
+
+def number(value: float) -> str:
+    """Write a number with four decimals, a large one with four digits."""
+    return f"{value:.4f}" if abs(value) < _LARGE else f"{value:.4g}"
+
+
+def first_of(
+    metrics: Mapping[str, float | None], loss: float | None
+) -> tuple[Measure, float] | None:
+    """Return what stands for a model where there is room for one number: its first metric.
+
+    It is the loss where there are no metrics, and None where nothing was measured.
+    """
+    for name, value in ({**metrics} or {LOSS: loss}).items():
+        if value is not None:
+            return Measure(name), value
+    return None
+
+
+def in_words(metrics: Mapping[str, float | None], loss: float | None) -> str:
+    """Say how good a model is in two words: "accuracy 91.82%"; empty if nothing was measured."""
+    best = first_of(metrics, loss)
+    return f"{best[0].words} {best[0].text(best[1])}" if best else ""
+
+
+def names_of(measured: Iterable[Mapping[str, float | None]]) -> list[str]:
+    """Return the names of all metrics in the order in which they first occur."""
+    return list(dict.fromkeys(name for metrics in measured for name in metrics))
