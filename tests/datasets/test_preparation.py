@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from downpour.datasets import open_prepared, prepare
-from downpour.datasets.preparation import _write, prepared_key
+from downpour.datasets.array_folder import _write
+from downpour.datasets.preparation import prepared_key
 from downpour.datasets.source import Arrays, SourceFiles
 from downpour.errors import SharedDirectoryError, SpecError
 from downpour.spec import Spec

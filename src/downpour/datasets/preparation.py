@@ -12,36 +12,24 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from filelock import FileLock
-from numpy.typing import NDArray
 
+from downpour.datasets.array_folder import damage, flush, read_facts, write_array_folder
 from downpour.datasets.decoding import Decoded, decoded
-from downpour.datasets.prepared import (
-    ARRAYS,
-    FACTS_FILE,
-    described,
-    facts_checksum,
-    open_prepared,
-    read_facts,
-)
+from downpour.datasets.prepared import ARRAYS
 from downpour.datasets.source import DataSource, SourceFiles, fingerprint
-from downpour.errors import FileCorrupt, FileMissing, SpecError, StoreError
+from downpour.errors import SpecError, StoreError
 from downpour.spec import Spec
 from downpour.store.directory import names_in, read_regular
 from downpour.store.os_errors import writing
-from downpour.store.publish import sync_directory
-from downpour.store.retry import RetryPolicy
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +37,6 @@ log = logging.getLogger(__name__)
 FORMAT = 3
 DOWNLOADS = "downloads"
 SOURCES = "sources"
-
-_LOOKS = RetryPolicy(seconds=0.2)
-"""A folder that another machine has just made may be seen only at the second look."""
 
 
 def prepared_key(
@@ -119,27 +104,15 @@ def _decode(files: SourceFiles, spec: Spec, root: Path, name: str) -> str:
     with _reading(spec):
         arrays = files.read()
     content = decoded(arrays, spec)
-    text = _facts_text(content)
-    key = f"{_readable(spec)}-{facts_checksum(text)}"
-    with FileLock(root / f".{key}.lock"):
-        if key not in names_in(root) or _damage(root, key) is not None:
-            _make(root / key, content, text)
+    named = {name: getattr(content, name) for name in ARRAYS}
+    key = write_array_folder(root, _readable(spec), _facts(content), named)
     if arrays.files is not None:
         _remember(root, name, key, fingerprint(arrays.files))
     return key
 
 
 def _damage(root: Path, key: str) -> str | None:
-    """Return why a prepared folder cannot be opened, or None if it can."""
-    try:
-        _LOOKS.call(partial(open_prepared, root, key), when=_is_of_the_folder)
-    except (FileMissing, FileCorrupt) as error:
-        return str(error)
-    return None
-
-
-def _is_of_the_folder(error: BaseException) -> bool:
-    return isinstance(error, FileMissing | FileCorrupt)
+    return damage(root, key, ARRAYS)
 
 
 def _remembered(root: Path, name: str) -> str | None:
@@ -160,7 +133,7 @@ def _remembered(root: Path, name: str) -> str | None:
 def _remember(root: Path, name: str, key: str, files: tuple[str, ...]) -> None:
     partial_file = root / SOURCES / f".{name}.partial"
     partial_file.write_text(json.dumps({"key": key, "files": files}), encoding="utf-8")
-    _flush(partial_file)
+    flush(partial_file)
     partial_file.replace(root / SOURCES / f"{name}.json")
 
 
@@ -194,37 +167,10 @@ def _reading(spec: Spec) -> Iterator[None]:
         raise SpecError("dataset", spec.dataset, f"cannot be read: {what}") from None
 
 
-def _make(folder: Path, content: Decoded, facts_text: bytes) -> None:
-    partial_folder = folder.with_name(f".{folder.name}.partial")
-    # This process holds the lock, so a partial folder was left by a process that died.
-    shutil.rmtree(partial_folder, ignore_errors=True)
-    partial_folder.mkdir()
-    try:
-        for name in ARRAYS:
-            _write(partial_folder / f"{name}.npy", getattr(content, name))
-        (partial_folder / FACTS_FILE).write_bytes(facts_text)
-        for path in partial_folder.iterdir():
-            _flush(path)
-        sync_directory(partial_folder)
-        _put_aside(folder)
-        partial_folder.rename(folder)
-        sync_directory(folder.parent)
-    finally:
-        shutil.rmtree(partial_folder, ignore_errors=True)
-
-
-def _put_aside(folder: Path) -> None:
-    """Rename a damaged folder; not removed, because workers may have mapped its files."""
-    aside = folder.with_name(f".{folder.name}.damaged")
-    if folder.name in names_in(folder.parent):
-        shutil.rmtree(aside, ignore_errors=True)
-        folder.rename(aside)
-
-
-def _facts_text(content: Decoded) -> bytes:
+def _facts(content: Decoded) -> dict[str, Any]:
     shape = content.train_x.shape[1:]
     images = content.train_x.dtype == np.uint8
-    facts = {
+    return {
         "train_samples": len(content.train_x),
         "test_samples": len(content.test_x),
         "sample_shape": [shape[2], *shape[:2]] if images else list(shape),
@@ -235,23 +181,4 @@ def _facts_text(content: Decoded) -> bytes:
         "std": content.std,
         "normalized": content.normalized,
         "remarks": content.remarks,
-        "arrays": {name: described(getattr(content, name)) for name in ARRAYS},
     }
-    return json.dumps(facts, indent=1).encode()
-
-
-def _write(path: Path, array: NDArray[Any]) -> None:
-    """Write an array as `np.save` does, but with the error of the system if it fails."""
-    array = np.ascontiguousarray(array)
-    header = np.lib.format.header_data_from_array_1_0(array)
-    with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        file.write(array.reshape(-1).view(np.uint8).data)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,36 +1,23 @@
 """A prepared dataset: a folder of flat arrays that any number of processes map into memory.
 
 The folder is written once, by `preparation`, and never changed; here it is only read. Its name, the
-dataset's *key*, ends in a checksum of its `facts.json`, which holds the checksum of each array. So
-the key determines every byte. Nothing in the folder is trusted: each process compares all checksums
-before it maps the arrays for the first time, and reports what is missing, short or altered instead
-of training on it.
+dataset's *key*, determines every byte of it: see `array_folder`.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
-from downpour.errors import FileCorrupt, FileMissing
-from downpour.store.directory import names_in, open_regular
-from downpour.store.os_errors import reading
-from downpour.values import DatasetFacts, is_bare_name
+from downpour.datasets.array_folder import FACTS_FILE, open_array_folder
+from downpour.errors import FileCorrupt
+from downpour.values import DatasetFacts
 
-FACTS_FILE = "facts.json"
 ARRAYS = ("train_x", "train_y", "test_x", "test_y")
-
-_WINDOW_BYTES = 2**20  # stays in the processor's cache while it is hashed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +85,9 @@ def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
         FileCorrupt: `key` is no bare name, or a file is not what was prepared.
         SharedDirectoryError: a file cannot be read.
     """
-    if not is_bare_name(key):
-        raise FileCorrupt(key, "a dataset is named by a bare folder name")
-    folder = datasets_root / key
-    stated = read_facts(folder)
+    opened = open_array_folder(datasets_root, key, ARRAYS)
+    stated, mapped = opened.facts, opened.arrays
     try:
-        mapped = {name: _mapped(folder, name, stated["arrays"][name]) for name in ARRAYS}
         facts = DatasetFacts(
             train_samples=int(stated["train_samples"]),
             test_samples=int(stated["test_samples"]),
@@ -126,90 +110,3 @@ def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
         normalized=bool(stated["normalized"]),
         remarks=remarks,
     )
-
-
-def read_facts(folder: Path) -> dict[str, Any]:
-    """Read the `facts.json` of a prepared folder.
-
-    Raises:
-        FileMissing: there is no such folder.
-        FileCorrupt: the file has changed since the folder got its name.
-        SharedDirectoryError: it cannot be read.
-    """
-    name = f"{folder.name}/{FACTS_FILE}"
-    with _found(folder, FACTS_FILE), open(open_regular(folder / FACTS_FILE), "rb") as file:
-        text = file.read()
-    if not folder.name.endswith(f"-{facts_checksum(text)}"):
-        raise FileCorrupt(name, "has changed since the dataset was prepared")
-    stated = json.loads(text)
-    if not isinstance(stated, dict):
-        raise FileCorrupt(name, "should hold an object")
-    return stated
-
-
-def facts_checksum(text: bytes) -> str:
-    """Return the checksum that the name of a folder with this `facts.json` ends in."""
-    return xxhash.xxh3_64_hexdigest(text)
-
-
-def described(array: NDArray[Any]) -> dict[str, Any]:
-    """Return the entry of an array in `facts.json`."""
-    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return {
-        "dtype": array.dtype.str,
-        "shape": list(array.shape),
-        "checksum": xxhash.xxh3_128_hexdigest(content.data),
-    }
-
-
-def _mapped(folder: Path, name: str, stated: dict[str, Any]) -> NDArray[Any]:
-    path = folder / f"{name}.npy"
-    shown = f"{folder.name}/{path.name}"
-    try:
-        with _found(folder, path.name):
-            same = _identity(path)
-            # Mode c: torch wants writable memory, and what is written there never reaches the file.
-            array: np.memmap[Any, Any] = np.load(path, mmap_mode="c", allow_pickle=False)
-            checksum = _checksum(path, array.offset, same)
-    except (ValueError, EOFError) as error:
-        raise FileCorrupt(shown, str(error)) from None
-    actual = {"dtype": array.dtype.str, "shape": list(array.shape), "checksum": checksum}
-    if actual != stated:
-        raise FileCorrupt(shown, "has changed since the dataset was prepared")
-    return array
-
-
-@contextmanager
-def _found(folder: Path, name: str) -> Iterator[None]:
-    """Raise what goes wrong with a file of a prepared folder; see `store.os_errors`."""
-    with reading(folder, name):
-        try:
-            yield
-        except FileNotFoundError:
-            # An NFS client caches that a file was missing, until it lists the folder.
-            if folder.name in names_in(folder.parent):
-                names_in(folder)
-            raise FileMissing(f"{folder.name}/{name}") from None
-
-
-def _identity(path: Path) -> tuple[int, int, int]:
-    """Return an identity of a regular file, which a file that replaces it does not have."""
-    with open(open_regular(path), "rb") as file:
-        stat = os.fstat(file.fileno())
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
-@lru_cache(maxsize=256)
-def _checksum(path: Path, offset: int, _same: tuple[int, int, int]) -> str:
-    """Return the checksum of a file's bytes from `offset` on; cached by the file's identity.
-
-    The file is read, not mapped, so that it does not count as the process's memory, and so that a
-    failure of a file server is an exception here and not a fault in a mapped page.
-    """
-    digest = xxhash.xxh3_128()
-    window = bytearray(_WINDOW_BYTES)
-    with open(open_regular(path), "rb", buffering=0) as file:
-        file.seek(offset)
-        while count := file.readinto(window):
-            digest.update(memoryview(window)[:count])
-    return digest.hexdigest()

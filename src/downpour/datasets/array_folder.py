@@ -1,0 +1,228 @@
+"""A folder of flat arrays that is named by its content, and never changes.
+
+Its name, the *key*, ends in a checksum of its `facts.json`, which holds the checksum of each array.
+So the key determines every byte. Nothing in the folder is trusted: each process compares all
+checksums before it maps the arrays for the first time, and reports what is missing, short or
+altered instead of training on it. A folder is written under a temporary name, flushed to the disk,
+and renamed: it appears whole or not at all. Its writer holds a lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from downpour.errors import FileCorrupt, FileMissing
+from downpour.store.directory import names_in, open_regular
+from downpour.store.os_errors import reading
+from downpour.store.publish import sync_directory
+from downpour.store.retry import RetryPolicy
+from downpour.values import is_bare_name
+
+FACTS_FILE = "facts.json"
+
+_WINDOW_BYTES = 2**20  # stays in the processor's cache while it is hashed
+
+_LOOKS = RetryPolicy(seconds=0.2)
+"""A folder that another machine has just made may be seen only at the second look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ArrayFolder:
+    """What a folder holds: what its `facts.json` states, and its arrays by name, mapped."""
+
+    facts: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]]
+
+
+def write_array_folder(
+    root: Path, prefix: str, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> str:
+    """Write a folder under `root`, unless an intact one is there; returns its key.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    described = {name: _described(array) for name, array in arrays.items()}
+    text = json.dumps({**facts, "arrays": described}, indent=1).encode()
+    key = f"{prefix}-{_facts_checksum(text)}"
+    with FileLock(root / f".{key}.lock"):
+        if key not in names_in(root) or damage(root, key, arrays) is not None:
+            _make(root / key, arrays, text)
+    return key
+
+
+def open_array_folder(root: Path, key: str, names: Iterable[str]) -> ArrayFolder:
+    """Map the named arrays of a folder; the first time in a process, all of them are verified.
+
+    Raises:
+        FileMissing: there is no such folder, or a file of it is missing.
+        FileCorrupt: `key` is no bare name, or a file is not what was written.
+        SharedDirectoryError: a file cannot be read.
+    """
+    if not is_bare_name(key):
+        raise FileCorrupt(key, "a dataset is named by a bare folder name")
+    folder = root / key
+    facts = read_facts(folder)
+    try:
+        arrays = {name: _mapped(folder, name, facts["arrays"][name]) for name in names}
+    except (KeyError, TypeError) as error:
+        raise FileCorrupt(f"{key}/{FACTS_FILE}", f"misses or garbles {error}") from None
+    return ArrayFolder(facts=facts, arrays=arrays)
+
+
+def damage(root: Path, key: str, names: Iterable[str]) -> str | None:
+    """Return why a folder cannot be opened, or None if it can."""
+    try:
+        _LOOKS.call(partial(open_array_folder, root, key, tuple(names)), when=_is_of_the_folder)
+    except (FileMissing, FileCorrupt) as error:
+        return str(error)
+    return None
+
+
+def _is_of_the_folder(error: BaseException) -> bool:
+    return isinstance(error, FileMissing | FileCorrupt)
+
+
+def _make(folder: Path, arrays: Mapping[str, NDArray[Any]], facts_text: bytes) -> None:
+    partial_folder = folder.with_name(f".{folder.name}.partial")
+    # This process holds the lock, so a partial folder was left by a process that died.
+    shutil.rmtree(partial_folder, ignore_errors=True)
+    partial_folder.mkdir()
+    try:
+        for name, array in arrays.items():
+            _write(partial_folder / f"{name}.npy", array)
+        (partial_folder / FACTS_FILE).write_bytes(facts_text)
+        for path in partial_folder.iterdir():
+            flush(path)
+        sync_directory(partial_folder)
+        _put_aside(folder)
+        partial_folder.rename(folder)
+        sync_directory(folder.parent)
+    finally:
+        shutil.rmtree(partial_folder, ignore_errors=True)
+
+
+def _put_aside(folder: Path) -> None:
+    """Rename a damaged folder; not removed, because workers may have mapped its files."""
+    aside = folder.with_name(f".{folder.name}.damaged")
+    if folder.name in names_in(folder.parent):
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+
+
+def _write(path: Path, array: NDArray[Any]) -> None:
+    """Write an array as `np.save` does, but with the error of the system if it fails."""
+    array = np.ascontiguousarray(array)
+    header = np.lib.format.header_data_from_array_1_0(array)
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(array.reshape(-1).view(np.uint8).data)
+
+
+def flush(path: Path) -> None:
+    """Have a file written to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Read the `facts.json` of a prepared folder.
+
+    Raises:
+        FileMissing: there is no such folder.
+        FileCorrupt: the file has changed since the folder got its name.
+        SharedDirectoryError: it cannot be read.
+    """
+    name = f"{folder.name}/{FACTS_FILE}"
+    with _found(folder, FACTS_FILE), open(open_regular(folder / FACTS_FILE), "rb") as file:
+        text = file.read()
+    if not folder.name.endswith(f"-{_facts_checksum(text)}"):
+        raise FileCorrupt(name, "has changed since the dataset was prepared")
+    stated = json.loads(text)
+    if not isinstance(stated, dict):
+        raise FileCorrupt(name, "should hold an object")
+    return stated
+
+
+def _facts_checksum(text: bytes) -> str:
+
+    return xxhash.xxh3_64_hexdigest(text)
+
+
+def _described(array: NDArray[Any]) -> dict[str, Any]:
+    """Return the entry of an array in `facts.json`."""
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return {
+        "dtype": array.dtype.str,
+        "shape": list(array.shape),
+        "checksum": xxhash.xxh3_128_hexdigest(content.data),
+    }
+
+
+def _mapped(folder: Path, name: str, stated: dict[str, Any]) -> NDArray[Any]:
+    path = folder / f"{name}.npy"
+    shown = f"{folder.name}/{path.name}"
+    try:
+        with _found(folder, path.name):
+            same = _identity(path)
+            # Mode c: torch wants writable memory, and what is written there never reaches the file.
+            array: np.memmap[Any, Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+            checksum = _checksum(path, array.offset, same)
+    except (ValueError, EOFError) as error:
+        raise FileCorrupt(shown, str(error)) from None
+    actual = {"dtype": array.dtype.str, "shape": list(array.shape), "checksum": checksum}
+    if actual != stated:
+        raise FileCorrupt(shown, "has changed since the dataset was prepared")
+    return array
+
+
+@contextmanager
+def _found(folder: Path, name: str) -> Iterator[None]:
+    """Raise what goes wrong with a file of a prepared folder; see `store.os_errors`."""
+    with reading(folder, name):
+        try:
+            yield
+        except FileNotFoundError:
+            # An NFS client caches that a file was missing, until it lists the folder.
+            if folder.name in names_in(folder.parent):
+                names_in(folder)
+            raise FileMissing(f"{folder.name}/{name}") from None
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    """Return an identity of a regular file, which a file that replaces it does not have."""
+    with open(open_regular(path), "rb") as file:
+        stat = os.fstat(file.fileno())
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+@lru_cache(maxsize=256)
+def _checksum(path: Path, offset: int, _same: tuple[int, int, int]) -> str:
+    """Return the checksum of a file's bytes from `offset` on; cached by the file's identity.
+
+    The file is read, not mapped, so that it does not count as the process's memory, and so that a
+    failure of a file server is an exception here and not a fault in a mapped page.
+    """
+    digest = xxhash.xxh3_128()
+    window = bytearray(_WINDOW_BYTES)
+    with open(open_regular(path), "rb", buffering=0) as file:
+        file.seek(offset)
+        while count := file.readinto(window):
+            digest.update(memoryview(window)[:count])
+    return digest.hexdigest()
