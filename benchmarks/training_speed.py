@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from downpour.datasets import PreparedDataset, open_prepared, prepare
-from downpour.models import build
 from downpour.spec import Spec
+from downpour.tasks.loaded import load
 from downpour.training.loop import LocalTask, ShardTraining
 
 Slice = Callable[[], None]
@@ -73,14 +73,15 @@ class PlainDigits(nn.Module):
 
 def ours(spec: Spec, dataset: PreparedDataset) -> Slice:
     """Return slices of ShardTraining over the whole training set, epoch after epoch."""
-    model = build(spec, dataset.facts)
+    loaded = load(spec, dataset)
+    model = loaded.network()
     indices = np.arange(dataset.facts.train_samples)
 
     def tasks() -> Iterator[ShardTraining]:
         epoch = 0
         while True:
             training = ShardTraining(
-                spec, model, dataset, LocalTask(indices=indices, round=epoch, shard=0)
+                loaded, model, LocalTask(indices=indices, round=epoch, shard=0)
             )
             # Whole batches only, as in the other contenders.
             while training.steps_done + STEPS < training.steps_total:

@@ -70,6 +70,8 @@ struct TaskMessage {
   7: required i64 term
   /** Where to go on from, if the shard was begun before. */
   8: optional Snapshot snapshot
+  /** The parameters that are never trained; the same for all tasks of an experiment. */
+  9: optional PublishedFile frozen
 }
 
 /** What a task published. Seconds are the worker's own clock. */

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from downpour.errors import DownpourError
     from downpour.reports import Result
     from downpour.spec import Spec
+    from downpour.tasks import Task
 
 __version__ = VERSION
-__all__ = ["Client", "Credentials", "DownpourError", "Result", "Spec", "__version__", "run"]
+__all__ = ["Client", "Credentials", "DownpourError", "Result", "Spec", "Task", "__version__", "run"]
 
 _HOMES = {
     "Client": "downpour.api",
@@ -28,6 +29,7 @@ _HOMES = {
     "DownpourError": "downpour.errors",
     "Result": "downpour.reports",
     "Spec": "downpour.spec",
+    "Task": "downpour.tasks.task",
     "run": "downpour.api",
 }
 

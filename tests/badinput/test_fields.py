@@ -19,6 +19,8 @@ WHOLE = "must be a whole number"
 FIELDS: dict[str, tuple[str, ...]] = {
     "name": ("letters, digits", "''", "'.hidden'", "'a/b'", "'a b'", "'é'", f"'{'n' * 65}'", "5"),
     "seed": (WHOLE, "-1", "9223372036854775808", "1.5", "'one'", "true", "nan"),
+    "task": ("inherits from downpour.Task", "''", "3", "true", "[]"),
+    "task_options": ("", "3", "'a=1'", "[1]", "{depth = 3}"),
     "dataset": ("package.module:factory", "''", "3", "true", "[]"),
     "data_path": ("", "3", "true", "['a']"),
     "image_size": (f"{WHOLE} of at least 1 and at most 4096", "0", "-3", "4097", "28.5", "'28x28'"),
@@ -46,6 +48,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "retries": (f"{WHOLE} of at least 0 and at most 1000", "-1", "1001", "1.0", "'few'"),
     "snapshot_every": ("a number of at least 0", "-1", "'10 s'", "nan", "inf", "true"),
     "evaluate_every": (f"{WHOLE} of at least 0", "-1", "0.1", "'epoch'"),
+    "evaluate_batch": (f"{WHOLE} of at least 1", "0", "-1", "1000001", "2.5", "'all'"),
     "keep_models": (f"{WHOLE} of at least 1", "0", "-1", "'all'"),
     "optimizer": ("sgd, adam or adamw", "'SGD'", "'rmsprop'", "''", "1"),
     "learning_rate": ("a number above 0", "0", "-0.1", "'fast'", "nan", "inf", "true", "[0.1]"),
@@ -60,14 +63,22 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "[1, 2, 3]",
     ),
     "epsilon": ("a number above 0", "0", "-1e-8", "'tiny'"),
+    "schedule": ("constant, cosine, linear or step", "'StepLR'", "''", "1"),
+    "warmup": ("a number of at least 0 and below 1", "1", "-0.1", "500", "'none'", "nan"),
+    "final_rate": ("a number of at least 0 and at most 1", "-0.1", "1.5", "'low'"),
+    "decay": ("a number above 0 and at most 1", "0", "-0.1", "2", "'half'"),
+    "decay_every": (f"{WHOLE} of at least 1", "0", "1.5", "'round'"),
+    "clip_norm": ("a number above 0", "0", "-1", "'none'", "inf"),
+    "accumulate": (f"{WHOLE} of at least 1", "0", "-1", "100001", "0.5", "'auto'"),
     "optimizer_state": ("reset or keep", "'none'", "true"),
+    "repeatable": ("true or false", "1", "'no'"),
     "threads": (f"{WHOLE} of at least 1 and at most 1024", "0", "1025", "2.0", "'all'"),
     "precision": ("float32 or bfloat16", "'float16'", "32"),
     "device": ("cpu or cuda", "'gpu'", "'cuda:0'", "0"),
     "channels_last": ("true or false", "1", "'yes'"),
 }
-TABLES = {"dataset_options", "model_options", "policy_options", "code"}
-FLAGS = {"flip", "nesterov", "channels_last"}
+TABLES = {"task_options", "dataset_options", "model_options", "policy_options", "code"}
+FLAGS = {"repeatable", "flip", "nesterov", "channels_last"}
 
 
 ROWS = [(field, value, accepted) for field, (accepted, *all_) in FIELDS.items() for value in all_]

@@ -298,13 +298,20 @@ def test_a_manager_that_takes_over_imports_no_torch_to_go_on() -> None:
 def test_what_goes_on_is_opened_again_without_its_network(manager: RunningManager) -> None:
     """No network is drawn or tried again: its model is there, and its facts are on record."""
     first = _prepared(manager)
-    again = prepare(manager.space, None, first.dataset_key, first.model)
+    command = do.Prepare(
+        experiment=manager.space.experiment,
+        spec=manager.space.spec,
+        dataset=first.dataset_key,
+        model=first.model,
+    )
+    again = prepare(manager.space, None, command)
     assert first.drawn is not None
     assert (again.model, again.drawn) == (first.model, None)
 
 
 def _prepared(manager: RunningManager) -> PreparedExperiment:
-    return prepare(manager.space, None)
+    space = manager.space
+    return prepare(space, None, do.Prepare(experiment=space.experiment, spec=space.spec))
 
 
 def _file_of(task: TaskMessage) -> Any:

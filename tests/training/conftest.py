@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from downpour.datasets import PreparedDataset, open_prepared, prepare
-from downpour.models import build
 from downpour.spec import Spec
+from downpour.tasks.classification import Classification
+from downpour.tasks.loaded import LoadedTask, load
 from downpour.training.loop import LocalTask, ShardTraining
 
 # Dropout, two memory layouts and a last batch that is not full.
@@ -59,7 +61,21 @@ def started(
     """Return training on the first `count` examples, from the spec's initial parameters."""
     spec = Spec.make({**BASE, **(fields or {})})
     task = LocalTask(indices=np.arange(count), round=round_, shard=shard)
-    return ShardTraining(spec, build(spec, dataset.facts), dataset, task, optimizer_state)
+    loaded = load(spec, dataset)
+    return ShardTraining(loaded, loaded.network(), task, optimizer_state)
+
+
+def with_network(
+    spec: Spec, dataset: PreparedDataset, network: Callable[[], nn.Module]
+) -> LoadedTask:
+    """Return the built-in task with a network that a test makes, drawn from the same seed."""
+
+    class Given(Classification):
+        def model(self) -> nn.Module:
+            torch.manual_seed(1)
+            return network()
+
+    return LoadedTask(spec, Given(spec, dataset), dataset)
 
 
 def same_bytes(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:

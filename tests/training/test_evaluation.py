@@ -14,6 +14,7 @@ from downpour.datasets import PreparedDataset, open_prepared, prepare
 from downpour.errors import NonFinite
 from downpour.models import build
 from downpour.spec import Spec
+from downpour.tasks.loaded import load
 from downpour.training import evaluation
 from downpour.training.evaluation import evaluate
 from downpour.training.parameters import parameters_of
@@ -35,7 +36,7 @@ class Always(nn.Module):
 
 def test_one_answer_for_all_is_right_for_one_class(dataset: PreparedDataset) -> None:
     """Accuracy a quarter, one class fully right, and the loss that the logits say."""
-    found = evaluate(Always(0.0, 0.0, 2.0, 0.0), Spec.make({}), dataset)
+    found = evaluate(Always(0.0, 0.0, 2.0, 0.0), load(Spec.make({}), dataset))
     assert found.metrics["accuracy"] == 0.25
     assert found.class_accuracy == (0.0, 0.0, 1.0, 0.0)
     assert found.samples == 40
@@ -48,13 +49,13 @@ def test_a_class_without_test_examples_has_no_accuracy(tmp_path: Path) -> None:
     np.savez(tmp_path / "set.npz", x=x, y=y, x_test=x[:2], y_test=y[:2])
     spec = Spec.make({"dataset": "npz", "data_path": str(tmp_path / "set.npz")})
     small = open_prepared(tmp_path, prepare(spec, tmp_path))
-    assert math.isnan(evaluate(Always(1.0, 0.0, 0.0), spec, small).class_accuracy[2])
+    assert math.isnan(evaluate(Always(1.0, 0.0, 0.0), load(spec, small)).class_accuracy[2])
 
 
 def test_two_classes_with_one_output(numbers: PreparedDataset) -> None:
     """A logit above 0 is class 1."""
     spec = Spec.make({"loss": "binary_cross_entropy"})
-    found = evaluate(Always(1.0), spec, numbers)
+    found = evaluate(Always(1.0), load(spec, numbers))
     assert found.metrics["accuracy"] == 0.5
     assert found.class_accuracy == (0.0, 1.0)
 
@@ -66,7 +67,7 @@ def test_many_targets_are_judged_one_by_one(tmp_path: Path) -> None:
     fields = {"dataset": "npz", "data_path": str(tmp_path / "set.npz")}
     spec = Spec.make({**fields, "loss": "binary_cross_entropy"})
     many = open_prepared(tmp_path, prepare(spec, tmp_path))
-    found = evaluate(Always(1.0, 1.0, -1.0), spec, many)
+    found = evaluate(Always(1.0, 1.0, -1.0), load(spec, many))
     assert found.metrics["accuracy"] == pytest.approx(2 / 3)
     assert found.class_accuracy == ()
 
@@ -77,7 +78,7 @@ def test_it_changes_nothing_and_repeats(dataset: PreparedDataset, precision: str
     spec = Spec.make({"model": "mnist-cnn", "precision": precision})
     model = build(spec, dataset.facts).train()
     before, state = parameters_of(model), torch.get_rng_state()
-    first, second = evaluate(model, spec, dataset), evaluate(model, spec, dataset)
+    first, second = evaluate(model, load(spec, dataset)), evaluate(model, load(spec, dataset))
     assert (first.metrics, first.loss) == (second.metrics, second.loss)
     assert same_bytes(parameters_of(model), before)
     assert torch.equal(torch.get_rng_state(), state)
@@ -87,7 +88,7 @@ def test_it_changes_nothing_and_repeats(dataset: PreparedDataset, precision: str
 def test_a_loss_that_is_not_finite_is_reported(dataset: PreparedDataset) -> None:
     """A broken network is an error, not an accuracy."""
     with pytest.raises(NonFinite):
-        evaluate(Always(math.nan, 0.0, 0.0, 0.0), Spec.make({}), dataset)
+        evaluate(Always(math.nan, 0.0, 0.0, 0.0), load(Spec.make({}), dataset))
 
 
 class Wide(nn.Module):
@@ -112,6 +113,6 @@ def test_examples_are_looked_at_together_as_far_as_memory_goes(
     """What the network makes of an example decides, not the size of the example alone."""
     monkeypatch.setattr(evaluation, "_WIDEST_VALUES", room)
     model = Wide()
-    found = evaluate(model, Spec.make({}), dataset)
+    found = evaluate(model, load(Spec.make({}), dataset))
     assert max(model.seen[1:]) == most
     assert sum(model.seen[1:]) == found.samples == 40

@@ -18,6 +18,7 @@ from downpour.datasets import PreparedDataset
 from downpour.errors import FileCorrupt, NonFinite, SpecError
 from downpour.models import build
 from downpour.spec import Spec
+from downpour.tasks.loaded import load
 from downpour.training.loop import LocalTask, ShardTraining
 from downpour.training.optimizers import OPTIMIZERS
 from downpour.training.parameters import load_parameters
@@ -95,11 +96,13 @@ def test_a_model_serves_one_task_after_the_other(dataset: PreparedDataset) -> No
     spec = Spec.make({**BASE, "optimizer": "adam"})
     model = build(spec, dataset.facts)
     task = LocalTask(indices=np.arange(90), round=0, shard=0)
-    first = ShardTraining(spec, model, dataset, task)
+    first = ShardTraining(load(spec, dataset), model, task)
     initial = first.parameters()
     trained = finished(first).parameters()
     load_parameters(model, initial)
-    assert same_bytes(finished(ShardTraining(spec, model, dataset, task)).parameters(), trained)
+    assert same_bytes(
+        finished(ShardTraining(load(spec, dataset), model, task)).parameters(), trained
+    )
 
 
 def test_results_are_copies(dataset: PreparedDataset) -> None:
@@ -197,7 +200,7 @@ def test_indices_outside_the_training_set_are_refused(
     spec = Spec.make(BASE)
     task = LocalTask(indices=np.array(indices), round=0, shard=0)
     with pytest.raises(FileCorrupt, match="indices"):
-        ShardTraining(spec, build(spec, dataset.facts), dataset, task)
+        ShardTraining(load(spec, dataset), build(spec, dataset.facts), task)
 
 
 def test_a_snapshot_of_another_task_is_refused(dataset: PreparedDataset) -> None:
@@ -223,7 +226,7 @@ def test_a_last_batch_of_one_trains_with_batch_norm(dataset: PreparedDataset) ->
     spec = Spec.make(BASE)
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 4), nn.BatchNorm1d(4))
     task = LocalTask(indices=np.arange(97), round=0, shard=0)
-    training = finished(ShardTraining(spec, model, dataset, task))
+    training = finished(ShardTraining(load(spec, dataset), model, task))
     assert (training.steps_done, training.samples) == (6, 97)
 
 
@@ -249,9 +252,9 @@ class Masked(nn.Module):
 def test_what_was_infinite_before_may_be_infinite_after(dataset: PreparedDataset) -> None:
     """A mask that stays what it is is a constant; one that changes has come out wrong."""
     task = LocalTask(indices=np.arange(32), round=0, shard=0)
-    kept = finished(ShardTraining(Spec.make(BASE), Masked(spoils=False), dataset, task))
+    kept = finished(ShardTraining(load(Spec.make(BASE), dataset), Masked(spoils=False), task))
     assert np.isneginf(kept.parameters()["mask"]).sum() == 6
-    spoilt = finished(ShardTraining(Spec.make(BASE), Masked(spoils=True), dataset, task))
+    spoilt = finished(ShardTraining(load(Spec.make(BASE), dataset), Masked(spoils=True), task))
     with pytest.raises(NonFinite, match="mask"):
         spoilt.parameters()
 
@@ -280,7 +283,7 @@ def test_what_python_and_numpy_draw_is_handed_over_too(dataset: PreparedDataset)
         network.dense.load_state_dict(state[1].state_dict())  # type: ignore[index]
         random.seed()
         np.random.seed()
-        return ShardTraining(spec, network, dataset, task)
+        return ShardTraining(load(spec, dataset), network, task)
 
     whole = finished(begun())
     for step in range(whole.steps_total):
@@ -298,5 +301,5 @@ def test_training_leaves_all_generators_as_they_were(dataset: PreparedDataset) -
     random.seed(4)
     np.random.seed(4)
     expected = random.Random(4).random(), np.random.RandomState(4).random_sample()
-    finished(ShardTraining(spec, Drawing(), dataset, task))
+    finished(ShardTraining(load(spec, dataset), Drawing(), task))
     assert (random.random(), np.random.random_sample()) == expected

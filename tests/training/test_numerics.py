@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
-from downpour.errors import FileCorrupt, OutOfMemory
+from downpour.errors import OutOfMemory
 from downpour.spec import Spec
 from downpour.training.numerics import Randomness, settings
 
@@ -39,26 +38,18 @@ def test_threads_are_the_spec_s_inside_and_the_process_s_outside() -> None:
     assert torch.get_num_threads() == outside
 
 
-def test_two_streams_do_not_disturb_each_other() -> None:
-    """Drawing in turns gives what drawing alone gives; a saved state repeats."""
+def test_a_step_draws_the_same_wherever_it_is_taken() -> None:
+    """Its generators follow from the task's seed and its number; the process's own go on."""
     one, two = Randomness(1, "cpu"), Randomness(1, "cpu")
+    torch.manual_seed(3)
+    outside = torch.get_rng_state()
     drawn = []
-    for _ in range(3):
+    for step in range(3):
         with one.active():
+            one.begin(step)
             drawn.append(torch.rand(2))
-        torch.rand(5)
+    assert torch.equal(torch.get_rng_state(), outside)
     with two.active():
-        together = torch.rand(2), torch.rand(2), torch.rand(2)
-    assert all(torch.equal(a, b) for a, b in zip(drawn, together, strict=True))
-    two.restore(one.arrays())
-    with one.active(), two.active():
-        second = torch.rand(3)
-    with two.active():
-        assert not torch.equal(torch.rand(3), second)
-
-
-def test_a_state_that_is_none_is_refused() -> None:
-    """Another size, or another kind of device."""
-    for wrong in ({}, {"cpu": np.zeros(3, np.uint8)}, {"cuda": np.zeros(16, np.uint8)}):
-        with pytest.raises(FileCorrupt):
-            Randomness(1, "cpu").restore(wrong)
+        two.begin(2)
+        assert torch.equal(torch.rand(2), drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])

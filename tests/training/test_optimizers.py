@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,15 +11,23 @@ from torch import Tensor, nn
 
 from downpour.errors import FileCorrupt
 from downpour.spec import Spec
-from downpour.training.optimizers import (
-    OPTIMIZERS,
-    load_optimizer,
-    make_optimizer,
-    optimizer_arrays,
+from downpour.tasks import Task, TaskData
+from downpour.tasks.loaded import LoadedTask
+from downpour.training.optimizers import OPTIMIZERS, Optimizers
+from downpour.values import DatasetFacts
+
+FACTS = DatasetFacts(
+    train_samples=1, test_samples=1, sample_shape=(), classes=0, targets_per_sample=0
 )
 
 
-def one_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def optimizers_of(model: nn.Module, spec: Spec, task: Task | None = None) -> Optimizers:
+    """Return the optimizers of a task, by default one that leaves all to the spec."""
+    data = TaskData(facts=FACTS, labels=None, sketches={})
+    return Optimizers(LoadedTask(spec, task or Task(), data), model)
+
+
+def one_step(model: nn.Module, optimizer: torch.optim.Optimizer | Optimizers) -> None:
     """Step on the gradient of the parameters' squares."""
     optimizer.zero_grad()
     sum((value**2).sum() for value in model.parameters()).backward()  # type: ignore[union-attr]
@@ -36,7 +46,7 @@ def test_they_are_the_optimizers_of_their_names(
     ours, theirs = nn.Linear(5, 4), nn.Linear(5, 4)
     theirs.load_state_dict(ours.state_dict())
     plain = reference(theirs.parameters(), lr=0.1, weight_decay=0.0)  # type: ignore[call-arg]
-    fused = make_optimizer(ours, spec)
+    fused = optimizers_of(ours, spec)
     for _ in range(3):
         one_step(ours, fused)
         one_step(theirs, plain)
@@ -49,27 +59,27 @@ def test_a_frozen_parameter_has_no_state_and_stays(name: str) -> None:
     model = nn.Linear(3, 2)
     model.bias.requires_grad = False
     before = model.bias.clone()
-    optimizer = make_optimizer(model, Spec.make({"optimizer": name, "momentum": 0.9}))
+    optimizer = optimizers_of(model, Spec.make({"optimizer": name, "momentum": 0.9}))
     one_step(model, optimizer)
-    assert {key.split("/")[0] for key in optimizer_arrays(optimizer, model)} == {"weight"}
+    assert {key.split("/")[0] for key in optimizer.arrays()} == {"weight"}
     assert torch.equal(model.bias, before)
 
 
 def test_without_momentum_there_is_no_state() -> None:
     """Plain gradient descent remembers nothing, so no file is needed."""
     model = nn.Linear(3, 2)
-    optimizer = make_optimizer(model, Spec.make({"momentum": 0.0}))
+    optimizer = optimizers_of(model, Spec.make({"momentum": 0.0}))
     one_step(model, optimizer)
-    assert optimizer_arrays(optimizer, model) == {}
+    assert optimizer.arrays() == {}
 
 
 @pytest.mark.parametrize("name", ["weight/momentum_buffer", "elsewhere/momentum_buffer", "step"])
 def test_a_state_of_another_network_is_refused(name: str) -> None:
     """A wrong shape or an unknown parameter."""
     model = nn.Linear(3, 2)
-    optimizer = make_optimizer(model, Spec.make({"momentum": 0.9}))
+    optimizer = optimizers_of(model, Spec.make({"momentum": 0.9}))
     with pytest.raises(FileCorrupt):
-        load_optimizer(optimizer, model, {name: np.zeros(7, np.float32)})
+        optimizer.load({name: np.zeros(7, np.float32)})
 
 
 class Branches(nn.Module):
@@ -91,12 +101,14 @@ def test_a_parameter_may_get_its_first_gradient_late(name: str) -> None:
     ours, theirs = Branches(), Branches()
     theirs.load_state_dict(ours.state_dict())
     spec = Spec.make({"optimizer": name, "learning_rate": 0.1})
-    fused, plain = make_optimizer(ours, spec), make_optimizer(theirs, spec)
+    fused = optimizers_of(ours, spec)
+    plain = optimizers_of(theirs, spec).by_name["optimizer"]
     plain.state.clear()
     plain.param_groups[0]["fused"] = False
     for both in (False, True, True):
-        for model, optimizer in ((ours, fused), (theirs, plain)):
-            optimizer.zero_grad(set_to_none=True)
+        both_worlds: tuple[tuple[Branches, Any], ...] = ((ours, fused), (theirs, plain))
+        for model, optimizer in both_worlds:
+            optimizer.zero_grad()
             model(torch.ones(2, 3), both=both).sum().backward()
             optimizer.step()
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):

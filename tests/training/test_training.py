@@ -9,6 +9,7 @@ import numpy as np
 from downpour.datasets import open_prepared, prepare
 from downpour.models import build, check_fit
 from downpour.spec import Spec
+from downpour.tasks.loaded import load
 from downpour.training.evaluation import evaluate
 from downpour.training.loop import LocalTask, ShardTraining
 from downpour.training.parameters import load_parameters, parameters_of
@@ -27,9 +28,9 @@ def test_four_shards_learn_digits_by_averaging(tmp_path: Path) -> None:
             load_parameters(model, version)
             indices = np.arange(shard, dataset.facts.train_samples, 4)
             task = LocalTask(indices=indices, round=round_, shard=shard)
-            training = ShardTraining(spec, model, dataset, task)
+            training = ShardTraining(load(spec, dataset), model, task)
             training.advance(training.steps_total)
             updates.append(training.parameters())
         version = {name: np.mean([u[name] for u in updates], axis=0) for name in version}
     load_parameters(model, version)
-    assert evaluate(model, spec, dataset).metrics["accuracy"] > 0.95
+    assert evaluate(model, load(spec, dataset)).metrics["accuracy"] > 0.95

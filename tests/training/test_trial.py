@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from downpour.datasets import PreparedDataset
 from downpour.errors import SpecError
-from downpour.models import build
 from downpour.spec import Spec
+from downpour.tasks.loaded import load
 from downpour.training.trial import check_trains
 
-from .conftest import BASE
+from .conftest import BASE, with_network
 
 SHARDS = [np.arange(50), np.arange(50, 87)]
 
@@ -143,12 +143,8 @@ def trial(
     **fields: Any,
 ) -> None:
     """Try a network, built from the same seed each time, as a factory's."""
-
-    def seeded() -> nn.Module:
-        torch.manual_seed(1)
-        return network()
-
-    check_trains(Spec.make({**BASE, "model": "lab:Net", **fields}), dataset, shards, seeded)
+    spec = Spec.make({**BASE, "model": "lab:Net", **fields})
+    check_trains(with_network(spec, dataset, network), shards)
 
 
 @pytest.mark.parametrize("network", [Plain, Dropping, Drawing, Viewing, Normal])
@@ -165,7 +161,7 @@ def test_own_networks_pass(dataset: PreparedDataset, model: str, optimizer: str)
     """With dropout, and shards of any size, empty ones too."""
     spec = Spec.make({**BASE, "model": model, "optimizer": optimizer})
     shards = [np.arange(7), np.arange(7, 7), np.arange(7, 60)]
-    check_trains(spec, dataset, shards, lambda: build(spec, dataset.facts))
+    check_trains(load(spec, dataset), shards)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +231,7 @@ def test_a_trial_leaves_the_generators_as_they_were(dataset: PreparedDataset) ->
     np.random.seed(5)
     before = torch.get_rng_state(), random.getstate(), np.random.RandomState(5).random_sample()
     spec = Spec.make({**BASE, "model": "lab:Net"})
-    check_trains(spec, dataset, SHARDS, lambda: build(spec.replace(model="mlp"), dataset.facts))
+    check_trains(with_network(spec, dataset, Plain), SHARDS)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     assert np.random.random_sample() == before[2]

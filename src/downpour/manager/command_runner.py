@@ -309,6 +309,7 @@ class CommandRunner:
             optimizer_state=assigned.optimizer_state,
             snapshot=assigned.snapshot,
             term=self.term,
+            frozen=workspace.ready(space).frozen,
         )
 
     # Work on parameters
@@ -322,7 +323,7 @@ class CommandRunner:
     def _prepare(self, command: do.Prepare) -> None:
         space = self._spaces[command.experiment]
         try:
-            made = workspace.prepare(space, self._data_dir, command.dataset, command.model)
+            made = workspace.prepare(space, self._data_dir, command)
         except OtherCode as error:
             self._hold(command, error)
             return
@@ -338,6 +339,7 @@ class CommandRunner:
                 dataset=made.dataset_key,
                 shard_samples=tuple(len(shard) for shard in made.shards),
                 model=made.model,
+                frozen=made.frozen,
             )
         )
 

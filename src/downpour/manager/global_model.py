@@ -13,14 +13,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from downpour import models
-from downpour.datasets import PreparedDataset
 from downpour.spec import Spec
+from downpour.tasks import Data
+from downpour.tasks.loaded import load
 from downpour.training.evaluation import evaluate
 from downpour.training.numeric_class import numeric_class
-from downpour.training.parameters import Arrays, load_parameters, parameters_of
+from downpour.training.parameters import (
+    Arrays,
+    frozen_of,
+    load_frozen,
+    load_parameters,
+    parameters_of,
+)
 from downpour.training.start import begin_from
-from downpour.training.trial import check_trains
+from downpour.training.trial import StepCost, check_trains
 from downpour.values import Evaluation
 
 _CPU_TRIAL_BATCH = 16
@@ -32,7 +38,7 @@ Shard = NDArray[np.int64]
 class GlobalModel:
     """An experiment's network on the manager's machine, on the spec's device if it has that."""
 
-    def __init__(self, spec: Spec, dataset: PreparedDataset) -> None:
+    def __init__(self, spec: Spec, dataset: Data) -> None:
         """Build the network; its initial parameters follow from the spec's seed.
 
         Raises:
@@ -44,8 +50,9 @@ class GlobalModel:
         self._spec = spec
         self._dataset = dataset
         self._start: Mapping[str, NDArray[Any]] = {}
-        self._network = self._build()
-        models.check_fit(self._network, spec, dataset.facts)
+        self._loaded = load(_on_this_machine(spec), dataset)
+        self._network = self._loaded.network()
+        self._loaded.check_fit(self._network)
         self.trained_numbers = sum(p.numel() for p in self._network.parameters())
         # Of the CPU even if the spec names a device, because networks are built there.
         self.numeric_class = numeric_class("cpu")
@@ -61,8 +68,11 @@ class GlobalModel:
         self._start = tensors
         return remarks
 
-    def check_trains(self, shards: Sequence[Shard]) -> None:
+    def check_trains(self, shards: Sequence[Shard]) -> StepCost | None:
         """Refuse a network that does not train, see `training.trial`; the parameters are kept.
+
+        Returns:
+            What a step costs on this machine, if it can take one.
 
         Raises:
             SpecError: names what is wrong, and the line of the user's code.
@@ -74,11 +84,23 @@ class GlobalModel:
             few = min(self._spec.batch_size, _CPU_TRIAL_BATCH)
             tried = tried.replace(batch_size=few, batches="shuffled")
         # In networks built anew: steps in this one would change the parameters of version 0.
-        check_trains(tried, self._dataset, shards, self._build)
+        return check_trains(load(tried, self._dataset, self._begun), shards)
 
     def parameters(self) -> Arrays:
         """Return parameters and buffers as views of the network's memory, which change with it."""
         return parameters_of(self._network, copy=False)
+
+    def frozen(self) -> Arrays:
+        """Return the parameters that are never trained; they are in no model version."""
+        return frozen_of(self._network)
+
+    def load_frozen(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Set the parameters that are never trained, for a manager that did not draw them.
+
+        Raises:
+            FileCorrupt: they do not fit this network.
+        """
+        load_frozen(self._network, arrays)
 
     def evaluate(self, parameters: Mapping[str, NDArray[Any]]) -> Evaluation:
         """Evaluate these parameters and buffers on the test examples.
@@ -89,13 +111,11 @@ class GlobalModel:
             OutOfMemory: the memory of the device is too small.
         """
         load_parameters(self._network, parameters)
-        return evaluate(self._network, _on_this_machine(self._spec), self._dataset)
+        return evaluate(self._network, self._loaded)
 
-    def _build(self) -> torch.nn.Module:
-        network = models.build(self._spec, self._dataset.facts)
+    def _begun(self, network: torch.nn.Module) -> None:
         if self._start:
             begin_from(network, self._start, str(self._spec.init_from))
-        return network
 
 
 def _on_this_machine(spec: Spec) -> Spec:

@@ -155,6 +155,9 @@ class Recorder:
             understood=made.dataset.understood,
             remarks=made.remarks,
             numeric_class=str(made.drawn.numeric_class),
+            step_seconds=made.step.seconds if made.step else None,
+            step_bytes=made.step.memory_bytes if made.step else None,
+            frozen_bytes=made.frozen.size_bytes if made.frozen else 0,
         )
         self._write(event.experiment, now, line)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xxhash
 from filelock import BaseFileLock
 
-from downpour import datasets
+from downpour import tasks
 from downpour.aggregators import AGGREGATORS, Contribution, fold
-from downpour.datasets import PreparedDataset
 from downpour.errors import FileCorrupt, SpecError, StoreError
 from downpour.factory_code import check_code
 from downpour.manager.start_file import start_of
@@ -34,19 +34,21 @@ from downpour.records.journal import Journal
 from downpour.records.record import RecordWriter
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
-from downpour.scheduler.commands import Aggregate
+from downpour.scheduler.commands import Aggregate, Prepare
 from downpour.scheduler.experiment import Experiment
 from downpour.spec import ResolvedSpec, Spec
 from downpour.splitters import split
-from downpour.store import DirectoryStore, SharedDirectory, decode, encode, layout
+from downpour.store import Array, Buffer, DirectoryStore, SharedDirectory, decode, encode, layout
 from downpour.store.directory import names_in
 from downpour.store.lease import Leader
 from downpour.store.process_lock import RUN_LOCK_NAME, lock_file
+from downpour.tasks import Data
 from downpour.training.batches import batch_order
 from downpour.values import Evaluation, PublishedFile
 
 if TYPE_CHECKING:
     from downpour.manager.global_model import GlobalModel
+    from downpour.training.trial import StepCost
 
 log = logging.getLogger(__name__)
 
@@ -58,14 +60,18 @@ _SPEC_BYTES_MAX = 2**20
 class PreparedExperiment:
     """What `prepare` makes; `drawn` is the initial network, None if the experiment continues.
 
-    `remarks` say what is unusual about it, for people, one line each.
+    `frozen` holds the parameters that are never trained, None if all are. `step` is what a training
+    step costs on this machine, None if it was not tried. `remarks` say what is unusual, for
+    people, one line each.
     """
 
     dataset_key: str
-    dataset: PreparedDataset
+    dataset: Data
     shards: tuple[IndexArray, ...]
     model: PublishedFile
+    frozen: PublishedFile | None
     drawn: GlobalModel | None
+    step: StepCost | None
     prepare_seconds: float
     split_seconds: float
     remarks: tuple[str, ...] = ()
@@ -172,7 +178,8 @@ def reopen_workspace(
 def _check_files(experiment: Experiment, names: set[str]) -> None:
     """Refuse a journal whose last lines are lost: to continue from it would redo what followed."""
     states = experiment.optimizer_states.values()
-    needed = (*experiment.models[-1:], *experiment.evaluating.values(), *states)
+    frozen = (experiment.frozen,) if experiment.frozen is not None else ()
+    needed = (*experiment.models[-1:], *experiment.evaluating.values(), *states, *frozen)
     gone = [file.name for file in needed if file.name not in names]
     if gone:
         raise FileCorrupt("journal", f"its last lines are missing: it rests on {gone[0]}, removed")
@@ -205,16 +212,11 @@ def _toml(spec: Spec) -> bytes:
     return spec.to_toml().encode()
 
 
-def prepare(
-    space: Workspace,
-    data_dir: Path | None,
-    dataset_key: str | None = None,
-    model: PublishedFile | None = None,
-) -> PreparedExperiment:
+def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> PreparedExperiment:
     """Decode the dataset, cut it into shards, try the network, publish the first model version.
 
-    For an experiment that continues, `dataset_key` names the dataset that it began with, and
-    `model` its newest version: that dataset is opened, and nothing is tried or published.
+    For an experiment that continues, the command names the dataset that it began with, and its
+    newest model version: that dataset is opened, and nothing is tried or published.
 
     Raises:
         SpecError: dataset, split, batches and model do not fit together or do not train; or the
@@ -222,12 +224,12 @@ def prepare(
         OtherCode: a factory's code has changed since the experiment was submitted.
     """
     spec, began = space.spec, time.perf_counter()
-    _check_code(spec, dataset_is_there=dataset_key is not None)
+    _check_code(spec, dataset_is_there=command.dataset is not None)
     retry_policy, folder = space.shared.retry_policy, space.shared.datasets
     key = retry_policy.call_through_outage(
-        partial(datasets.prepare, spec, folder, data_dir, dataset_key)
+        partial(tasks.prepare_data, spec, folder, data_dir, command.dataset)
     )
-    dataset = retry_policy.call_through_outage(partial(datasets.open_prepared, folder, key))
+    dataset = retry_policy.call_through_outage(partial(tasks.open_data, spec, folder, key))
     facts = dataset.facts
     decoded = time.perf_counter()
     shards = split(spec.split, dataset.labels, facts.train_samples, spec.shards, spec.seed)
@@ -236,27 +238,39 @@ def prepare(
     # one retry after the other, instead of here with the name of the field.
     for shard, indices in enumerate(shards):
         batch_order(spec, indices, dataset.labels, 0, shard)
-    drawn = None
     remarks: tuple[str, ...] = ()
+    drawn, step, model, frozen = None, None, command.model, command.frozen
     if model is None:
         drawn = _global_model(spec, dataset)
         if spec.init_from is not None:
             remarks = drawn.begin_from(start_of(spec, space.shared).tensors)
         for remark in remarks:
             log.warning("%s: %s", space.experiment, remark)
-        drawn.check_trains(shards)
-        name = layout.model_name(0, secrets.token_hex(3))
-        model = space.store.put_new(name, encode(drawn.parameters(), {}))
+        step = drawn.check_trains(shards)
+        model, frozen = _first_model(space.store, drawn)
     return PreparedExperiment(
         dataset_key=key,
         dataset=dataset,
         shards=tuple(shards),
         model=model,
+        frozen=frozen,
         drawn=drawn,
+        step=step,
         prepare_seconds=decoded - began,
         split_seconds=cut - decoded,
         remarks=dataset.remarks + remarks,
     )
+
+
+def _first_model(
+    store: DirectoryStore, drawn: GlobalModel
+) -> tuple[PublishedFile, PublishedFile | None]:
+    """Publish the first model version, and apart from it what is never trained."""
+    frozen, arrays = None, drawn.frozen()
+    if arrays:
+        frozen = store.put_new(layout.frozen_name(secrets.token_hex(3)), encode(arrays, {}))
+    name = layout.model_name(0, secrets.token_hex(3))
+    return store.put_new(name, encode(drawn.parameters(), {})), frozen
 
 
 def indices_of(
@@ -309,24 +323,45 @@ def measure(space: Workspace, model: PublishedFile) -> Evaluation:
     """Evaluate a model version on the test examples."""
     if space.global_model is None:
         space.global_model = _global_model(space.spec, ready(space).dataset)
-    return space.global_model.evaluate(decode(space.store.read(model), model.name).tensors)
+        if (frozen := ready(space).frozen) is not None:
+            space.global_model.load_frozen(_tensors(space.store, frozen))
+    return space.global_model.evaluate(_tensors(space.store, model))
 
 
 def publish(space: Workspace, model: PublishedFile) -> PublishedFile:
-    """Publish a model version under the plain name that users look for."""
+    """Publish a model version, whole, under the plain name that users look for.
+
+    Where parameters were frozen, those that were trained are beside it as the adapter.
+    """
+    frozen = ready(space).frozen
+    if frozen is None:
+        return _put_result(space.store, layout.FINAL_NAME, [space.store.read(model)])
+    _put_result(space.store, layout.ADAPTER_NAME, [space.store.read(model)])
+    whole = {**_tensors(space.store, frozen), **_tensors(space.store, model)}
+    return _put_result(space.store, layout.FINAL_NAME, encode(whole, {}))
+
+
+def _put_result(store: DirectoryStore, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
     # It may be there already: an earlier manager published it, and ended before it journaled that.
-    if layout.FINAL_NAME in space.store.list():
-        published = space.store.describe(layout.FINAL_NAME)
-        if published.checksum == model.checksum:
+    if name in store.list():
+        published, digest = store.describe(name), xxhash.xxh3_128()
+        for chunk in chunks:
+            digest.update(chunk)
+        if published.checksum == digest.hexdigest():
             return published
-    return space.store.put_new(layout.FINAL_NAME, [space.store.read(model)])
+    return store.put_new(name, chunks)
+
+
+def _tensors(store: DirectoryStore, file: PublishedFile) -> Mapping[str, Array]:
+    return decode(store.read(file), file.name).tensors
 
 
 def sweep(store: DirectoryStore, *, finished: bool) -> None:
     """Remove what only a running experiment needs: updates, optimizer states, lists of indices."""
     # An experiment that was cancelled while its final model was being published has no result.
     for name in store.list():
-        if layout.is_in_flight(name) or (name == layout.FINAL_NAME and not finished):
+        is_result = name in (layout.FINAL_NAME, layout.ADAPTER_NAME)
+        if layout.is_in_flight(name) or (is_result and not finished):
             store.delete(name)
     store.remove_leftovers()
 
@@ -345,7 +380,7 @@ def _check_code(spec: Spec, *, dataset_is_there: bool) -> None:
             check_code(what, name, spec.code)
 
 
-def _global_model(spec: Spec, dataset: PreparedDataset) -> GlobalModel:
+def _global_model(spec: Spec, dataset: Data) -> GlobalModel:
     from downpour.manager.global_model import GlobalModel
 
     return GlobalModel(spec, dataset)

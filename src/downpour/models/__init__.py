@@ -12,7 +12,7 @@ from torch import nn
 
 from downpour.allowlist import check_factory, load_factory
 from downpour.errors import SpecError
-from downpour.models.building import call_builder, check_fit, outputs_needed
+from downpour.models.building import call_builder, check_fit, check_travels, outputs_needed
 from downpour.models.convlstm import conv_lstm, xray_cnn
 from downpour.models.networks import digits_cnn, mlp, mnist_cnn
 from downpour.models.vision import known_networks, vision_builder
@@ -27,7 +27,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "conv-lstm": conv_lstm,
 }
 
-__all__ = ["NETWORKS", "build", "check_fit", "check_model", "outputs_needed"]
+__all__ = ["NETWORKS", "build", "check_fit", "check_model", "check_travels", "outputs_needed"]
 
 
 def build(spec: Spec, facts: DatasetFacts) -> nn.Module:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -65,7 +64,7 @@ def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -
     except TypeError as error:
         raise SpecError("model_options", spec.model_options, str(error)) from None
     # The lazy layers' sizes are fixed within the seeded block too: they draw their parameters then.
-    with _seeded(spec.seed):
+    with generators.seeded(spec.seed):
         try:
             model = builder(**arguments)
         except (DownpourError, MemoryError):
@@ -77,14 +76,6 @@ def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -
         if _unsized(model):
             _tried(model, spec, facts)
     return model
-
-
-@contextmanager
-def _seeded(number: int) -> Iterator[None]:
-    with generators.ALONE, generators.lent(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(number)
-        generators.seed(number)
-        yield
 
 
 def _blamed(error: Exception, spec: Spec) -> SpecError:
@@ -111,6 +102,19 @@ def _refuse_unknown_options(
         raise SpecError(f"model_options.{min(unknown)}", spec.model_options[min(unknown)], accepted)
 
 
+def check_travels(model: nn.Module, spec: Spec) -> None:
+    """Check that a network has something to train, and nothing that parameter files cannot hold.
+
+    Raises:
+        SpecError: it does not; names the parameter or buffer.
+    """
+    for name, value in model.state_dict().items():
+        _check_kept(name, value, spec)
+    if not any(value.requires_grad for value in model.parameters()):
+        accepted = "has nothing to train: a parameter that requires a gradient is needed"
+        raise SpecError(*spec.trained_code, accepted)
+
+
 def check_fit(model: nn.Module, spec: Spec, facts: DatasetFacts) -> None:
     """Try the network on two examples of zeros; its parameters and buffers stay as they are.
 
@@ -119,11 +123,7 @@ def check_fit(model: nn.Module, spec: Spec, facts: DatasetFacts) -> None:
             nothing to train, or a parameter of a type that files do not have.
     """
     needed = outputs_needed(spec, facts)
-    for name, value in model.state_dict().items():
-        _check_kept(name, value, spec)
-    if not any(value.requires_grad for value in model.parameters()):
-        accepted = "has nothing to train: a parameter that requires a gradient is needed"
-        raise SpecError("model", spec.model, accepted)
+    check_travels(model, spec)
     output = _tried(model, spec, facts)
     shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
     if shape != (2, needed) and not (needed == 1 and shape == (2,) and facts.classes):
@@ -142,7 +142,7 @@ def _check_kept(name: str, value: object, spec: Spec) -> None:
         accepted = f"{name} is {value.dtype}; float32 is needed"
     else:
         return
-    raise SpecError("model", spec.model, accepted)
+    raise SpecError(*spec.trained_code, accepted)
 
 
 def _tried(model: nn.Module, spec: Spec, facts: DatasetFacts) -> object:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from threading import RLock
 
 import numpy as np
+import torch
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 ALONE = RLock()
@@ -32,6 +33,15 @@ def lent() -> Iterator[None]:
     finally:
         random.setstate(python)
         set_bit_generator(numpy)
+
+
+@contextmanager
+def seeded(number: int) -> Iterator[None]:
+    """Return a context in which all global generators are seeded, and no other code draws."""
+    with ALONE, lent(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        seed(number)
+        yield
 
 
 def seed(number: int) -> None:

@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from downpour import datasets, models
 from downpour.aggregators import AGGREGATORS, Contribution, fold
 from downpour.policylab.ledger import RoundOutcome
 from downpour.spec import Spec
 from downpour.splitters import split
 from downpour.store import SharedDirectory, Work, encode, layout, publish_work
+from downpour.tasks import open_data, prepare_data
+from downpour.tasks.loaded import load
 from downpour.training.evaluation import evaluate
 from downpour.training.loop import LocalTask, ShardTraining
 from downpour.training.parameters import load_parameters, parameters_of
@@ -52,13 +53,14 @@ class Learning:
         self._spec = spec.replace(shards=shards, policy="wait", policy_options={}, standbys=0)
         shared = SharedDirectory.open(folder, create=True)
         self._store = shared.create_experiment(_NAME)
-        key = datasets.prepare(self._spec, shared.datasets, data_dir)
-        self._dataset = datasets.open_prepared(shared.datasets, key)
-        facts, labels = self._dataset.facts, self._dataset.labels
-        self._shards = split(spec.split, labels, facts.train_samples, shards, spec.seed)
+        key = prepare_data(self._spec, shared.datasets, data_dir)
+        data = open_data(self._spec, shared.datasets, key)
+        count = data.facts.train_samples
+        self._shards = split(spec.split, data.labels, count, shards, spec.seed)
         torch.set_num_threads(spec.threads)
-        self._network = models.build(self._spec, facts)
-        models.check_fit(self._network, self._spec, facts)
+        self._task = load(self._spec, data)
+        self._network = self._task.network()
+        self._task.check_fit(self._network)
         self._first = parameters_of(self._network, copy=True)
         self._known: dict[Pattern, Evaluation] = {}
 
@@ -89,7 +91,7 @@ class Learning:
             parameters = self._round(number, there, parameters, states)
             show(number + 1)
         load_parameters(self._network, parameters)
-        return evaluate(self._network, self._spec, self._dataset)
+        return evaluate(self._network, self._task)
 
     def _cut(self, sizes: tuple[int, ...]) -> list[Indices]:
         """Return the shards, or all examples in order, cut into parts of these sizes."""
@@ -127,7 +129,7 @@ class Learning:
             load_parameters(self._network, parameters)
             task = LocalTask(indices=indices, round=number, shard=shard)
             training = ShardTraining(
-                self._spec, self._network, self._dataset, task, optimizer_state=states.get(shard)
+                self._task, self._network, task, optimizer_state=states.get(shard)
             )
             training.advance(training.steps_total)
             if keeps:

@@ -55,7 +55,8 @@ class PreparedLine:
 
     `numeric_class` is that of the manager, which made the initial model; empty in old records.
     `dataset` is the key of the prepared dataset, `understood` describes how it was read, and
-    `remarks` are its oddities.
+    `remarks` are its oddities. A training step took `step_seconds` and `step_bytes` of memory when
+    it was tried; `frozen_bytes` is the size of the file with what is never trained.
     """
 
     train_samples: int
@@ -70,6 +71,9 @@ class PreparedLine:
     dataset: str = ""
     understood: str = ""
     remarks: tuple[str, ...] = ()
+    step_seconds: float | None = None
+    step_bytes: int | None = None
+    frozen_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,8 @@ class TaskMessage:
 
     `spec` is the resolved spec as TOML; `dataset` is the bare name of the prepared dataset's
     folder; `indices` has shape (n,); `optimizer_state` is the shard's of the round before, where
-    the spec keeps it; `snapshot` is the state to continue from, if the shard was begun before.
+    the spec keeps it; `snapshot` is the state to continue from, if the shard was begun before;
+    `frozen` holds the parameters that are never trained, if there are some.
     """
 
     id: AttemptId
@@ -61,6 +62,7 @@ class TaskMessage:
     optimizer_state: PublishedFile | None = None
     term: int = 0
     snapshot: Snapshot | None = None
+    frozen: PublishedFile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

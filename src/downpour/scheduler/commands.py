@@ -25,13 +25,15 @@ class Prepare:
     """Prepare the dataset, the shards and the first model version of an experiment.
 
     When an experiment goes on after a restart, `dataset` is the one that it began with, and `model`
-    its newest version: the examples must be the same, and no first model is made.
+    its newest version: the examples must be the same, and no first model is made. `frozen` is the
+    file of its parameters that are never trained.
     """
 
     experiment: str
     spec: ResolvedSpec
     dataset: str | None = None
     model: PublishedFile | None = None
+    frozen: PublishedFile | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,8 @@ class ExperimentCancelled:
 class Prepared:
     """The dataset is prepared and cut into shards, and the first model version is published.
 
-    `dataset` is named by its content: equal names mean equal examples.
+    `dataset` is named by its content: equal names mean equal examples. `frozen` holds the
+    parameters that are never trained, where there are some; models and updates have the others.
     """
 
     at_seconds: float
@@ -53,6 +54,7 @@ class Prepared:
     dataset: str
     shard_samples: tuple[int, ...]
     model: PublishedFile
+    frozen: PublishedFile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,12 @@ versions would pile up wherever an evaluation takes longer than a round."""
 class Experiment:
     """A submitted spec and how far it has come.
 
-    `dataset` names what was prepared. `models` are the versions not yet discarded, oldest first.
-    `optimizer_states` are the states with which shards continue, by shard; `evaluating` are the
-    versions being evaluated, by round. While it is `publishing`, only the result is outstanding. It
-    is not `ready` while a restarted manager prepares what it needs to go on. `progress_timeout`
-    says how long an attempt may make no step. `overhead_seconds` is what an attempt took beside
-    training in the last round.
+    `dataset` names what was prepared, `frozen` the parameters that are never trained. `models` are
+    the versions not yet discarded, oldest first. `optimizer_states` are the states with which
+    shards continue, by shard; `evaluating` are the versions being evaluated, by round. While it is
+    `publishing`, only the result is outstanding. It is not `ready` while a restarted manager
+    prepares what it needs to go on. `progress_timeout` says how long an attempt may make no step.
+    `overhead_seconds` is what an attempt took beside training in the last round.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -33,6 +33,7 @@ class Experiment:
         self.submitted_at_seconds = at_seconds
         self.life = Lifecycle(f"experiment {name}", EXPERIMENT, ExperimentState.WAITING)
         self.dataset: str | None = None
+        self.frozen: PublishedFile | None = None
         self.shard_samples: tuple[int, ...] = ()
         self.round: Round | None = None
         self.rounds_done = 0

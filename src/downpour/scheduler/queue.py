@@ -39,6 +39,7 @@ def prepare(state: SchedulerState, experiment: Experiment) -> None:
             experiment=experiment.name,
             spec=experiment.spec,
             dataset=experiment.dataset,
+            frozen=experiment.frozen,
             model=experiment.models[-1] if experiment.models else None,
         )
     )

@@ -127,6 +127,7 @@ class DurableExperiment:
     state: ExperimentState
     reason: str
     dataset: str | None
+    frozen: PublishedFile | None
     shard_samples: tuple[int, ...]
     rounds_done: int
     models: tuple[PublishedFile, ...]
@@ -242,6 +243,7 @@ def _projected(experiment: Experiment) -> DurableExperiment:
         state=experiment.life.state,
         reason=experiment.reason,
         dataset=experiment.dataset,
+        frozen=experiment.frozen,
         shard_samples=experiment.shard_samples,
         rounds_done=experiment.rounds_done,
         models=tuple(experiment.models),

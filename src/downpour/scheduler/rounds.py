@@ -34,6 +34,7 @@ def prepared(state: SchedulerState, event: on.Prepared) -> None:
 def _start(experiment: Experiment, event: on.Prepared) -> None:
     experiment.life.step("start")
     experiment.dataset = event.dataset
+    experiment.frozen = event.frozen
     experiment.shard_samples = event.shard_samples
     experiment.models.append(event.model)
     experiment.start_round()

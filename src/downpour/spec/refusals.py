@@ -13,6 +13,7 @@ from downpour.errors import SpecError
 # What a field accepts, where its type and limits do not show it.
 ACCEPTED = {
     "name": "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
+    "task": "package.module:Class, the name of a class that inherits from downpour.Task",
     "split": "random, class, equal or dirichlet(ALPHA)",
     "betas": "two numbers, each at least 0 and below 1",
 }

@@ -22,6 +22,7 @@ from pydantic import (
     ModelWrapValidatorHandler,
     StringConstraints,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -34,6 +35,17 @@ Option = bool | int | float | str | list[int] | list[float] | list[str]
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 _WITH_PATH = {"npz", "folder"}
+_OF_THE_BUILT_IN_TASK = (
+    "dataset",
+    "data_path",
+    "image_size",
+    "flip",
+    "dataset_options",
+    "model",
+    "model_options",
+    "loss",
+    "channels_last",
+)
 
 
 class Spec(BaseModel):
@@ -49,6 +61,16 @@ class Spec(BaseModel):
         default="experiment", description="The experiment's name: letters, digits, . _ -"
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="The seed of every random choice")
+
+    task: str | None = Field(
+        default=None,
+        min_length=1,
+        description="package.module:Class, a training of your own instead of dataset, model and "
+        "loss (docs/your-own-training.md)",
+    )
+    task_options: dict[str, Option] = Field(
+        default_factory=dict, description="Arguments of the task's class"
+    )
 
     dataset: str = Field(
         default="digits",
@@ -169,6 +191,13 @@ class Spec(BaseModel):
     evaluate_every: int = Field(
         default=1, ge=0, description="Rounds between evaluations; 0: no evaluations"
     )
+    evaluate_batch: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Examples that are evaluated together; absent: batch_size with a task, else as "
+        "many as memory allows",
+    )
     keep_models: int = Field(
         default=3, ge=1, description="How many of the latest model versions are kept"
     )
@@ -184,11 +213,47 @@ class Spec(BaseModel):
         default=(0.9, 0.999), description="Decay rates of adam's averages"
     )
     epsilon: float = Field(default=1e-8, gt=0, description="Added to adam's denominator")
+    schedule: Literal["constant", "cosine", "linear", "step"] = Field(
+        default="constant", description="How the learning rate falls over the training"
+    )
+    warmup: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of all steps over which the learning rate rises from 0, linearly",
+    )
+    final_rate: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="What cosine and linear end at, as a share of learning_rate",
+    )
+    decay: float = Field(
+        default=0.1, gt=0, le=1, description="What step multiplies the learning rate by"
+    )
+    decay_every: int = Field(
+        default=1, ge=1, description="Rounds after which step does so, again and again"
+    )
+    clip_norm: float | None = Field(
+        default=None, gt=0, description="The largest norm of a step's gradient; absent: any"
+    )
+    accumulate: int = Field(
+        default=1,
+        ge=1,
+        le=100_000,
+        description="Parts in which a batch is trained, one after the other: the same step in less "
+        "memory",
+    )
     optimizer_state: Literal["reset", "keep"] = Field(
         default="reset",
         description="What happens to the optimizer's state between rounds; kept per shard",
     )
 
+    repeatable: bool = Field(
+        default=True,
+        description="false: accept a training that gives other bytes each time; nothing is then "
+        "handed over",
+    )
     threads: int = Field(
         default=1,
         ge=1,
@@ -216,6 +281,21 @@ class Spec(BaseModel):
     def _text_from_path(cls, value: object) -> object:
         return value.__fspath__() if hasattr(value, "__fspath__") else value
 
+    @field_validator("task", "model", "dataset", mode="before")
+    @classmethod
+    def _named(cls, value: object, field: ValidationInfo) -> object:
+        """Name a class or function of an importable module, as a spec holds text alone."""
+        if not callable(value):
+            return value
+        module, name = value.__module__, getattr(value, "__qualname__", "")
+        if module == "__main__" or "." in name or not name.isidentifier():
+            accepted = (
+                "must be importable by other processes: move it to a file lab.py, and write "
+                f'Spec({field.field_name}="lab:{name.rpartition(".")[2] or "NAME"}")'
+            )
+            raise refusal(str(field.field_name), f"{module}:{name}", accepted)
+        return f"{module}:{name}"
+
     @field_validator("betas", mode="before")
     @classmethod
     def _betas_from_list(cls, value: object) -> object:
@@ -238,6 +318,12 @@ class Spec(BaseModel):
             sgd = f"is of sgd, not of {self.optimizer}"
             accepted = "needs a momentum above 0" if self.optimizer == "sgd" else sgd
             raise refusal("nesterov", value=True, accepted=accepted)
+        if self.task is None and self.task_options:
+            raise refusal("task_options", self.task_options, "only a task takes them")
+        for field in _OF_THE_BUILT_IN_TASK if self.task is not None else ():
+            value = getattr(self, field)
+            if value != type(self).model_fields[field].get_default(call_default_factory=True):
+                raise refusal(field, value, "has no effect with a task, which brings its own")
         if (self.data_path is not None) != (self.dataset in _WITH_PATH) or self.data_path == "":
             needs = "needs one" if self.dataset in _WITH_PATH else "has none; npz and folder do"
             raise refusal("data_path", self.data_path, f"dataset '{self.dataset}' {needs}")
@@ -257,13 +343,20 @@ class Spec(BaseModel):
             raise as_spec_error(Spec, error.errors(), given) from None
 
     @property
-    def model_is_factory(self) -> bool:
-        """Whether the network comes from code that is neither Downpour's nor torchvision's."""
-        return ":" in self.model
+    def trains_own_code(self) -> bool:
+        """Whether what is trained is code that is neither Downpour's nor torchvision's."""
+        return self.task is not None or ":" in self.model
+
+    @property
+    def trained_code(self) -> tuple[str, str]:
+        """The field that names the code which is trained, and its value."""
+        return ("model", self.model) if self.task is None else ("task", self.task)
 
     @property
     def factories(self) -> dict[str, str]:
-        """The factories that the spec names, by field: code that is not Downpour's."""
+        """The factories and tasks that the spec names, by field: code that is not Downpour's."""
+        if self.task is not None:
+            return {"task": self.task}
         named = {"dataset": self.dataset, "model": self.model}
         return {field: name for field, name in named.items() if ":" in name}
 
@@ -273,7 +366,7 @@ class Spec(BaseModel):
 
         Off by default for a user's factory, whose code may depend on the plain layout.
         """
-        return not self.model_is_factory if self.channels_last is None else self.channels_last
+        return not self.trains_own_code if self.channels_last is None else self.channels_last
 
     @property
     def dirichlet_alpha(self) -> float | None:

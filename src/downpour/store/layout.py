@@ -34,6 +34,7 @@ from downpour.values import AttemptId
 SPEC_NAME = "spec.toml"
 RECORD_NAME = "record.jsonl"
 FINAL_NAME = "model.safetensors"
+ADAPTER_NAME = "adapter.safetensors"
 
 _INDICES = "indices-"
 _PRESENCE_BYTES_MAX = 4096
@@ -94,6 +95,11 @@ def attempt_name(kind: AttemptKind, attempt: AttemptId, token: str) -> str:
 def indices_name(shard: int, token: str) -> str:
     """Name the file of a shard's indices, where they are too many for a message."""
     return f"{_INDICES}{shard:06d}-{token}.bin"
+
+
+def frozen_name(token: str) -> str:
+    """Name the file of the parameters that are never trained."""
+    return f"frozen-{token}.safetensors"
 
 
 def is_in_flight(name: str) -> bool:

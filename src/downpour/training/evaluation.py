@@ -7,17 +7,19 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from downpour.datasets import PreparedDataset
-from downpour.errors import NonFinite
+from downpour.errors import NonFinite, SpecError
+from downpour.models import generators
 from downpour.spec import Spec
+from downpour.tasks.batches import Indices
+from downpour.tasks.loaded import LoadedTask
+from downpour.tasks.own import theirs
 from downpour.training import numerics
-from downpour.training.feed import Feed
-from downpour.training.objective import batch_loss, correct
 from downpour.values import Evaluation
 
 _BLOCK_VALUES = 1 << 18
@@ -26,66 +28,123 @@ _WIDEST_VALUES = 1 << 26
 """What the largest tensor of a block may hold; 256 MiB of float32."""
 
 
-def evaluate(model: nn.Module, spec: Spec, dataset: PreparedDataset) -> Evaluation:
-    """Measure a network on the whole test set, in the spec's precision.
-
-    With binary cross-entropy a logit above 0 is a yes; where targets are not classes, accuracy is
-    the share of right yeses and noes, and there is no accuracy by class.
+def evaluate(model: nn.Module, loaded: LoadedTask) -> Evaluation:
+    """Measure a network on all test examples, in the spec's precision.
 
     Raises:
         NonFinite: the loss is NaN or infinite.
+        SpecError: a user's task returns a metric that is no number, or raises an error.
         OutOfMemory: memory did not suffice.
     """
+    return evaluate_on(model, loaded, np.arange(loaded.count("test")))
+
+
+def evaluate_on(model: nn.Module, loaded: LoadedTask, indices: Indices) -> Evaluation:
+    """Measure a network on some test examples; see `evaluate`."""
     started = time.perf_counter()
-    classes = dataset.facts.classes
-    feed = Feed(dataset, dataset.test, spec)
-    counts, hits = torch.zeros(classes), torch.zeros(classes)
-    loss_sum, right, judged = 0.0, 0, 0
+    spec = loaded.spec
+    sums = Sums(spec)
     was_training = model.training
-    numerics.place(model, spec, images=dataset.images)
+    numerics.place(model, spec, images=loaded.images)
     model.eval()
     try:
-        with numerics.settings(spec), torch.inference_mode():
-            block = _block_samples(model, spec, feed, dataset)
-            for start in range(0, len(feed), block):
-                x, targets = feed.block(start, min(start + block, len(feed)))
-                with numerics.precision(spec):
-                    output = model(x)
-                loss_sum += batch_loss(output, targets, spec).item() * len(x)
-                hit = correct(output, targets, spec)
-                right += int(hit.sum())
-                judged += hit.numel()
-                if classes:
-                    counts += _by_class(targets, classes)
-                    hits += _by_class(targets[hit], classes)
+        with numerics.settings(spec), torch.inference_mode(), generators.seeded(spec.seed):
+            size = _examples_together(model, loaded)
+            for start in range(0, len(indices), size):
+                chosen = indices[start : start + size]
+                sums.add(_measured(model, loaded, chosen), len(chosen))
     finally:
         model.train(was_training)
-    if not math.isfinite(loss_sum):
+    means = sums.means()
+    loss = means.pop("loss")
+    if not isinstance(loss, float) or not math.isfinite(loss):
         raise NonFinite("the loss on the test examples is NaN or infinite")
+    by_class = means.pop("class_accuracy", ())
     return Evaluation(
-        loss=loss_sum / len(feed),
-        metrics={"accuracy": right / judged},
-        class_accuracy=tuple((hits.double() / counts.double()).tolist()),
-        samples=len(feed),
+        loss=loss,
+        metrics={name: mean for name, mean in means.items() if isinstance(mean, float)},
+        class_accuracy=by_class if isinstance(by_class, tuple) else (),
+        samples=len(indices),
         seconds=time.perf_counter() - started,
     )
 
 
-def _by_class(targets: Tensor, classes: int) -> Tensor:
-    return torch.bincount(targets, minlength=classes).cpu()
+class Sums:
+    """What was measured on some batches, added up by name.
+
+    Args:
+        spec: whose task measures it, for errors.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._totals: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def add(self, measured: Mapping[str, Any], examples: int) -> None:
+        """Add a batch's means, or its pairs of sum and count.
+
+        Raises:
+            SpecError: one is no number.
+        """
+        for name, value in measured.items():
+            total, count = value if isinstance(value, tuple) else (value, None)
+            number = self._number(name, total)
+            # A mean of a batch counts by the batch's examples.
+            pair = (
+                (number * examples, torch.tensor(float(examples)))
+                if count is None
+                else (number, self._number(name, count))
+            )
+            so_far = self._totals.get(name)
+            self._totals[name] = (
+                pair if so_far is None else (so_far[0] + pair[0], so_far[1] + pair[1])
+            )
+
+    def means(self) -> dict[str, float | tuple[float, ...]]:
+        """Return the means: a number, or one for each class."""
+        return {name: _mean(total, count) for name, (total, count) in self._totals.items()}
+
+    def _number(self, name: str, value: object) -> Tensor:
+        if isinstance(value, Tensor | int | float) and not isinstance(value, bool):
+            number = torch.as_tensor(value).detach().cpu().double()
+            if number.dim() == 0 or name == "class_accuracy":
+                return number
+        kind = f"{list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        accepted = f"metrics() must return numbers, and returned {kind} for {name!r}"
+        raise SpecError(*self._spec.trained_code, accepted)
 
 
-def _block_samples(model: nn.Module, spec: Spec, feed: Feed, dataset: PreparedDataset) -> int:
+def _mean(total: Tensor, count: Tensor) -> float | tuple[float, ...]:
+    mean = (total / count).tolist()
+    return tuple(mean) if isinstance(mean, list) else float(mean)
+
+
+def _measured(model: nn.Module, loaded: LoadedTask, indices: Indices) -> Mapping[str, Any]:
+    spec, task = loaded.spec, loaded.task
+    with theirs(spec, "the evaluation fails"), numerics.precision(spec):
+        batch = loaded.batch("test", indices)
+        measured = task.metrics(model, batch)
+        if "loss" in measured:
+            return measured
+        return {"loss": task.loss(model, batch), **measured}
+
+
+def _examples_together(model: nn.Module, loaded: LoadedTask) -> int:
     """Return how many examples to evaluate together, so that no tensor exceeds the limit.
 
     The largest tensor is measured on two examples, because no property of a network tells it.
     """
-    values = math.prod(dataset.facts.sample_shape)
-    block = min(_BLOCK_SAMPLES_MAX, _BLOCK_VALUES // values, len(feed))
+    spec, count = loaded.spec, loaded.count("test")
+    if spec.evaluate_batch is not None:
+        return spec.evaluate_batch
+    if spec.task is not None:
+        return spec.batch_size
+    values = math.prod(loaded.data.facts.sample_shape)
+    block = min(_BLOCK_SAMPLES_MAX, _BLOCK_VALUES // values, count)
     if block <= 2:
         return max(1, block)
     with numerics.precision(spec), _Widest() as seen:
-        model(feed.block(0, 2)[0])
+        model(loaded.batch("test", np.arange(2))[0])
     widest: int = seen.values
     return max(1, min(block, 2 * _WIDEST_VALUES // widest))
 

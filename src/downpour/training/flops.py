@@ -32,8 +32,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from downpour.models import outputs_needed
 from downpour.spec import Spec
+from downpour.tasks.objective import batch_loss
 from downpour.training import numerics
-from downpour.training.objective import batch_loss
 from downpour.values import DatasetFacts
 
 Counted = nn.Conv2d | nn.Linear | nn.LSTM

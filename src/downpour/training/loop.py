@@ -1,11 +1,11 @@
 """Training on one shard in one round, as a value that advances.
 
-It can stop after any step; its whole state (parameters, buffers, optimizer, generators, position,
-loss) can be taken as arrays, and another process of the same numeric class that restores them goes
-on with the same bytes as if nothing had happened. It knows nothing of files, messages or time. The
-order of examples follows from (seed, epoch, shard); dropout and augmentation draw from generators
-seeded by (seed, round, shard), and so does what a factory's network draws from Python or numpy.
-After an exception the value must not be used again.
+It can stop after any step; its whole state (parameters, buffers, optimizer, position, loss) can be
+taken as arrays, and another process of the same numeric class that restores them goes on with the
+same bytes as if nothing had happened. It knows nothing of files, messages or time. Everything else
+is a function of the position: the order of examples follows from (seed, epoch, shard), the learning
+rate from the round and the step, and all generators are seeded before each step from (seed, round,
+shard, step). After an exception the value must not be used again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from downpour.datasets import PreparedDataset
 from downpour.errors import FileCorrupt, NonFinite
-from downpour.spec import Spec
+from downpour.tasks.loaded import LoadedTask
 from downpour.training import numerics
 from downpour.training.batches import batch_order, samples_in, work_of
-from downpour.training.feed import Feed
-from downpour.training.objective import batch_loss
-from downpour.training.optimizers import load_optimizer, make_optimizer, optimizer_arrays
+from downpour.training.optimizers import Optimizers
 from downpour.training.parameters import (
     Arrays,
     check_finite,
@@ -35,8 +32,8 @@ from downpour.training.parameters import (
     load_parameters,
     parameters_of,
 )
-
-_RANDOMNESS = 3
+from downpour.training.schedule import Position, rate_factor
+from downpour.training.step import train_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,38 +52,37 @@ class ShardTraining:
     but only one at a time.
 
     Raises:
-        SpecError: the spec's batches do not fit the shard.
+        SpecError: the spec's batches do not fit the shard, or a user's task or its optimizer is
+            not what it should be.
         FileCorrupt: `optimizer_state` is not of this network, or an index is out of range.
+        UnfitWorker: the examples are not those that the experiment began with.
     """
 
     def __init__(
         self,
-        spec: Spec,
+        loaded: LoadedTask,
         model: nn.Module,
-        dataset: PreparedDataset,
         task: LocalTask,
         optimizer_state: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
+        spec, count = loaded.spec, loaded.count("train")
         indices = np.asarray(task.indices, dtype=np.int64)
-        if len(indices) and not 0 <= indices.min() <= indices.max() < len(dataset.train):
-            raise FileCorrupt("indices", f"must be from 0 to {len(dataset.train) - 1}")
+        if len(indices) and not 0 <= indices.min() <= indices.max() < count:
+            raise FileCorrupt("indices", f"must be from 0 to {count - 1}")
+        self._loaded = loaded
         self._spec = spec
         self._task = task
-        self._order = torch.from_numpy(
-            batch_order(spec, indices, dataset.labels, task.round, task.shard)
-        )
-        self._feed = Feed(dataset, dataset.train, spec)
-        numerics.place(model, spec, images=dataset.images)
+        self._order = batch_order(spec, indices, loaded.data.labels, task.round, task.shard)
+        numerics.place(model, spec, images=loaded.images)
         self._model = model
         self._constants = infinite_constants(model)
-        self._optimizer = make_optimizer(model, spec)
+        self._optimizers = Optimizers(loaded, model)
         if optimizer_state:
-            load_optimizer(self._optimizer, model, optimizer_state)
-        words = np.random.SeedSequence((_RANDOMNESS, spec.seed, task.round, task.shard))
+            self._optimizers.load(optimizer_state)
         self._randomness = numerics.Randomness(
-            int(words.generate_state(1, np.uint64)[0]) >> 1,
+            numerics.task_seed(spec.seed, task.round, task.shard),
             spec.device,
-            beyond_torch=spec.model_is_factory,
+            beyond_torch=spec.trains_own_code,
         )
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=spec.device)
         self._steps_done = 0
@@ -129,16 +125,20 @@ class ShardTraining:
 
     def _step(self) -> None:
         start, stop = self.samples, self._samples_after(self._steps_done + 1)
-        x, targets = self._feed.chosen(self._order[start:stop])
         self._randomness.begin(self._steps_done)
-        self._optimizer.zero_grad(set_to_none=True)
-        with numerics.precision(self._spec):
-            output = self._model(x)
-        loss = batch_loss(output, targets, self._spec)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
-        self._loss_sum.add_(loss.detach(), alpha=len(x))
+        self._optimizers.set_rate(self._rate_factor())
+        loss = train_step(self._loaded, self._model, self._optimizers, self._order[start:stop])
+        self._loss_sum.add_(loss, alpha=stop - start)
         self._steps_done += 1
+
+    def _rate_factor(self) -> float:
+        position = Position(
+            round=self._task.round,
+            rounds=self._spec.epochs,
+            step=self._steps_done,
+            steps=self.steps_total,
+        )
+        return rate_factor(self._loaded, position)
 
     def _samples_after(self, steps: int) -> int:
         return samples_in(steps, len(self._order), self._spec.batch_size)
@@ -160,14 +160,13 @@ class ShardTraining:
 
     def optimizer_state(self) -> Arrays:
         """Return copies of the optimizer's state; empty where it has none."""
-        return optimizer_arrays(self._optimizer, self._model)
+        return self._optimizers.arrays()
 
     def snapshot(self) -> Arrays:
         """Return the whole state as arrays with names of their own, for `restore`."""
         parts: dict[str, Mapping[str, NDArray[Any]]] = {
             "model": parameters_of(self._model),
             "optimizer": self.optimizer_state(),
-            "random": self._randomness.arrays(),
             "progress": {
                 "task": self._identity(),
                 "steps_done": np.array([self._steps_done], dtype=np.int64),
@@ -188,8 +187,7 @@ class ShardTraining:
         if not np.array_equal(progress["task"], self._identity()):
             raise FileCorrupt("snapshot", "is of another task")
         load_parameters(self._model, _part("model", arrays))
-        load_optimizer(self._optimizer, self._model, _part("optimizer", arrays))
-        self._randomness.restore(_part("random", arrays))
+        self._optimizers.load(_part("optimizer", arrays))
         self._steps_done = int(progress["steps_done"][0])
         self._loss_sum.fill_(float(progress["loss_sum"][0]))
 

@@ -1,8 +1,8 @@
 """The optimizers of the local loop, and their state as named arrays.
 
-All are torch's fused ones: one call for all parameters, and elementwise, so their result does not
-depend on how the work is cut. A state belongs to a shard, not to a worker, so it must survive a
-file: every array is named `parameter/what`.
+Those of a spec are torch's fused ones: one call for all parameters, and elementwise, so their
+result does not depend on how the work is cut. A state belongs to a shard, not to a worker, so it
+must survive a file: every array is named `parameter/what`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,23 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from downpour.errors import FileCorrupt
+from downpour.errors import FileCorrupt, SpecError
 from downpour.spec import Spec
+from downpour.tasks.loaded import LoadedTask
+from downpour.tasks.own import theirs
 from downpour.training.parameters import Arrays, array_of, copy_into
 
+Groups = list[dict[str, Any]]
 
-def _sgd(parameters: list[nn.Parameter], spec: Spec) -> Optimizer:
+_OF_ITS_SHAPE = frozenset({"momentum_buffer", "exp_avg", "exp_avg_sq"})
+
+
+def _sgd(groups: Groups, spec: Spec) -> Optimizer:
     optimizer = torch.optim.SGD(
-        parameters,
+        groups,
         lr=spec.learning_rate,
         momentum=spec.momentum,
         nesterov=spec.nesterov,
@@ -32,17 +38,17 @@ def _sgd(parameters: list[nn.Parameter], spec: Spec) -> Optimizer:
     if spec.momentum:
         # The fused kernel takes buffers for all parameters or for none, and a parameter may get its
         # first gradient late. From zeros the first step is what it is from nothing.
-        for parameter in parameters:
+        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer
 
 
-def _adam(parameters: list[nn.Parameter], spec: Spec) -> Optimizer:
-    return torch.optim.Adam(parameters, **_adaptive(spec))
+def _adam(groups: Groups, spec: Spec) -> Optimizer:
+    return torch.optim.Adam(groups, **_adaptive(spec))
 
 
-def _adamw(parameters: list[nn.Parameter], spec: Spec) -> Optimizer:
-    return torch.optim.AdamW(parameters, **_adaptive(spec))
+def _adamw(groups: Groups, spec: Spec) -> Optimizer:
+    return torch.optim.AdamW(groups, **_adaptive(spec))
 
 
 def _adaptive(spec: Spec) -> dict[str, Any]:
@@ -55,49 +61,147 @@ def _adaptive(spec: Spec) -> dict[str, Any]:
     }
 
 
-OPTIMIZERS: dict[str, Callable[[list[nn.Parameter], Spec], Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[[Groups, Spec], Optimizer]] = {
     "sgd": _sgd,
     "adam": _adam,
     "adamw": _adamw,
 }
 
 
-def make_optimizer(model: nn.Module, spec: Spec) -> Optimizer:
-    """Return the spec's optimizer over the network's trainable parameters, without state."""
-    return OPTIMIZERS[spec.optimizer](list(_trainable(model).values()), spec)
+class Optimizers:
+    """The optimizers of one network, by name, and what its parameters are trained with.
 
+    A task's own may be several; the spec's is called "optimizer".
 
-def optimizer_arrays(optimizer: Optimizer, model: nn.Module) -> Arrays:
-    """Return copies of an optimizer's state; empty where it has none."""
-    return {
-        f"{name}/{what}": array_of(value)
-        for name, parameter in _trainable(model).items()
-        for what, value in optimizer.state.get(parameter, {}).items()
-        if value is not None
-    }
-
-
-def load_optimizer(
-    optimizer: Optimizer, model: nn.Module, arrays: Mapping[str, NDArray[Any]]
-) -> None:
-    """Replace an optimizer's state by what `optimizer_arrays` returned.
+    Args:
+        loaded: the task, which may choose groups of parameters and optimizers of its own.
+        model: the network.
 
     Raises:
-        FileCorrupt: a name or a shape is not of this network.
+        SpecError: the task's groups leave a trainable parameter out or name one twice, or what it
+            returns are no optimizers of them.
     """
-    trainable = _trainable(model)
-    optimizer.state.clear()
-    for full_name, array in arrays.items():
-        name, _, what = full_name.rpartition("/")
-        parameter = trainable.get(name)
-        if parameter is None:
-            raise FileCorrupt("optimizer state", f"{full_name} is of another network")
-        # Fused kernels walk through memory: a buffer must lie in it as its parameter does.
-        counts = what == "step"
-        like = torch.zeros((), device=parameter.device) if counts else parameter
-        value = torch.empty_like(like, requires_grad=False)
-        copy_into(value, array, full_name)
-        optimizer.state[parameter][what] = value
+
+    def __init__(self, loaded: LoadedTask, model: nn.Module) -> None:
+        self._spec = loaded.spec
+        self._trainable = _trainable(model)
+        groups = _groups(loaded, model, self._trainable)
+        self.by_name = _by_name(loaded, groups)
+        self._rates = [
+            [float(group["lr"]) for group in one.param_groups] for one in self.by_name.values()
+        ]
+        self._owner = _owners(self.by_name, self._trainable, self._spec)
+
+    def set_rate(self, factor: float) -> None:
+        """Multiply every group's learning rate, as it was in the beginning."""
+        for one, rates in zip(self.by_name.values(), self._rates, strict=True):
+            for group, rate in zip(one.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for one in self.by_name.values():
+            one.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        """Let every optimizer take its step."""
+        for one in self.by_name.values():
+            one.step()
+
+    def arrays(self) -> Arrays:
+        """Return copies of the state, each named `parameter/what`; empty where there is none.
+
+        Raises:
+            SpecError: a part of it is no tensor, so it cannot go on elsewhere.
+        """
+        return {
+            f"{name}/{what}": array_of(self._tensor(name, what, value))
+            for name, parameter in self._trainable.items()
+            for what, value in self._owner[name].state.get(parameter, {}).items()
+            if value is not None
+        }
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Replace the state by what `arrays` returned.
+
+        Raises:
+            FileCorrupt: a name or a shape is not of this network.
+        """
+        for one in self.by_name.values():
+            one.state.clear()
+        for full_name, array in arrays.items():
+            name, _, what = full_name.rpartition("/")
+            parameter = self._trainable.get(name)
+            if parameter is None:
+                raise FileCorrupt("optimizer state", f"{full_name} is of another network")
+            # Fused kernels walk through memory: a buffer must lie in it as its parameter does.
+            of_its_shape = array.shape == tuple(parameter.shape) or what in _OF_ITS_SHAPE
+            like = parameter if of_its_shape else torch.zeros(array.shape, device=parameter.device)
+            if what == "step":
+                like = torch.zeros((), device=parameter.device)
+            value = torch.empty_like(like, requires_grad=False)
+            copy_into(value, array, full_name)
+            self._owner[name].state[parameter][what] = value
+
+    def _tensor(self, name: str, what: str, value: object) -> Tensor:
+        if isinstance(value, Tensor):
+            return value
+        accepted = (
+            f"its optimizer keeps {what} of {name}, which is {type(value).__name__}: only tensors "
+            "can go on elsewhere"
+        )
+        raise SpecError(*self._spec.trained_code, accepted)
+
+
+def _groups(
+    loaded: LoadedTask, model: nn.Module, trainable: Mapping[str, nn.Parameter]
+) -> list[dict[str, Any]]:
+    spec = loaded.spec
+    with theirs(spec, "groups() fails"):
+        given = loaded.task.groups(model)
+        groups = [{"params": list(trainable.values())}] if given is None else list(given)
+        members = [id(one) for group in groups for one in group["params"]]
+    names = {id(parameter): name for name, parameter in trainable.items()}
+    twice = next((names.get(one, "one") for one in members if members.count(one) > 1), None)
+    if twice is not None:
+        raise SpecError(*spec.trained_code, f"groups() names the parameter {twice} twice")
+    if left := [name for one, name in names.items() if one not in set(members)]:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise SpecError(*spec.trained_code, f"groups() leaves out the parameter {left[0]}{more}")
+    return groups
+
+
+def _by_name(loaded: LoadedTask, groups: list[dict[str, Any]]) -> dict[str, Optimizer]:
+    spec = loaded.spec
+    with theirs(spec, "optimizer() fails"):
+        given = loaded.task.optimizer(groups)
+    if given is None:
+        with theirs(spec, "groups() fails"):
+            given = OPTIMIZERS[spec.optimizer](groups, spec)
+    by_name = {"optimizer": given} if isinstance(given, Optimizer) else given
+    if not isinstance(by_name, Mapping) or not all(
+        isinstance(one, Optimizer) for one in by_name.values()
+    ):
+        accepted = "optimizer() must return a torch.optim.Optimizer, or several by name"
+        raise SpecError(*spec.trained_code, accepted)
+    return dict(by_name)
+
+
+def _owners(
+    by_name: Mapping[str, Optimizer], trainable: Mapping[str, nn.Parameter], spec: Spec
+) -> dict[str, Optimizer]:
+    """Return the optimizer of each trainable parameter."""
+    owner: dict[int, Optimizer] = {}
+    for one in by_name.values():
+        for group in one.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in owner:
+                    accepted = "optimizer() gives a parameter to two optimizers"
+                    raise SpecError(*spec.trained_code, accepted)
+                owner[id(parameter)] = one
+    if left := [name for name, value in trainable.items() if id(value) not in owner]:
+        raise SpecError(*spec.trained_code, f"optimizer() leaves out the parameter {left[0]}")
+    return {name: owner[id(value)] for name, value in trainable.items()}
 
 
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -1,7 +1,8 @@
 """A network's parameters and buffers as named arrays, and back.
 
 The arrays go into files, so they are plain, contiguous and on the CPU, for any device and memory
-layout of the network. Values are copied, never converted.
+layout of the network. Values are copied, never converted. Parameters that need no gradient are
+apart, because they never change: they are sent once.
 """
 
 from __future__ import annotations
@@ -20,21 +21,52 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def parameters_of(model: nn.Module, *, copy: bool = True) -> Arrays:
-    """Return a network's parameters and buffers, by their names in its state_dict.
+    """Return what a network's training changes: parameters that are trained, and buffers, by name.
 
     Without `copy` they are the network's own memory where its layout allows, and change with it:
     enough for a caller that writes them to a file at once.
     """
-    return {name: array_of(value, copy=copy) for name, value in model.state_dict().items()}
+    return {name: array_of(value, copy=copy) for name, value in _travelling(model).items()}
 
 
-def load_parameters(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Copy arrays into a network's parameters and buffers; the network is not rebuilt.
+def frozen_of(model: nn.Module) -> Arrays:
+    """Return copies of the parameters that need no gradient, by their names in the state_dict."""
+    return {name: array_of(value) for name, value in _frozen(model).items()}
+
+
+def load_frozen(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Copy arrays into the parameters that are not trained.
 
     Raises:
         FileCorrupt: names, shapes or types are not those of the network.
     """
-    state = model.state_dict()
+    _load(_frozen(model), arrays)
+
+
+def load_parameters(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Copy what `parameters_of` returned into a network, which is not rebuilt.
+
+    Raises:
+        FileCorrupt: names, shapes or types are not those of the network.
+    """
+    _load(_travelling(model), arrays)
+
+
+def _travelling(model: nn.Module) -> dict[str, Tensor]:
+    frozen = _frozen(model)
+    return {name: value for name, value in model.state_dict().items() if name not in frozen}
+
+
+def _frozen(model: nn.Module) -> dict[str, Tensor]:
+    state = model.state_dict(keep_vars=True)
+    return {
+        name: value
+        for name, value in state.items()
+        if isinstance(value, nn.Parameter) and not value.requires_grad
+    }
+
+
+def _load(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray[Any]]) -> None:
     if state.keys() != arrays.keys():
         odd = ", ".join(sorted(state.keys() ^ arrays.keys())[:3])
         raise FileCorrupt("parameters", f"are not those of this network: {odd}")

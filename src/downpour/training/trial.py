@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 import xxhash
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.blame import describe_error
-from downpour.datasets import PreparedDataset
 from downpour.errors import DownpourError, NonFinite, OutOfMemory, SpecError
 from downpour.spec import Spec
+from downpour.tasks.loaded import LoadedTask
 from downpour.training.batches import batches_in, samples_in
+from downpour.training.evaluation import evaluate_on
 from downpour.training.loop import LocalTask, ShardTraining
 from downpour.training.parameters import Arrays, array_of, load_parameters, parameters_of
 
@@ -39,41 +42,58 @@ _ELSEWHERE = (
 _BEFORE = "what a step changes must be a parameter or a persistent buffer: others go on from these"
 
 
-def check_trains(
-    spec: Spec, dataset: PreparedDataset, shards: Sequence[Shard], build: Callable[[], nn.Module]
-) -> None:
+def check_trains(loaded: LoadedTask, shards: Sequence[Shard]) -> StepCost | None:
     """Refuse a network that cannot train, or does not train to the same bytes twice.
 
-    It trains two steps and the smallest batch that a shard ends with, both twice. If memory does
-    not suffice, it logs that and refuses nothing, because workers may have more. Bytes that differ
-    on a GPU are only logged.
+    It trains two steps and the smallest batch that a shard ends with, both twice, and evaluates a
+    user's task on the first and the last batch of test examples. If memory does not suffice, it
+    logs that and refuses nothing, because workers may have more. Bytes that differ on a GPU, or in
+    a training that the spec does not call repeatable, are only logged.
 
     Args:
-        spec: what is asked for.
-        dataset: its examples.
-        shards: their indices, a shard each.
-        build: makes the spec's network, anew each time.
+        loaded: the task, with the spec that is tried.
+        shards: the indices of its examples, a shard each.
+
+    Returns:
+        What a step costs; None if no step was taken.
 
     Raises:
         SpecError: says what is wrong, and where in the user's code.
     """
     if not any(map(len, shards)):
-        return
-    trial = _Trial(spec, dataset, shards, build)
+        return None
+    trial = _Trial(loaded, shards)
     try:
         # Again, for another thread of the process may have drawn from a global generator.
         difference = trial.difference() and trial.difference()
+        trial.evaluate()
     except OutOfMemory as error:
         log.warning("the network was not tried: %s", error)
-        return
-    if not difference:
-        return
-    what = f"does not train to the same bytes twice: {difference}"
-    if spec.device == "cuda":
-        # Several of CUDA's kernels add in any order, and the user cannot choose others.
-        log.warning("model %s %s", spec.model, what)
-        return
-    raise SpecError("model", spec.model, what)
+        return None
+    if difference:
+        _report(loaded.spec, f"does not train to the same bytes twice: {difference}")
+    return trial.cost
+
+
+def _report(spec: Spec, what: str) -> None:
+    """Refuse a training whose bytes differ, unless the spec or the device excuses it."""
+    field, name = spec.trained_code
+    # Several of CUDA's kernels add in any order, and the user cannot choose others.
+    if spec.device != "cuda" and spec.repeatable:
+        raise SpecError(field, name, f"{what} (repeatable = false accepts that)")
+    log.warning("%s %s %s", field, name, what)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """What one training step costs on this machine.
+
+    `memory_bytes` are those of parameters, gradients, the optimizer's state and what is kept for
+    going backward; what single operations need on their way is not among them.
+    """
+
+    seconds: float
+    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,23 +106,19 @@ class _Look:
 
 
 class _Trial:
-    def __init__(
-        self,
-        spec: Spec,
-        dataset: PreparedDataset,
-        shards: Sequence[Shard],
-        build: Callable[[], nn.Module],
-    ) -> None:
-        self._spec = spec
-        self._dataset = dataset
-        self._build = build
+    def __init__(self, loaded: LoadedTask, shards: Sequence[Shard]) -> None:
+        self._loaded = loaded
+        self._spec = loaded.spec
         self._number = max(range(len(shards)), key=lambda shard: len(shards[shard]))
         self._shard = shards[self._number]
-        self._rest = min((_last_batch(shard, spec) for shard in shards if len(shard)), key=len)
+        ends = (_last_batch(shard, self._spec) for shard in shards if len(shard))
+        self._rest = min(ends, key=len)
+        self._network: nn.Module | None = None
+        self.cost: StepCost | None = None
 
     def difference(self) -> str:
         """Train twice; returns what differs and its likely cause, or nothing."""
-        network = self._build()
+        network = self._loaded.network()
         before = _aside(network)
         straight_on = list(self._straight_on(network))
         changed = [name for name, value in _aside(network).items() if before.get(name) != value]
@@ -120,20 +136,51 @@ class _Trial:
         yield _Look(moment="before the first step", cause=_ELSEWHERE, sums=_sums(start, "model"))
         training = self._one_step(self._first(network))
         yield _Look(moment="after one step", cause=_ELSEWHERE, sums=_state(training))
-        self._one_step(training)
+        self._timed_step(training, network)
         yield _Look(moment="once it was handed over", cause=_BEFORE, sums=_state(training))
         training = self._next_task(network, start)
         yield _Look(moment="in the next task", cause=_BEFORE, sums=_state(training))
+        self._network = network
+
+    def evaluate(self) -> None:
+        """Evaluate a user's task on the first and the last batch of the test examples."""
+        if self._spec.task is None or self._network is None:
+            return
+        size, count = self._spec.evaluate_batch or self._spec.batch_size, self._loaded.count("test")
+        last = count - (count % size or size)
+        chosen = np.unique(np.r_[0 : min(size, count), last:count])
+        try:
+            evaluate_on(self._network, self._loaded, chosen)
+        except NonFinite as error:
+            raise SpecError(*self._spec.trained_code, str(error)) from None
+
+    def _timed_step(self, training: ShardTraining, network: nn.Module) -> None:
+        """Take a step, the second: the first one also allocates memory and chooses kernels."""
+        kept: dict[int, int] = {}
+
+        def keep(value: Tensor) -> Tensor:
+            storage = value.untyped_storage()
+            kept[storage.data_ptr()] = storage.nbytes()
+            return value
+
+        began = time.perf_counter()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+            self._one_step(training)
+        seconds = time.perf_counter() - began
+        for value in network.parameters():
+            kept[value.data_ptr()] = value.nbytes * (2 if value.requires_grad else 1)
+        state = sum(array.nbytes for array in training.optimizer_state().values())
+        self.cost = StepCost(seconds=seconds, memory_bytes=sum(kept.values()) + state)
 
     def _cut(self) -> Iterator[dict[str, str]]:
-        network = self._build()
+        network = self._loaded.network()
         start = parameters_of(network)
         yield _sums(start, "model")
         training = self._one_step(self._first(network))
         yield _state(training)
         snapshot = training.snapshot()
         del network, training
-        network = self._build()
+        network = self._loaded.network()
         training = self._first(network)
         training.restore(snapshot)
         yield _state(self._one_step(training))
@@ -141,12 +188,12 @@ class _Trial:
 
     def _first(self, network: nn.Module) -> ShardTraining:
         task = LocalTask(indices=self._shard, round=0, shard=self._number)
-        return ShardTraining(self._spec, network, self._dataset, task)
+        return ShardTraining(self._loaded, network, task)
 
     def _next_task(self, network: nn.Module, start: Arrays) -> ShardTraining:
         load_parameters(network, start)
         task = LocalTask(indices=self._rest, round=1, shard=self._number)
-        training = ShardTraining(self._spec, network, self._dataset, task)
+        training = ShardTraining(self._loaded, network, task)
         self._advance(training, f"on a batch of {len(self._rest)}, with which a shard ends")
         return training
 
@@ -159,7 +206,7 @@ class _Trial:
         except NonFinite as error:
             if is_first and not math.isfinite(training.mean_loss):
                 accepted = "its loss is NaN or infinite on the first batch"
-                raise SpecError("model", self._spec.model, accepted) from None
+                raise SpecError(*self._spec.trained_code, accepted) from None
             raise SpecError(
                 "learning_rate", self._spec.learning_rate, f"too large: {error}"
             ) from None
@@ -172,7 +219,7 @@ class _Trial:
             raise
         except Exception as error:
             accepted = f"cannot be trained {where}: {describe_error(error)}"
-            raise SpecError("model", self._spec.model, accepted) from error
+            raise SpecError(*self._spec.trained_code, accepted) from error
 
 
 def _last_batch(shard: Shard, spec: Spec) -> Shard:

@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from downpour.datasets import PreparedDataset, open_prepared
-from downpour.errors import StoreError, UnfitWorker
+from downpour.errors import SpecError, StoreError, UnfitWorker
 from downpour.factory_code import check_code
-from downpour.models import build
 from downpour.rpc.indices import unpack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile, TaskMessage
 from downpour.spec import Spec
 from downpour.store import DirectoryStore, SharedDirectory, Work, decode, publish_work
+from downpour.tasks import Data, open_data
+from downpour.tasks.loaded import LoadedTask, load
 from downpour.training.loop import LocalTask, ShardTraining
-from downpour.training.parameters import load_parameters
+from downpour.training.parameters import load_frozen, load_parameters
 from downpour.values import PublishedFile, Update
 from downpour.worker.control import TaskControl
 from downpour.worker.snapshots import Snapshots
@@ -53,7 +53,7 @@ class _LoadedExperiment:
     spec: Spec
     store: DirectoryStore
     snapshots: DirectoryStore
-    dataset: PreparedDataset
+    task: LoadedTask
     model: torch.nn.Module
 
 
@@ -120,10 +120,14 @@ class TaskRunner:
             raise UnfitWorker("this worker trains on the cpu; start it with --device cuda")
         # Before `build` imports it, so that other code than was submitted never runs. The code of a
         # dataset does not matter here: only what it has made is read.
-        check_code("model", spec.model, spec.code)
+        for field, name in spec.factories.items():
+            if field != "dataset":
+                check_code(field, name, spec.code)
         torch.set_num_threads(spec.threads)
-        open_dataset = partial(open_prepared, shared.datasets, task.dataset)
-        dataset = shared.retry_policy.call(open_dataset)
+        data = shared.retry_policy.call(partial(open_data, spec, shared.datasets, task.dataset))
+        loaded_task, model = _built(spec, data)
+        if task.frozen is not None:
+            load_frozen(model, _tensors(store, task.frozen))
         self._loaded = _LoadedExperiment(
             experiment=task.id.experiment,
             spec=spec,
@@ -133,10 +137,21 @@ class TaskRunner:
                 patience_seconds=min(seconds, _SNAPSHOT_PATIENCE_SECONDS),
                 away_seconds=min(seconds, _SNAPSHOT_PATIENCE_SECONDS),
             ).store(task.id.experiment),
-            dataset=dataset,
-            model=build(spec, dataset.facts),
+            task=loaded_task,
+            model=model,
         )
         return self._loaded
+
+
+def _built(spec: Spec, data: Data) -> tuple[LoadedTask, torch.nn.Module]:
+    """Make the task and its network, which the manager could: a failure is this machine's."""
+    try:
+        task = load(spec, data)
+        return task, task.network()
+    except SpecError as error:
+        if not spec.trains_own_code:
+            raise
+        raise UnfitWorker(f"this worker cannot train it: {error}") from error
 
 
 def _begin(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
@@ -157,9 +172,8 @@ def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
     load_parameters(loaded.model, _tensors(loaded.store, task.model))
     state = task.optimizer_state
     return ShardTraining(
-        loaded.spec,
+        loaded.task,
         loaded.model,
-        loaded.dataset,
         LocalTask(
             indices=_indices(loaded.store, task.indices), round=task.id.round, shard=task.id.shard
         ),

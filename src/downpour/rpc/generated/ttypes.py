@@ -530,6 +530,7 @@ class TaskMessage(object):
      - optimizer_state: The shard's optimizer state of the round before, where the spec keeps it.
      - term: Of the manager that asks; a worker that knows a later one refuses.
      - snapshot: Where to go on from, if the shard was begun before.
+     - frozen: The parameters that are never trained; the same for all tasks of an experiment.
 
     """
     thrift_spec: typing.Any = None
@@ -543,10 +544,11 @@ class TaskMessage(object):
         'optimizer_state',
         'term',
         'snapshot',
+        'frozen',
     )
 
 
-    def __init__(self, id: AttemptId = None, spec: PublishedFile = None, dataset: str = None, model: PublishedFile = None, indices: Indices = None, optimizer_state: typing.Optional[PublishedFile] = None, term: int = None, snapshot: typing.Optional[Snapshot] = None,):
+    def __init__(self, id: AttemptId = None, spec: PublishedFile = None, dataset: str = None, model: PublishedFile = None, indices: Indices = None, optimizer_state: typing.Optional[PublishedFile] = None, term: int = None, snapshot: typing.Optional[Snapshot] = None, frozen: typing.Optional[PublishedFile] = None,):
         self.id: AttemptId = id
         self.spec: PublishedFile = spec
         self.dataset: str = dataset
@@ -555,6 +557,7 @@ class TaskMessage(object):
         self.optimizer_state: typing.Optional[PublishedFile] = optimizer_state
         self.term: int = term
         self.snapshot: typing.Optional[Snapshot] = snapshot
+        self.frozen: typing.Optional[PublishedFile] = frozen
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -613,6 +616,12 @@ class TaskMessage(object):
                         self.snapshot.read(iprot)
                     else:
                         iprot.skip(ftype)
+                elif fid == 9:
+                    if ftype == TType.STRUCT:
+                        self.frozen = PublishedFile()
+                        self.frozen.read(iprot)
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -659,6 +668,10 @@ class TaskMessage(object):
             if self.snapshot is not None:
                 oprot.writeFieldBegin('snapshot', TType.STRUCT, 8)
                 self.snapshot.write(oprot)
+                oprot.writeFieldEnd()
+            if self.frozen is not None:
+                oprot.writeFieldBegin('frozen', TType.STRUCT, 9)
+                self.frozen.write(oprot)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3391,6 +3404,7 @@ TaskMessage.thrift_spec = (
     (6, TType.STRUCT, 'optimizer_state', [PublishedFile, None], None, ),  # 6
     (7, TType.I64, 'term', None, None, ),  # 7
     (8, TType.STRUCT, 'snapshot', [Snapshot, None], None, ),  # 8
+    (9, TType.STRUCT, 'frozen', [PublishedFile, None], None, ),  # 9
 )
 all_structs.append(Update)
 Update.thrift_spec = (

@@ -7,6 +7,8 @@ as [b, c, h, w], which is torch's channels_last layout without a copy; the plain
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,15 +17,24 @@ from downpour.spec import Spec
 
 
 class Feed:
-    """Batches of one part of a dataset, normalized, on the spec's device."""
+    """One part of a dataset, which hands out whole batches, normalized, on the spec's device.
 
-    def __init__(self, dataset: PreparedDataset, part: Examples, spec: Spec) -> None:
+    Args:
+        dataset: what normalizes the examples.
+        part: the examples.
+        spec: says where batches are needed, and the memory layout of images.
+        flip: mirror each image with probability 1/2, by torch's generator.
+    """
+
+    def __init__(
+        self, dataset: PreparedDataset, part: Examples, spec: Spec, *, flip: bool = False
+    ) -> None:
         self._x = torch.from_numpy(part.x)
         self._y = torch.from_numpy(part.y)
         self._images = dataset.images
         self._device = spec.device
         self._channels_last = spec.images_channels_last
-        self._flip = spec.flip and self._images
+        self._flip = flip and self._images
         scale = torch.from_numpy(1 / dataset.std)
         shift = torch.from_numpy(-dataset.mean / dataset.std)
         self._scale: Tensor | float = scale.float().to(self._device)
@@ -34,20 +45,18 @@ class Feed:
     def __len__(self) -> int:
         return len(self._x)
 
-    def chosen(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the training batch of some indices [b]: x [b, ...] float32 and their targets.
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return the batch of one example."""
+        return self.__getitems__([index])
 
-        Draws from torch's generator where the spec flips images.
-        """
-        x = self._x.index_select(0, indices)
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return the batch of some indices [b]: x [b, ...] float32 and their targets."""
+        chosen = torch.tensor(indices)
+        x = self._x.index_select(0, chosen)
         if self._flip:
             mirrored = torch.rand(len(x)) < 0.5
             x = torch.where(mirrored[:, None, None, None], x.flip(2), x)
-        return self._ready(x), self._moved(self._y.index_select(0, indices))
-
-    def block(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Return examples in their own order, as they are: for evaluation."""
-        return self._ready(self._x[start:stop]), self._moved(self._y[start:stop])
+        return self._ready(x), self._moved(self._y.index_select(0, chosen))
 
     def _ready(self, x: Tensor) -> Tensor:
         # Always a copy, because `mul_` must not write into the mapped file's memory.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from downpour.spec import Spec
-from downpour.training.objective import batch_loss, correct
+from downpour.tasks.objective import batch_loss, correct
 
 CROSS = Spec.make({"loss": "cross_entropy"})
 BINARY = Spec.make({"loss": "binary_cross_entropy"})

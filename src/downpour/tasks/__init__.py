@@ -1,0 +1,52 @@
+"""What is trained: the user's own task, or the built-in one of dataset, model and loss.
+
+`prepare_data` puts what all processes must agree on into a folder, and returns its key;
+`open_data` reads it. Neither opening nor this module imports torch. `loaded.load` makes the task of
+a spec, for those that train or evaluate.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from downpour import datasets
+from downpour.datasets import PreparedDataset
+from downpour.spec import Spec
+from downpour.tasks.agreement import TaskData, open_task_data, task_data_key
+from downpour.tasks.task import Task
+
+Data = PreparedDataset | TaskData
+"""What is known of a spec's examples: counts, labels, and for the built-in task themselves."""
+
+__all__ = ["Data", "Task", "TaskData", "open_data", "prepare_data"]
+
+
+def prepare_data(
+    spec: Spec, root: Path, data_dir: Path | None = None, begun_with: str | None = None
+) -> str:
+    """Return the key of the spec's data under `root`, making its folder where it is missing.
+
+    Args:
+        spec: names the dataset, or the task.
+        root: where such folders are.
+        data_dir: is searched for the files of well-known datasets.
+        begun_with: the key that an experiment goes on with.
+
+    Raises:
+        SpecError: the data cannot be made, or have changed since the experiment began.
+        SharedDirectoryError: the folder cannot be written or read.
+    """
+    if spec.task is None:
+        return datasets.prepare(spec, root, data_dir, begun_with)
+    return task_data_key(spec, root, begun_with)
+
+
+def open_data(spec: Spec, root: Path, key: str) -> Data:
+    """Open the folder that `prepare_data` made.
+
+    Raises:
+        StoreError: it is gone, damaged, or cannot be read.
+    """
+    if spec.task is None:
+        return datasets.open_prepared(root, key)
+    return open_task_data(root, key)

@@ -1,0 +1,186 @@
+"""What manager and workers must agree on about a user's examples, in a folder of their shared one.
+
+The examples stay where the task reads them. The folder holds how many there are, the labels, and a
+sketch of a few: so a worker whose task reads other data, or data that changed, refuses to train on
+them. Its key follows from all that, as a prepared dataset's does from its arrays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from downpour.datasets.array_folder import damage, open_array_folder, write_array_folder
+from downpour.errors import FileCorrupt, SpecError, UnfitWorker
+from downpour.spec import Spec
+from downpour.store.os_errors import writing
+from downpour.values import DatasetFacts
+
+if TYPE_CHECKING:
+    from downpour.tasks.task import ExampleList, Task
+
+CLASSES_MAX = 1_000_000
+
+_ARRAYS = ("labels",)
+_LOOKED_AT = 16
+"""How many examples are compared: the first, the last, and some between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskData:
+    """What is known of a task's examples without reading them; `sketches` are by part and index.
+
+    `labels` has shape (train_samples,), int64, or is None where examples have no classes.
+    """
+
+    facts: DatasetFacts
+    labels: NDArray[np.int64] | None
+    sketches: Mapping[str, Mapping[int, list[Any]]]
+
+    @property
+    def understood(self) -> str:
+        """How the examples were understood, in one line for people."""
+        facts = self.facts
+        kind = f"{facts.classes} classes" if facts.classes else "no labels"
+        return f"{facts.train_samples:,} training and {facts.test_samples:,} test examples; {kind}"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is unusual, for people: nothing is known to be."""
+        return ()
+
+
+def open_task_data(root: Path, key: str) -> TaskData:
+    """Open the folder of a task's data.
+
+    Raises:
+        StoreError: it is gone, damaged, or cannot be read.
+    """
+    opened = open_array_folder(root, key, _ARRAYS)
+    stated = opened.facts
+    try:
+        facts = DatasetFacts(
+            train_samples=int(stated["train_samples"]),
+            test_samples=int(stated["test_samples"]),
+            sample_shape=(),
+            classes=int(stated["classes"]),
+            targets_per_sample=0,
+        )
+        sketches = {
+            part: {int(index): list(one) for index, one in stated["sketches"][part].items()}
+            for part in ("train", "test")
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileCorrupt(key, f"misses or garbles {error}") from None
+    labels = opened.arrays["labels"] if facts.classes else None
+    return TaskData(facts=facts, labels=labels, sketches=sketches)
+
+
+def task_data_key(spec: Spec, root: Path, begun_with: str | None) -> str:
+    """Return the key of a task's data, writing its folder where it is missing.
+
+    Raises:
+        SpecError: the task's examples or labels cannot be used; or they have changed since the
+            experiment began, and the folder is gone.
+    """
+    if begun_with is not None and (reason := damage(root, begun_with, _ARRAYS)) is None:
+        return begun_with
+    facts, labels = _looked_at(spec)
+    prefix = re.sub(r"[^A-Za-z0-9]+", "-", spec.task or "").strip("-")[:64]
+    with writing(root, f"task {spec.task}"):
+        key = write_array_folder(root, f"task-{prefix}", facts, {"labels": labels})
+    if begun_with not in (None, key):
+        accepted = f"its examples have changed since the experiment began, and {reason}"
+        raise SpecError("task", spec.task, accepted)
+    return key
+
+
+def check_examples(spec: Spec, data: TaskData, part: str, examples: ExampleList) -> None:
+    """Check that this machine's examples of a part are those of the manager.
+
+    Raises:
+        UnfitWorker: their number or one of those that were looked at is another.
+    """
+    from downpour.tasks.sketch import resemble, sketched
+
+    count = data.facts.train_samples if part == "train" else data.facts.test_samples
+    here = limited(len(examples), spec, part)
+    if here != count:
+        raise UnfitWorker(f"{spec.task} has {here} {part} examples here, and {count} elsewhere")
+    for index, expected in data.sketches[part].items():
+        if not resemble(sketched(examples, index), expected):
+            raise UnfitWorker(f"{spec.task}: {part} example {index} is another one here")
+
+
+def limited(count: int, spec: Spec, part: str) -> int:
+    """Return how many examples of a part are used."""
+    limit = spec.train_limit if part == "train" else spec.test_limit
+    return count if limit is None else min(count, limit)
+
+
+def _looked_at(spec: Spec) -> tuple[dict[str, Any], NDArray[np.int64]]:
+    """Make the task and look at its data; returns what the folder states, and the labels."""
+    from downpour.tasks.own import own_task
+
+    task = own_task(spec)
+    counts, sketches = {}, {}
+    for part in ("train", "test"):
+        counts[part], sketches[part] = _part(task, spec, part)
+    labels = _labels(task, spec, counts["train"])
+    facts = {
+        "task": spec.task,
+        "train_samples": counts["train"],
+        "test_samples": counts["test"],
+        "classes": int(labels.max()) + 1 if len(labels) else 0,
+        "sketches": sketches,
+    }
+    return facts, labels
+
+
+def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]:
+    from downpour.tasks.own import theirs
+    from downpour.tasks.sketch import resemble, sketched
+
+    with theirs(spec, f'examples("{part}") fails'):
+        examples = task.examples(part)
+        count = len(examples)
+    if count < 1:
+        raise SpecError("task", spec.task, f'examples("{part}") is empty')
+    count = limited(count, spec, part)
+    indices = np.unique(np.linspace(0, count - 1, _LOOKED_AT).astype(int)).tolist()
+    with theirs(spec, f'an example of "{part}" cannot be read'):
+        sketches = {index: sketched(examples, index) for index in indices}
+        if not spec.repeatable:
+            return count, {}
+        for index, sketch in sketches.items():
+            if not resemble(sketch, sketched(examples, index)):
+                accepted = (
+                    f'example {index} of "{part}" is another one when it is read again: what it '
+                    "draws must come from the global generators of torch, Python or numpy"
+                )
+                raise SpecError("task", spec.task, accepted)
+    return count, sketches
+
+
+def _labels(task: Task, spec: Spec, count: int) -> NDArray[np.int64]:
+    """Return the labels of the examples that are used; of length 0 where there are none."""
+    from downpour.tasks.own import theirs
+
+    with theirs(spec, "labels() fails"):
+        given = task.labels()
+        labels = np.empty(0, np.int64) if given is None else np.asarray(given)
+    if given is None:
+        return labels
+    if labels.ndim != 1 or len(labels) < count or labels.dtype.kind not in "iu":
+        accepted = f"labels() must return {count} class numbers, one for each training example"
+        raise SpecError("task", spec.task, accepted)
+    labels = labels[:count].astype(np.int64)
+    if labels.min() < 0 or labels.max() >= CLASSES_MAX:
+        raise SpecError("task", spec.task, "labels() must return class numbers, from 0 on")
+    return labels

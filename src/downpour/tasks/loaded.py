@@ -1,0 +1,119 @@
+"""A spec's task, ready to train or to evaluate: its network, and its batches by index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from downpour import models
+from downpour.datasets import PreparedDataset
+from downpour.errors import SpecError
+from downpour.models import generators
+from downpour.spec import Spec
+from downpour.tasks import Data
+from downpour.tasks.agreement import TaskData, check_examples
+from downpour.tasks.batches import batch_of
+from downpour.tasks.classification import Classification
+from downpour.tasks.own import overrides, own_task, theirs
+from downpour.tasks.task import Batch, ExampleList, Task
+
+
+def load(spec: Spec, data: Data, begun: Callable[[nn.Module], None] | None = None) -> LoadedTask:
+    """Make the task of a spec.
+
+    Args:
+        spec: names the task.
+        data: what is known of its examples.
+        begun: sets a network that was just built to where training begins, if not as drawn.
+
+    Raises:
+        SpecError: a user's task cannot be made.
+    """
+    if isinstance(data, PreparedDataset):
+        return LoadedTask(spec, Classification(spec, data), data, begun)
+    return LoadedTask(spec, own_task(spec), data, begun)
+
+
+class LoadedTask:
+    """A task with its spec and its data, as the loop and the evaluation use it.
+
+    Args:
+        spec: what is asked for.
+        task: what is trained.
+        data: counts and labels of its examples.
+        begun: see `load`.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        task: Task,
+        data: Data,
+        begun: Callable[[nn.Module], None] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.task = task
+        self.data = data
+        self._begun = begun
+        self.images = isinstance(data, PreparedDataset) and data.images
+        self.has_own_step = overrides(task, "step")
+        self._examples = cache(self._opened)
+
+    def network(self) -> nn.Module:
+        """Build the network on the CPU; its parameters follow from the spec's seed.
+
+        Raises:
+            SpecError: it cannot be built, has nothing to train, or what files cannot hold.
+        """
+        model = self._drawn()
+        if self._begun is not None:
+            self._begun(model)
+        return model
+
+    def _drawn(self) -> nn.Module:
+        if isinstance(self.task, Classification):
+            return self.task.model()
+        with theirs(self.spec, "model() fails"), generators.seeded(self.spec.seed):
+            model = self.task.model()
+        if not isinstance(model, nn.Module):
+            raise SpecError("task", self.spec.task, "model() must return a torch.nn.Module")
+        models.check_travels(model, self.spec)
+        return model
+
+    def check_fit(self, model: nn.Module) -> None:
+        """Check that the built-in task's network fits examples and labels; a trial tells of others.
+
+        Raises:
+            SpecError: it does not.
+        """
+        if isinstance(self.data, PreparedDataset):
+            models.check_fit(model, self.spec, self.data.facts)
+
+    def examples(self, part: str) -> ExampleList:
+        """Return the examples of a part, "train" or "test"; opened once.
+
+        Raises:
+            UnfitWorker: they are not those that the experiment began with.
+        """
+        return self._examples(part)
+
+    def count(self, part: str) -> int:
+        """Return how many examples of a part are used."""
+        facts = self.data.facts
+        return facts.train_samples if part == "train" else facts.test_samples
+
+    def batch(self, part: str, indices: NDArray[np.int64]) -> Batch:
+        """Return the batch of some indices [b], on the spec's device."""
+        return batch_of(self.task, self.examples(part), indices, self.spec.device)
+
+    def _opened(self, part: str) -> ExampleList:
+        with theirs(self.spec, f'examples("{part}") fails'):
+            examples = self.task.examples(part)
+        if isinstance(self.data, TaskData):
+            with theirs(self.spec, f'an example of "{part}" cannot be read'):
+                check_examples(self.spec, self.data, part, examples)
+        return examples

@@ -1,0 +1,115 @@
+"""A user's task, from its name: the class is found, made and checked, and errors become one line.
+
+A task's code is called through `theirs`, which turns whatever it raises into a `SpecError` with the
+line of the user's file.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from downpour.allowlist import load_factory
+from downpour.blame import describe_error
+from downpour.errors import DownpourError, SpecError
+from downpour.spec import Spec
+from downpour.tasks.task import Task
+
+NEEDED = ("model", "examples", "loss")
+
+_ARGUMENTS = {
+    "model": 0,
+    "examples": 1,
+    "loss": 2,
+    "collate": 1,
+    "metrics": 2,
+    "labels": 0,
+    "groups": 1,
+    "optimizer": 1,
+    "rate": 1,
+    "step": 3,
+}
+
+
+def own_task(spec: Spec) -> Task:
+    """Make the task that a spec names.
+
+    Raises:
+        SpecError: it is not allowed, cannot be imported or made, is no subclass of `Task`, lacks a
+            method, or one takes other arguments; or spec and task both say the same thing.
+    """
+    name = spec.task or ""
+    made = load_factory("task", name)
+    if not (isinstance(made, type) and issubclass(made, Task)):
+        raise SpecError("task", name, "must be a class that inherits from downpour.Task")
+    missing = [method for method in NEEDED if not overrides(made, method)]
+    if missing:
+        raise SpecError("task", name, f"lacks {' and '.join(f'{method}()' for method in missing)}")
+    for method, count in _ARGUMENTS.items():
+        _check_arguments(made, method, count, name)
+    try:
+        inspect.signature(made).bind(**spec.task_options)
+    except TypeError as error:
+        raise SpecError("task_options", spec.task_options, f"{name}: {error}") from None
+    with theirs(spec, "cannot be made"):
+        task = made(**spec.task_options)
+    _refuse_twice_said(task, spec)
+    return task
+
+
+def overrides(task: Task | type[Task], method: str) -> bool:
+    """Whether a task brings a method of its own."""
+    kind = task if isinstance(task, type) else type(task)
+    return getattr(kind, method) is not getattr(Task, method)
+
+
+@contextmanager
+def theirs(spec: Spec, what: str) -> Iterator[None]:
+    """Turn what a user's code raises into a SpecError that says `what` failed, and where.
+
+    Only what torch raises for a lack of memory passes, because its cause may be the machine.
+    """
+    try:
+        yield
+    except (DownpourError, MemoryError):
+        raise
+    except Exception as error:
+        if is_lack_of_memory(error):
+            raise
+        raise SpecError(*spec.trained_code, f"{what}: {describe_error(error)}") from error
+
+
+def is_lack_of_memory(error: Exception) -> bool:
+    """Whether torch found too little memory, on the CPU or on an accelerator."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and (
+        type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in text
+        or "not enough memory" in text
+    )
+
+
+def _check_arguments(made: type[Task], method: str, count: int, name: str) -> None:
+    try:
+        inspect.signature(getattr(made, method)).bind(None, *range(count))
+    except TypeError as error:
+        wanted = inspect.signature(getattr(Task, method)).replace(
+            return_annotation=inspect.Signature.empty
+        )
+        names = ", ".join(wanted.parameters)
+        accepted = f"{method}() must take ({names}): {error}"
+        raise SpecError("task", name, accepted) from None
+
+
+def _refuse_twice_said(task: Task, spec: Spec) -> None:
+    """Refuse fields that would have no effect, because the task decides what they say."""
+    decided = {
+        "rate": ("schedule", "warmup"),
+        "step": ("clip_norm", "accumulate"),
+    }
+    for method, fields in decided.items():
+        for field in fields:
+            value = getattr(spec, field)
+            if overrides(task, method) and value != Spec.model_fields[field].default:
+                raise SpecError(field, value, f"{spec.task} has a {method}() of its own")

@@ -1,0 +1,110 @@
+"""What a user's training is made of: the class that a spec's `task` names, and its defaults.
+
+Three methods are needed: `model`, `examples` and `loss`. The loop around them is Downpour's, so a
+task can stop after any step and go on elsewhere with the same bytes. That holds because its state
+is enumerable: parameters, buffers, the optimizer's tensors and the position. Everything else must
+be a function of the position, which is why all global generators are seeded before every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+Batch = Any
+"""What `collate` makes: tensors, in any tuple, list or dictionary."""
+
+
+class ExampleList(Protocol):
+    """Examples by index: a torch dataset, a memory map, a list."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Return one of them."""
+
+
+class Task:
+    """A training that a spec names: `task = "package.module:Class"`.
+
+    It is made as `Class(**task_options)`, in the manager and in every worker, so making it should
+    be cheap and must depend on the options alone. Methods that are not overridden leave the choice
+    to the spec.
+    """
+
+    def model(self) -> nn.Module:
+        """Return the network, on the CPU; all global generators are seeded by the spec's seed.
+
+        What does not require a gradient is frozen: it is sent once and never again.
+        """
+        raise NotImplementedError
+
+    def examples(self, part: str) -> ExampleList:
+        """Return the examples of a part, "train" or "test": anything with `len()` and `[i]`.
+
+        Example i must be the same on every machine, but for what it draws from the generators of
+        Python, numpy and torch: an augmentation repeats with the step. If the object has
+        `__getitems__(indices)`, as torch's datasets may, a whole batch is asked for at once.
+        """
+        raise NotImplementedError
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean loss of a batch, a scalar that depends on the parameters."""
+        raise NotImplementedError
+
+    def collate(self, examples: list[Any]) -> Batch:
+        """Return a batch of some examples; by default with torch's `default_collate`."""
+        from torch.utils.data import default_collate
+
+        return default_collate(examples)
+
+    def metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Any]:
+        """Return what is measured on a batch of test examples, by name.
+
+        A value is a mean over the batch, or a pair of a sum and a count where examples are not
+        what is counted. If "loss" is among the names, `loss` is not called as well.
+        """
+        del model, batch
+        return {}
+
+    def labels(self) -> Sequence[int] | None:
+        """Return the class of each training example, for `split` and `batches`; None: none."""
+        return None
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]] | None:
+        """Return the optimizer's parameter groups, as torch.optim takes them; None: one group.
+
+        Every trainable parameter must be in exactly one.
+        """
+        del model
+        return None
+
+    def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer | Mapping[str, Optimizer] | None:
+        """Return an optimizer of these groups, or several by name; None: the spec's.
+
+        Its state must be tensors, or empty.
+        """
+        del groups
+        return None
+
+    def rate(self, done: float) -> float | None:
+        """Return what the learning rate is multiplied by; None: what the spec's `schedule` says.
+
+        Args:
+            done: the share of all steps of the training before this one; 0.0 at the first.
+        """
+        del done
+        return None
+
+    def step(self, model: nn.Module, optimizers: Mapping[str, Optimizer], batch: Batch) -> Tensor:
+        """Take a training step and return its loss; only called where a task overrides it.
+
+        An override does everything by itself: gradients to zero, backward, the optimizers' steps.
+        A single optimizer is called "optimizer".
+        """
+        raise NotImplementedError

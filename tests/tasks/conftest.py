@@ -1,0 +1,29 @@
+"""The small datasets of the tests of training, and tasks as users write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from downpour.allowlist import VARIABLE
+from downpour.spec import Spec
+from downpour.tasks import open_data, prepare_data
+from downpour.tasks.loaded import LoadedTask, load
+from tests.training.conftest import dataset, numbers
+
+__all__ = ["dataset", "lab", "loaded", "numbers"]
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module `own_tasks` can be imported, and a spec may name its classes."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setenv(VARIABLE, "own_tasks")
+
+
+def loaded(root: Path, name: str, **fields: Any) -> LoadedTask:
+    """Return a task of the module `own_tasks`, loaded as a worker does."""
+    spec = Spec.make({"task": f"own_tasks:{name}", "batch_size": 16, **fields})
+    return load(spec, open_data(spec, root, prepare_data(spec, root)))

@@ -1,0 +1,315 @@
+"""Tasks as users write them, right and wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from downpour import Task
+
+EXAMPLES = 60
+
+
+class Plane(Task):
+    """A plane is fitted to points, by a network of which a part is frozen."""
+
+    def __init__(self, width: int = 8) -> None:
+        self.width = width
+
+    def model(self) -> nn.Module:
+        """Return a network with dropout."""
+        network = nn.Sequential(
+            nn.Linear(3, self.width), nn.Tanh(), nn.Dropout(0.2), nn.Linear(self.width, 1)
+        )
+        network[0].bias.requires_grad = False
+        return network
+
+    def examples(self, part: str) -> list[Any]:
+        """Return points and their heights."""
+        generator = np.random.default_rng(len(part))
+        x = generator.normal(size=(EXAMPLES, 3)).astype(np.float32)
+        return list(zip(x, x.sum(axis=1, keepdims=True), strict=True))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the mean squared error."""
+        x, y = batch
+        return nn.functional.mse_loss(model(x), y)
+
+    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        """Return the mean error, as a sum and a count."""
+        x, y = batch
+        return {"error": ((model(x) - y).abs().sum(), len(y))}
+
+
+class Noisy(Plane):
+    """Examples are augmented by all three generators' draws."""
+
+    def examples(self, part: str) -> Any:
+        """Return points that move."""
+        return Shaken(super().examples(part))
+
+
+class Shaken:
+    """Moves each point a little, each time."""
+
+    def __init__(self, points: list[Any]) -> None:
+        self.points = points
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, index: int) -> Any:
+        import random
+
+        x, y = self.points[index]
+        draws = random.random() + np.random.random() + torch.rand(()).item()  # noqa: NPY002
+        moved = x + 0.1 * draws
+        return moved.astype(np.float32), y
+
+
+class Sided(Plane):
+    """Points have a class: which side of a plane they are on."""
+
+    def labels(self) -> list[int]:
+        """Return the side of each point."""
+        return [int(y[0] > 0) for _, y in self.examples("train")]
+
+
+class Grouped(Plane):
+    """Two groups of parameters, an optimizer and a rate of its own."""
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Return matrices, which decay, and the rest."""
+        named = [value for value in model.parameters() if value.requires_grad]
+        return [
+            {"params": [value for value in named if value.dim() > 1], "weight_decay": 0.1},
+            {"params": [value for value in named if value.dim() < 2], "lr": 0.5},
+        ]
+
+    def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
+        """Return Adadelta, which the spec does not know."""
+        return torch.optim.Adadelta(groups, lr=1.0)
+
+    def rate(self, done: float) -> float:
+        """Fall in a straight line."""
+        return 1 - done
+
+
+class Duel(Plane):
+    """Two networks with an optimizer each, and a step of its own."""
+
+    def model(self) -> nn.Module:
+        """Return both."""
+        return nn.ModuleDict({"left": nn.Linear(3, 1), "right": nn.Linear(3, 1)})
+
+    def optimizer(self, groups: list[dict[str, Any]]) -> Mapping[str, Optimizer]:
+        """Return one for each half of the parameters."""
+        (group,) = groups
+        first, second = group["params"][:2], group["params"][2:]
+        return {"left": torch.optim.Adam(first), "right": torch.optim.SGD(second, lr=0.1)}
+
+    def step(self, model: nn.Module, optimizers: Mapping[str, Optimizer], batch: Any) -> Tensor:
+        """Train both in turn."""
+        losses = []
+        for name, optimizer in optimizers.items():
+            optimizer.zero_grad()
+            loss = super().loss(model[name], batch)  # type: ignore[index]
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses.append(loss)
+        return sum(losses[1:], losses[0])
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the sum of both losses."""
+        return super().loss(model["left"], batch) + super().loss(model["right"], batch)  # type: ignore[index]
+
+    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        """Nothing."""
+        del model, batch
+        return {}
+
+
+class Several(Plane):
+    """The loss of each example."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Forget to take the mean."""
+        x, y = batch
+        return torch.square(model(x) - y)
+
+
+class Number(Plane):
+    """The loss as a number."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        """Return a float."""
+        return super().loss(model, batch).item()
+
+
+class Detached(Plane):
+    """The loss without its history."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return a tensor that cannot be trained on."""
+        return super().loss(model, batch).detach()
+
+
+class Endless(Plane):
+    """A loss that is NaN."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Divide nothing by nothing."""
+        return super().loss(model, batch) * 0.0 / 0.0
+
+
+class Failing(Plane):
+    """A loss with a mistake in it."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Ask for a third part."""
+        x, y, weights = batch
+        loss: Tensor = (nn.functional.mse_loss(model(x), y) * weights).mean()
+        return loss
+
+
+class Ragged(Plane):
+    """Examples of several lengths, which the default batch cannot hold: the last one differs."""
+
+    def examples(self, part: str) -> list[Any]:
+        """Return points, the last without its height."""
+        points = super().examples(part)
+        return [*points[:-1], (points[-1][0], np.zeros(2, np.float32))]
+
+
+class Worded(Plane):
+    """A metric that is no number."""
+
+    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        """Return a word."""
+        del model, batch
+        return {"grade": "good"}
+
+
+class Listed(Plane):
+    """A metric for each example."""
+
+    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        """Forget to take the mean."""
+        x, y = batch
+        return {"error": (model(x) - y).abs()}
+
+
+class Forgetful(Grouped):
+    """Groups that leave the biases out."""
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Return the first group alone."""
+        return super().groups(model)[:1]
+
+
+class Double(Grouped):
+    """Groups that name a parameter twice."""
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Return the first group twice."""
+        first, second = super().groups(model)
+        return [first, second, first]
+
+
+class Listing(torch.optim.SGD):
+    """Keeps a list for each parameter."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Remember the step in a list."""
+        for group in self.param_groups:
+            for value in group["params"]:
+                self.state[value].setdefault("seen", []).append(1)
+        return super().step(closure)
+
+
+class Remembering(Plane):
+    """An optimizer with state that is no tensor."""
+
+    def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
+        """Return one that keeps a list."""
+        return Listing(groups, lr=0.1)
+
+
+class Wild(Plane):
+    """A rate that is none."""
+
+    def rate(self, done: float) -> float:
+        """Return a negative number."""
+        del done
+        return -1.0
+
+
+class Other:
+    """A class that inherits from nothing."""
+
+
+class Lacking(Task):
+    """Has a network and nothing else."""
+
+    def model(self) -> nn.Module:
+        """Return a layer."""
+        return nn.Linear(1, 1)
+
+
+class Strange(Plane):
+    """A loss with other arguments."""
+
+    def loss(self, batch: Any) -> Tensor:  # type: ignore[override]
+        """Take the batch alone."""
+        del batch
+        return torch.zeros(())
+
+
+class Empty(Plane):
+    """No test examples."""
+
+    def examples(self, part: str) -> list[Any]:
+        """Return training examples only."""
+        return super().examples(part) if part == "train" else []
+
+
+class Unmade(Plane):
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise FileNotFoundError("points.csv")
+
+
+class Mislabeled(Plane):
+    """Too few labels."""
+
+    def labels(self) -> list[int]:
+        """Return two."""
+        return [0, 1]
+
+
+class Shifting(Plane):
+    """Examples that are others each time they are read."""
+
+    def examples(self, part: str) -> Any:
+        """Return points that follow from the clock."""
+        return Drifting(super().examples(part))
+
+
+class Drifting(Shaken):
+    """Moves each point by what the clock says."""
+
+    def __getitem__(self, index: int) -> Any:
+        import time
+
+        x, y = self.points[index]
+        return x + np.float32(time.perf_counter() % 1), y
+
+
+def function() -> None:
+    """No class."""

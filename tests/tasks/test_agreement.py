@@ -1,0 +1,107 @@
+"""Manager and workers agree on a task's examples before anything is trained on them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from downpour.errors import FileMissing, SpecError, UnfitWorker
+from downpour.spec import Spec
+from downpour.tasks import open_data, prepare_data
+from downpour.tasks.agreement import TaskData
+from downpour.tasks.loaded import load
+
+from .conftest import loaded
+
+pytestmark = pytest.mark.usefixtures("lab")
+
+SPEC = Spec(task="own_tasks:Sided")
+
+
+def opened(root: Path, spec: Spec = SPEC) -> TaskData:
+    """Prepare and open a task's data."""
+    data = open_data(spec, root, prepare_data(spec, root))
+    assert isinstance(data, TaskData)
+    return data
+
+
+def test_counts_and_labels_are_known_without_the_task(tmp_path: Path) -> None:
+    """A manager that takes over needs no torch for them."""
+    data = opened(tmp_path)
+    assert (data.facts.train_samples, data.facts.test_samples, data.facts.classes) == (60, 60, 2)
+    assert data.labels is not None
+    assert set(data.labels.tolist()) == {0, 1}
+    assert data.understood == "60 training and 60 test examples; 2 classes"
+    assert opened(tmp_path, SPEC.replace(task="own_tasks:Plane")).labels is None
+
+
+def test_limits_count(tmp_path: Path) -> None:
+    """Only the first examples are used."""
+    data = opened(tmp_path, SPEC.replace(train_limit=7, test_limit=100))
+    assert (data.facts.train_samples, data.facts.test_samples) == (7, 60)
+    assert data.labels is not None
+    assert len(data.labels) == 7
+
+
+def test_equal_data_have_equal_keys(tmp_path: Path) -> None:
+    """Whoever makes them, also where examples are augmented at random."""
+    for name in ("Sided", "Noisy"):
+        spec = SPEC.replace(task=f"own_tasks:{name}")
+        assert prepare_data(spec, tmp_path / "a") == prepare_data(spec, tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda points: points[:-1], "has 59 train examples here, and 60 elsewhere"),
+        (lambda points: [(x + 1, y) for x, y in points], "train example 0 is another one here"),
+        (lambda points: [(x, y.astype(float)) for x, y in points], None),
+        (lambda points: [(x.tolist(), y) for x, y in points], "train example 0 is another one"),
+        (lambda points: [*points[:-1], (points[-1][0], np.ones(1, int))], "example 59 is another"),
+    ],
+)
+def test_a_worker_with_other_examples_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: object, why: str | None
+) -> None:
+    """Their number, their types or their values differ; precision alone is no difference."""
+    import own_tasks  # type: ignore[import-not-found]
+
+    data, right = opened(tmp_path), own_tasks.Sided.examples
+    monkeypatch.setattr(
+        own_tasks.Sided,
+        "examples",
+        lambda task, part: change(right(task, part)),  # type: ignore[operator]
+    )
+    task = load(SPEC, data)
+    if why is None:
+        assert len(task.examples("train")) == 60
+        return
+    with pytest.raises(UnfitWorker, match=why):
+        task.examples("train")
+
+
+def test_an_experiment_goes_on_with_the_data_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder suffices; where it is gone, the examples must come to the same one."""
+    key = prepare_data(SPEC, tmp_path)
+    shutil.rmtree(tmp_path / key)
+    with pytest.raises(FileMissing):
+        open_data(SPEC, tmp_path, key)
+    assert prepare_data(SPEC, tmp_path, begun_with=key) == key
+    monkeypatch.setattr("own_tasks.EXAMPLES", 50)
+    assert prepare_data(SPEC, tmp_path, begun_with=key) == key
+    shutil.rmtree(tmp_path / key)
+    with pytest.raises(SpecError, match="its examples have changed since the experiment began"):
+        prepare_data(SPEC, tmp_path, begun_with=key)
+
+
+def test_batches_are_collated_in_their_order(tmp_path: Path) -> None:
+    """By torch's default, from single examples."""
+    task = loaded(tmp_path, "Plane")
+    x, y = task.batch("train", np.array([5, 2]))
+    assert x.shape == (2, 3)
+    assert np.array_equal(y[0].numpy(), task.examples("train")[5][1])

@@ -1,0 +1,176 @@
+"""A task that a user brings is trained as it says, or refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from downpour.errors import SpecError
+from downpour.spec import Spec
+from downpour.training.evaluation import evaluate
+from downpour.training.loop import LocalTask, ShardTraining
+from downpour.training.parameters import frozen_of, parameters_of
+from downpour.training.trial import check_trains
+
+from .conftest import loaded
+
+pytestmark = pytest.mark.usefixtures("lab")
+
+SHARDS = [np.arange(20), np.arange(20, 60)]
+
+
+def tried(root: Path, name: str, **fields: Any) -> None:
+    """Do what a manager does at submission."""
+    task = loaded(root, name, **fields)
+    task.check_fit(task.network())
+    check_trains(task, SHARDS)
+
+
+def trained(root: Path, name: str, *, cut_at: int | None = None, **fields: Any) -> dict[str, bytes]:
+    """Train on a shard, and return its parameters; `cut_at` is the step of a hand-over."""
+    task = loaded(root, name, **fields)
+
+    def begun() -> ShardTraining:
+        shard = LocalTask(indices=np.arange(60), round=1, shard=0)
+        return ShardTraining(task, task.network(), shard)
+
+    training = begun()
+    if cut_at is not None:
+        training.advance(cut_at)
+        first, training = training, begun()
+        training.restore(first.snapshot())
+    training.advance(training.steps_total)
+    return {name: array.tobytes() for name, array in training.parameters().items()}
+
+
+@pytest.mark.parametrize("name", ["Plane", "Noisy", "Sided", "Grouped", "Duel"])
+def test_a_good_task_passes_the_trial(tmp_path: Path, name: str) -> None:
+    """With dropout, augmentation, labels, groups, an optimizer and a step of its own."""
+    tried(tmp_path, name)
+
+
+@pytest.mark.parametrize("name", ["Plane", "Noisy", "Grouped", "Duel"])
+@pytest.mark.parametrize("fields", [{}, {"optimizer": "adamw", "schedule": "cosine"}])
+def test_a_task_is_handed_over_at_any_step(
+    tmp_path: Path, name: str, fields: dict[str, Any]
+) -> None:
+    """What another process goes on with comes to the same bytes."""
+    if name == "Grouped":
+        fields = {}
+    whole = trained(tmp_path, name, **fields)
+    for step in range(5):
+        assert trained(tmp_path, name, cut_at=step, **fields) == whole
+
+
+def test_what_is_frozen_is_in_no_update(tmp_path: Path) -> None:
+    """Neither parameters nor snapshots hold it."""
+    task = loaded(tmp_path, "Plane")
+    network = task.network()
+    assert frozen_of(network).keys() == {"0.bias"}
+    training = ShardTraining(task, network, LocalTask(indices=np.arange(60), round=0, shard=0))
+    training.advance(1)
+    assert "0.bias" not in parameters_of(network)
+    assert not any("0.bias" in name for name in training.snapshot())
+
+
+def test_an_evaluation_has_the_task_s_metrics(tmp_path: Path) -> None:
+    """A sum and a count are added up over all batches, of which the last is smaller."""
+    task = loaded(tmp_path, "Plane")
+    network = task.network().eval()
+    found = evaluate(network, task)
+    points = task.examples("test")
+    import torch
+
+    with torch.no_grad():
+        x = torch.from_numpy(np.stack([points[i][0] for i in range(60)]))
+        y = torch.from_numpy(np.stack([points[i][1] for i in range(60)]))
+        error = (network(x) - y).abs().mean().item()
+        loss = ((network(x) - y) ** 2).mean().item()
+    assert found.metrics == {"error": pytest.approx(error, rel=1e-5)}
+    assert found.loss == pytest.approx(loss, rel=1e-5)
+    assert found.samples == 60
+
+
+def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
+    """A rate that falls to nothing trains less than one that stays."""
+    task = loaded(tmp_path, "Grouped", epochs=1)
+    training = ShardTraining(
+        task, task.network(), LocalTask(indices=np.arange(60), round=0, shard=0)
+    )
+    training.advance(3)
+    rates = [group["lr"] for group in training._optimizers.by_name["optimizer"].param_groups]
+    assert rates == [pytest.approx(1.0 * (1 - 2 / 4)), pytest.approx(0.5 * (1 - 2 / 4))]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Several", r"loss\(\) must return a scalar, .* torch.float32 \[16, 1\]"),
+        ("Number", r"loss\(\) must return a tensor, and returned float"),
+        ("Detached", r"loss\(\) does not depend on any parameter"),
+        ("Endless", "its loss is NaN or infinite on the first batch"),
+        ("Failing", r"in step 1: ValueError: not enough .* \(own_tasks.py:\d+ in loss\)"),
+        ("Worded", r"metrics\(\) must return numbers, and returned 'good' for 'grade'"),
+        ("Listed", r"metrics\(\) must return numbers, and returned \[16, 1\] for 'error'"),
+        ("Forgetful", r"groups\(\) leaves out the parameter 3.bias"),
+        ("Double", r"groups\(\) names the parameter 0.weight twice"),
+        ("Remembering", "its optimizer keeps seen of 0.weight, which is list: only tensors"),
+        ("Wild", r"rate\(0\) must return a number from 0 on, and returned -1.0"),
+        ("Other", "must be a class that inherits from downpour.Task"),
+        ("function", "must be a class that inherits from downpour.Task"),
+        ("Lacking", r"lacks examples\(\) and loss\(\)"),
+        ("Strange", r"loss\(\) must take \(self, model, batch\)"),
+        ("Empty", r'examples\("test"\) is empty'),
+        ("Unmade", r"cannot be made: FileNotFoundError: points.csv \(own_tasks.py:\d+"),
+        ("Mislabeled", r"labels\(\) must return 60 class numbers"),
+        ("Shifting", r'example 0 of "train" is another one when it is read again'),
+        ("Ragged", "stack expects each tensor to be equal size"),
+        ("Missing", "cannot be imported: AttributeError"),
+    ],
+)
+def test_what_is_wrong_with_a_task_is_one_line(tmp_path: Path, name: str, why: str) -> None:
+    """Before a worker has heard of it, with the line of the user's file where there is one."""
+    with pytest.raises(SpecError, match=why) as refusal:
+        tried(tmp_path, name)
+    assert refusal.value.field == "task"
+    assert refusal.value.value == f"own_tasks:{name}"
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"task_options": {"depth": 3}}, "task_options"),
+        ({"task": "own_tasks:Grouped", "schedule": "cosine"}, "schedule"),
+        ({"task": "own_tasks:Grouped", "warmup": 0.1}, "warmup"),
+        ({"task": "own_tasks:Duel", "clip_norm": 1.0}, "clip_norm"),
+        ({"task": "own_tasks:Duel", "accumulate": 2}, "accumulate"),
+        ({"dataset": "mnist"}, "dataset"),
+        ({"model": "mlp"}, "model"),
+        ({"flip": True}, "flip"),
+        ({"loss": "binary_cross_entropy"}, "loss"),
+        ({"task": None, "task_options": {"width": 3}}, "task_options"),
+        ({"task": "elsewhere:Plane"}, "task"),
+        ({"task": "Plane"}, "task"),
+    ],
+)
+def test_fields_that_a_task_decides_are_refused_beside_it(
+    tmp_path: Path, fields: dict[str, Any], field: str
+) -> None:
+    """They would have no effect."""
+    with pytest.raises(SpecError) as refusal:
+        tried(tmp_path, "Plane", **fields)
+    assert refusal.value.field == field
+
+
+def test_a_class_of_an_importable_module_is_named_by_it() -> None:
+    """A spec holds text alone, and one of `__main__` cannot be found by another process."""
+    import own_tasks  # type: ignore[import-not-found]
+
+    assert Spec(task=own_tasks.Plane).task == "own_tasks:Plane"
+    inside = type("Inside", (own_tasks.Plane,), {"__module__": "__main__"})
+    with pytest.raises(SpecError, match=r'move it to a file lab.py, and write Spec\(task="lab:In'):
+        Spec(task=inside)  # type: ignore[arg-type]
