@@ -27,6 +27,14 @@ def test_every_worker_but_the_standbys_has_a_shard(
     assert resolved == ResolvedSpec.make({**asked.model_dump(), "shards": shards})
 
 
+@pytest.mark.parametrize(("policy", "instead"), [("handoff", "wait"), ("drop", "drop")])
+def test_what_does_not_repeat_is_not_handed_over(policy: str, instead: str) -> None:
+    """It has no snapshots to go on from, and the default policy waits."""
+    spec = Spec.make({"repeatable": False, "policy": policy})
+    resolved = resolve(spec, 3)
+    assert (resolved.policy, resolved.snapshot_every) == (instead, 0.0)
+
+
 def test_what_is_resolved_stays_as_it_is() -> None:
     """Resolving it again, with another number of workers, changes nothing."""
     resolved = resolve(Spec(), 4)

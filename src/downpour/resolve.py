@@ -14,6 +14,9 @@ def resolve(
 ) -> ResolvedSpec:
     """Fix the number of shards: the spec's own, else one for each worker that is no standby.
 
+    A training that does not repeat cannot go on elsewhere, so nothing of it is handed over: it has
+    no snapshots, and its workers are waited for.
+
     Args:
         spec: the spec as the user gave it.
         workers: the number of workers; None if it is not known yet.
@@ -28,4 +31,8 @@ def resolve(
     if spec.shards is None and not workers:
         raise SpecError("shards", None, "no worker is there to count; name a number of shards")
     shards = spec.shards or (workers or 0) - spec.standbys
-    return ResolvedSpec.make({**spec.model_dump(), "shards": shards})
+    fields = {**spec.model_dump(), "shards": shards}
+    if not spec.repeatable:
+        fields["snapshot_every"] = 0.0
+        fields["policy"] = "wait" if spec.policy == "handoff" else spec.policy
+    return ResolvedSpec.make(fields)

@@ -247,6 +247,8 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
         for remark in remarks:
             log.warning("%s: %s", space.experiment, remark)
         step = drawn.check_trains(shards)
+        if step is not None:
+            log.info("%s: %s", space.experiment, step)
         model, frozen = _first_model(space.store, drawn)
     return PreparedExperiment(
         dataset_key=key,

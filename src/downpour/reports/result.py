@@ -15,7 +15,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -352,8 +352,18 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
         stragglers=stragglers_of(costs.values()) if costs else None,
         numeric_classes=fold.numeric_classes(),
         worker_changes=worker_changes_of(record),
-        dataset=(prepared.understood, *prepared.remarks) if prepared.understood else (),
+        dataset=tuple(_remarks(prepared)),
     )
+
+
+def _remarks(prepared: PreparedLine) -> Iterator[str]:
+    """Yield how the examples were understood, what is unusual, and what a step costs."""
+    if prepared.understood:
+        yield prepared.understood
+    yield from prepared.remarks
+    if prepared.step_seconds is not None and prepared.step_bytes is not None:
+        megabytes = prepared.step_bytes / 1e6
+        yield f"when tried, a step took {prepared.step_seconds:.2g} s and {megabytes:.3g} MB"
 
 
 _NOT_PREPARED = PreparedLine(

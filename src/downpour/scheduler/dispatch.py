@@ -87,7 +87,8 @@ def _do(state: SchedulerState, experiment: Experiment, current: Round, action: A
         case Withdrawal():
             _withdraw(state, current, action)
         case Handoff():
-            _hand_over(state, current, action)
+            if experiment.spec.repeatable:  # else another worker's bytes would differ
+                _hand_over(state, current, action)
         case Close():
             _close(state, current, action)
         case Resize():

@@ -95,6 +95,9 @@ class StepCost:
     seconds: float
     memory_bytes: int
 
+    def __str__(self) -> str:
+        return f"a step takes {self.seconds:.2g} s and {self.memory_bytes / 1e6:.3g} MB here"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
