@@ -118,11 +118,6 @@ class TaskRunner:
         spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
         if spec.device == "cuda" and self._device != "cuda":
             raise UnfitWorker("this worker trains on the cpu; start it with --device cuda")
-        # Before `build` imports it, so that other code than was submitted never runs. The code of a
-        # dataset does not matter here: only what it has made is read.
-        for field, name in spec.factories.items():
-            if field != "dataset":
-                check_code(field, name, spec.code)
         torch.set_num_threads(spec.threads)
         data = shared.retry_policy.call(partial(open_data, spec, shared.datasets, task.dataset))
         loaded_task, model = _built(spec, data)
@@ -146,6 +141,11 @@ class TaskRunner:
 def _built(spec: Spec, data: Data) -> tuple[LoadedTask, torch.nn.Module]:
     """Make the task and its network, which the manager could: a failure is this machine's."""
     try:
+        # Before `load` imports it, so that other code than was submitted never runs. The code of a
+        # dataset does not matter here: only what it has made is read.
+        for field, name in spec.factories.items():
+            if field != "dataset":
+                check_code(field, name, spec.code)
         task = load(spec, data)
         return task, task.network()
     except SpecError as error:

@@ -1,0 +1,154 @@
+"""A task with frozen parameters, from its preparation to its result, on real files.
+
+The manager's functions and the worker's are called in turn, as their processes call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from downpour.allowlist import VARIABLE
+from downpour.errors import OtherCode, UnfitWorker
+from downpour.manager import workspace
+from downpour.manager.workspace import Workspace
+from downpour.rpc.messages import TaskMessage
+from downpour.scheduler import commands as do
+from downpour.spec import ResolvedSpec
+from downpour.store import SharedDirectory, decode, encode
+from downpour.values import AttemptId, PublishedFile, Update
+from downpour.worker.control import TaskControl
+from downpour.worker.task import TaskRunner
+
+pytestmark = pytest.mark.usefixtures("lab")
+
+FROZEN = "0.bias"
+BEGINNING = np.full(8, 0.25, np.float32)
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[Workspace]:
+    """An experiment whose frozen parameters are from a file, and so not as drawn."""
+    (tmp_path / "begin.safetensors").write_bytes(b"".join(encode({FROZEN: BEGINNING}, {})))
+    spec = ResolvedSpec.make(
+        {
+            "task": "own_tasks:Plane",
+            "shards": 2,
+            "batch_size": 16,
+            "epochs": 1,
+            "init_from": str(tmp_path / "begin.safetensors"),
+        }
+    )
+    shared = SharedDirectory.open(tmp_path / "shared", create=True)
+    opened = workspace.open_workspace(shared, "plane", spec)
+    prepare = do.Prepare(experiment="plane", spec=spec)
+    opened.prepared = workspace.prepare(opened, None, prepare)
+    yield opened
+    opened.close()
+
+
+def task_of(space: Workspace, shard: int) -> TaskMessage:
+    """Return the message that a worker gets."""
+    made = workspace.ready(space)
+    return TaskMessage(
+        id=AttemptId(experiment="plane", round=0, shard=shard, attempt=0),
+        spec=space.spec_file,
+        dataset=made.dataset_key,
+        model=made.model,
+        indices=workspace.indices_of(space, shard, None),
+        frozen=made.frozen,
+    )
+
+
+def trained(space: Workspace, shard: int) -> Update:
+    """Train a shard as a worker does."""
+    task = task_of(space, shard)
+    return TaskRunner(space.shared, "cpu").run(task, TaskControl(task.id))
+
+
+def held(space: Workspace, file: PublishedFile) -> dict[str, bytes]:
+    """Return the tensors of a file."""
+    tensors = decode(space.store.read(file), file.name).tensors
+    return {name: array.tobytes() for name, array in tensors.items()}
+
+
+def folded(space: Workspace) -> PublishedFile:
+    """Train both shards, and make the next model of them."""
+    updates = tuple(trained(space, shard) for shard in (0, 1))
+    made = workspace.ready(space)
+    command = do.Aggregate(
+        experiment="plane",
+        round=0,
+        model=made.model,
+        shards=(0, 1),
+        updates=updates,
+        train_seconds=1.0,
+    )
+    return workspace.aggregate(space, command)
+
+
+def test_only_what_is_trained_travels(space: Workspace) -> None:
+    """Model 0, updates and the next model are without it; a file of its own holds it, once."""
+    made = workspace.ready(space)
+    assert made.frozen is not None
+    assert held(space, made.frozen) == {FROZEN: BEGINNING.tobytes()}
+    first, update = held(space, made.model), trained(space, 0)
+    assert first.keys() == held(space, update.file).keys() == held(space, folded(space)).keys()
+    assert FROZEN not in first
+
+
+def test_the_result_is_whole_and_its_adapter_lies_beside_it(space: Workspace) -> None:
+    """Both are published once, however often that is asked for."""
+    model = folded(space)
+    final = workspace.publish(space, model)
+    assert held(space, final) == held(space, model) | {FROZEN: BEGINNING.tobytes()}
+    adapter = space.store.describe("adapter.safetensors")
+    assert held(space, adapter) == held(space, model)
+    assert workspace.publish(space, model) == final
+
+
+def test_another_manager_evaluates_with_what_was_frozen(space: Workspace) -> None:
+    """It draws its own network, of which only the frozen parameters are not as they were."""
+    model = folded(space)
+    assert space.prepared is not None
+    space.global_model = space.prepared.drawn
+    expected = workspace.measure(space, model)
+    space.global_model = None
+    found = workspace.measure(space, model)
+    assert (found.loss, found.metrics) == (expected.loss, expected.metrics)
+    space.global_model, space.prepared = None, replace(space.prepared, frozen=None)
+    assert workspace.measure(space, model).loss != expected.loss
+
+
+def test_a_worker_that_cannot_make_the_task_is_unfit_for_it(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one may: it lacks the permission, the module, or the examples."""
+    task = task_of(space, 0)
+    runner = TaskRunner(space.shared, "cpu")
+    with monkeypatch.context() as patch:
+        patch.setenv(VARIABLE, "elsewhere")
+        with pytest.raises(UnfitWorker, match="DOWNPOUR_ALLOW allows modules under elsewhere"):
+            runner.run(task, TaskControl(task.id))
+    with monkeypatch.context() as patch:
+        patch.setattr("own_tasks.EXAMPLES", 50)
+        with pytest.raises(UnfitWorker, match="has 50 train examples here, and 60 elsewhere"):
+            runner.run(task, TaskControl(task.id))
+    assert runner.run(task, TaskControl(task.id)).samples == 30
+
+
+def test_a_worker_with_other_code_takes_nothing(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest of the task's file is part of the spec."""
+    task = task_of(space, 0)
+    monkeypatch.setattr(
+        "downpour.worker.task.Spec.from_toml",
+        lambda _: space.spec.replace(code={"own_tasks.py": "0" * 16}),
+    )
+    with pytest.raises(OtherCode, match=r"own_tasks\.py"):
+        TaskRunner(space.shared, "cpu").run(task, TaskControl(task.id))
