@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 
 from downpour.allowlist import VARIABLE
 from downpour.errors import OtherCode, UnfitWorker
+from downpour.factory_code import fixed_code
 from downpour.manager import workspace
 from downpour.manager.workspace import Workspace
 from downpour.rpc.messages import TaskMessage
@@ -33,7 +35,8 @@ BEGINNING = np.full(8, 0.25, np.float32)
 @pytest.fixture
 def space(tmp_path: Path) -> Iterator[Workspace]:
     """An experiment whose frozen parameters are from a file, and so not as drawn."""
-    (tmp_path / "begin.safetensors").write_bytes(b"".join(encode({FROZEN: BEGINNING}, {})))
+    content = b"".join(encode({FROZEN: BEGINNING}, {}))
+    (tmp_path / "begin.safetensors").write_bytes(content)
     spec = ResolvedSpec.make(
         {
             "task": "own_tasks:Plane",
@@ -41,6 +44,8 @@ def space(tmp_path: Path) -> Iterator[Workspace]:
             "batch_size": 16,
             "epochs": 1,
             "init_from": str(tmp_path / "begin.safetensors"),
+            "init_checksum": xxhash.xxh3_128_hexdigest(content),
+            "code": fixed_code({"task": "own_tasks:Plane"}, {}),
         }
     )
     shared = SharedDirectory.open(tmp_path / "shared", create=True)
