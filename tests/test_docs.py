@@ -23,6 +23,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
         "docs/monitoring.md",
         "docs/security.md",
         "docs/tuning.md",
+        "docs/your-own-training.md",
     ],
 )
 def test_every_option_and_variable_exists(page: str) -> None:

@@ -146,7 +146,9 @@ class Company(Stage):
         words = [*COMMAND, "run", "--shared", str(self.shared), *_BESIDE_FLAGS]
         log = (self.shared.parent / f"{self.shared.name}-beside.log").open("ab")
         with log:
-            self._beside.append(subprocess.Popen(words, stdout=log, stderr=log, env=QUIET))
+            self._beside.append(
+                subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, **QUIET})
+            )
 
     def copy_in(self) -> None:
         """Somebody copies an experiment's folder in, of another cluster or as a backup of ours."""

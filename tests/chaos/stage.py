@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 240.0
 COMMAND = [sys.executable, "-m", "downpour.cli"]
 SPEC = Spec(shards=4, epochs=12, seed=3)
 FLAGS = "--shards", "4", "--epochs", "12", "--seed", "3"
-QUIET = {**os.environ, "OMP_NUM_THREADS": "1"}
+QUIET = {"OMP_NUM_THREADS": "1"}
 LONGER_THAN_LOST_SECONDS = 13.0
 
 
@@ -46,7 +46,7 @@ class Process:
         self.said: list[str] = []
         self._lines = SimpleQueue[str]()
         self.popen = subprocess.Popen(
-            [*COMMAND, *words], stderr=subprocess.PIPE, text=True, env=QUIET
+            [*COMMAND, *words], stderr=subprocess.PIPE, text=True, env={**os.environ, **QUIET}
         )
         self._listener = Thread(target=self._listen, args=(self.popen.stderr,))
         self._listener.start()
@@ -152,7 +152,7 @@ class Stage:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=QUIET,
+            env={**os.environ, **QUIET},
         )
         assert client.stdout is not None
         assert client.stdout.readline().startswith("experiment-")

@@ -27,7 +27,7 @@ class Cluster:
     """A manager and two workers, each a process."""
 
     def __init__(self, shared: Path, stack: ExitStack) -> None:
-        self._shared = shared
+        self.shared = shared
         manager = self._start(stack, "manager", "--port", "0")
         self.address = manager.says(r"^manager at (\S+),")[1]
         self.workers = [
@@ -38,13 +38,13 @@ class Cluster:
             worker.says("^worker at ")
 
     def _start(self, stack: ExitStack, kind: str, *words: str) -> Process:
-        process = Process(kind, "--shared", str(self._shared), *words)
+        process = Process(kind, "--shared", str(self.shared), *words)
         stack.callback(process.kill)
         return process
 
     def run(self, spec: Spec) -> Result:
         """Run an experiment to its end."""
-        with Client(self.address, shared=self._shared) as client:
+        with Client(self.address, shared=self.shared) as client:
             return client.wait(client.submit(spec))
 
 

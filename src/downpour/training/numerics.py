@@ -94,7 +94,7 @@ class Randomness:
 
     def begin(self, step: int) -> None:
         """Seed all generators for a step, counted from 0; only while active."""
-        seed = (self._seed + step * _STRIDE) & _SEED_MAX
+        seed = _seed_of(step, self._seed)
         # Not `torch.manual_seed`, which takes five times as long to look at all devices.
         torch.default_generator.manual_seed(seed)
         if len(self._kinds) > 1:
@@ -107,6 +107,18 @@ def task_seed(seed: int, round_: int, shard: int) -> int:
     """Return what the generators of a task are seeded from, by the spec's seed."""
     words = np.random.SeedSequence((_RANDOMNESS, seed, round_, shard))
     return int(words.generate_state(1, np.uint64)[0]) >> 1
+
+
+def step_seed(seed: int, round_: int, shard: int, step: int) -> int:
+    """Return what all generators are seeded with before a step, by the spec's seed.
+
+    Python's and torch's take its 64 bits, numpy's the high 32 of them.
+    """
+    return _seed_of(step, task_seed(seed, round_, shard))
+
+
+def _seed_of(step: int, seed: int) -> int:
+    return (seed + step * _STRIDE) & _SEED_MAX
 
 
 def _state(kind: str) -> Tensor:

@@ -1,0 +1,59 @@
+"""The page on training of one's own shows the files that ship, and what refusals say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from downpour import DownpourError, Spec
+from downpour.training.trial import check_trains
+from tests.examples.conftest import ROOT
+from tests.tasks.conftest import lab, loaded
+
+__all__ = ["lab"]
+
+PAGE = (ROOT.parent / "docs" / "your-own-training.md").read_text("utf-8")
+SHOWN = ("diabetes", "mnist", "char_gpt", "lora_gpt2", "resnet18")
+
+
+def test_the_page_shows_the_files_that_ship() -> None:
+    """Each block of Python or TOML is a whole file; five examples are there with their specs."""
+    blocks = re.findall(r"```(?:python|toml)\n(.*?)```", PAGE, re.DOTALL)
+    names = [f"{name}.{suffix}" for name in SHOWN for suffix in ("py", "toml")]
+    assert blocks == [(ROOT / "tasks" / name).read_text("utf-8") for name in names]
+
+
+def test_the_page_names_fields_that_there_are() -> None:
+    """Whatever it says that a spec sets."""
+    named = set(re.findall(r"`(\w+) = ", PAGE))
+    assert {"batch_size", "task"} <= named
+    assert named <= set(Spec.model_fields)
+
+
+WRONG = [
+    *("Several", "Number", "Detached", "Endless", "Failing", "Forgetful", "Double", "Remembering"),
+    *("Worded", "Listed", "Other", "Lacking", "Strange", "Mislabeled", "Shifting", "Ragged"),
+    "Missing",
+]
+
+
+def submit(name: str, folder: Path) -> None:
+    """Submit a task of `tests/tasks/own_tasks.py`."""
+    task = loaded(folder, name)
+    task.network()
+    check_trains(task, [np.arange(task.count("train"))])
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_said_is_on_the_page(name: str, tmp_path: Path) -> None:
+    """A user who searches the page for the words of a refusal finds what to do."""
+    section = PAGE.partition("## Troubleshooting")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    words = [quoted for cell in cells for quoted in re.findall(r"`([^`]+)`", cell)]
+    patterns = [re.escape(quoted).replace("…", ".*") for quoted in words]
+    with pytest.raises(DownpourError, match="|".join(patterns)):
+        submit(name, tmp_path)
