@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from downpour.allowlist import VARIABLE
+from downpour.allowlist import FOLDERS, VARIABLE
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,7 +32,7 @@ def test_every_option_and_variable_exists(page: str) -> None:
     The commands of Docker and TensorBoard have options of their own.
     """
     named = re.compile(r"--[a-z][a-z-]+[a-z]|DOWNPOUR_[A-Z_]+[A-Z]")
-    listed = set(named.findall((ROOT / "docs" / "cli.md").read_text("utf-8"))) | {VARIABLE}
+    listed = set(named.findall((ROOT / "docs" / "cli.md").read_text("utf-8"))) | {VARIABLE, FOLDERS}
     others = re.compile(r"^ *(?:docker|tensorboard) .*$", re.MULTILINE)
     ours = others.sub("", (ROOT / page).read_text("utf-8"))
     assert set(named.findall(ours)) <= listed

@@ -19,9 +19,20 @@ if TYPE_CHECKING:
     from downpour.reports import Result
     from downpour.spec import Spec
     from downpour.tasks import Task
+    from downpour.trained.loading import load_model
 
 __version__ = VERSION
-__all__ = ["Client", "Credentials", "DownpourError", "Result", "Spec", "Task", "__version__", "run"]
+__all__ = [
+    "Client",
+    "Credentials",
+    "DownpourError",
+    "Result",
+    "Spec",
+    "Task",
+    "__version__",
+    "load_model",
+    "run",
+]
 
 _HOMES = {
     "Client": "downpour.api",
@@ -30,6 +41,7 @@ _HOMES = {
     "Result": "downpour.reports",
     "Spec": "downpour.spec",
     "Task": "downpour.tasks.task",
+    "load_model": "downpour.trained.loading",
     "run": "downpour.api",
 }
 

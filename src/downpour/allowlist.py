@@ -3,7 +3,8 @@
 A spec is sent from machine to machine, so a `package.module:factory` in it must not be able to call
 every function that is installed. A factory is accepted if its module is under an allowed prefix and
 defines it, not merely imports it. The environment variable `DOWNPOUR_ALLOW` (prefixes separated by
-commas) sets the prefixes for its machine; only this module reads it. Downpour's own datasets and
+commas) sets the prefixes for its machine. `DOWNPOUR_CODE` names folders where such modules are
+looked for, after all of Python's own. Only this module reads the two. Downpour's own datasets and
 networks are registered by name, and no function of this package is a factory, even if the variable
 names it.
 """
@@ -14,7 +15,8 @@ import importlib
 import importlib.util
 import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,10 @@ from downpour.blame import describe_error
 from downpour.errors import SpecError
 
 VARIABLE = "DOWNPOUR_ALLOW"
+FOLDERS = "DOWNPOUR_CODE"
 
 _OWN = __name__.partition(".")[0]
+_MODULE = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*$")
 _FACTORY = re.compile(r"^([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)$")
 
 
@@ -31,6 +35,21 @@ def allowed_prefixes() -> tuple[str, ...]:
     """Return the module prefixes that factories may come from, on this machine."""
     named = (part.strip().rstrip(".") for part in os.environ.get(VARIABLE, "").split(","))
     return tuple(part for part in named if part)
+
+
+def allow(prefixes: Iterable[str], folders: Iterable[Path]) -> None:
+    """Allow further prefixes in this process and those that it starts, and look in these folders.
+
+    Raises:
+        SpecError: a prefix is no name of a module.
+    """
+    for prefix in prefixes:
+        if not _MODULE.match(prefix):
+            raise SpecError("allow", prefix, "must be a module's name, such as lab or lab.nets")
+    allowed = [*allowed_prefixes(), *prefixes]
+    os.environ[VARIABLE] = ",".join(dict.fromkeys(allowed))
+    known = [*_folders(), *(str(folder.absolute()) for folder in folders)]
+    os.environ[FOLDERS] = os.pathsep.join(dict.fromkeys(known))
 
 
 def check_factory(field: str, name: str) -> str:
@@ -44,6 +63,8 @@ def check_factory(field: str, name: str) -> str:
         raise SpecError(field, name, "a factory is named package.module:factory")
     if not _is_allowed(match[1]):
         raise _not_allowed(field, name)
+    # At the end: a file of these folders must not stand in for a module that is installed.
+    sys.path.extend(folder for folder in _folders() if folder not in sys.path)
     return match[1]
 
 
@@ -74,6 +95,11 @@ def source_file(module_name: str) -> Path | None:
         return None
     origin = module.origin if module and module.has_location else None
     return Path(origin) if origin else None
+
+
+def _folders() -> tuple[str, ...]:
+    named = os.environ.get(FOLDERS, "").split(os.pathsep)
+    return tuple(str(Path(folder).absolute()) for folder in named if folder)
 
 
 def _is_allowed(module_name: str) -> bool:

@@ -40,6 +40,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "batches": ("shuffled or balanced", "'random'", "32", "''"),
     "batch_size": (f"{WHOLE} of at least 1", "0", "-32", "1000001", "32.0", "'32'"),
     "epochs": (f"{WHOLE} of at least 1", "0", "-1", "1000001", "1.5", "'3'", "true", "inf"),
+    "rounds_before": (f"{WHOLE} of at least 0", "-1", "1.5", "'all'", "1000001"),
     "local_steps": (f"{WHOLE} of at least 1", "0", "-5", "2.5", "'none'"),
     "aggregate": ("average, weighted, samples or first", "'mean'", "'fedavg'", "1"),
     "policy": ("wait, drop, backup", "'none'", "'hand-off'", "true"),

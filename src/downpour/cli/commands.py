@@ -13,6 +13,7 @@ from downpour.cli import (
     compare_policies,
     doctor,
     grid,
+    init,
     ping,
     predictor,
     report,
@@ -52,6 +53,7 @@ def _downpour(
     """Take what stands before a command."""
 
 
+app.command("init", cls=Command)(init.init)
 app.command("run", cls=Command)(run.run)
 app.command("grid", cls=Command)(grid.grid)
 app.command("experiment", cls=Command, hidden=True)(grid.grid)  # its name before

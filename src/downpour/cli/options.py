@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from downpour.allowlist import allow
 from downpour.manager.options import DEFAULT_MANAGER, DEFAULT_SHARED
 from downpour.paths import path_of
 
@@ -49,6 +50,15 @@ def path_option(field: str) -> Callable[[str], Path]:
     return read
 
 
+def allow_code(modules: Sequence[str] | None, file: Path | None = None) -> None:
+    """Allow a user's modules, and find them in the current folder and beside a file.
+
+    Raises:
+        SpecError: one is no name of a module.
+    """
+    allow(modules or (), [Path.cwd(), *([file.parent] if file else [])])
+
+
 Manager = Annotated[
     str,
     typer.Option(
@@ -77,6 +87,16 @@ DataDir = Annotated[
         help="A folder of datasets in torchvision's layout (MNIST/raw/...).",
         exists=True,
         file_okay=False,
+    ),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="MODULE",
+        help="Let the spec use this module of yours, as DOWNPOUR_ALLOW does. It is looked for in "
+        "the current folder as well, and beside FILE. Repeatable.",
+        show_default=False,
     ),
 ]
 Patience = Annotated[

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from downpour.cli.options import (
     SHARED,
+    Allow,
     AsCsv,
     AsJson,
     DataDir,
     Patience,
     Shared,
     TensorBoard,
+    allow_code,
     whole_number,
 )
-from downpour.cli.printing import check_format, err, print_result, with_spec_shown
+from downpour.cli.printing import check_format, err, note, print_result, with_spec_shown
 from downpour.cli.spec_options import with_spec
 from downpour.spec import Spec
 
@@ -32,6 +35,19 @@ Workers = Annotated[
 ]
 
 
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        "--resume",
+        metavar="ID",
+        help="Go on after the last round of an experiment that has ended, as a new experiment; "
+        "--epochs counts its rounds too. The model is the same as without the stop, unless an "
+        "option changes it, or optimizer_state is keep: the state is lost.",
+        show_default=False,
+    ),
+]
+
+
 @with_spec
 def run(
     spec: Spec,
@@ -41,6 +57,9 @@ def run(
     patience: Patience = 1.0,
     tensorboard: TensorBoard = None,
     *,
+    allow: Allow = None,
+    resume: Resume = None,
+    spec_file: Path | None = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
@@ -51,6 +70,9 @@ def run(
     defaults are printed.
     """
     check_format(as_json=as_json, as_csv=as_csv)
+    allow_code(allow, spec_file)
+    if resume is not None:
+        spec = _with_code_here(spec)
     from downpour import api
     from downpour.reports.progress import ProgressDisplay
     from downpour.resolve import resolve
@@ -70,3 +92,14 @@ def run(
             tensorboard=tensorboard,
         )
     print_result(result, as_json=as_json, as_csv=as_csv)
+
+
+def _with_code_here(spec: Spec) -> Spec:
+    """Let an experiment that is resumed have the code that is here, and note what has changed."""
+    from downpour.factory_code import fixed_code
+
+    code = fixed_code(spec.factories, {})
+    for file in sorted(spec.code.keys() | code.keys()):
+        if spec.code.get(file) != code.get(file):
+            note(f"{file} is not the one that it was trained with")
+    return spec.replace(code=code)

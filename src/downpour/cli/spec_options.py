@@ -54,18 +54,29 @@ _TEXTS = {
 
 
 def with_spec(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that takes `spec` a FILE argument and an option for each field."""
+    """Give a command that takes `spec` a FILE argument and an option for each field.
+
+    It gets the path as well if it takes `spec_file`. With `resume` it has an option of that name.
+    """
+    wanted = inspect.signature(command, eval_str=True).parameters
 
     @functools.wraps(command)
     def wrapped(**arguments: Any) -> Any:
         given = {name: arguments.pop(name) for name in Spec.model_fields}
-        spec = _read(arguments.pop("file"), given)
+        file = arguments.pop("file")
+        if "spec_file" in wanted:
+            arguments["spec_file"] = file
+        resume = arguments.get("resume")
+        if resume is not None:
+            spec = _resumed(resume, arguments["shared"], file, given)
+        else:
+            spec = _read(file, given)
         return command(spec=spec, **arguments)
 
     own = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in inspect.signature(command, eval_str=True).parameters.items()
-        if name != "spec"
+        for name, parameter in wanted.items()
+        if name not in {"spec", "spec_file"}
     ]
     parameters = [_file(), *own, *_options()]
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -81,6 +92,15 @@ def parse_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 def _read(file: Path | None, given: Mapping[str, Any]) -> Spec:
     fields = parse_fields(given)
     return Spec.make(fields) if file is None else read_spec(file, fields)
+
+
+def _resumed(experiment: str, shared: Path, file: Path | None, given: Mapping[str, Any]) -> Spec:
+    from downpour.trained.resuming import resumed_spec
+
+    if file is not None:
+        accepted = "goes on with its own spec, so FILE cannot be given; options can"
+        raise SpecError("resume", experiment, accepted)
+    return resumed_spec(experiment, shared, parse_fields(given))
 
 
 def _file() -> inspect.Parameter:

@@ -142,6 +142,13 @@ class Spec(BaseModel):
     epochs: int = Field(
         default=5, ge=1, le=1_000_000, description="Rounds, each one pass over every shard"
     )
+    rounds_before: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="Rounds that init_from's parameters have had; seeds, orders and schedule go on "
+        "after them",
+    )
     local_steps: int | None = Field(
         default=None,
         ge=1,
@@ -329,6 +336,8 @@ class Spec(BaseModel):
             raise refusal("data_path", self.data_path, f"dataset '{self.dataset}' {needs}")
         if self.init_from == "":
             raise refusal("init_from", "", "must be an experiment's ID, or a safetensors file")
+        if self.rounds_before and self.init_from is None:
+            raise refusal("rounds_before", self.rounds_before, "needs init_from, which had them")
         if self.init_checksum is not None and self.init_from is None:
             raise refusal("init_checksum", self.init_checksum, "needs init_from, whose file it is")
         return self

@@ -175,7 +175,9 @@ def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
         loaded.task,
         loaded.model,
         LocalTask(
-            indices=_indices(loaded.store, task.indices), round=task.id.round, shard=task.id.shard
+            indices=_indices(loaded.store, task.indices),
+            round=loaded.spec.rounds_before + task.id.round,
+            shard=task.id.shard,
         ),
         optimizer_state=_tensors(loaded.store, state) if state is not None else None,
     )

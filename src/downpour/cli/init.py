@@ -1,0 +1,38 @@
+"""`downpour init`: a small project to begin from."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from downpour.cli.options import path_option
+from downpour.cli.printing import say
+from downpour.operations.templates import TEMPLATES, write_template
+
+
+def init(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DIR",
+            parser=path_option("DIR"),
+            help="The folder to write, made if it is missing.",
+            show_default="./TEMPLATE",
+        ),
+    ] = None,
+    template: Annotated[
+        str,
+        typer.Option("--template", metavar="|".join(TEMPLATES), help="What to begin from."),
+    ] = "classifier",
+) -> None:
+    """Write a small project to begin from: a task, its spec, and how to run it.
+
+    It trains at once, on examples that it makes; yours go in their place. Nothing is overwritten.
+    The command that trains it is printed.
+    """
+    folder = folder or Path(template)
+    module = write_template(template, folder)
+    say(f"downpour run {shlex.quote(str(folder / 'spec.toml'))} --allow {module}")

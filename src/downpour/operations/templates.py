@@ -1,0 +1,63 @@
+"""Small projects to begin from: a task, the spec that trains it, and how to run it."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from downpour.errors import SpecError
+
+TEMPLATES = {
+    "classifier": "Tells two spirals apart.",
+    "regression": "Predicts a number from a table.",
+    "language-model": "A small GPT, letter by letter.",
+    "lora": "Fine-tunes a GPT-2 by LoRA.",
+    "own-step": "A GAN: two optimizers, and a step of its own.",
+}
+"""What each is, in a sentence."""
+
+_README = """\
+# {name}
+
+    downpour run spec.toml --allow {module}
+
+trains it on this machine. `{module}.py` is the task, `spec.toml` says how it is trained; both are
+yours to change. What is trained is printed with its ID, which other commands take:
+
+    downpour evaluate ID --allow {module}
+    downpour export ID --to model --allow {module}
+    downpour run --resume ID --epochs 20 --allow {module}
+
+To train on other machines, copy this folder to the same place on each of them, start the manager
+and the workers there with `DOWNPOUR_ALLOW={module} DOWNPOUR_CODE=` and its path, and use
+`downpour submit spec.toml`.
+"""
+
+
+def write_template(name: str, folder: Path) -> str:
+    """Write a template's files into a folder, which is made if needed; returns its module's name.
+
+    Raises:
+        SpecError: there is no such template, or the folder has a file of one of these names, or
+            cannot be written.
+    """
+    if name not in TEMPLATES:
+        raise SpecError("template", name, f"must be {', '.join(TEMPLATES)}")
+    module = name.replace("-", "_")
+    origin = files("downpour") / "templates" / name
+    texts = {
+        f"{module}.py": (origin / f"{module}.py.txt").read_text(encoding="utf-8"),
+        "spec.toml": (origin / "spec.toml").read_text(encoding="utf-8"),
+        "README.md": _README.format(name=name, module=module),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        there = sorted(file for file in texts if (folder / file).exists())
+        if there:
+            accepted = f"has {there[0]} already, and nothing is overwritten; name another folder"
+            raise SpecError("DIR", str(folder), accepted)
+        for file, text in texts.items():
+            (folder / file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SpecError("DIR", str(folder), f"cannot be written: {error.strerror}") from None
+    return module

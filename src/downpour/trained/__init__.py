@@ -1,0 +1,1 @@
+"""What was trained, in use: found, loaded, measured, exported, and gone on with."""

@@ -1,0 +1,53 @@
+"""A trained model in a folder of its own, for programs that know nothing of Downpour.
+
+The folder holds the `state_dict` as safetensors, the spec, what must be known of the data to build
+the network again, and what the network's own `save_pretrained` writes, where it has one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from downpour.blame import describe_error
+from downpour.datasets.prepared import FACTS_FILE
+from downpour.errors import SpecError
+from downpour.store import FINAL_NAME, SPEC_NAME, encode
+from downpour.trained.finding import FIELD, Trained
+from downpour.trained.loading import load, stated_facts
+from downpour.training.parameters import parameters_of
+
+PRETRAINED = "pretrained"
+
+
+def export(trained: Trained, folder: Path) -> list[Path]:
+    """Write a trained model into a new or empty folder; returns what was written.
+
+    Raises:
+        SpecError: the folder holds something, or cannot be written; or the network cannot be built.
+    """
+    model = load(trained)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise SpecError("to", str(folder), "is not empty, and nothing is overwritten")
+        with (folder / FINAL_NAME).open("wb") as file:
+            file.writelines(encode(parameters_of(model), {}))
+        (folder / SPEC_NAME).write_text(trained.spec.to_toml(), encoding="utf-8")
+        (folder / FACTS_FILE).write_text(json.dumps(stated_facts(trained)), encoding="utf-8")
+        save = getattr(model, "save_pretrained", None)
+        if callable(save):
+            _save_pretrained(save, folder / PRETRAINED, trained)
+    except OSError as error:
+        raise SpecError("to", str(folder), f"cannot be written: {error.strerror}") from None
+    return sorted(folder.iterdir())
+
+
+def _save_pretrained(save: Callable[[str], Any], folder: Path, trained: Trained) -> None:
+    try:
+        save(str(folder))
+    except Exception as error:
+        accepted = f"its save_pretrained() fails: {describe_error(error)}"
+        raise SpecError(FIELD, trained.name, accepted) from error

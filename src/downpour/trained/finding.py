@@ -1,0 +1,106 @@
+"""A trained model as a user names it, with the spec and the data that lie beside it.
+
+An experiment's folder has all of it: the file, `spec.toml`, and a record that names the prepared
+data in the same shared directory. An exported folder has the file, the spec, and what must be known
+of the data.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from downpour.errors import SpecError, StoreError
+from downpour.paths import path_of
+from downpour.records.record import read_record
+from downpour.records.record_lines import PreparedLine
+from downpour.reports import Result
+from downpour.spec import Spec
+from downpour.store import RECORD_NAME, SPEC_NAME
+from downpour.store.directory import read_regular
+from downpour.store.named_model import NamedModel, experiments_at, find_model, read_model
+
+FIELD = "model"
+
+Source = Result | str | os.PathLike[str]
+"""A result, the ID of an experiment, or a path: a file, or a folder with a model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A model that was trained: its file, what it was trained as, and where its data are.
+
+    `data_root` and `data_key` name the prepared data; the key is empty where none are named.
+    """
+
+    name: str
+    file: Path
+    spec: Spec
+    data_root: Path
+    data_key: str
+
+    def read(self) -> NamedModel:
+        """Return its parameters.
+
+        Raises:
+            SpecError: the file cannot be read, or is no safetensors file.
+        """
+        return read_model(self.file, self.name, None, field=FIELD)
+
+
+def find(source: Source, shared: Path, spec: Spec | None = None) -> Trained:
+    """Find a trained model.
+
+    Args:
+        source: names it.
+        shared: the shared directory where an ID is looked up.
+        spec: what it was trained as, instead of the `spec.toml` that lies beside it.
+
+    Raises:
+        SpecError: there is no such model, or nothing tells what it was trained as.
+    """
+    name = _name_of(source)
+    directory = experiments_at(shared)
+    file = find_model(name, directory, field=FIELD)
+    root, key = _data_of(file.parent)
+    return Trained(
+        name=name,
+        file=file,
+        spec=spec or spec_in(file.parent, name),
+        data_root=root or (directory.datasets if directory else shared / "datasets"),
+        data_key=key,
+    )
+
+
+def _name_of(source: Source) -> str:
+    if isinstance(source, Result):
+        return str(source.model_file) if source.model_file else source.experiment
+    if isinstance(source, str):
+        return source
+    return str(path_of(FIELD, source))
+
+
+def spec_in(folder: Path, name: str, *, field: str = FIELD) -> Spec:
+    """Return the spec in a folder with a model; `field` and `name` are the user's.
+
+    Raises:
+        SpecError: there is none, or it cannot be used.
+    """
+    if not (folder / SPEC_NAME).is_file():
+        accepted = f"has no {SPEC_NAME} beside it; name an experiment, or its folder"
+        raise SpecError(field, name, accepted)
+    try:
+        return Spec.from_toml(read_regular(folder / SPEC_NAME).decode())
+    except (SpecError, StoreError, UnicodeDecodeError) as error:
+        raise SpecError(field, name, f"its {SPEC_NAME} cannot be used: {error}") from None
+
+
+def _data_of(folder: Path) -> tuple[Path | None, str]:
+    """Return where the data of an experiment's folder are, and their key; None if it is another."""
+    try:
+        lines = [line for _, line in read_record(folder / RECORD_NAME)]
+    except StoreError:
+        return None, ""
+    keys = [line.dataset for line in lines if isinstance(line, PreparedLine)]
+    return folder.parents[1] / "datasets", keys[-1] if keys else ""

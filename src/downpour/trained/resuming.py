@@ -1,0 +1,56 @@
+"""Going on with an experiment that has ended: a new one that begins at its last model version.
+
+Orders, generators and schedule follow from the number of the round, and the new experiment's first
+round counts as the one after the last of the old. So the model becomes the same, byte for byte, as
+if there had been no stop. Only the optimizer's state is lost, where a spec keeps it between rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from downpour.errors import SpecError
+from downpour.spec import Spec
+from downpour.store import ModelName, SharedDirectory, parse_name
+from downpour.trained.finding import spec_in
+from downpour.values import is_bare_name
+
+
+def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> Spec:
+    """Return the spec that goes on with an experiment.
+
+    Args:
+        experiment: its ID.
+        shared: the shared directory with its folder.
+        changes: fields that differ from its own; `epochs` counts the rounds that it has had, and by
+            default is as many as it should have had.
+
+    Raises:
+        SpecError: there is no such experiment, it has no model, or no rounds remain.
+        SharedDirectoryError: the shared directory cannot be used.
+    """
+    folder = SharedDirectory(shared).experiments / experiment
+    if not is_bare_name(experiment) or not folder.is_dir():
+        raise SpecError("resume", experiment, f"there is no such experiment in {shared}")
+    versions = {
+        parsed.version: entry.name
+        for entry in folder.iterdir()
+        if isinstance(parsed := parse_name(entry.name), ModelName)
+    }
+    if not versions:
+        raise SpecError("resume", experiment, "has no model: it never began to train")
+    spec, last = spec_in(folder, experiment, field="resume"), max(versions)
+    done = spec.rounds_before + last
+    wanted = changes.get("epochs", spec.rounds_before + spec.epochs)
+    if isinstance(wanted, int) and wanted <= done:
+        accepted = f"{experiment} has had {done} rounds; name more, which count from its first"
+        raise SpecError("epochs", wanted, accepted)
+    begin = {
+        "init_from": f"{experiment}/{versions[last]}",
+        "init_checksum": None,
+        "rounds_before": done,
+        "epochs": wanted - done if isinstance(wanted, int) else wanted,
+    }
+    return spec.replace(**{**changes, **begin})
