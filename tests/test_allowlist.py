@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from downpour.allowlist import VARIABLE, check_factory, load_factory, source_file
+from downpour.allowlist import FOLDERS, VARIABLE, allow, check_factory, load_factory, source_file
 from downpour.errors import SpecError
 
 
@@ -81,3 +83,26 @@ def test_what_is_not_there_or_not_callable_is_refused(
     monkeypatch.setenv(VARIABLE, "allowed_probe")
     with pytest.raises(SpecError, match="allowed_probe"):
         load_factory("model", name)
+
+
+def test_a_folder_of_ones_own_is_searched_last(
+    own_module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module there is found if it is allowed, and cannot stand in for one that is installed."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name in ("folder_probe", own_module.stem):
+        (folder / f"{name}.py").write_text("def make():\n    return 'mine'\n")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setenv(FOLDERS, "")
+    allow(["folder_probe", own_module.stem], [folder])
+    assert load_factory("dataset", "folder_probe:make")() == "mine"
+    assert load_factory("dataset", f"{own_module.stem}:make")() == 42
+    assert os.environ[FOLDERS] == str(folder)
+
+
+def test_what_is_no_module_is_not_allowed() -> None:
+    """A file's name or a factory's is another thing."""
+    for wrong in ("lab.py:make", "lab/nets", "", "my lab"):
+        with pytest.raises(SpecError, match="must be a module's name, such as"):
+            allow([wrong], [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from downpour.allowlist import FOLDERS
+from downpour.allowlist import VARIABLE as ALLOWED
 from downpour.cli import run_command
 from downpour.credentials import FILES, TOKEN
 from downpour.manager.options import ManagerOptions
@@ -38,6 +41,8 @@ def downpour(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
         *FILES.values(),
     ):
         monkeypatch.delenv(variable, raising=False)
+    for variable in (ALLOWED, FOLDERS):  # commands add to them; what they add is undone
+        monkeypatch.setenv(variable, os.environ.get(variable, ""))
     monkeypatch.setenv("COLUMNS", "80")
 
     def run(*words: object) -> Outcome:

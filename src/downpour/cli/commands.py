@@ -19,6 +19,7 @@ from downpour.cli import (
     report,
     run,
     simulate,
+    trained,
     tune,
 )
 from downpour.cli.help import Command, Group
@@ -67,6 +68,7 @@ app.command("watch", cls=Command)(clients.watch)
 app.command("list", cls=Command)(clients.list_experiments)
 app.command("cancel", cls=Command)(clients.cancel)
 app.command("results", cls=Command)(clients.results)
+app.command("export", cls=Command)(trained.export)
 app.command("ping", cls=Command)(ping.ping)
 app.command("certs", cls=Command)(certs.certs)
 app.command("doctor", cls=Command)(doctor.doctor)

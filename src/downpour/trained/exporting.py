@@ -15,14 +15,14 @@ from downpour.blame import describe_error
 from downpour.datasets.prepared import FACTS_FILE
 from downpour.errors import SpecError
 from downpour.store import FINAL_NAME, SPEC_NAME, encode
-from downpour.trained.finding import FIELD, Trained
+from downpour.trained.finding import FIELD, TrainedModel
 from downpour.trained.loading import load, stated_facts
 from downpour.training.parameters import parameters_of
 
 PRETRAINED = "pretrained"
 
 
-def export(trained: Trained, folder: Path) -> list[Path]:
+def export(trained: TrainedModel, folder: Path) -> list[Path]:
     """Write a trained model into a new or empty folder; returns what was written.
 
     Raises:
@@ -45,7 +45,7 @@ def export(trained: Trained, folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def _save_pretrained(save: Callable[[str], Any], folder: Path, trained: Trained) -> None:
+def _save_pretrained(save: Callable[[str], Any], folder: Path, trained: TrainedModel) -> None:
     try:
         save(str(folder))
     except Exception as error:

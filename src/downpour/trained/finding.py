@@ -28,7 +28,7 @@ Source = Result | str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TrainedModel:
     """A model that was trained: its file, what it was trained as, and where its data are.
 
     `data_root` and `data_key` name the prepared data; the key is empty where none are named.
@@ -49,7 +49,7 @@ class Trained:
         return read_model(self.file, self.name, None, field=FIELD)
 
 
-def find(source: Source, shared: Path, spec: Spec | None = None) -> Trained:
+def find(source: Source, shared: Path, spec: Spec | None = None) -> TrainedModel:
     """Find a trained model.
 
     Args:
@@ -64,7 +64,7 @@ def find(source: Source, shared: Path, spec: Spec | None = None) -> Trained:
     directory = experiments_at(shared)
     file = find_model(name, directory, field=FIELD)
     root, key = _data_of(file.parent)
-    return Trained(
+    return TrainedModel(
         name=name,
         file=file,
         spec=spec or spec_in(file.parent, name),

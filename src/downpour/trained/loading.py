@@ -17,7 +17,7 @@ from downpour.factory_code import check_code
 from downpour.manager.options import DEFAULT_SHARED
 from downpour.paths import path_of
 from downpour.spec import Spec
-from downpour.trained.finding import FIELD, Source, Trained, find
+from downpour.trained.finding import FIELD, Source, TrainedModel, find
 from downpour.training.start import begin_from
 from downpour.values import DatasetFacts
 
@@ -53,7 +53,7 @@ def shared_path(shared: str | os.PathLike[str] | None) -> Path:
     return path_of("shared", named)
 
 
-def load(trained: Trained) -> nn.Module:
+def load(trained: TrainedModel) -> nn.Module:
     """Return the network of a model that was found; see `load_model`."""
     model = network(trained)
     missing = begin_from(model, trained.read().tensors, trained.name, field=FIELD)
@@ -62,7 +62,7 @@ def load(trained: Trained) -> nn.Module:
     return model.eval()
 
 
-def network(trained: Trained) -> nn.Module:
+def network(trained: TrainedModel) -> nn.Module:
     """Build the network of a trained model, with its initial parameters.
 
     Raises:
@@ -82,7 +82,7 @@ def warn_of_other_code(spec: Spec) -> None:
             log.warning("%s: the model was trained with other code: %s", name, error)
 
 
-def stated_facts(trained: Trained) -> dict[str, Any]:
+def stated_facts(trained: TrainedModel) -> dict[str, Any]:
     """Return what is known of the data that a model was trained on, as its `facts.json` says it.
 
     Raises:
@@ -100,7 +100,7 @@ def stated_facts(trained: Trained) -> dict[str, Any]:
     return read_facts(trained.data_root / data_key(trained))
 
 
-def data_key(trained: Trained, data_dir: Path | None = None) -> str:
+def data_key(trained: TrainedModel, data_dir: Path | None = None) -> str:
     """Return the key of the data that a model was trained on; they are made again where gone.
 
     Raises:

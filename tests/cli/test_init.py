@@ -1,0 +1,58 @@
+"""`downpour init`: a project that trains at once, and nothing that was there is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from downpour.operations.templates import TEMPLATES
+from downpour.spec_file import read_toml
+from tests.cli.conftest import Downpour
+
+LINES_MAX = 40
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_template_is_a_task_its_spec_and_how_to_run_it(
+    downpour: Downpour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str
+) -> None:
+    """The command that trains it is printed; the task is short."""
+    monkeypatch.chdir(tmp_path)
+    outcome = downpour("init", "--template", template)
+    module = template.replace("-", "_")
+    command = f"downpour run {template}/spec.toml --allow {module}"
+    assert (outcome.status, outcome.out, outcome.err) == (0, f"{command}\n", "")
+    folder = tmp_path / template
+    assert {path.name for path in folder.iterdir()} == {f"{module}.py", "spec.toml", "README.md"}
+    assert str(read_toml(folder / "spec.toml")["task"]).startswith(f"{module}:")
+    assert f"downpour run spec.toml --allow {module}" in (folder / "README.md").read_text()
+    lines = (folder / f"{module}.py").read_text().splitlines()
+    assert sum(bool(line.strip()) for line in lines) <= LINES_MAX
+
+
+def test_nothing_is_overwritten(refused: Callable[..., str], tmp_path: Path) -> None:
+    """One file of the same name is enough to refuse, and then none is written."""
+    (tmp_path / "spec.toml").write_text("mine")
+    line = refused("init", tmp_path)
+    assert line.endswith("has spec.toml already, and nothing is overwritten; name another folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.toml"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--template", "frob"], "template = 'frob': must be classifier, regression, "),
+        (["FILE/in"], "cannot be written: Not a directory"),
+        (["FILE"], "cannot be written: File exists"),
+        ([""], "DIR = '': must be a path"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(
+    refused: Callable[..., str], tmp_path: Path, words: list[str], reason: str
+) -> None:
+    """Nothing is written then."""
+    (tmp_path / "FILE").touch()
+    words = [word.replace("FILE", str(tmp_path / "FILE")) for word in words]
+    assert reason in refused("init", *words)

@@ -1,0 +1,78 @@
+"""`run --resume`: the model becomes the same as if there had been no stop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import downpour
+from downpour.errors import SpecError
+from downpour.trained.resuming import resumed_spec
+from tests.cli.conftest import Downpour, own_signals
+from tests.cli.conftest import downpour as command
+from tests.trained.conftest import SPEC
+
+__all__ = ["command", "own_signals"]
+
+pytestmark = pytest.mark.slow
+
+
+def bytes_of(result: downpour.Result | dict[str, Any]) -> bytes:
+    """Return the final model of a result."""
+    file = result["model_file"] if isinstance(result, dict) else result.model_file
+    assert file is not None
+    return Path(file).read_bytes()
+
+
+def test_an_experiment_goes_on_with_the_same_bytes(
+    command: Downpour, result: downpour.Result, shared: Path
+) -> None:
+    """Two rounds, and two more by other workers, are four; once more it goes on to five."""
+    whole = downpour.run(SPEC.replace(epochs=4), workers=1, shared=shared, progress=False)
+    words = ("--workers", 2, "--shared", shared, "--json")
+    outcome = command("run", "--resume", result.experiment, "--epochs", 4, *words)
+    assert outcome.status == 0, outcome
+    rest = json.loads(outcome.out)
+    assert bytes_of(rest) == bytes_of(whole)
+    assert len(rest["rounds"]) == 2
+    again = resumed_spec(rest["experiment"], shared, {"epochs": 5})
+    assert (again.rounds_before, again.epochs) == (4, 1)
+
+
+def test_other_fields_may_change(result: downpour.Result, shared: Path) -> None:
+    """They are options of the command, as for any run."""
+    spec = resumed_spec(result.experiment, shared, {"epochs": 3, "learning_rate": 0.01})
+    assert (spec.epochs, spec.rounds_before, spec.learning_rate) == (1, 2, 0.01)
+    assert spec.init_from is not None
+    assert spec.init_from.startswith(f"{result.experiment}/model-000002-")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "changes", "reason"),
+    [
+        ("nobody", {}, "resume = 'nobody': there is no such experiment in "),
+        ("../x", {}, "resume = '../x': there is no such experiment in "),
+        ("ID", {}, "epochs = 2: ID has had 2 rounds; name more, which count from its first"),
+        ("ID", {"epochs": 0}, "epochs = 0: ID has had 2 rounds"),
+        ("ID", {"epochs": "x"}, "epochs = 'x': must be a whole number"),
+        ("ID", {"epochs": 3, "seed": -1}, "seed = -1"),
+    ],
+)
+def test_what_cannot_go_on_is_told(
+    result: downpour.Result, shared: Path, experiment: str, changes: dict[str, Any], reason: str
+) -> None:
+    """In one line."""
+    name = experiment.replace("ID", result.experiment)
+    with pytest.raises(SpecError) as refused:
+        resumed_spec(name, shared, changes)
+    assert str(refused.value).startswith(reason.replace("ID", result.experiment))
+
+
+def test_an_experiment_without_a_model_is_refused(shared: Path) -> None:
+    """It never began to train."""
+    (shared / "experiments" / "empty").mkdir()
+    with pytest.raises(SpecError, match="has no model: it never began to train"):
+        resumed_spec("empty", shared, {})
