@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import csv
+import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from downpour.cli.options import SHARED, Allow, Shared, allow_code, path_option
-from downpour.cli.printing import say
+from downpour.cli.options import (
+    SHARED,
+    Allow,
+    AsJson,
+    DataDir,
+    Shared,
+    allow_code,
+    path_option,
+)
+from downpour.cli.printing import check_format, out, print_json, say
+from downpour.text import one_line
+
+if TYPE_CHECKING:
+    from downpour.trained.predicting import Predictions
+    from downpour.values import Evaluation
 
 Model = Annotated[
     str,
@@ -17,6 +33,122 @@ Model = Annotated[
         help="An experiment, a file of it (ID/FILE), or a path: a model's file or its folder.",
     ),
 ]
+
+
+Shown = Annotated[bool, typer.Option("--csv", help="Print CSV, a row for each example.")]
+
+
+def evaluate(
+    model: Model,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            parser=path_option("data"),
+            help="A .npz file or a folder of images by class, for a built-in model: its test part, "
+            "or all of it. It is normalized as in training.",
+            show_default="the experiment's own test examples",
+        ),
+    ] = None,
+    task_options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--task-options",
+            metavar="KEY=VALUE",
+            help="What differs for a task, such as where its examples are. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    shared: Shared = SHARED,
+    data_dir: DataDir = None,
+    *,
+    allow: Allow = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a trained model on test examples.
+
+    Loss and metrics are those that training reports after its last round.
+    """
+    allow_code(allow)
+    from downpour.cli.spec_options import parse_fields
+    from downpour.trained.finding import find
+    from downpour.trained.measuring import measure
+
+    options = parse_fields({"task_options": task_options or []}).get("task_options")
+    trained = find(model, shared)
+    measured = measure(trained, data=data, data_dir=data_dir, options=options)
+    if as_json:
+        print_json(_plain(asdict(measured)))
+    else:
+        _print_measured(measured)
+
+
+def _print_measured(measured: Evaluation) -> None:
+    say(f"loss {measured.loss:.6g}")
+    for name, value in measured.metrics.items():
+        say(f"{name} {value:.6g}")
+    say(f"{measured.samples:,} examples in {measured.seconds:.3g} s")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with None for NaN, which JSON has not."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and value != value else value  # noqa: PLR0124
+
+
+def predict(
+    model: Model,
+    given: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A .npz or .npy file (an example a row), an image, or a folder of images; for a "
+            "task of your own the part that its examples() takes, such as test.",
+        ),
+    ],
+    shared: Shared = SHARED,
+    *,
+    allow: Allow = None,
+    as_json: AsJson = False,
+    as_csv: Shown = False,
+) -> None:
+    """Print what a trained model says of examples, a row each.
+
+    A built-in model says the number of the class and its probability; examples are normalized as in
+    training. A task says what its predict(model, batch) returns, by default the network's output.
+    """
+    check_format(as_json=as_json, as_csv=as_csv)
+    allow_code(allow)
+    from downpour.trained.finding import find
+    from downpour.trained.predicting import predict as predicted
+
+    said = predicted(find(model, shared), given)
+    if as_json:
+        print_json([_plain(row) for row in said.rows])
+    elif as_csv:
+        writer = csv.DictWriter(sys.stdout, said.columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(said.rows)
+    else:
+        _print_table(said)
+
+
+def _print_table(said: Predictions) -> None:
+    from rich.table import Table
+
+    table = Table(*said.columns, box=None, pad_edge=False)
+    for row in said.rows:
+        table.add_row(*(_shown(value) for value in row.values()))
+    out().print(table, highlight=False, markup=False)
+
+
+def _shown(value: Any) -> str:
+    text = f"{value:.4f}" if isinstance(value, float) else str(value)
+    return one_line(text)
 
 
 def export(

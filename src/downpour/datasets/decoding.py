@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from downpour.datasets.prepared import PreparedDataset
 from downpour.datasets.resizing import resized
 from downpour.datasets.source import Arrays
 from downpour.errors import SpecError
@@ -86,6 +87,37 @@ def decoded(arrays: Arrays, spec: Spec) -> Decoded:
         normalized=arrays.normalize is not False,
         remarks=_remarks(train_y, classes),
     )
+
+
+def examples_like(x: NDArray[Any], dataset: PreparedDataset, spec: Spec) -> NDArray[Any]:
+    """Bring other examples into the form of a prepared dataset's own.
+
+    Raises:
+        SpecError: they are of another shape or kind.
+    """
+    known = dataset.train.x
+    found = _examples(x, dataset.normalized, spec)
+    if found.shape[1:] != known.shape[1:] or found.dtype != known.dtype:
+        accepted = f"its examples are {_in_words(found)}; the network was trained on"
+        raise SpecError("dataset", spec.dataset, f"{accepted} {_in_words(known)}")
+    return found
+
+
+def targets_like(y: NDArray[Any], dataset: PreparedDataset, spec: Spec) -> NDArray[Any]:
+    """Bring other labels into the form of a prepared dataset's own.
+
+    Raises:
+        SpecError: they are of another kind, or name a class that the dataset does not have.
+    """
+    known, found, classes = dataset.train.y, _targets(y, spec), dataset.facts.classes
+    if found.shape[1:] != known.shape[1:] or (classes and len(found) and found.max() >= classes):
+        wanted = f"classes below {classes}" if classes else f"{known.shape[1]} zeros and ones each"
+        raise SpecError("dataset", spec.dataset, f"its labels must be {wanted}, as in training")
+    return found
+
+
+def _in_words(x: NDArray[Any]) -> str:
+    return f"{x.dtype} {' x '.join(map(str, x.shape[1:]))}"
 
 
 def _examples(x: NDArray[Any], normalize: bool | None, spec: Spec) -> NDArray[Any]:  # noqa: FBT001

@@ -82,14 +82,19 @@ def _limited(part: ImageFiles, limit: int | None) -> ImageFiles:
 def _read(train: ImageFiles, test: ImageFiles, size: int | None) -> Arrays:
     channels = 1 if all(is_gray(path) for path in train.paths + test.paths) else 3
     return Arrays(
-        train_x=_decoded(train.paths, channels, size),
+        train_x=decoded_images(train.paths, channels, size),
         train_y=train.labels,
-        test_x=_decoded(test.paths, channels, size),
+        test_x=decoded_images(test.paths, channels, size),
         test_y=test.labels,
     )
 
 
-def _decoded(paths: list[Path], channels: int, size: int | None) -> NDArray[np.uint8]:
+def decoded_images(paths: list[Path], channels: int, size: int | None) -> NDArray[np.uint8]:
+    """Decode images into bytes [n, h, w, channels], resized to squares of `size` pixels if given.
+
+    Raises:
+        SpecError: one cannot be decoded, or they differ in size.
+    """
     images: NDArray[np.uint8] | None = None
     for number, path in enumerate(paths):
         pixels = pixels_of(path, channels)

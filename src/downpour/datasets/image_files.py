@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from downpour.errors import SpecError
 
-_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp"})
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp"})
 _GRAY_MODES = frozenset({"1", "L", "LA"})
 
 
@@ -45,7 +45,9 @@ def images_in(root: Path, classes: list[str]) -> ImageFiles:
     for label, name in enumerate(classes):
         folder = root / name
         files = sorted(folder.iterdir()) if folder.is_dir() else []
-        images = [path for path in files if path.suffix.lower() in _SUFFIXES and not _hidden(path)]
+        images = [
+            path for path in files if path.suffix.lower() in IMAGE_SUFFIXES and not _hidden(path)
+        ]
         paths += images
         labels += [label] * len(images)
     return ImageFiles(paths, np.asarray(labels, dtype=np.int64))

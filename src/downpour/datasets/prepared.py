@@ -6,6 +6,7 @@ dataset's *key*, determines every byte of it: see `array_folder`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,28 @@ def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
         SharedDirectoryError: a file cannot be read.
     """
     opened = open_array_folder(datasets_root, key, ARRAYS)
-    stated, mapped = opened.facts, opened.arrays
+    return _dataset(opened.facts, opened.arrays, key)
+
+
+def without_examples(stated: Mapping[str, Any], name: str) -> PreparedDataset:
+    """Return a dataset of no examples, of the kind that a `facts.json` describes.
+
+    Raises:
+        FileCorrupt: it is not what was prepared; `name` is named.
+    """
+    try:
+        arrays = {
+            part: np.empty((0, *map(int, one["shape"][1:])), np.dtype(one["dtype"]))
+            for part, one in stated["arrays"].items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileCorrupt(f"{name}/{FACTS_FILE}", f"misses or garbles {error}") from None
+    return _dataset(stated, arrays, name)
+
+
+def _dataset(
+    stated: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], name: str
+) -> PreparedDataset:
     try:
         facts = DatasetFacts(
             train_samples=int(stated["train_samples"]),
@@ -96,17 +118,16 @@ def open_prepared(datasets_root: Path, key: str) -> PreparedDataset:
             targets_per_sample=int(stated["targets_per_sample"]),
         )
         mean, std = np.asarray(stated["mean"], float), np.asarray(stated["std"], float)
-        remarks = tuple(map(str, stated["remarks"]))
+        images = arrays["train_x"].dtype == np.uint8
+        shape = (-1,) if images else facts.sample_shape
+        return PreparedDataset(
+            facts=facts,
+            train=Examples(x=arrays["train_x"], y=arrays["train_y"]),
+            test=Examples(x=arrays["test_x"], y=arrays["test_y"]),
+            mean=mean.reshape(shape),
+            std=std.reshape(shape),
+            normalized=bool(stated["normalized"]),
+            remarks=tuple(map(str, stated["remarks"])),
+        )
     except (KeyError, TypeError, ValueError) as error:
-        raise FileCorrupt(f"{key}/{FACTS_FILE}", f"misses or garbles {error}") from None
-    images = mapped["train_x"].dtype == np.uint8
-    shape = (-1,) if images else facts.sample_shape
-    return PreparedDataset(
-        facts=facts,
-        train=Examples(x=mapped["train_x"], y=mapped["train_y"]),
-        test=Examples(x=mapped["test_x"], y=mapped["test_y"]),
-        mean=mean.reshape(shape),
-        std=std.reshape(shape),
-        normalized=bool(stated["normalized"]),
-        remarks=remarks,
-    )
+        raise FileCorrupt(f"{name}/{FACTS_FILE}", f"misses or garbles {error}") from None

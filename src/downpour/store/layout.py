@@ -35,6 +35,7 @@ SPEC_NAME = "spec.toml"
 RECORD_NAME = "record.jsonl"
 FINAL_NAME = "model.safetensors"
 ADAPTER_NAME = "adapter.safetensors"
+FROZEN_PREFIX = "frozen-"
 
 _INDICES = "indices-"
 _PRESENCE_BYTES_MAX = 4096
@@ -99,7 +100,7 @@ def indices_name(shard: int, token: str) -> str:
 
 def frozen_name(token: str) -> str:
     """Name the file of the parameters that are never trained."""
-    return f"frozen-{token}.safetensors"
+    return f"{FROZEN_PREFIX}{token}.safetensors"
 
 
 def is_in_flight(name: str) -> bool:

@@ -19,7 +19,14 @@ from downpour.paths import path_of
 from downpour.store.codec import decode
 from downpour.store.directory import names_in, read_regular
 from downpour.store.header import BFLOAT16, FOREIGN_DTYPES, Array
-from downpour.store.layout import FINAL_NAME, ModelName, SharedDirectory, parse_name
+from downpour.store.layout import (
+    ADAPTER_NAME,
+    FINAL_NAME,
+    FROZEN_PREFIX,
+    ModelName,
+    SharedDirectory,
+    parse_name,
+)
 from downpour.values import is_bare_name
 
 _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
@@ -27,7 +34,11 @@ _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedModel:
-    """The tensors of a parameter file by name, and the checksum of the whole file."""
+    """The tensors of a model by name, and the checksum of its file.
+
+    A version of an experiment, or an adapter, holds what was trained alone: what was frozen, and
+    lies beside it, is part of both.
+    """
 
     tensors: dict[str, Array]
     checksum: str
@@ -103,8 +114,8 @@ def read_model(path: Path, name: str, shared: SharedDirectory | None, *, field: 
         SharedDirectoryError: it is in the shared directory, and that cannot be read.
     """
     try:
-        content = read_regular(path)
-        tensors = decode(content, path.name, FOREIGN_DTYPES).tensors
+        contents = [read_regular(file) for file in (path, *_frozen_beside(path))]
+        files = [decode(content, path.name, FOREIGN_DTYPES).tensors for content in contents]
     except MemoryError:
         raise SpecError(field, name, "does not fit into the memory of this machine") from None
     except SharedDirectoryError as error:
@@ -115,10 +126,21 @@ def read_model(path: Path, name: str, shared: SharedDirectory | None, *, field: 
         raise SpecError(field, name, _refusal(path, error)) from None
     except StoreError as error:
         raise SpecError(field, name, str(error)) from None
+    digest = xxhash.xxh3_128()
+    for content in contents:
+        digest.update(content)
     return NamedModel(
-        tensors={key: _numbers(array) for key, array in tensors.items()},
-        checksum=xxhash.xxh3_128_hexdigest(content),
+        tensors={name: _numbers(array) for held in files for name, array in held.items()},
+        checksum=digest.hexdigest(),
     )
+
+
+def _frozen_beside(path: Path) -> list[Path]:
+    """Return the file of what was never trained, which an experiment's versions need."""
+    if path.name != ADAPTER_NAME and not isinstance(parse_name(path.name), ModelName):
+        return []
+    # Several if a manager ended before it had journaled the first one; all hold the same.
+    return sorted(path.parent.glob(f"{FROZEN_PREFIX}*"))[:1]
 
 
 def _refusal(path: Path, error: FileCorrupt) -> str:

@@ -66,3 +66,14 @@ class Classification(Task):
             hits = torch.bincount(targets[hit], minlength=classes)
             measured["class_accuracy"] = (hits, counts)
         return measured
+
+    def predict(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        """Return the class of each example and its probability; without classes each target's."""
+        output = model(batch[0]).float()
+        if not self._dataset.facts.classes:
+            return {"probability": output.sigmoid()}
+        if self._spec.loss == "binary_cross_entropy":
+            yes = output.flatten().sigmoid()
+            return {"class": (yes > 0.5).long(), "probability": torch.maximum(yes, 1 - yes)}
+        probability, number = output.softmax(1).max(1)
+        return {"class": number, "probability": probability}

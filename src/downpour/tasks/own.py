@@ -24,6 +24,7 @@ _ARGUMENTS = {
     "loss": 2,
     "collate": 1,
     "metrics": 2,
+    "predict": 2,
     "labels": 0,
     "groups": 1,
     "optimizer": 1,

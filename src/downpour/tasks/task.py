@@ -72,6 +72,13 @@ class Task:
         del model, batch
         return {}
 
+    def predict(self, model: nn.Module, batch: Batch) -> Any:
+        """Return what `downpour predict` shows of a batch: a row an example, or several by name.
+
+        By default it is the network's output; of a batch that is a pair, the first is its input.
+        """
+        return model(batch[0] if isinstance(batch, tuple | list) else batch)
+
     def labels(self) -> Sequence[int] | None:
         """Return the class of each training example, for `split` and `batches`; None: none."""
         return None

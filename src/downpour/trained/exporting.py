@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from downpour.blame import describe_error
-from downpour.datasets.prepared import FACTS_FILE
+from downpour.datasets.array_folder import FACTS_FILE
 from downpour.errors import SpecError
 from downpour.store import FINAL_NAME, SPEC_NAME, encode
 from downpour.trained.finding import FIELD, TrainedModel
@@ -36,7 +36,9 @@ def export(trained: TrainedModel, folder: Path) -> list[Path]:
         with (folder / FINAL_NAME).open("wb") as file:
             file.writelines(encode(parameters_of(model), {}))
         (folder / SPEC_NAME).write_text(trained.spec.to_toml(), encoding="utf-8")
-        (folder / FACTS_FILE).write_text(json.dumps(stated_facts(trained)), encoding="utf-8")
+        if trained.spec.task is None:
+            facts = json.dumps(stated_facts(trained))
+            (folder / FACTS_FILE).write_text(facts, encoding="utf-8")
         save = getattr(model, "save_pretrained", None)
         if callable(save):
             _save_pretrained(save, folder / PRETRAINED, trained)

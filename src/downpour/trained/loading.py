@@ -5,23 +5,40 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from downpour import datasets, models
-from downpour.datasets.prepared import FACTS_FILE, read_facts
+from downpour.datasets import PreparedDataset
+from downpour.datasets.array_folder import FACTS_FILE, read_facts
+from downpour.datasets.prepared import without_examples
 from downpour.errors import OtherCode, SpecError, StoreError
 from downpour.factory_code import check_code
 from downpour.manager.options import DEFAULT_SHARED
 from downpour.paths import path_of
 from downpour.spec import Spec
+from downpour.store.directory import read_regular
+from downpour.tasks import Data, TaskData, prepare_data
+from downpour.tasks.loaded import LoadedTask
+from downpour.tasks.loaded import load as load_task
 from downpour.trained.finding import FIELD, Source, TrainedModel, find
+from downpour.training.parameters import frozen_of
 from downpour.training.start import begin_from
 from downpour.values import DatasetFacts
 
 log = logging.getLogger(__name__)
+
+NO_DATA = TaskData(
+    facts=DatasetFacts(
+        train_samples=0, test_samples=0, sample_shape=(), classes=0, targets_per_sample=0
+    ),
+    labels=None,
+    sketches={"train": {}, "test": {}},
+)
+"""What is known of a task's examples before any was looked at."""
 
 
 def load_model(
@@ -55,22 +72,38 @@ def shared_path(shared: str | os.PathLike[str] | None) -> Path:
 
 def load(trained: TrainedModel) -> nn.Module:
     """Return the network of a model that was found; see `load_model`."""
-    model = network(trained)
-    missing = begin_from(model, trained.read().tensors, trained.name, field=FIELD)
-    for remark in missing:
-        log.warning("%s", remark)
+    warn_of_other_code(trained.spec)
+    model = task_of(trained).network()
+    fill(model, trained)
     return model.eval()
 
 
-def network(trained: TrainedModel) -> nn.Module:
-    """Build the network of a trained model, with its initial parameters.
+def fill(model: nn.Module, trained: TrainedModel) -> None:
+    """Copy a trained model's parameters into its network.
 
     Raises:
-        SpecError: it cannot be built on this machine.
+        SpecError: they are of another network, or some are missing that were trained.
+    """
+    tensors = trained.read().tensors
+    for remark in begin_from(model, tensors, trained.name, field=FIELD):
+        log.warning("%s", remark)
+    frozen = frozen_of(model)
+    if missing := [name for name in model.state_dict() if name not in {**tensors, **frozen}]:
+        raise SpecError(FIELD, trained.name, f"lacks {missing[0]}, which the network trains")
+
+
+def task_of(trained: TrainedModel, data: Data | None = None) -> LoadedTask:
+    """Make the task of a trained model, on this machine; by default without any examples.
+
+    Raises:
+        SpecError: it cannot be made.
     """
     spec = trained.spec
-    warn_of_other_code(spec)
-    return models.build(spec, _facts(stated_facts(trained)))
+    if spec.device == "cuda" and not torch.cuda.is_available():
+        spec = spec.replace(device="cpu")
+    if data is None:
+        data = known_data(trained) if spec.task is None else NO_DATA
+    return load_task(spec, data)
 
 
 def warn_of_other_code(spec: Spec) -> None:
@@ -82,22 +115,33 @@ def warn_of_other_code(spec: Spec) -> None:
             log.warning("%s: the model was trained with other code: %s", name, error)
 
 
-def stated_facts(trained: TrainedModel) -> dict[str, Any]:
-    """Return what is known of the data that a model was trained on, as its `facts.json` says it.
+def known_data(trained: TrainedModel) -> PreparedDataset:
+    """Return what is known of the dataset that a model was trained on, without its examples.
 
     Raises:
-        SpecError: it is not there, and the data cannot be prepared again.
+        SpecError: it is known no more, and cannot be prepared again.
+    """
+    try:
+        return without_examples(stated_facts(trained), trained.name)
+    except StoreError as error:
+        raise SpecError(FIELD, trained.name, f"its data cannot be read: {error}") from None
+
+
+def stated_facts(trained: TrainedModel) -> Mapping[str, Any]:
+    """Return what the `facts.json` says of the data that a model was trained on.
+
+    Raises:
+        SpecError: the file is damaged, or gone and the data cannot be prepared again.
         StoreError: it cannot be read.
     """
     beside = trained.file.parent / FACTS_FILE
-    if beside.is_file():
-        try:
-            stated = json.loads(beside.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise SpecError(FIELD, trained.name, f"its {FACTS_FILE} is damaged: {error}") from None
-        if isinstance(stated, dict):
-            return stated
-    return read_facts(trained.data_root / data_key(trained))
+    if not beside.is_file():
+        return read_facts(trained.data_root / data_key(trained))
+    try:
+        stated = json.loads(read_regular(beside))
+    except ValueError as error:
+        raise SpecError(FIELD, trained.name, f"its {FACTS_FILE} is damaged: {error}") from None
+    return stated if isinstance(stated, dict) else {}
 
 
 def data_key(trained: TrainedModel, data_dir: Path | None = None) -> str:
@@ -108,19 +152,6 @@ def data_key(trained: TrainedModel, data_dir: Path | None = None) -> str:
     """
     root, key = trained.data_root, trained.data_key
     try:
-        return datasets.prepare(trained.spec, root, data_dir, key or None)
+        return prepare_data(trained.spec, root, data_dir, key or None)
     except StoreError as error:
         raise SpecError(FIELD, trained.name, f"its data cannot be read: {error}") from None
-
-
-def _facts(stated: dict[str, Any]) -> DatasetFacts:
-    try:
-        return DatasetFacts(
-            train_samples=int(stated["train_samples"]),
-            test_samples=int(stated["test_samples"]),
-            sample_shape=tuple(int(length) for length in stated["sample_shape"]),
-            classes=int(stated["classes"]),
-            targets_per_sample=int(stated["targets_per_sample"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise SpecError(FIELD, FACTS_FILE, f"misses or garbles {error}") from None

@@ -49,7 +49,7 @@ def evaluate_on(model: nn.Module, loaded: LoadedTask, indices: Indices) -> Evalu
     model.eval()
     try:
         with numerics.settings(spec), torch.inference_mode(), generators.seeded(spec.seed):
-            size = _examples_together(model, loaded)
+            size = examples_together(model, loaded)
             for start in range(0, len(indices), size):
                 chosen = indices[start : start + size]
                 sums.add(_measured(model, loaded, chosen), len(chosen))
@@ -129,7 +129,7 @@ def _measured(model: nn.Module, loaded: LoadedTask, indices: Indices) -> Mapping
         return {"loss": task.loss(model, batch), **measured}
 
 
-def _examples_together(model: nn.Module, loaded: LoadedTask) -> int:
+def examples_together(model: nn.Module, loaded: LoadedTask) -> int:
     """Return how many examples to evaluate together, so that no tensor exceeds the limit.
 
     The largest tensor is measured on two examples, because no property of a network tells it.

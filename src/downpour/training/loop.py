@@ -134,7 +134,7 @@ class ShardTraining:
     def _rate_factor(self) -> float:
         position = Position(
             round=self._task.round,
-            rounds=self._spec.epochs,
+            rounds=self._spec.rounds_before + self._spec.epochs,
             step=self._steps_done,
             steps=self.steps_total,
         )

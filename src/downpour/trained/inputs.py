@@ -1,0 +1,133 @@
+"""Examples that a user gives to a trained built-in model: arrays, images, folders of images.
+
+They are brought into the form of those that it was trained on, and normalized as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from downpour.datasets import SOURCES, Examples, PreparedDataset
+from downpour.datasets.decoding import examples_like, targets_like
+from downpour.datasets.folder import decoded_images
+from downpour.datasets.image_files import IMAGE_SUFFIXES
+from downpour.errors import SpecError
+from downpour.spec import Spec
+
+_TEST_PARTS = ("x_test", "test_images")
+_X = ("x", "x_test", "test_images")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Examples without labels, and what each is called: a file, or the number of a row from 0."""
+
+    names: tuple[str, ...]
+    x: NDArray[Any]
+
+
+def read_labelled(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str) -> Examples:
+    """Read examples to measure a model on: the test part where there is one, else all.
+
+    Args:
+        path: a .npz file, or a folder of images by class.
+        dataset: what the model was trained on.
+        spec: what it was trained as.
+        field: what the user calls the path.
+
+    Raises:
+        SpecError: it cannot be read, or its examples or labels are of another kind.
+    """
+    kind = "folder" if path.is_dir() else "npz"
+    source = SOURCES[kind]
+    given = Spec(dataset=kind, data_path=str(path), image_size=spec.image_size)
+    with _named(field, path):
+        arrays = source.find(given, None, Path()).read()
+        x, y = arrays.test_x, arrays.test_y
+        if not _has_test_part(path):
+            x, y = np.concatenate([arrays.train_x, x]), np.concatenate([arrays.train_y, y])
+        return Examples(x=examples_like(x, dataset, given), y=targets_like(y, dataset, given))
+
+
+def read_inputs(path: Path, dataset: PreparedDataset, spec: Spec, *, field: str) -> Inputs:
+    """Read examples to predict: an .npz or .npy file, an image, or a folder of images.
+
+    Raises:
+        SpecError: it cannot be read, or its examples are of another kind.
+    """
+    given = Spec(image_size=spec.image_size)
+    with _named(field, path):
+        if path.suffix in {".npz", ".npy"}:
+            x = _array(path)
+            names = tuple(map(str, range(len(x))))
+        else:
+            files = _images(path)
+            x = decoded_images(files, dataset.train.x.shape[-1], spec.image_size)
+            names = tuple(file.name for file in files)
+        return Inputs(names=names, x=examples_like(x, dataset, given))
+
+
+def _has_test_part(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "train").is_dir() and (path / "test").is_dir()
+    with np.load(path, allow_pickle=False) as archive:
+        return any(name in archive.files for name in _TEST_PARTS)
+
+
+def _array(path: Path) -> NDArray[Any]:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            found = loaded
+        else:
+            with loaded as archive:
+                found = archive[_name_in(archive.files)]
+    except SpecError:
+        raise
+    except Exception as error:  # noqa: BLE001 - zipfile and numpy raise anything about damage
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise SpecError("dataset", path.name, f"cannot be read: {reason}") from None
+    if found.dtype.kind not in "biuf" or not found.ndim or not len(found):
+        raise SpecError("dataset", path.name, "must hold numbers, an example a row")
+    return found
+
+
+def _name_in(names: list[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    known = [name for name in _X if name in names]
+    if len(known) != 1:
+        there = ", ".join(names) or "none"
+        raise SpecError("dataset", "", f"must hold one array, or one called x; there are {there}")
+    return known[0]
+
+
+def _images(path: Path) -> list[Path]:
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file()]
+    if not images:
+        kinds = ", ".join(sorted(IMAGE_SUFFIXES))
+        accepted = f"must be a .npz or .npy file, an image ({kinds}), or a folder of images"
+        raise SpecError("dataset", path.name, accepted)
+    return images
+
+
+@contextmanager
+def _named(field: str, path: Path) -> Iterator[None]:
+    """Let errors about examples name what the user calls them."""
+    try:
+        path.stat()
+        yield
+    except SpecError as error:
+        raise SpecError(field, str(path), error.accepted) from None
+    except FileNotFoundError:
+        raise SpecError(field, str(path), "no such file or folder") from None
+    except OSError as error:
+        raise SpecError(field, str(path), f"cannot be read: {error.strerror}") from None

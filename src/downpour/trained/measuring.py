@@ -1,0 +1,87 @@
+"""How good a trained model is: on the test examples of its experiment, or on others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from downpour.datasets import open_prepared
+from downpour.errors import SpecError, StoreError
+from downpour.spec import Spec
+from downpour.tasks.agreement import limited
+from downpour.tasks.loaded import LoadedTask
+from downpour.tasks.own import own_task, theirs
+from downpour.trained.finding import FIELD, TrainedModel
+from downpour.trained.inputs import read_labelled
+from downpour.trained.loading import (
+    NO_DATA,
+    data_key,
+    fill,
+    known_data,
+    task_of,
+    warn_of_other_code,
+)
+from downpour.training.evaluation import evaluate
+from downpour.values import Evaluation
+
+
+def measure(
+    trained: TrainedModel,
+    *,
+    data: Path | None = None,
+    data_dir: Path | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Evaluation:
+    """Measure a trained model as its experiment did, after training.
+
+    Args:
+        trained: the model.
+        data: examples for a built-in model instead of its own test examples.
+        data_dir: where the files of datasets are, should they have to be prepared again.
+        options: `task_options` of a task that differ, such as where its examples are.
+
+    Raises:
+        SpecError: model, examples or options do not fit together.
+        NonFinite: the loss is NaN or infinite.
+    """
+    warn_of_other_code(trained.spec)
+    if trained.spec.task is None:
+        task = _built_in(trained, data, data_dir, options or {})
+    else:
+        task = _own(trained, data, options or {})
+    model = task.network()
+    fill(model, trained)
+    return evaluate(model, task)
+
+
+def _built_in(
+    trained: TrainedModel, data: Path | None, data_dir: Path | None, options: Mapping[str, Any]
+) -> LoadedTask:
+    if options:
+        raise SpecError("task_options", dict(options), "only a task takes them")
+    if data is not None:
+        known = known_data(trained)
+        examples = read_labelled(data, known, trained.spec, field="data")
+        facts = replace(known.facts, test_samples=len(examples))
+        return task_of(trained, replace(known, facts=facts, test=examples))
+    try:
+        return task_of(trained, open_prepared(trained.data_root, data_key(trained, data_dir)))
+    except StoreError as error:
+        raise SpecError(FIELD, trained.name, f"its data cannot be read: {error}") from None
+
+
+def _own(trained: TrainedModel, data: Path | None, options: Mapping[str, Any]) -> LoadedTask:
+    spec = trained.spec
+    if data is not None:
+        accepted = "is of built-in models; a task's options say where its examples are"
+        raise SpecError("data", str(data), accepted)
+    spec = spec.replace(task_options={**spec.task_options, **options})
+    facts = replace(NO_DATA.facts, test_samples=_test_examples(spec))
+    return task_of(replace(trained, spec=spec), replace(NO_DATA, facts=facts))
+
+
+def _test_examples(spec: Spec) -> int:
+    with theirs(spec, 'examples("test") fails'):
+        return limited(len(own_task(spec).examples("test")), spec, "test")
