@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,3 +57,21 @@ def test_a_mistake_is_told_in_one_line(
     (tmp_path / "FILE").touch()
     words = [word.replace("FILE", str(tmp_path / "FILE")) for word in words]
     assert reason in refused("init", *words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_template_trains_at_once(
+    downpour: Downpour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str
+) -> None:
+    """By the command that was printed, on fewer examples."""
+    if template == "lora":
+        for package in ("transformers", "peft"):
+            pytest.importorskip(package, reason=f"{package} is not installed")
+    monkeypatch.chdir(tmp_path)
+    words = downpour("init", "mine", "--template", template).out.split()[1:]
+    brief = ("--epochs", 1, "--train-limit", 64, "--test-limit", 16, "--workers", 1)
+    outcome = downpour(*words, *brief, "--json")
+    assert outcome.status == 0, outcome
+    [epoch] = json.loads(outcome.out)["rounds"]
+    assert epoch["test_loss"] > 0

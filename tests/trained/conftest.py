@@ -1,12 +1,16 @@
-"""One run of digits for all: two rounds of four, as a run that ended early leaves them."""
+"""Two runs for all: of the built-in task, and of a task that `downpour init` has written."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import downpour
+from downpour.allowlist import FOLDERS, VARIABLE, allow
+from downpour.operations.templates import write_template
 
 SPEC = downpour.Spec(name="early", shards=2, epochs=2, train_limit=400, test_limit=100)
 
@@ -21,3 +25,41 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def result(shared: Path) -> downpour.Result:
     """A run of two epochs."""
     return downpour.run(SPEC, workers=1, shared=shared, progress=False)
+
+
+@pytest.fixture(scope="session")
+def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a task of the user's, `regression:Regression`."""
+    folder = tmp_path_factory.mktemp("project")
+    write_template("regression", folder)
+    return folder
+
+
+@pytest.fixture
+def allowed(code: Path) -> Iterator[None]:
+    """Let this machine import it, and forget that afterwards."""
+    with pytest.MonkeyPatch.context() as patched:
+        for variable in (VARIABLE, FOLDERS):
+            patched.setenv(variable, os.environ.get(variable, ""))
+        allow(["regression"], [code])
+        yield
+
+
+@pytest.fixture(scope="session")
+def own(shared: Path, code: Path) -> downpour.Result:
+    """A run of four rounds of that task, with a schedule."""
+    spec = downpour.Spec(
+        task="regression:Regression",
+        task_options={"rows": 200, "width": 4},
+        shards=2,
+        epochs=4,
+        optimizer="adam",
+        learning_rate=0.01,
+        schedule="cosine",
+        keep_models=5,
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        for variable in (VARIABLE, FOLDERS):
+            patched.setenv(variable, "")
+        allow(["regression"], [code])
+        return downpour.run(spec, workers=2, shared=shared, progress=False)

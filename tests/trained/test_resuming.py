@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,19 @@ def test_an_experiment_without_a_model_is_refused(shared: Path) -> None:
     (shared / "experiments" / "empty").mkdir()
     with pytest.raises(SpecError, match="has no model: it never began to train"):
         resumed_spec("empty", shared, {})
+
+
+@pytest.mark.usefixtures("allowed")
+def test_a_task_that_was_stopped_goes_on_with_the_same_bytes(
+    own: downpour.Result, shared: Path
+) -> None:
+    """The schedule goes on where it was, too: two rounds of four were done when it was stopped."""
+    stopped = shared / "experiments" / "stopped"
+    shutil.copytree(shared / "experiments" / own.experiment, stopped)
+    for name in ("model.safetensors", "model-000003-*", "model-000004-*"):
+        [file] = stopped.glob(name)
+        file.unlink()
+    spec = resumed_spec("stopped", shared, {})
+    assert (spec.rounds_before, spec.epochs) == (2, 2)
+    rest = downpour.run(spec, workers=1, shared=shared, progress=False)
+    assert bytes_of(rest) == bytes_of(own)

@@ -41,8 +41,8 @@ Resume = Annotated[
         "--resume",
         metavar="ID",
         help="Go on after the last round of an experiment that has ended, as a new experiment; "
-        "--epochs counts its rounds too. The model is the same as without the stop, unless an "
-        "option changes it, or optimizer_state is keep: the state is lost.",
+        "--epochs counts its rounds too, and so does a schedule. The model is the same as without "
+        "the stop, unless an option changes it; only with optimizer_state = keep, state is lost.",
         show_default=False,
     ),
 ]

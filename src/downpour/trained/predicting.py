@@ -103,5 +103,8 @@ def _columns(said: object, count: int, task: LoadedTask) -> dict[str, list[Any]]
         if not isinstance(value, Tensor | list) or len(value) != count:
             accepted = f"predict() must return a row for each of {count} examples, not {kind}"
             raise SpecError(*task.spec.trained_code, accepted)
-        columns[str(name)] = value.tolist() if isinstance(value, Tensor) else value
+        if isinstance(value, Tensor):
+            lone = value.dim() == 2 and value.shape[1] == 1
+            value = (value[:, 0] if lone else value).tolist()  # noqa: PLW2901
+        columns[str(name)] = value
     return columns

@@ -1,0 +1,128 @@
+"""`downpour predict`: a row for each example, from arrays, images and a task's own examples."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import downpour
+from downpour.datasets import open_prepared
+from downpour.errors import SpecError
+from downpour.trained.finding import TrainedModel, find
+from downpour.trained.loading import data_key
+from downpour.trained.predicting import predict
+from tests.cli.conftest import Downpour, own_signals
+from tests.cli.conftest import downpour as command
+
+__all__ = ["command", "own_signals"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def trained(result: downpour.Result, shared: Path) -> TrainedModel:
+    """The built-in model."""
+    return find(result, shared)
+
+
+@pytest.fixture
+def digits(trained: TrainedModel) -> tuple[Any, Any]:
+    """Its own test examples and their classes, as plain arrays."""
+    test = open_prepared(trained.data_root, data_key(trained)).test
+    return np.array(test.x), np.array(test.y)
+
+
+def test_arrays_and_images_give_the_same_classes(
+    trained: TrainedModel, digits: tuple[Any, Any], result: downpour.Result, tmp_path: Path
+) -> None:
+    """As many are right as the evaluation says; images are called by their files."""
+    x, y = digits
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", x=x[..., 0], y=y)
+    np.savez(tmp_path / "one.npz", anything=x)
+    (tmp_path / "images").mkdir()
+    for number, image in enumerate(x):
+        Image.fromarray(image[..., 0]).save(tmp_path / "images" / f"{number:03}.png")
+    rows = predict(trained, str(tmp_path / "x.npy")).rows
+    for other in ("x.npz", "one.npz"):
+        assert predict(trained, str(tmp_path / other)).rows == rows
+    named = predict(trained, str(tmp_path / "images")).rows
+    assert [row["class"] for row in named] == [row["class"] for row in rows]
+    assert (rows[7]["example"], named[7]["example"]) == ("7", "007.png")
+    right = np.mean([row["class"] for row in rows] == y)
+    assert right == pytest.approx(result.rounds[-1].metrics["accuracy"])
+    [lone] = predict(trained, str(tmp_path / "images" / "007.png")).rows
+    assert lone["class"] == rows[7]["class"]
+    assert lone["probability"] == pytest.approx(rows[7]["probability"])
+
+
+def test_rows_are_a_table_csv_or_json(
+    command: Downpour, trained: TrainedModel, digits: tuple[Any, Any], shared: Path, tmp_path: Path
+) -> None:
+    """The same ones."""
+    np.save(tmp_path / "x.npy", digits[0][:3])
+    words = ("predict", trained.name, tmp_path / "x.npy", "--shared", shared)
+    rows = json.loads(command(*words, "--json").out)
+    assert [*rows[0]] == ["example", "class", "probability"]
+    typed = csv.DictReader(io.StringIO(command(*words, "--csv").out))
+    assert [int(row["class"]) for row in typed] == [row["class"] for row in rows]
+    head, *lines = command(*words).out.splitlines()
+    assert head.split() == ["example", "class", "probability"]
+    assert [int(line.split()[1]) for line in lines] == [row["class"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("x.npy", np.zeros((2, 9, 9), "u1"), "its examples are uint8 9 x 9 x 1; the network"),
+        ("x.npy", np.zeros((0, 8, 8), "u1"), "must hold numbers, an example a row"),
+        ("x.npy", np.array(["a"]), "must hold numbers, an example a row"),
+        ("x.npy", b"noise", "cannot be read"),
+        ("x.npy", np.array([{}]), "cannot be read: Object arrays cannot be loaded"),
+        ("x.npz", {"a": [1], "b": [2]}, "must hold one array, or one called x; there are a, b"),
+        ("x.txt", b"text", "must be a .npz or .npy file, an image (.bmp, .jpeg"),
+        ("x.png", b"text", "cannot be decoded"),
+        ("x", None, "no such file or folder"),
+    ],
+)
+def test_what_is_no_input_is_told_in_one_line(
+    trained: TrainedModel, tmp_path: Path, file: str, content: Any, reason: str
+) -> None:
+    """The line names the argument."""
+    path = tmp_path / file
+    match content:
+        case bytes():
+            path.write_bytes(content)
+        case dict():
+            np.savez(path, **content)
+        case np.ndarray():
+            np.save(path, content)
+    with pytest.raises(SpecError, match=r"^INPUT = ") as refused:
+        predict(trained, str(path))
+    assert reason in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("allowed")
+def test_a_task_predicts_a_part_of_its_examples(own: downpour.Result, shared: Path) -> None:
+    """By default with the network's output for the first of a pair."""
+    trained = find(own, shared)
+    rows = predict(trained, "test").rows
+    assert len(rows) == 200
+    model = downpour.load_model(own, shared=shared)
+    from regression import Regression  # type: ignore[import-not-found]
+
+    x, _ = Regression(rows=200, width=4).examples("test").tensors
+    with torch.no_grad():
+        expected = model(x)[:, 0].tolist()
+    assert [row["output"] for row in rows] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    with pytest.raises(SpecError, match=r'examples\("no"\) fails: .*regression.py:\d+ in examples'):
+        predict(trained, "no")
