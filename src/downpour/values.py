@@ -321,6 +321,10 @@ class Goal:
             return self.metric
         return f"{'min' if self.minimised else 'max'}:{self.metric}"
 
+    def value(self, evaluation: Evaluation) -> float | None:
+        """Return what it is of a model version; None if the task does not measure it."""
+        return evaluation.loss if self.metric == LOSS else evaluation.metrics.get(self.metric)
+
     def rank(self, value: float | None) -> float:
         """Return a number that is larger for a better value; that of nothing is the smallest."""
         if value is None or value != value:  # noqa: PLR0124 - NaN alone differs from itself

@@ -51,6 +51,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "evaluate_every": (f"{WHOLE} of at least 0", "-1", "0.1", "'epoch'"),
     "evaluate_batch": (f"{WHOLE} of at least 1", "0", "-1", "1000001", "2.5", "'all'"),
     "keep_models": (f"{WHOLE} of at least 1", "0", "-1", "'all'"),
+    "keep_best": ("loss", "''", "'min:'", "' loss'", "3", "true"),
+    "stop_after": (f"{WHOLE} of at least 1", "0", "-1", "1.5", "'never'"),
     "optimizer": ("sgd, adam or adamw", "'SGD'", "'rmsprop'", "''", "1"),
     "learning_rate": ("a number above 0", "0", "-0.1", "'fast'", "nan", "inf", "true", "[0.1]"),
     "momentum": ("a number of at least 0 and below 1", "1", "-0.1", "1.5", "'0.9'", "nan"),

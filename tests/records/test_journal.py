@@ -18,6 +18,7 @@ from downpour.records.journal import Journal, read_journal, segments
 from downpour.records.sealed_lines import seal
 from downpour.scheduler import Checkpoint, Entry, facts
 from downpour.scheduler import events as on
+from downpour.scheduler.best import Best
 from downpour.spec import ResolvedSpec
 from downpour.values import (
     AttemptId,
@@ -48,6 +49,7 @@ CHECKPOINT = Checkpoint(
     evaluating=((2, FILE),),
     evaluated_round=1,
     last_evaluation=None,
+    best=Best(round=1, value=0.1, model=FILE),
 )
 
 ONE_OF_EACH: tuple[Entry, ...] = (

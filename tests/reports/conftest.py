@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from downpour.reports.result import Result, RoundResult
+from downpour.reports.result import Result
+from downpour.reports.result_parts import RoundResult
 from downpour.reports.study import RunResult, StudyResult, SubgridResult
 from downpour.reports.timeline import AttemptSpan, ResourceSample
 from downpour.values import ExperimentState

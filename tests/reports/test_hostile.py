@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from downpour.reports.live import experiments_table, status_view
-from downpour.reports.result import FailureResult, Result
+from downpour.reports.result import Result
+from downpour.reports.result_parts import FailureResult
 from downpour.reports.terminal_tables import result_table, workers_table
 from downpour.rpc.messages import ExperimentSummary, Status, WorkerStatus
 from downpour.values import ExperimentState, WorkerState

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from downpour.reports.figures import plots_of
 from downpour.reports.live import experiments_table, status_view
 from downpour.reports.measures import Measure, in_words
 from downpour.reports.report_tables import tables_of
+from downpour.reports.result_parts import BestModel
 from downpour.reports.terminal_tables import result_table, study_table
 from downpour.rpc.messages import ExperimentSummary, Metric, Status
 from downpour.values import ExperimentState
@@ -87,6 +89,24 @@ def test_without_metrics_the_loss_is_shown(make: Make) -> None:
     assert outcomes[0]["test_loss"]["mean"] == 0.6
     (learning, *_) = plots_of(make.study(subgrid))
     assert learning.figure.axes[0].get_ylabel() == "test loss"
+
+
+def test_the_best_model_is_told_below_the_table() -> None:
+    """What it was judged by, after which epoch it was there, and the name of its file."""
+    best = BestModel(
+        epoch=2, metric="psnr", value=31.5, file=Path("experiments/e/best.safetensors")
+    )
+    result = dataclasses.replace(with_metrics(psnr=31.5), best=best, reason="no better psnr since")
+    said = rendered(result_table(result))
+    assert "best psnr 31.5000 after epoch 2, kept as best.safetensors" in said
+    assert "no better psnr since" in said
+    assert "best accuracy 31.25% after epoch 2\n" in rendered(
+        result_table(
+            dataclasses.replace(
+                result, best=BestModel(epoch=2, metric="accuracy", value=0.3125, file=None)
+            )
+        )
+    )
 
 
 def without(result: Result) -> Result:

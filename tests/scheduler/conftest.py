@@ -64,10 +64,10 @@ class Make:
             snapshot=snapshot,
         )
 
-    def evaluation(self, accuracy: float = 0.5) -> Evaluation:
+    def evaluation(self, accuracy: float = 0.5, loss: float = 0.5) -> Evaluation:
         """Make the measure of a model version."""
         metrics = {"accuracy": accuracy}
-        return Evaluation(loss=0.5, metrics=metrics, class_accuracy=(), samples=10, seconds=1.0)
+        return Evaluation(loss=loss, metrics=metrics, class_accuracy=(), samples=10, seconds=1.0)
 
     def system(self) -> SystemState:
         """Make the state of a machine that does nothing else."""

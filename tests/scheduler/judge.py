@@ -21,6 +21,8 @@ class Judge:
         self.saved: dict[tuple[str, int, int], Snapshot] = {}
         self.aggregated: Counter[tuple[str, int]] = Counter()
         self.newest: dict[str, PublishedFile] = {}
+        self.values: dict[str, dict[int, float]] = {}
+        self.best: dict[str, facts.Improved] = {}
         self.evaluated: Counter[tuple[str, int]] = Counter()
         self.measuring: set[tuple[str, int]] = set()
         self.asked_for: dict[str, PublishedFile] = {}
@@ -72,6 +74,9 @@ class Judge:
                     for shard in range(self.specs[fact.experiment].spec.shards)
                 ), "something counts in every round"
                 self.dropped |= {(fact.experiment, fact.round, s) for s in fact.shards}
+            case facts.Improved():
+                assert (fact.experiment, fact.model.name) not in self.discarded
+                self.best[fact.experiment] = fact
             case facts.ForecastRecorded() | facts.HandOverAsked():
                 assert fact.attempt in self.assigned
             case facts.Resized() | facts.WorkerRequested():
@@ -121,6 +126,7 @@ class Judge:
             self.newest[event.experiment] = event.model
         if isinstance(event, on.Evaluated):
             self.measuring.remove((event.experiment, event.round))
+            self.values.setdefault(event.experiment, {})[event.round] = event.evaluation.loss
         if isinstance(event, on.ModelPublished) and event.experiment in self.asked_for:
             self.results.setdefault(event.experiment, event.model)
 
@@ -179,9 +185,23 @@ class Judge:
         assert name not in self.asked_for, "the result is asked for once"
         assert command.model == self.newest[name], "the newest version is the result"
         assert (name, command.model.name) not in self.discarded
-        assert self.aggregated[name, self.specs[name].spec.epochs - 1] == 1
+        assert self.aggregated[name, self._last_round(name)] == 1
         assert not any(who == name for who, _ in self.measuring), "all is measured before"
+        keeps = self.specs[name].spec.keep_best is not None
+        assert command.best == (self.best[name].model if keeps else None)
+        assert command.best is None or (name, command.best.name) not in self.discarded
         self.asked_for[name] = command.model
+
+    def _last_round(self, name: str) -> int:
+        """Return the round with which an experiment ends, by the losses that were reported."""
+        spec, values = self.specs[name].spec, self.values.get(name, {})
+        best = -1
+        for number in sorted(values):
+            if best < 0 or values[number] < values[best]:
+                best = number
+            if spec.stop_after is not None and number - best >= spec.stop_after:
+                return number
+        return spec.epochs - 1
 
     def _conclude(self, fact: facts.Concluded) -> None:
         name = fact.experiment
@@ -219,16 +239,20 @@ class Judge:
             ending, spec = self.concluded[name], experiment.spec
             assert experiment.life.state == ending.ending
             if ending.ending is ExperimentState.FINISHED:
-                rounds = range(spec.epochs)
-                assert [self.aggregated[name, number] for number in rounds] == [1] * spec.epochs
+                rounds = range(self._last_round(name) + 1)
+                trained = [self.aggregated[name, number] for number in range(spec.epochs)]
+                assert trained == [int(number in rounds) for number in range(spec.epochs)]
                 measured = any(self.evaluated[name, number] for number in rounds)
                 assert measured == (spec.evaluate_every > 0)
                 latest = experiment.last_evaluation
                 last = latest and latest.metrics["accuracy"]
-                assert last in {None, spec.epochs - 1}, "the last counts"
+                assert last in {None, rounds[-1]}, "the last counts"
                 assert ending.model == experiment.result
                 assert self.asked_for[name] == experiment.models[-1]
                 assert len(experiment.models) <= spec.keep_models
+                if spec.keep_best is not None:
+                    lowest = min(self.values[name].values())
+                    assert self.best[name].value == lowest
 
 
 def _experiment(one: do.Command | facts.Fact) -> str | None:

@@ -43,6 +43,8 @@ WORKERS = ("ann", "bob", "cid")
 EXPERIMENTS = ("one", "two")
 NUMBERS = st.sampled_from([-(2**31), -1, 0, 1, 2, 7, 2**31 - 1])
 
+LOSSES = 0.5, 0.75, 0.5, 0.25, 0.25, 0.5
+
 Effect = do.Prepare | do.Aggregate | do.Evaluate | do.Publish
 
 
@@ -66,7 +68,9 @@ class Surroundings(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         """A shard is pending, and a worker is idle."""
-        self.submit("one", keep=True, shards=2, epochs=3, retries=3, keep_models=2)
+        self.submit(
+            "one", keep=True, shards=2, epochs=3, retries=3, keep_models=2, evaluate_every=1
+        )
         self.join("ann")
 
     # What happens to experiments
@@ -74,15 +78,19 @@ class Surroundings(RuleBasedStateMachine):
     @rule(
         name=st.sampled_from(EXPERIMENTS),
         shards=st.integers(1, 4),
-        epochs=st.integers(1, 3),
+        epochs=st.integers(1, 4),
         retries=st.integers(0, 4),
         evaluate_every=st.integers(0, 2),
         keep_models=st.integers(1, 2),
         keep=st.booleans(),
+        keep_best=st.sampled_from([None, "loss"]),
+        stop_after=st.sampled_from([None, 1, 2]),
     )
-    def submit(self, name: str, keep: bool, **fields: int) -> None:  # noqa: FBT001 - a strategy's
+    def submit(self, name: str, keep: bool, **fields: Any) -> None:  # noqa: FBT001 - a strategy's
         """A client submits an experiment, perhaps for the second time."""
         state = "keep" if keep else "reset"
+        if not fields["evaluate_every"]:
+            fields |= {"keep_best": None, "stop_after": None}
         spec = self.make.spec(optimizer_state=state, **fields)
         self._happen(on.ExperimentSubmitted, experiment=name, spec=spec)
 
@@ -342,7 +350,9 @@ class Surroundings(RuleBasedStateMachine):
         elif isinstance(effect, do.Publish):
             self._happen(on.ModelPublished, experiment=name, model=self.make.file("result"))
         else:
-            measure = self.make.evaluation(accuracy=effect.round)
+            # The same for a round however often it is evaluated; some rounds are as good as others.
+            loss = LOSSES[effect.round % len(LOSSES)]
+            measure = self.make.evaluation(accuracy=effect.round, loss=loss)
             self._happen(on.Evaluated, experiment=name, round=effect.round, evaluation=measure)
 
     def _each_by_itself(self) -> Scheduler:

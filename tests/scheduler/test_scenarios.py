@@ -77,11 +77,11 @@ class Reader:
                     reasons=((int(shard), reason),),
                 )
             ),
-            r"evaluated (\w+) r(\d+)": lambda at, experiment, number: on.Evaluated(
+            r"evaluated (\w+) r(\d+)(?: (\S+))?": lambda at, experiment, number, loss: on.Evaluated(
                 at_seconds=at,
                 experiment=experiment,
                 round=int(number),
-                evaluation=make.evaluation(),
+                evaluation=make.evaluation(loss=float(loss or 0.5)),
             ),
             r"published (\w+)": lambda at, experiment: on.ModelPublished(
                 at_seconds=at, experiment=experiment, model=make.file("result")
@@ -163,6 +163,9 @@ def in_words(fact: facts.Fact) -> str:  # noqa: C901, PLR0911, PLR0912 - one arm
         case facts.Resized():
             sizes = " ".join(map(str, fact.samples))
             return f"cut {fact.experiment} r{fact.round} into {sizes} ({fact.reason})"
+        case facts.Improved():
+            which = f"{fact.experiment} r{fact.round}"
+            return f"improved {which} to {fact.value:g} in {fact.model.name}"
         case facts.WorkerRequested():
             return f"requested a worker for {fact.experiment} ({fact.reason})"
         case facts.Saved():
@@ -203,7 +206,8 @@ def asked(command: do.Command) -> str:  # noqa: C901, PLR0911 - one arm a comman
         case do.Evaluate():
             return f"evaluate {command.experiment} r{command.round} {command.model.name}"
         case do.Publish():
-            return f"publish {command.experiment} {command.model.name}"
+            best = f" and {command.best.name} as the best" if command.best else ""
+            return f"publish {command.experiment} {command.model.name}{best}"
         case do.Dismiss():
             return f"dismiss {command.worker}"
         case do.Discard():

@@ -109,11 +109,13 @@ def test_only_what_is_trained_travels(space: Workspace) -> None:
 def test_the_result_is_whole_and_its_adapter_lies_beside_it(space: Workspace) -> None:
     """Both are published once, however often that is asked for."""
     model = folded(space)
-    final = workspace.publish(space, model)
+    asked = do.Publish(experiment=space.experiment, model=model, best=model)
+    final = workspace.publish(space, asked)
     assert held(space, final) == held(space, model) | {FROZEN: BEGINNING.tobytes()}
     adapter = space.store.describe("adapter.safetensors")
     assert held(space, adapter) == held(space, model)
-    assert workspace.publish(space, model) == final
+    assert held(space, space.store.describe("best.safetensors")) == held(space, final)
+    assert workspace.publish(space, asked) == final
 
 
 def test_another_manager_evaluates_with_what_was_frozen(space: Workspace) -> None:

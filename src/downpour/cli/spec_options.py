@@ -37,6 +37,7 @@ _METAVARS = {
     "model": "NAME",
     "init_from": "ID|FILE",
     "init_checksum": "DIGITS",
+    "keep_best": "loss|METRIC",
     "policy": "NAME",
     "split": "random|class|equal|dirichlet(ALPHA)",
     "betas": "X,X",

@@ -411,7 +411,7 @@ class CommandRunner:
         )
 
     def _publish(self, command: do.Publish) -> None:
-        model = workspace.publish(self._spaces[command.experiment], command.model)
+        model = workspace.publish(self._spaces[command.experiment], command)
         self._post(
             on.ModelPublished(at_seconds=self._clock(), experiment=command.experiment, model=model)
         )

@@ -11,6 +11,7 @@ from downpour.records.record_lines import (
     DroppedLine,
     ForeseenLine,
     HandOverAskedLine,
+    ImprovedLine,
     RecordLine,
     ResizedLine,
     SavedLine,
@@ -30,13 +31,14 @@ RecordedFact = (
     | facts.GivenUp
     | facts.Dropped
     | facts.Resized
+    | facts.Improved
     | facts.WorkerRequested
     | facts.Dismissed
 )
 """All facts but `Concluded`, whose line needs the time of submission, which the recorder has."""
 
 
-def line_of(fact: RecordedFact) -> RecordLine:  # noqa: C901, PLR0911 - one arm a fact
+def line_of(fact: RecordedFact) -> RecordLine:  # noqa: C901, PLR0911, PLR0912 - one arm a fact
     """Return the line that a fact makes."""
     match fact:
         case facts.Assigned():
@@ -64,6 +66,8 @@ def line_of(fact: RecordedFact) -> RecordLine:  # noqa: C901, PLR0911 - one arm 
             return DroppedLine(round=fact.round, shards=fact.shards, reason=fact.reason)
         case facts.Resized():
             return ResizedLine(round=fact.round, samples=fact.samples, reason=fact.reason)
+        case facts.Improved():
+            return ImprovedLine(round=fact.round, value=fact.value, file=fact.model.name)
         case facts.WorkerRequested():
             return WorkerRequestedLine(reason=fact.reason)
         case facts.Dismissed():

@@ -184,7 +184,9 @@ class Recorder:
         self._usage.end_all(ended.experiment, now)
         line: RecordLine
         if ended.ending is ExperimentState.FINISHED and ended.model is not None:
-            line = FinishedLine(file=ended.model.name, total_seconds=now - began)
+            line = FinishedLine(
+                file=ended.model.name, total_seconds=now - began, reason=ended.reason
+            )
         elif ended.ending is ExperimentState.CANCELLED:
             line = CancelledLine(reason=ended.reason)
         else:

@@ -34,7 +34,7 @@ from downpour.records.journal import Journal
 from downpour.records.record import RecordWriter
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
-from downpour.scheduler.commands import Aggregate, Prepare
+from downpour.scheduler.commands import Aggregate, Prepare, Publish
 from downpour.scheduler.experiment import Experiment
 from downpour.spec import ResolvedSpec, Spec
 from downpour.splitters import split
@@ -178,8 +178,8 @@ def reopen_workspace(
 def _check_files(experiment: Experiment, names: set[str]) -> None:
     """Refuse a journal whose last lines are lost: to continue from it would redo what followed."""
     states = experiment.optimizer_states.values()
-    frozen = (experiment.frozen,) if experiment.frozen is not None else ()
-    needed = (*experiment.models[-1:], *experiment.evaluating.values(), *states, *frozen)
+    kept = [file for file in (experiment.frozen, experiment.kept_best) if file is not None]
+    needed = (*experiment.models[-1:], *experiment.evaluating.values(), *states, *kept)
     gone = [file.name for file in needed if file.name not in names]
     if gone:
         raise FileCorrupt("journal", f"its last lines are missing: it rests on {gone[0]}, removed")
@@ -330,17 +330,25 @@ def measure(space: Workspace, model: PublishedFile) -> Evaluation:
     return space.global_model.evaluate(_tensors(space.store, model))
 
 
-def publish(space: Workspace, model: PublishedFile) -> PublishedFile:
-    """Publish a model version, whole, under the plain name that users look for.
+def publish(space: Workspace, command: Publish) -> PublishedFile:
+    """Publish the final model, whole, under the plain name that users look for.
 
-    Where parameters were frozen, those that were trained are beside it as the adapter.
+    The best one is published first, if it is kept. Where parameters were frozen, the final model's
+    that were trained are beside it as the adapter.
     """
+    if command.best is not None:
+        _put_result(space.store, layout.BEST_NAME, _whole(space, command.best))
+    if ready(space).frozen is not None:
+        _put_result(space.store, layout.ADAPTER_NAME, [space.store.read(command.model)])
+    return _put_result(space.store, layout.FINAL_NAME, _whole(space, command.model))
+
+
+def _whole(space: Workspace, model: PublishedFile) -> Sequence[Buffer]:
+    """Return the content of a file with a model version, and with what was frozen."""
     frozen = ready(space).frozen
     if frozen is None:
-        return _put_result(space.store, layout.FINAL_NAME, [space.store.read(model)])
-    _put_result(space.store, layout.ADAPTER_NAME, [space.store.read(model)])
-    whole = {**_tensors(space.store, frozen), **_tensors(space.store, model)}
-    return _put_result(space.store, layout.FINAL_NAME, encode(whole, {}))
+        return [space.store.read(model)]
+    return encode({**_tensors(space.store, frozen), **_tensors(space.store, model)}, {})
 
 
 def _put_result(store: DirectoryStore, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
@@ -362,8 +370,7 @@ def sweep(store: DirectoryStore, *, finished: bool) -> None:
     """Remove what only a running experiment needs: updates, optimizer states, lists of indices."""
     # An experiment that was cancelled while its final model was being published has no result.
     for name in store.list():
-        is_result = name in (layout.FINAL_NAME, layout.ADAPTER_NAME)
-        if layout.is_in_flight(name) or (is_result and not finished):
+        if layout.is_in_flight(name) or (name in layout.RESULT_NAMES and not finished):
             store.delete(name)
     store.remove_leftovers()
 

@@ -282,11 +282,27 @@ class EvaluatedLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImprovedLine:
+    """The model after a round, in `file`, is the best so far.
+
+    `value` is what the spec's `keep_best` names, or the loss.
+    """
+
+    round: int
+    value: float
+    file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedLine:
-    """The experiment is done; `file` is the name of the final model."""
+    """The experiment is done; `file` is the name of the final model.
+
+    `reason` says why there were no more rounds; empty in old records.
+    """
 
     file: str
     total_seconds: float
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,6 +338,7 @@ RecordLine = (
     | AttemptFailedLine
     | AggregatedLine
     | EvaluatedLine
+    | ImprovedLine
     | FinishedLine
     | FailedLine
     | CancelledLine
@@ -347,6 +364,7 @@ KINDS: dict[str, type[RecordLine]] = {
     "attempt-failed": AttemptFailedLine,
     "aggregated": AggregatedLine,
     "measured": EvaluatedLine,
+    "improved": ImprovedLine,
     "finished": FinishedLine,
     "failed": FailedLine,
     "cancelled": CancelledLine,

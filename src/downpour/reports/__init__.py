@@ -6,6 +6,7 @@ Nothing here asks a manager or changes an experiment; a record is all it needs.
 from __future__ import annotations
 
 from downpour.reports.mitigation import Stragglers
-from downpour.reports.result import FailureResult, Result, RoundResult, TaskResult
+from downpour.reports.result import Result
+from downpour.reports.result_parts import BestModel, FailureResult, RoundResult, TaskResult
 
-__all__ = ["Result", "RoundResult", "TaskResult", "FailureResult", "Stragglers"]
+__all__ = ["BestModel", "Result", "RoundResult", "TaskResult", "FailureResult", "Stragglers"]

@@ -35,7 +35,8 @@ from downpour.records.record_lines import (
     SubmittedLine,
     UpdatedLine,
 )
-from downpour.reports.result import Result, RoundResult
+from downpour.reports.result import Result
+from downpour.reports.result_parts import RoundResult
 from downpour.store.os_errors import explain
 from downpour.values import is_bare_name
 

@@ -16,7 +16,8 @@ from statistics import fmean
 from typing import Any
 
 from downpour.reports.measures import Measure, names_of
-from downpour.reports.result import Result, RoundResult
+from downpour.reports.result import Result
+from downpour.reports.result_parts import RoundResult
 from downpour.reports.statistics import Estimate
 from downpour.reports.study import RunResult, StudyResult, SubgridResult, label
 from downpour.values import LOSS

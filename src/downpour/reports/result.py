@@ -14,8 +14,7 @@ import io
 import json
 import math
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,25 +24,26 @@ from downpour.extras import require
 from downpour.paths import path_of
 from downpour.records.record import parse_lines, read_record
 from downpour.records.record_lines import (
-    AggregatedLine,
-    AttemptFailedLine,
-    CancelledLine,
-    EvaluatedLine,
     FailedLine,
     FinishedLine,
     PreparedLine,
     RecordLine,
-    SubmittedLine,
-    UpdatedLine,
-    WorkerJoinedLine,
 )
 from downpour.reports.measures import in_words, names_of
-from downpour.reports.mitigation import Cost, Stragglers, costs_of, stragglers_of
-from downpour.reports.mixture import MANAGER
+from downpour.reports.mitigation import Stragglers, costs_of, stragglers_of
+from downpour.reports.record_fold import (
+    RecordFold,
+    best_of,
+    failure_of,
+    reason_of,
+    state_of,
+    task_of,
+)
+from downpour.reports.result_parts import BestModel, FailureResult, RoundResult, TaskResult
 from downpour.reports.worker_changes import worker_changes_of
 from downpour.store.layout import RECORD_NAME
 from downpour.text import one_line
-from downpour.values import BLAMELESS, LOSS, ExperimentState
+from downpour.values import LOSS, ExperimentState
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,82 +54,13 @@ _LAID_FLAT = {"class_accuracy", "stragglers", "metrics"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundResult:
-    """One epoch: how good the model became, and what that took.
-
-    `metrics` are the task's, by name, and empty where the model was not evaluated; accuracies are
-    shares in 0..1. `train_seconds` run from the first assignment to the last update and leave out
-    evaluation; `bytes` are those of the updates and of the model they became. `stragglers` is there
-    where a policy was used, or work was lost.
-    """
-
-    epoch: int
-    metrics: dict[str, float | None]
-    class_accuracy: tuple[float | None, ...]
-    train_loss: float | None
-    test_loss: float | None
-    train_seconds: float
-    aggregate_seconds: float
-    evaluate_seconds: float
-    bytes: int
-    stragglers: Stragglers | None = None
-
-    @property
-    def accuracy(self) -> float | None:
-        """The metric of that name; None where the task has none, or the model was not evaluated."""
-        return self.metrics.get("accuracy")
-
-    def measured(self, name: str) -> float | None:
-        """Return a metric by its name, or the loss on the test examples as "loss"."""
-        return self.test_loss if name == LOSS else self.metrics.get(name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResult:
-    """A shard trained once: by whom and how fast.
-
-    `completion_seconds` run from the assignment to the report, on the manager's clock; the other
-    seconds are the worker's own.
-    """
-
-    epoch: int
-    shard: int
-    attempt: int
-    worker: str
-    samples: int
-    steps: int
-    loss: float | None
-    load_seconds: float
-    train_seconds: float
-    publish_seconds: float
-    completion_seconds: float
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureResult:
-    """An attempt without an update; `blameless` if a decision ended it, such as a move."""
-
-    epoch: int
-    shard: int
-    attempt: int
-    worker: str
-    failure: str
-    reason: str
-
-    @property
-    def blameless(self) -> bool:
-        """Whether nothing failed: it went on elsewhere, or was not needed any more."""
-        return self.failure in BLAMELESS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """An experiment as far as it has come.
 
-    `reason` says why it failed or was cancelled; `asked_wrongly` that the user can mend it by
-    changing the spec. `model_file` is the final model, where the experiment is finished and its
-    folder known. Seconds of what has not happened yet are 0.
+    `reason` says why it failed, was cancelled, or ended before its last epoch; `asked_wrongly` that
+    the user can mend it by changing the spec. `model_file` is the final model, where the experiment
+    is finished and its folder known; `best` is there where the spec keeps the best model, or stops
+    early. Seconds of what has not happened yet are 0.
     `stragglers` sums the epochs up, where another policy than waiting was used or work was lost.
     `dataset` says how the examples were understood, and on further lines what is unusual about
     them. `numeric_classes` maps each numeric class to the processes that computed in it: the
@@ -160,6 +91,7 @@ class Result:
     numeric_classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     dataset: tuple[str, ...] = ()
     worker_changes: tuple[str, ...] = ()
+    best: BestModel | None = None
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Result:
@@ -255,6 +187,10 @@ class Result:
         file = None if self.model_file is None else str(self.model_file)
         fields = {**dataclasses.asdict(self), "model_file": file}
         fields["rounds"] = [self._with_metrics(row) for row in fields["rounds"]]
+        if self.best is None:
+            del fields["best"]
+        else:
+            fields["best"]["file"] = None if self.best.file is None else str(self.best.file)
         for part in (fields, *fields["rounds"]):
             if part["stragglers"] is None:
                 del part["stragglers"]
@@ -319,7 +255,7 @@ class Result:
 
 
 def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> Result:
-    fold = _RecordFold()
+    fold = RecordFold()
     for _, fact in record:
         fold.take(fact)
     if fold.submitted is None:
@@ -335,16 +271,16 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
         name=fold.submitted.name,
         spec=fold.submitted.spec,
         shards=len(prepared.shard_samples) or fold.submitted.shards,
-        state=_state(fold),
-        reason=end.reason if isinstance(end, FailedLine | CancelledLine) else None,
+        state=state_of(fold),
+        reason=reason_of(fold),
         asked_wrongly=isinstance(end, FailedLine) and end.asked_wrongly,
         train_samples=prepared.train_samples,
         test_samples=prepared.test_samples,
         classes=prepared.classes,
         parameters=prepared.parameters,
         rounds=fold.rounds(costs),
-        tasks=tuple(_task(fold.updated[key]) for key in sorted(fold.updated)),
-        failures=tuple(_failure(fact) for fact in fold.failed),
+        tasks=tuple(task_of(fold.updated[key]) for key in sorted(fold.updated)),
+        failures=tuple(failure_of(fact) for fact in fold.failed),
         prepare_seconds=prepared.prepare_seconds,
         split_seconds=prepared.split_seconds,
         total_seconds=finished.total_seconds if finished else record[-1][0] - record[0][0],
@@ -352,6 +288,7 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
         stragglers=stragglers_of(costs.values()) if costs else None,
         numeric_classes=fold.numeric_classes(),
         worker_changes=worker_changes_of(record),
+        best=best_of(fold, folder),
         dataset=tuple(_remarks(prepared)),
     )
 
@@ -376,113 +313,6 @@ _NOT_PREPARED = PreparedLine(
     bytes=0,
     parameters=0,
 )
-
-
-@dataclass(slots=True)
-class _RecordFold:
-    """The lines of a record so far, by kind; of repeated lines the latest."""
-
-    submitted: SubmittedLine | None = None
-    prepared: PreparedLine | None = None
-    end: FinishedLine | FailedLine | CancelledLine | None = None
-    updated: dict[tuple[int, int], UpdatedLine] = field(default_factory=dict)
-    aggregated: dict[int, AggregatedLine] = field(default_factory=dict)
-    evaluated: dict[int, EvaluatedLine] = field(default_factory=dict)
-    failed: list[AttemptFailedLine] = field(default_factory=list)
-    drawn_with: str = ""
-    joined_with: dict[str, str] = field(default_factory=dict)
-    used: dict[str, dict[str, None]] = field(default_factory=dict)
-
-    def take(self, fact: RecordLine) -> None:
-        match fact:
-            case WorkerJoinedLine():
-                self.joined_with[fact.worker] = fact.numeric_class
-            case SubmittedLine():
-                self.submitted = fact
-            case PreparedLine():
-                self.prepared = fact
-                self.drawn_with = self.drawn_with or fact.numeric_class
-            case UpdatedLine():
-                self.updated[fact.round, fact.shard] = fact
-                self.used.setdefault(self.joined_with.get(fact.worker, ""), {})[fact.worker] = None
-            case AttemptFailedLine():
-                self.failed.append(fact)
-            case AggregatedLine():
-                self.aggregated[fact.round] = fact
-            case EvaluatedLine():
-                self.evaluated[fact.round] = fact
-            case FinishedLine() | FailedLine() | CancelledLine():
-                self.end = fact
-
-    def numeric_classes(self) -> dict[str, tuple[str, ...]]:
-        """Return the processes that computed in each numeric class, as far as the record shows."""
-        on_processor = self.submitted is not None and self.submitted.spec.get("device") == "cpu"
-        drawn = [self.drawn_with] if on_processor and self.used else []
-        who_by_class: dict[str, list[str]] = {name: [MANAGER] for name in drawn}
-        for name, workers in self.used.items():
-            who_by_class.setdefault(name, []).extend(workers)
-        return {name: tuple(who) for name, who in who_by_class.items() if name}
-
-    def rounds(self, costs: Mapping[int, Cost]) -> tuple[RoundResult, ...]:
-        sent_bytes: Counter[int] = Counter()
-        for update in self.updated.values():
-            sent_bytes[update.round] += update.bytes
-        return tuple(
-            _round(
-                self.aggregated[number],
-                self.evaluated.get(number),
-                sent_bytes[number],
-                costs.get(number),
-            )
-            for number in sorted(self.aggregated)
-        )
-
-
-def _state(fold: _RecordFold) -> ExperimentState:
-    match fold.end:
-        case FinishedLine():
-            return ExperimentState.FINISHED
-        case FailedLine():
-            return ExperimentState.FAILED
-        case CancelledLine():
-            return ExperimentState.CANCELLED
-        case None:
-            return ExperimentState.RUNNING if fold.prepared else ExperimentState.PREPARING
-
-
-def _round(
-    aggregated: AggregatedLine, evaluated: EvaluatedLine | None, sent_bytes: int, cost: Cost | None
-) -> RoundResult:
-    return RoundResult(
-        epoch=aggregated.round + 1,
-        metrics=_finite(evaluated.metrics) if evaluated else {},
-        class_accuracy=tuple(map(_measured, evaluated.class_accuracy)) if evaluated else (),
-        train_loss=_measured(aggregated.loss),
-        test_loss=_measured(evaluated.loss) if evaluated else None,
-        train_seconds=aggregated.train_seconds,
-        aggregate_seconds=aggregated.seconds,
-        evaluate_seconds=evaluated.seconds if evaluated else 0.0,
-        bytes=sent_bytes + aggregated.bytes,
-        stragglers=stragglers_of([cost]) if cost else None,
-    )
-
-
-def _task(fact: UpdatedLine) -> TaskResult:
-    fields = dataclasses.asdict(fact)
-    return TaskResult(epoch=fields.pop("round") + 1, **{**fields, "loss": _measured(fact.loss)})
-
-
-def _failure(fact: AttemptFailedLine) -> FailureResult:
-    fields = dataclasses.asdict(fact)
-    return FailureResult(epoch=fields.pop("round") + 1, **fields)
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: _measured(value) for name, value in metrics.items()}
-
-
-def _measured(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _columns(row_type: type[RoundResult | TaskResult], rows: list[dict[str, Any]]) -> list[str]:

@@ -22,6 +22,7 @@ from downpour.reports.measures import Measure, names_of, number
 from downpour.reports.mitigation import Stragglers
 from downpour.reports.mixture import mixture_of
 from downpour.reports.result import Result
+from downpour.reports.result_parts import BestModel
 from downpour.reports.search_result import SearchResult
 from downpour.text import one_line
 from downpour.values import LOSS
@@ -247,9 +248,18 @@ def _closing(result: Result) -> Text:
     if any(spent.values()):
         shown = " · ".join(f"{name} {part} s" for name, part in parts if part)
         line.append(f"\n{shown}", style="dim")
+    if result.best is not None:
+        line.append(f"\n{_praised(result.best)}")
     if result.stragglers:
         line.append(f"\n{_mitigated(result, result.stragglers)}", style="dim")
     return line
+
+
+def _praised(best: BestModel) -> str:
+    """Say which model is the best, and the name of its file where it is kept."""
+    measure = Measure(best.metric)
+    kept = f", kept as {one_line(best.file.name)}" if best.file is not None else ""
+    return f"best {measure.words} {measure.text(best.value)} after epoch {best.epoch}{kept}"
 
 
 def _mitigated(result: Result, cost: Stragglers) -> str:

@@ -101,10 +101,11 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Publish an experiment's last model version as its result."""
+    """Publish an experiment's last model version as its result, and the best one if it is kept."""
 
     experiment: str
     model: PublishedFile
+    best: PublishedFile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ It knows which files are needed and which may be removed. It opens none, and hol
 
 from __future__ import annotations
 
+from downpour.scheduler.best import Best, better
 from downpour.scheduler.lifecycle import EXPERIMENT, Lifecycle
 from downpour.scheduler.round import Round, files_of
 from downpour.scheduler.timeouts import progress_timeout
@@ -21,10 +22,11 @@ class Experiment:
 
     `dataset` names what was prepared, `frozen` the parameters that are never trained. `models` are
     the versions not yet discarded, oldest first. `optimizer_states` are the states with which
-    shards continue, by shard; `evaluating` are the versions being evaluated, by round. While it is
-    `publishing`, only the result is outstanding. It is not `ready` while a restarted manager
-    prepares what it needs to go on. `progress_timeout` says how long an attempt may make no step.
-    `overhead_seconds` is what an attempt took beside training in the last round.
+    shards continue, by shard; `evaluating` are the versions being evaluated, by round. `best` is
+    the best version evaluated so far, if the spec compares them. While it is `publishing`, only the
+    result is outstanding. It is not `ready` while a restarted manager prepares what it needs to go
+    on. `progress_timeout` says how long an attempt may make no step. `overhead_seconds` is what an
+    attempt took beside training in the last round.
     """
 
     def __init__(self, name: str, spec: ResolvedSpec, at_seconds: float = 0.0) -> None:
@@ -44,6 +46,7 @@ class Experiment:
         self.ready = True
         self.evaluated_round = -1
         self.last_evaluation: Evaluation | None = None
+        self.best: Best | None = None
         self.result: PublishedFile | None = None
         self.reason = ""
         self.asked_wrongly = False
@@ -58,17 +61,39 @@ class Experiment:
     @property
     def training_is_done(self) -> bool:
         """Whether the last round has been aggregated."""
-        return self.rounds_done >= self.spec.epochs
+        return self.rounds_done >= self.spec.epochs or self.has_stopped_early
+
+    @property
+    def has_stopped_early(self) -> bool:
+        """Whether no model was better than the best for as many rounds as the spec allows."""
+        return not self.evaluating and self._ends_unless_better(self.evaluated_round)
 
     @property
     def may_start_round(self) -> bool:
         """Whether the next round may begin without running too far ahead of the evaluations."""
-        return not self.training_is_done and len(self.evaluating) <= EVALUATIONS_AHEAD
+        # A round is not begun either while an evaluation may end the training before it. So the
+        # last round, and with it the result, does not depend on how long evaluations take.
+        newest = max(self.evaluating, default=self.evaluated_round)
+        is_near = len(self.evaluating) <= EVALUATIONS_AHEAD and not self._ends_unless_better(newest)
+        return is_near and not self.training_is_done
 
     @property
     def may_publish(self) -> bool:
         """Whether the result may be published: all rounds are trained and evaluated."""
         return self.training_is_done and not self.evaluating
+
+    @property
+    def kept_best(self) -> PublishedFile | None:
+        """The best model version, if the spec keeps it."""
+        return self.best.model if self.best is not None and self.spec.keep_best else None
+
+    @property
+    def why_it_ends(self) -> str:
+        """Why there are no more rounds."""
+        if self.rounds_done >= self.spec.epochs or self.spec.goal is None:
+            return "every round is done"
+        since = f"since epoch {self.best.round + 1}" if self.best is not None else "at all"
+        return f"no better {self.spec.goal.metric} {since}"
 
     def start_round(self) -> None:
         """Begin the next round."""
@@ -102,7 +127,9 @@ class Experiment:
 
     def take_evaluation(self, number: int, evaluation: Evaluation) -> tuple[PublishedFile, ...]:
         """Note how good a round's model is; returns the model versions that may be removed now."""
-        del self.evaluating[number]
+        model = self.evaluating.pop(number)
+        if self.spec.goal is not None:
+            self.best = better(self.spec.goal, self.best, number, evaluation, model)
         # Evaluations may overtake each other: the last one is that of the latest round.
         if number > self.evaluated_round:
             self.evaluated_round = number
@@ -148,9 +175,17 @@ class Experiment:
         last = round_number == self.spec.epochs - 1
         return every > 0 and (last or (round_number + 1) % every == 0)
 
+    def _ends_unless_better(self, number: int) -> bool:
+        """Whether training ends with this round if no round up to it is better than the best."""
+        since = number - (self.best.round if self.best is not None else -1)
+        return self.spec.stop_after is not None and since >= self.spec.stop_after
+
     def _spent_models(self) -> tuple[PublishedFile, ...]:
         """Remove and return the model versions that are neither kept nor being evaluated."""
         needed = {file.name for file in self.evaluating.values()}
+        # Once there is a result, the best version is published beside it under its own name.
+        if self.kept_best is not None and self.result is None:
+            needed.add(self.kept_best.name)
         kept = self.spec.keep_models
         # `keep_models` is at least 1, so this is never the whole list.
         older, newest = self.models[:-kept], self.models[-kept:]

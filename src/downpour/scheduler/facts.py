@@ -130,6 +130,20 @@ class Resized:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Improved:
+    """The model after a round is the best so far, with this value of what models are compared by.
+
+    It follows from the evaluation, so it is not journaled.
+    """
+
+    cause: int
+    experiment: str
+    round: int
+    value: float
+    model: PublishedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRequested:
     """A policy asks for one more worker; a launcher may be there that can start one."""
 
@@ -170,6 +184,7 @@ Fact = (
     | GivenUp
     | Dropped
     | Resized
+    | Improved
     | WorkerRequested
     | Dismissed
     | Concluded

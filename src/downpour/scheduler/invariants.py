@@ -81,10 +81,14 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
     if len(experiment.evaluating) > EVALUATIONS_AHEAD + 1:
         yield f"{who} runs ahead of its evaluations {sorted(experiment.evaluating)}"
     kept = experiment.spec.keep_models + len(experiment.evaluating)
+    kept += experiment.kept_best is not None and experiment.result is None
     if len(experiment.models) > kept:
         yield f"{who} holds {len(experiment.models)} models, more than {kept}"
     if not all(file in experiment.models for file in experiment.evaluating.values()):
         yield f"{who} evaluates a model that it no longer holds"
+    best = experiment.kept_best if experiment.result is None else None
+    if best is not None and best not in experiment.models:
+        yield f"{who} has let its best model go"
     yield from _outcome(experiment, who, state)
 
 

@@ -78,9 +78,10 @@ def publish_if_done(state: SchedulerState, experiment: Experiment) -> None:
 
 
 def publish(state: SchedulerState, experiment: Experiment) -> None:
-    """Ask the driver to publish the last model version as the result."""
+    """Ask the driver to publish the last model version as the result, and the best beside it."""
     experiment.publishing = True
-    state.do(do.Publish(experiment=experiment.name, model=experiment.model))
+    best = experiment.kept_best
+    state.do(do.Publish(experiment=experiment.name, model=experiment.model, best=best))
 
 
 def model_published(state: SchedulerState, event: on.ModelPublished) -> None:
@@ -89,7 +90,7 @@ def model_published(state: SchedulerState, event: on.ModelPublished) -> None:
     if experiment is not None and experiment.publishing:
         experiment.result = event.model
         experiment.life.step("finish")
-        conclude(state, experiment, ExperimentState.FINISHED, "every round is done")
+        conclude(state, experiment, ExperimentState.FINISHED, experiment.why_it_ends)
 
 
 def conclude(state: SchedulerState, experiment: Experiment, ending: Ending, reason: str) -> None:

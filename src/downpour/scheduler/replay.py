@@ -15,6 +15,7 @@ from typing import assert_never
 
 from downpour.scheduler import events as on
 from downpour.scheduler import facts, queue, updates
+from downpour.scheduler.best import Best
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Round, ShardTask
 from downpour.scheduler.state import SchedulerState
@@ -44,6 +45,7 @@ class Checkpoint:
     evaluating: tuple[tuple[int, PublishedFile], ...]
     evaluated_round: int
     last_evaluation: Evaluation | None
+    best: Best | None = None
 
 
 EntryEvent = on.ExperimentSubmitted | on.Prepared | on.Aggregated | on.Evaluated | on.ModelPublished
@@ -93,6 +95,7 @@ def checkpoint(
         evaluating=tuple(sorted(experiment.evaluating.items())),
         evaluated_round=experiment.evaluated_round,
         last_evaluation=experiment.last_evaluation,
+        best=experiment.best,
     )
 
 
@@ -134,6 +137,7 @@ class DurableExperiment:
     optimizer_states: tuple[tuple[int, PublishedFile], ...]
     evaluating: tuple[int, ...]
     last_evaluation: Evaluation | None
+    best: Best | None
     result: PublishedFile | None
     tasks: tuple[DurableTask, ...]
 
@@ -221,6 +225,7 @@ def _go_to(experiment: Experiment, entry: Checkpoint) -> None:
     experiment.evaluating = dict(entry.evaluating)
     experiment.evaluated_round = entry.evaluated_round
     experiment.last_evaluation = entry.last_evaluation
+    experiment.best = entry.best
     experiment.start_round()
 
 
@@ -250,6 +255,7 @@ def _projected(experiment: Experiment) -> DurableExperiment:
         optimizer_states=tuple(sorted(experiment.optimizer_states.items())),
         evaluating=tuple(sorted(experiment.evaluating)),
         last_evaluation=experiment.last_evaluation,
+        best=experiment.best,
         result=experiment.result,
         tasks=tuple(_projected_task(task) for task in tasks),
     )

@@ -8,7 +8,14 @@ from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Round, files_of
 from downpour.scheduler.state import SchedulerState, TaskContext
-from downpour.values import ExperimentState, FailureKind, PublishedFile
+from downpour.values import (
+    LOSS,
+    Evaluation,
+    ExperimentState,
+    FailureKind,
+    Goal,
+    PublishedFile,
+)
 
 
 def prepared(state: SchedulerState, event: on.Prepared) -> None:
@@ -124,9 +131,34 @@ def evaluated(state: SchedulerState, event: on.Evaluated) -> None:
     experiment = state.active_as(event.experiment)
     if experiment is None or event.round not in experiment.evaluating:
         return
+    goal, former = experiment.spec.goal, experiment.best
+    if goal is not None and goal.value(event.evaluation) is None:
+        _fail_without(state, experiment, goal, event.evaluation)
+        return
     spent = experiment.take_evaluation(event.round, event.evaluation)
+    best = experiment.best
+    if best is not None and best != former:
+        fact = facts.Improved(
+            cause=state.cause,
+            experiment=experiment.name,
+            round=best.round,
+            value=best.value,
+            model=best.model,
+        )
+        state.note(fact)
+    if experiment.has_stopped_early and experiment.rounds_done < experiment.spec.epochs:
+        state.log(f"stopped after epoch {experiment.rounds_done}: {experiment.why_it_ends}")
     state.discard(experiment.name, spent)
     # Training may have waited for this evaluation.
     if experiment.round is None and experiment.may_start_round:
         experiment.start_round()
     queue.publish_if_done(state, experiment)
+
+
+def _fail_without(
+    state: SchedulerState, experiment: Experiment, goal: Goal, evaluation: Evaluation
+) -> None:
+    """Fail an experiment whose task does not measure what its models are compared by."""
+    known = ", ".join([*evaluation.metrics, LOSS])
+    reason = f"keep_best = '{goal}': no such metric; these are measured: {known}"
+    queue.fail(state, experiment, reason, asked_wrongly=True)

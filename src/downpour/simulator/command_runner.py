@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -307,13 +307,13 @@ class SimulatedCommandRunner:
         self._post(on.AggregationFailed, experiment=name, round=number, reasons=tuple(reasons))
 
     def _evaluate(self, command: do.Evaluate, done: Done) -> None:
-        def measured(_: bytes) -> None:
+        def measured(model: bytes) -> None:
             seconds = self._takes(self._environment.timings.evaluate_seconds)
-            self._manager.after(seconds, report, seconds)
+            self._manager.after(seconds, report, seconds, fake_files.loss_of(model))
 
-        def report(seconds: float) -> None:
+        def report(seconds: float, loss: float) -> None:
             evaluation = Evaluation(
-                loss=0.5, metrics={"accuracy": 0.5}, class_accuracy=(), samples=1, seconds=seconds
+                loss=loss, metrics={}, class_accuracy=(), samples=1, seconds=seconds
             )
             self._post(
                 on.Evaluated,
@@ -326,23 +326,40 @@ class SimulatedCommandRunner:
         self._read(command.experiment, command.model, measured, done)
 
     def _publish(self, command: do.Publish, done: Done) -> None:
-        name, disk = command.experiment, self._environment.disk
+        name = command.experiment
 
         def published(file: PublishedFile) -> None:
             self._post(on.ModelPublished, experiment=name, model=file)
             done()
 
+        def final(_: PublishedFile | None = None) -> None:
+            self._publish_as(layout.FINAL_NAME, name, command.model, published, done)
+
+        if command.best is None:
+            final()
+        else:
+            self._publish_as(layout.BEST_NAME, name, command.best, final, done)
+
+    def _publish_as(
+        self,
+        as_name: str,
+        experiment: str,
+        model: PublishedFile,
+        published: Callable[[PublishedFile], None],
+        done: Done,
+    ) -> None:
+        disk = self._environment.disk
+
         def copy(content: bytes) -> None:
-            if layout.FINAL_NAME not in disk.names(self._manager.host, name):
-                self._put(name, layout.FINAL_NAME, content, published, done)
+            if as_name not in disk.names(self._manager.host, experiment):
+                self._put(experiment, as_name, content, published, done)
                 return
-            size, checksum = command.model.size_bytes, command.model.checksum
-            there = PublishedFile(name=layout.FINAL_NAME, size_bytes=size, checksum=checksum)
-            disk.store(name).read(there)
+            there = replace(model, name=as_name)
+            disk.store(experiment).read(there)
             published(there)
 
         self._read(
-            name, command.model, lambda content: self._insist(lambda: copy(content), done), done
+            experiment, model, lambda content: self._insist(lambda: copy(content), done), done
         )
 
     def _discard(self, command: do.Discard, done: Done) -> None:
@@ -357,7 +374,7 @@ class SimulatedCommandRunner:
     def _sweep(self, experiment: str, *, finished: bool) -> None:
         disk, host = self._environment.disk, self._manager.host
         for name in disk.store(experiment).list():
-            if layout.is_in_flight(name) or (name == layout.FINAL_NAME and not finished):
+            if layout.is_in_flight(name) or (name in layout.RESULT_NAMES and not finished):
                 disk.delete(host, experiment, name)
 
     # The shared directory

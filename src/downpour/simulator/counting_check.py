@@ -5,7 +5,7 @@ What a file must hold follows from what counted, by digests that are computed an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from downpour.scheduler import Checkpoint, Entry, Scheduler, facts
@@ -15,7 +15,7 @@ from downpour.scheduler.experiment import Experiment
 from downpour.simulator.checks import expect
 from downpour.simulator.disk import Disk
 from downpour.simulator.environment import Observation, Observer, Stories
-from downpour.simulator.fake_files import WHOLE, Cut, Version, first_version
+from downpour.simulator.fake_files import WHOLE, Cut, Version, first_version, loss_of
 from downpour.spec import ResolvedSpec
 from downpour.store import layout
 from downpour.stragglers import POLICIES
@@ -53,6 +53,7 @@ class CountingCheck(Observer):
         self._specs = specs
         self._tallies: dict[Scheduler, dict[str, _Tally]] = {}
         self._versions: dict[tuple[str, str], Version] = {}
+        self._by_number: dict[str, dict[int, Version]] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
         """Count anew from the journals: what the earlier manager did not journal is lost."""
@@ -85,6 +86,11 @@ class CountingCheck(Observer):
         if version is None:
             raise AssertionError(f"{model.name} of {experiment} was made of nothing that counts")
         return version
+
+    def models_of(self, experiment: str, rounds: int) -> list[bytes]:
+        """Return what the models after the first rounds of an experiment hold."""
+        versions = self._by_number[experiment]
+        return [versions[number + 1].model for number in range(rounds)]
 
     def _count(self, core: Scheduler, entry: Entry) -> None:
         match entry:
@@ -155,6 +161,7 @@ class CountingCheck(Observer):
     def _know(self, experiment: str, model: PublishedFile, version: Version) -> None:
         """Note which version a file must hold, and check that it does."""
         self._versions[experiment, model.name] = version
+        self._by_number.setdefault(experiment, {})[version.number] = version
         content = self._read(experiment, model)
         right = content in {None, version.model}
         expect(right, f"model {version.number} of {experiment} is another one")
@@ -208,9 +215,35 @@ def _check_result(disk: Disk, experiment: Experiment, counting: CountingCheck) -
     if result is None or result.name != layout.FINAL_NAME:
         raise AssertionError(f"the result of {name} is {result}")
     version = counting.version_of(name, experiment.model)
-    expect(version.number == experiment.spec.epochs, f"{name} ends with model {version.number}")
+    models = counting.models_of(name, version.number)
+    last, best = _last_and_best(experiment.spec, list(map(loss_of, models)))
+    expect(version.number == last + 1, f"{name} ends with model {version.number}")
     same = bytes(disk.store(name).read(result)) == version.model
     expect(same, f"the result of {name} is not made of what has counted")
     there = disk.store(name).list()
+    expect((layout.BEST_NAME in there) == (best is not None), f"{name} keeps what it should not")
+    if best is not None:
+        kept = disk.store(name).describe(layout.BEST_NAME)
+        same = bytes(disk.store(name).read(kept)) == models[best]
+        expect(same, f"{name} has kept another model than its best")
     gone = [file.name for file in experiment.models if file.name not in there]
     expect(not gone or name in disk.harmed, f"{gone} should have been kept")
+
+
+def _last_and_best(spec: ResolvedSpec, losses: Sequence[float]) -> tuple[int, int | None]:
+    """Return the round with which an experiment ends, and the best round if it is kept.
+
+    `losses` are those of all rounds that were trained.
+    """
+    every = spec.evaluate_every
+    sign = -1.0 if spec.keep_best == "max:loss" else 1.0
+    best: int | None = None
+    last = spec.epochs - 1
+    for number, loss in enumerate(losses):
+        if every and (number == spec.epochs - 1 or (number + 1) % every == 0):
+            if best is None or sign * loss < sign * losses[best]:
+                best = number
+            if spec.stop_after is not None and number - best >= spec.stop_after:
+                last = number
+                break
+    return last, best if spec.keep_best is not None else None

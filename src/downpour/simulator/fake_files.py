@@ -72,6 +72,11 @@ def folded(model: bytes, updates: Iterable[tuple[int, bytes]]) -> bytes:
     return _digest("model", model.hex(), *(f"{shard} {made.hex()}" for shard, made in updates))
 
 
+def loss_of(model: bytes) -> float:
+    """Return a model's loss: one of few numbers, so that some models are as good as others."""
+    return model[0] % 5 / 4
+
+
 def update_of(
     file: PublishedFile, state: PublishedFile | None, samples: int, seconds: float
 ) -> Update:

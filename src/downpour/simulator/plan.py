@@ -129,8 +129,10 @@ def plan_of(seed: int) -> Plan:
     workers = tuple(f"worker-{n + 1}" for n in range(many))
     managers = _MANAGERS[: random.choice((1, 1, 2))]
     experiments = random.choice((1, 1, 1, 1, 2, 2, 3, 4))
+    # From a generator of its own, so that all else of a seed stays as it was.
+    goals = Random(f"goals of {seed}")
     specs = tuple(
-        (f"e{n + 1}", _spec(random, large=large, few_retries=managers_alone))
+        (f"e{n + 1}", _with_goal(_spec(random, large=large, few_retries=managers_alone), goals))
         for n in range(experiments)
     )
     task_seconds = random.uniform(0.5, 4.0)
@@ -187,6 +189,16 @@ def _spec(random: Random, *, large: bool, few_retries: bool) -> ResolvedSpec:
     options = _OPTIONS[policy](random) if policy in _OPTIONS else {}
     standbys = 0 if policy == "wait" else random.randint(0, 1)
     return spec.replace(policy=policy, policy_options=options, standbys=standbys)
+
+
+def _with_goal(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
+    """Have some experiments keep their best model, or end where none gets better."""
+    if not spec.evaluate_every:
+        return spec
+    keep_best = random.choice((None, "loss", "max:loss"))
+    stop_after = random.choice((None, 1, 2))
+    epochs = spec.epochs + random.randint(0, 3) if stop_after else spec.epochs
+    return spec.replace(keep_best=keep_best, stop_after=stop_after, epochs=epochs)
 
 
 def _fault(

@@ -15,6 +15,7 @@ ACCEPTED = {
     "name": "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
     "task": "package.module:Class, the name of a class that inherits from downpour.Task",
     "split": "random, class, equal or dirichlet(ALPHA)",
+    "keep_best": "loss or the name of a metric, alone or as min:NAME or max:NAME",
     "betas": "two numbers, each at least 0 and below 1",
 }
 _NOUNS = {

@@ -29,11 +29,13 @@ from pydantic import (
 
 from downpour.errors import SpecError
 from downpour.spec.refusals import ACCEPTED, InvalidField, as_spec_error, refusal
+from downpour.values import LOSS, Goal
 
 Option = bool | int | float | str | list[int] | list[float] | list[str]
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
+_MEASURED = {LOSS, "accuracy"}
 _WITH_PATH = {"npz", "folder"}
 _OF_THE_BUILT_IN_TASK = (
     "dataset",
@@ -208,6 +210,17 @@ class Spec(BaseModel):
     keep_models: int = Field(
         default=3, ge=1, description="How many of the latest model versions are kept"
     )
+    keep_best: str | None = Field(
+        default=None,
+        description="Also keep the best model, as best.safetensors: by loss, or by a metric as "
+        "accuracy; min:NAME or max:NAME where the name does not say which is better",
+    )
+    stop_after: int | None = Field(
+        default=None,
+        ge=1,
+        description="End training after this many rounds without a better model, by keep_best or "
+        "else by the loss",
+    )
 
     optimizer: Literal["sgd", "adam", "adamw"] = Field(
         default="sgd", description="The optimizer of the local steps"
@@ -342,6 +355,25 @@ class Spec(BaseModel):
             raise refusal("init_checksum", self.init_checksum, "needs init_from, whose file it is")
         return self
 
+    @model_validator(mode="after")
+    def _goal_fits(self) -> Self:
+        if self.goal is not None and not self.evaluate_every:
+            field = "stop_after" if self.keep_best is None else "keep_best"
+            accepted = "needs evaluations, and evaluate_every = 0 makes none"
+            raise refusal(field, getattr(self, field), accepted)
+        if self.keep_best and self.task is None and Goal.of(self.keep_best).metric not in _MEASURED:
+            accepted = "must be accuracy or loss; a task may measure others"
+            raise refusal("keep_best", self.keep_best, accepted)
+        return self
+
+    @field_validator("keep_best")
+    @classmethod
+    def _keep_best_is_a_goal(cls, value: str | None) -> str | None:
+        try:
+            return value if value is None else str(Goal.of(value))
+        except ValueError:
+            raise refusal("keep_best", value, f"must be {ACCEPTED['keep_best']}") from None
+
     @model_validator(mode="wrap")  # the last, so that it is around all others
     @classmethod
     def _in_one_line(cls, fields: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
@@ -376,6 +408,13 @@ class Spec(BaseModel):
         Off by default for a user's factory, whose code may depend on the plain layout.
         """
         return not self.trains_own_code if self.channels_last is None else self.channels_last
+
+    @property
+    def goal(self) -> Goal | None:
+        """What model versions are compared by, if anything follows from it."""
+        if self.keep_best is None and self.stop_after is None:
+            return None
+        return Goal.of(self.keep_best or LOSS)
 
     @property
     def dirichlet_alpha(self) -> float | None:

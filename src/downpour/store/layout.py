@@ -36,6 +36,9 @@ RECORD_NAME = "record.jsonl"
 FINAL_NAME = "model.safetensors"
 ADAPTER_NAME = "adapter.safetensors"
 FROZEN_PREFIX = "frozen-"
+BEST_NAME = "best.safetensors"
+RESULT_NAMES = {FINAL_NAME, ADAPTER_NAME, BEST_NAME}
+"""What only an experiment that has finished has."""
 
 _INDICES = "indices-"
 _PRESENCE_BYTES_MAX = 4096

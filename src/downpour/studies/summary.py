@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from downpour.errors import FileCorrupt
 from downpour.reports import Result
 from downpour.reports.measures import in_words
-from downpour.reports.result import RoundResult
+from downpour.reports.result_parts import RoundResult
 from downpour.values import LOSS, ExperimentState
 
 Measured = Mapping[str, float | None]

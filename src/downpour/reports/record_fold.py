@@ -1,0 +1,171 @@
+"""Folds the lines of a record into the parts of a result; of repeated lines the latest counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from downpour.records.record_lines import (
+    AggregatedLine,
+    AttemptFailedLine,
+    CancelledLine,
+    EvaluatedLine,
+    FailedLine,
+    FinishedLine,
+    ImprovedLine,
+    PreparedLine,
+    RecordLine,
+    SubmittedLine,
+    UpdatedLine,
+    WorkerJoinedLine,
+)
+from downpour.reports.mitigation import Cost, stragglers_of
+from downpour.reports.mixture import MANAGER
+from downpour.reports.result_parts import BestModel, FailureResult, RoundResult, TaskResult
+from downpour.store.layout import BEST_NAME
+from downpour.values import LOSS, ExperimentState, Goal
+
+
+@dataclass(slots=True)
+class RecordFold:
+    """The lines of a record so far, by kind; of repeated lines the latest."""
+
+    submitted: SubmittedLine | None = None
+    prepared: PreparedLine | None = None
+    end: FinishedLine | FailedLine | CancelledLine | None = None
+    updated: dict[tuple[int, int], UpdatedLine] = field(default_factory=dict)
+    aggregated: dict[int, AggregatedLine] = field(default_factory=dict)
+    evaluated: dict[int, EvaluatedLine] = field(default_factory=dict)
+    improved: ImprovedLine | None = None
+    failed: list[AttemptFailedLine] = field(default_factory=list)
+    drawn_with: str = ""
+    joined_with: dict[str, str] = field(default_factory=dict)
+    used: dict[str, dict[str, None]] = field(default_factory=dict)
+
+    def take(self, fact: RecordLine) -> None:
+        """Take in the next line."""
+        match fact:
+            case WorkerJoinedLine():
+                self.joined_with[fact.worker] = fact.numeric_class
+            case SubmittedLine():
+                self.submitted = fact
+            case PreparedLine():
+                self.prepared = fact
+                self.drawn_with = self.drawn_with or fact.numeric_class
+            case UpdatedLine():
+                self.updated[fact.round, fact.shard] = fact
+                self.used.setdefault(self.joined_with.get(fact.worker, ""), {})[fact.worker] = None
+            case AttemptFailedLine():
+                self.failed.append(fact)
+            case AggregatedLine():
+                self.aggregated[fact.round] = fact
+            case EvaluatedLine():
+                self.evaluated[fact.round] = fact
+            case ImprovedLine():
+                self.improved = fact
+            case FinishedLine() | FailedLine() | CancelledLine():
+                self.end = fact
+
+    def numeric_classes(self) -> dict[str, tuple[str, ...]]:
+        """Return the processes that computed in each numeric class, as far as the record shows."""
+        on_processor = self.submitted is not None and self.submitted.spec.get("device") == "cpu"
+        drawn = [self.drawn_with] if on_processor and self.used else []
+        who_by_class: dict[str, list[str]] = {name: [MANAGER] for name in drawn}
+        for name, workers in self.used.items():
+            who_by_class.setdefault(name, []).extend(workers)
+        return {name: tuple(who) for name, who in who_by_class.items() if name}
+
+    def rounds(self, costs: Mapping[int, Cost]) -> tuple[RoundResult, ...]:
+        """Return the epochs, each with what its stragglers cost, where that is known."""
+        sent_bytes: Counter[int] = Counter()
+        for update in self.updated.values():
+            sent_bytes[update.round] += update.bytes
+        return tuple(
+            _round(
+                self.aggregated[number],
+                self.evaluated.get(number),
+                sent_bytes[number],
+                costs.get(number),
+            )
+            for number in sorted(self.aggregated)
+        )
+
+
+def state_of(fold: RecordFold) -> ExperimentState:
+    """Return the state that the lines show."""
+    match fold.end:
+        case FinishedLine():
+            return ExperimentState.FINISHED
+        case FailedLine():
+            return ExperimentState.FAILED
+        case CancelledLine():
+            return ExperimentState.CANCELLED
+        case None:
+            return ExperimentState.RUNNING if fold.prepared else ExperimentState.PREPARING
+
+
+def reason_of(fold: RecordFold) -> str | None:
+    """Return why it ended, if it did so before its last epoch."""
+    match fold.end:
+        case FailedLine() | CancelledLine():
+            return fold.end.reason
+        case FinishedLine() if fold.submitted is not None:
+            asked = int(fold.submitted.spec.get("epochs", 0))
+            return fold.end.reason if len(fold.aggregated) < asked else None
+    return None
+
+
+def best_of(fold: RecordFold, folder: Path | None) -> BestModel | None:
+    """Return the best model so far, if the spec compares models."""
+    best, spec = fold.improved, fold.submitted.spec if fold.submitted is not None else {}
+    if best is None:
+        return None
+    kept = spec.get("keep_best")
+    name = BEST_NAME if isinstance(fold.end, FinishedLine) else best.file
+    return BestModel(
+        epoch=best.round + 1,
+        metric=Goal.of(kept or LOSS).metric,
+        value=best.value,
+        file=folder / name if folder is not None and kept else None,
+    )
+
+
+def _round(
+    aggregated: AggregatedLine, evaluated: EvaluatedLine | None, sent_bytes: int, cost: Cost | None
+) -> RoundResult:
+    return RoundResult(
+        epoch=aggregated.round + 1,
+        metrics=_finite(evaluated.metrics) if evaluated else {},
+        class_accuracy=tuple(map(_measured, evaluated.class_accuracy)) if evaluated else (),
+        train_loss=_measured(aggregated.loss),
+        test_loss=_measured(evaluated.loss) if evaluated else None,
+        train_seconds=aggregated.train_seconds,
+        aggregate_seconds=aggregated.seconds,
+        evaluate_seconds=evaluated.seconds if evaluated else 0.0,
+        bytes=sent_bytes + aggregated.bytes,
+        stragglers=stragglers_of([cost]) if cost else None,
+    )
+
+
+def task_of(fact: UpdatedLine) -> TaskResult:
+    """Return the task that an update is of."""
+    fields = dataclasses.asdict(fact)
+    return TaskResult(epoch=fields.pop("round") + 1, **{**fields, "loss": _measured(fact.loss)})
+
+
+def failure_of(fact: AttemptFailedLine) -> FailureResult:
+    """Return the attempt that failed."""
+    fields = dataclasses.asdict(fact)
+    return FailureResult(epoch=fields.pop("round") + 1, **fields)
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: _measured(value) for name, value in metrics.items()}
+
+
+def _measured(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,92 @@
+"""The parts of a result: an epoch, a task, an attempt that failed, the best model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from downpour.reports.mitigation import Stragglers
+from downpour.values import BLAMELESS, LOSS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """One epoch: how good the model became, and what that took.
+
+    `metrics` are the task's, by name, and empty where the model was not evaluated; accuracies are
+    shares in 0..1. `train_seconds` run from the first assignment to the last update and leave out
+    evaluation; `bytes` are those of the updates and of the model they became. `stragglers` is there
+    where a policy was used, or work was lost.
+    """
+
+    epoch: int
+    metrics: dict[str, float | None]
+    class_accuracy: tuple[float | None, ...]
+    train_loss: float | None
+    test_loss: float | None
+    train_seconds: float
+    aggregate_seconds: float
+    evaluate_seconds: float
+    bytes: int
+    stragglers: Stragglers | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        """The metric of that name; None where the task has none, or the model was not evaluated."""
+        return self.metrics.get("accuracy")
+
+    def measured(self, name: str) -> float | None:
+        """Return a metric by its name, or the loss on the test examples as "loss"."""
+        return self.test_loss if name == LOSS else self.metrics.get(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """A shard trained once: by whom and how fast.
+
+    `completion_seconds` run from the assignment to the report, on the manager's clock; the other
+    seconds are the worker's own.
+    """
+
+    epoch: int
+    shard: int
+    attempt: int
+    worker: str
+    samples: int
+    steps: int
+    loss: float | None
+    load_seconds: float
+    train_seconds: float
+    publish_seconds: float
+    completion_seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureResult:
+    """An attempt without an update; `blameless` if a decision ended it, such as a move."""
+
+    epoch: int
+    shard: int
+    attempt: int
+    worker: str
+    failure: str
+    reason: str
+
+    @property
+    def blameless(self) -> bool:
+        """Whether nothing failed: it went on elsewhere, or was not needed any more."""
+        return self.failure in BLAMELESS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestModel:
+    """The best model so far: after which epoch, and its value of the `metric`, or of the loss.
+
+    `file` is where it lies, where the spec keeps it and the experiment's folder is known.
+    """
+
+    epoch: int
+    metric: str
+    value: float
+    file: Path | None

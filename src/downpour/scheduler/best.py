@@ -1,0 +1,32 @@
+"""The best model version so far, by what its spec compares models by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from downpour.values import Evaluation, Goal, PublishedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """A model version that is better than all that were evaluated before it, and its value."""
+
+    round: int
+    value: float
+    model: PublishedFile
+
+
+def better(
+    goal: Goal, former: Best | None, number: int, evaluation: Evaluation, model: PublishedFile
+) -> Best | None:
+    """Return the better of the best so far and a round's model; of equals that of the first round.
+
+    It does not depend on the order of the evaluations. A value that is no number is never best.
+    """
+    value = goal.value(evaluation)
+    if value is None or goal.rank(value) == goal.rank(None):
+        return former
+    new = Best(round=number, value=value, model=model)
+    if former is None:
+        return new
+    return max(new, former, key=lambda best: (goal.rank(best.value), -best.round))

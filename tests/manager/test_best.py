@@ -1,0 +1,137 @@
+"""The best model lies beside the final one, and training ends where none gets better."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from downpour.errors import SpecError
+from downpour.manager import workspace
+from downpour.reports import Result
+from downpour.rpc.messages import TaskMessage
+from downpour.store import SharedDirectory, decode, layout
+from downpour.values import ExperimentState
+from tests.manager.conftest import Cluster, diligent
+from tests.manager.test_recovery import PATIENCE_SECONDS, gone, manager_of
+
+if TYPE_CHECKING:
+    from tests.manager.conftest import FakeWorker
+
+GROWING: dict[str, Any] = {"shards": 1, "epochs": 9, "keep_best": "loss", "keep_models": 1}
+"""With workers that add to every parameter, so that the first model is the best."""
+
+
+def parameters(folder: Path, name: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Read a model's file."""
+    return dict(decode((folder / name).read_bytes(), name).tensors)
+
+
+def test_the_best_model_is_kept_and_a_run_that_gets_worse_ends(cluster: Cluster) -> None:
+    """Two rounds after the best one; its version is not pruned before it lies under its name."""
+    cluster.join("one")
+    experiment = cluster.submit(**GROWING, stop_after=2)
+    assert cluster.end_of(experiment).experiment.state is ExperimentState.FINISHED  # type: ignore[union-attr]
+    folder = cluster.shared.experiment_path(experiment)
+    result = Result.read(folder)
+    assert [r.epoch for r in result.rounds] == [1, 2, 3]
+    assert result.reason == "no better loss since epoch 1"
+    assert result.best is not None
+    assert (result.best.epoch, result.best.value) == (1, result.rounds[0].test_loss)
+    assert result.best.file == folder / "best.safetensors"
+    best, final = parameters(folder, "best.safetensors"), parameters(folder, "model.safetensors")
+    for name, array in best.items():
+        np.testing.assert_allclose(final[name], array + 2, rtol=1e-5)
+    assert len(list(folder.glob("model-*"))) == 1
+    told = json.loads(result.to_json())
+    assert told["best"]["file"].endswith("best.safetensors")
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_manager_that_dies_forgets_neither_the_best_nor_when_to_end(
+    tmp_path: Path, rounds: int
+) -> None:
+    """The next one ends after the same round, with the same two files."""
+    undisturbed = manager_of(tmp_path / "undisturbed")
+    undisturbed.join("one")
+    whole = undisturbed.submit(**GROWING, stop_after=2)
+    undisturbed.end_of(whole)
+    gone(undisturbed)
+
+    trained = Event()
+
+    def until(worker: FakeWorker, task: TaskMessage) -> None:
+        if task.id.round < rounds:
+            diligent(worker, task)
+        else:
+            trained.set()
+
+    first = manager_of(tmp_path / "disturbed")
+    first.join("one", until)
+    experiment = first.submit(**GROWING, stop_after=2)
+    assert trained.wait(PATIENCE_SECONDS)
+    gone(first)
+    second = manager_of(tmp_path / "disturbed")
+    second.join("two")
+    second.end_of(experiment)
+    here, there = (
+        cluster.shared.experiment_path(name)
+        for cluster, name in ((second, experiment), (undisturbed, whole))
+    )
+    for name in (layout.BEST_NAME, layout.FINAL_NAME):
+        assert (here / name).read_bytes() == (there / name).read_bytes()
+    assert Result.read(here).best is not None
+    gone(second)
+
+
+def test_a_manager_that_died_while_publishing_is_followed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there already is taken for what it is: both files are published again."""
+    publish, seen = workspace.publish, []
+
+    def twice(space: Any, command: Any) -> Any:
+        seen.append(publish(space, command))
+        return publish(space, command)
+
+    monkeypatch.setattr(workspace, "publish", twice)
+    cluster.join("one")
+    experiment = cluster.submit(**{**GROWING, "epochs": 2})
+    cluster.end_of(experiment)
+    folder = cluster.shared.experiment_path(experiment)
+    assert len(seen) == 1
+    assert Result.read(folder).state == "finished"
+    assert (folder / layout.BEST_NAME).exists()
+
+
+def test_a_run_that_is_cancelled_keeps_the_version_that_was_best(cluster: Cluster) -> None:
+    """It has no result, but the record names the file."""
+    trained = Event()
+
+    def until(worker: FakeWorker, task: TaskMessage) -> None:
+        if task.id.round < 3:
+            diligent(worker, task)
+        else:
+            trained.set()
+
+    cluster.join("one", until)
+    experiment = cluster.submit(**GROWING)
+    assert trained.wait(PATIENCE_SECONDS)
+    cluster.client.cancel(experiment)
+    folder = SharedDirectory.open(cluster.shared.root, create=False).experiment_path(experiment)
+    best = Result.read(folder).best
+    assert best is not None
+    assert best.file is not None
+    assert best.file.name.startswith("model-000001-")
+    assert best.file.exists()
+    assert not (folder / layout.BEST_NAME).exists()
+
+
+def test_a_metric_that_is_not_measured_is_told_at_once(cluster: Cluster) -> None:
+    """The built-in task measures accuracy alone: nothing is begun."""
+    with pytest.raises(SpecError, match=r"^keep_best = 'bleu': must be accuracy or loss"):
+        cluster.submit(keep_best="bleu")
