@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from downpour import datasets
 from downpour.credentials import Credentials
 from downpour.discovery.managers import Managers
 from downpour.discovery.waiting import CONNECT_SECONDS, awaiting, checked_seconds
@@ -36,6 +35,7 @@ from downpour.spec import ResolvedSpec, Spec
 from downpour.spec_file import read_spec
 from downpour.store import SharedDirectory
 from downpour.store.named_model import experiments_at
+from downpour.tasks import check_named
 from downpour.values import ExperimentState
 
 OnStatus = Callable[[Status], None]
@@ -111,7 +111,7 @@ def run_resolved(
     source_dir = path_of("data_dir", data_dir) if data_dir else None
     if on_status is not None and not callable(on_status):
         raise SpecError("on_status", on_status, "must be a function that takes a status")
-    datasets.check_source(resolved, source_dir)
+    check_named(resolved, source_dir)
     if resolved.init_from is not None:
         start_of(resolved, experiments_at(_shared_path(shared)))
     embedded = embed(resolved, workers, shared=shared, data_dir=source_dir, patience=patience)

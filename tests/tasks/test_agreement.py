@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from downpour.allowlist import VARIABLE
 from downpour.errors import FileMissing, SpecError, UnfitWorker
 from downpour.spec import Spec
-from downpour.tasks import open_data, prepare_data
+from downpour.tasks import check_named, open_data, prepare_data
 from downpour.tasks.agreement import TaskData
 from downpour.tasks.loaded import load
 
@@ -81,6 +82,35 @@ def test_a_worker_with_other_examples_takes_nothing(
         return
     with pytest.raises(UnfitWorker, match=why):
         task.examples("train")
+
+
+def test_examples_that_change_while_a_worker_trains_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every task looks at one of those that were looked at, so all in turn."""
+    import own_tasks
+
+    points = own_tasks.Plane().examples("train")
+    monkeypatch.setattr(own_tasks.Plane, "examples", lambda *_: points)
+    task = loaded(tmp_path, "Plane")
+    for number in range(20):
+        task.look_again(number)
+    points[3] = points[5]
+    task.look_again(0)
+    with pytest.raises(UnfitWorker, match="train example 3 is another one here"):
+        task.look_again(1)
+
+
+def test_names_are_checked_before_anything_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is not allowed, or not there, costs no start of processes."""
+    check_named(SPEC)
+    monkeypatch.setenv(VARIABLE, "own_tasks,nowhere")
+    with pytest.raises(SpecError, match="there is no module nowhere on the import path"):
+        check_named(SPEC.replace(task="nowhere:Task"))
+    with pytest.raises(SpecError, match="DOWNPOUR_ALLOW allows modules under own_tasks, nowhere"):
+        check_named(SPEC.replace(task="elsewhere:Task"))
+    with pytest.raises(SpecError, match="no such file"):
+        check_named(Spec(dataset="npz", data_path="missing.npz"))
 
 
 def test_an_experiment_goes_on_with_the_data_it_began_with(

@@ -220,13 +220,13 @@ def _run(work: Work, settings: Settings, *, blind: bool) -> list[Trial]:
 
 def _experiment(path: Path | None, data_dir: Path | None) -> Spec | None:
     """Read the spec to train, and check its dataset before the comparison runs for minutes."""
-    from downpour.datasets import check_source
     from downpour.spec_file import read_spec
+    from downpour.tasks import check_named
 
     if path is None:
         return None
     spec = read_spec(path)
-    check_source(spec, data_dir)
+    check_named(spec, data_dir)
     return spec
 
 

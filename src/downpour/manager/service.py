@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
-from downpour import datasets
 from downpour.errors import (
     DownpourError,
     IncompatiblePeer,
@@ -52,6 +51,7 @@ from downpour.spec import ResolvedSpec, Spec
 from downpour.store import SharedDirectory, layout
 from downpour.store.lease import Leader
 from downpour.store.presence import Presence
+from downpour.tasks import check_named
 from downpour.values import AttemptId, FailureKind, NumericClass, Snapshot, Update
 from downpour.version import VERSION
 
@@ -254,8 +254,9 @@ class ManagerHandler:
 
         asked = Spec.from_toml(spec)
         data_dir = Path(self._options.data_dir) if self._options.data_dir else None
-        datasets.check_source(asked, data_dir)
-        check_model(asked)
+        check_named(asked, data_dir)
+        if asked.task is None:
+            check_model(asked)
         self._check_device(asked)
         resolved = resolve(asked, self._driver.ask(lambda core: len(core.state.workers)))
         resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
@@ -305,7 +306,7 @@ class Spec(BaseModel):
     @classmethod
     def _named(cls, value: object, field: ValidationInfo) -> object:
         """Name a class or function of an importable module, as a spec holds text alone."""
-        if not callable(value):
+        if not isinstance(value, type | FunctionType):
             return value
         module, name = value.__module__, getattr(value, "__qualname__", "")
         if module == "__main__" or "." in name or not name.isidentifier():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from downpour import api, datasets
+from downpour import api
 from downpour.errors import ExperimentFailed, SpecError
 from downpour.launchers import LocalCluster
 from downpour.records.record import parse_lines
@@ -24,6 +24,7 @@ from downpour.studies.plan import OnEpoch
 from downpour.studies.study import Run, Study
 from downpour.studies.submission import submitted
 from downpour.studies.summary import Measured
+from downpour.tasks import check_named
 from downpour.values import LOSS
 
 Train = Callable[[Run, api.OnStatus, OnEpoch | None], bytes]
@@ -59,7 +60,7 @@ class Embedded:
         data_dir = self.data_dir or os.environ.get("DOWNPOUR_DATA")
         runs = list(study.samples())
         for spec in _once_each_dataset(run.spec for run in runs):
-            datasets.check_source(spec, Path(data_dir) if data_dir else None)
+            check_named(spec, Path(data_dir) if data_dir else None)
         for run in runs:
             _workers(run)
 
@@ -165,5 +166,5 @@ def _workers(run: Run) -> int:
 
 def _once_each_dataset(specs: Iterable[Spec]) -> Iterable[Spec]:
     """Return one spec for each set of examples: a grid's runs mostly share one."""
-    fields = ("dataset", "data_path", "dataset_options", "image_size", "loss")
+    fields = ("task", "dataset", "data_path", "dataset_options", "image_size", "loss")
     return {str([getattr(spec, field) for field in fields]): spec for spec in specs}.values()

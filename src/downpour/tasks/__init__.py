@@ -10,7 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from downpour import datasets
+from downpour.allowlist import check_factory, source_file
 from downpour.datasets import PreparedDataset
+from downpour.errors import SpecError
 from downpour.spec import Spec
 from downpour.tasks.agreement import TaskData, open_task_data, task_data_key
 from downpour.tasks.task import Task
@@ -18,7 +20,20 @@ from downpour.tasks.task import Task
 Data = PreparedDataset | TaskData
 """What is known of a spec's examples: counts, labels, and for the built-in task themselves."""
 
-__all__ = ["Data", "Task", "TaskData", "open_data", "prepare_data"]
+__all__ = ["Data", "Task", "TaskData", "check_named", "open_data", "prepare_data"]
+
+
+def check_named(spec: Spec, data_dir: Path | None = None) -> None:
+    """Check the names of a task or a dataset before anything starts; imports no module.
+
+    Raises:
+        SpecError: it is unknown or not allowed, or a module, file or folder is not there.
+    """
+    if spec.task is None:
+        datasets.check_source(spec, data_dir)
+    elif source_file(check_factory("task", spec.task)) is None:
+        module = spec.task.partition(":")[0]
+        raise SpecError("task", spec.task, f"there is no module {module} on the import path")
 
 
 def prepare_data(

@@ -101,8 +101,17 @@ def task_data_key(spec: Spec, root: Path, begun_with: str | None) -> str:
     return key
 
 
-def check_examples(spec: Spec, data: TaskData, part: str, examples: ExampleList) -> None:
+def check_examples(
+    spec: Spec, data: TaskData, part: str, examples: ExampleList, number: int | None = None
+) -> None:
     """Check that this machine's examples of a part are those of the manager.
+
+    Args:
+        spec: names the task.
+        data: what the manager has found.
+        part: "train" or "test".
+        examples: what there is here.
+        number: which one to look at, of those that the manager looked at; absent: all of them.
 
     Raises:
         UnfitWorker: their number or one of those that were looked at is another.
@@ -113,7 +122,10 @@ def check_examples(spec: Spec, data: TaskData, part: str, examples: ExampleList)
     here = limited(len(examples), spec, part)
     if here != count:
         raise UnfitWorker(f"{spec.task} has {here} {part} examples here, and {count} elsewhere")
-    for index, expected in data.sketches[part].items():
+    sketches = list(data.sketches[part].items())
+    if number is not None and sketches:
+        sketches = [sketches[number % len(sketches)]]
+    for index, expected in sketches:
         if not resemble(sketched(examples, index), expected):
             raise UnfitWorker(f"{spec.task}: {part} example {index} is another one here")
 

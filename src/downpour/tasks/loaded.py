@@ -101,6 +101,16 @@ class LoadedTask:
         """
         return self._examples(part)
 
+    def look_again(self, number: int) -> None:
+        """Check that one of a user's training examples is still the same, another one each time.
+
+        Raises:
+            UnfitWorker: it is not, so the data have changed under the training.
+        """
+        if isinstance(self.data, TaskData):
+            with theirs(self.spec, 'an example of "train" cannot be read'):
+                check_examples(self.spec, self.data, "train", self.examples("train"), number)
+
     def count(self, part: str) -> int:
         """Return how many examples of a part are used."""
         facts = self.data.facts

@@ -134,14 +134,8 @@ class Optimizers:
             parameter = self._trainable.get(name)
             if parameter is None:
                 raise FileCorrupt("optimizer state", f"{full_name} is of another network")
-            # Fused kernels walk through memory: a buffer must lie in it as its parameter does.
-            of_its_shape = array.shape == tuple(parameter.shape) or what in _OF_ITS_SHAPE
-            like = parameter if of_its_shape else torch.zeros(array.shape, device=parameter.device)
-            if what == "step":
-                like = torch.zeros((), device=parameter.device)
-            value = torch.empty_like(like, requires_grad=False)
-            copy_into(value, array, full_name)
-            self._owner[name].state[parameter][what] = value
+            owner = self._owner[name]
+            owner.state[parameter][what] = _restored(owner, parameter, what, array, full_name)
 
     def _tensor(self, name: str, what: str, value: object) -> Tensor:
         if isinstance(value, Tensor):
@@ -151,6 +145,26 @@ class Optimizers:
             "can go on elsewhere"
         )
         raise SpecError(*self._spec.trained_code, accepted)
+
+
+def _restored(
+    owner: Optimizer, parameter: nn.Parameter, what: str, array: NDArray[Any], full_name: str
+) -> Tensor:
+    """Return a part of an optimizer's state as a tensor.
+
+    Raises:
+        FileCorrupt: it does not have the shape that the spec's optimizers give it.
+    """
+    if what in _OF_ITS_SHAPE or array.shape == tuple(parameter.shape):
+        # Fused kernels walk through memory: a buffer must lie in it as its parameter does.
+        value = torch.empty_like(parameter, requires_grad=False)
+        copy_into(value, array, full_name)
+        return value
+    # Torch's plain optimizers count steps on the CPU, wherever the parameter is.
+    counts_there = what != "step" or owner.defaults.get("fused") or owner.defaults.get("capturable")
+    if what == "step" and array.shape:
+        raise FileCorrupt("optimizer state", f"{full_name} should be one number")
+    return torch.tensor(array).to(parameter.device if counts_there else "cpu")
 
 
 def _groups(

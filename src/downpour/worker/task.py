@@ -169,6 +169,7 @@ def _begin(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
 
 
 def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
+    loaded.task.look_again(task.id.round)
     load_parameters(loaded.model, _tensors(loaded.store, task.model))
     state = task.optimizer_state
     return ShardTraining(
