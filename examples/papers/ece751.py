@@ -26,6 +26,7 @@ from matplotlib.lines import Line2D
 from downpour.errors import DownpourError
 from downpour.reports.export import to_png, to_svg
 from downpour.reports.figures import classes_figure, learning_figure, outcome_figure
+from downpour.reports.measures import Measure
 from downpour.reports.report_tables import Cell, Column, Table
 from downpour.reports.statistics import Estimate
 from downpour.reports.study import RunResult, StudyResult, SubgridResult
@@ -212,7 +213,7 @@ def by_aggregation(split: str) -> Callable[[StudyResult], Figure]:
 
 def final_accuracies(study: StudyResult) -> Figure:
     """Draw the final accuracy of every split and aggregation, as bars."""
-    figure = outcome_figure(subgrid_of(study, "splits"), "accuracy")
+    figure = outcome_figure(subgrid_of(study, "splits"), Measure("accuracy"))
     splits = list(dict.fromkeys(values[0] for values in subgrid_of(study, "splits").settings))
     marked = [(splits.index(o.split), o.printed[-1]) for o in PUBLISHED if o.workers > 1]
     mark(figure.axes[0], [place - 0.45 for place, _ in marked], [percent for _, percent in marked])
