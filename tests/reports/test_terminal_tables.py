@@ -38,6 +38,14 @@ def test_the_tables_look_as_agreed() -> None:
     assert rendered(*tables) == (RECORDED / "gestures" / "tables.txt").read_text(encoding="utf-8")
 
 
+def test_the_heading_names_what_is_trained() -> None:
+    """A task of the user's in place of a network and a dataset, which it does not have."""
+    result = Result.from_lines(LINES)
+    assert f"{result.spec['model']} on {result.spec['dataset']}" in rendered(result_table(result))
+    own = dataclasses.replace(result, spec={**result.spec, "task": "lab:Mine"})
+    assert "  lab:Mine · " in rendered(result_table(own))
+
+
 def test_a_group_of_a_study_is_told_in_a_line_a_setting(make: Make) -> None:
     """Its axes, accuracy and seconds of training; an interval is never broken in two."""
     said = rendered(study_table(make.splits()))

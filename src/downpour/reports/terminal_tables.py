@@ -222,7 +222,7 @@ def _heading(result: Result) -> Text:
     number = result.shards
     shards = f"{number} shard{'' if number == 1 else 's'}, " if number else ""
     parts = [
-        f"{spec.get('model')} on {spec.get('dataset')}",
+        str(spec.get("task") or f"{spec.get('model')} on {spec.get('dataset')}"),
         f"{shards}{spec.get('split')} split",
         f"{spec.get('aggregate')}",
     ]
