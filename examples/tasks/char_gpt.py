@@ -6,9 +6,9 @@ Its spec adds warm-up, a cosine, clipping and accumulation.
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from corpus import encoded, text
 from downpour import Task
 from downpour.data import TokenWindows
-from tasks.corpus import encoded, text
 
 
 class GPT(nn.Module):

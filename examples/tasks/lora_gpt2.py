@@ -7,9 +7,9 @@ local_files_only=True)` takes real ones.
 from peft import LoraConfig, get_peft_model
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from corpus import encoded, text
 from downpour import Task
 from downpour.data import TokenWindows
-from tasks.corpus import encoded, text
 
 
 class LoraGPT2(Task):

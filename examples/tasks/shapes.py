@@ -1,4 +1,4 @@
-"""Segmentation: a small U-Net finds boxes and discs in noise. Its examples are a plain list."""
+"""Segmentation: a small U-Net finds boxes and stars in noise. Its examples are a plain list."""
 
 import torch
 from torch import nn
@@ -11,12 +11,12 @@ def picture(number, size):
     seeded = torch.Generator().manual_seed(number)
     places = torch.arange(size) / size
     classes = torch.zeros(size, size, dtype=torch.int64)
-    for kind, power in (1, 16), (2, 2):  # |x|^16 + |y|^16 = r^16 is nearly a box
+    for kind, power in (1, 16), (2, 0.7):  # |x|^p + |y|^p < r^p
         x, y = 0.2 + 0.6 * torch.rand(2, generator=seeded)
         far = (places - x).abs() ** power + (places[:, None] - y).abs() ** power
-        classes[far < 0.18**power] = kind
+        classes[far < 0.2**power] = kind
     noise = torch.randn(size, size, generator=seeded)
-    return ((classes > 0) + noise / 2)[None], classes
+    return ((classes > 0) + noise / 3)[None], classes
 
 
 class UNet(nn.Module):

@@ -3,9 +3,9 @@
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from corpus import encoded, text
 from downpour import Task
 from downpour.data import TokenWindows
-from tasks.corpus import encoded, text
 
 
 class TiedLSTM(nn.Module):

@@ -16,7 +16,7 @@ from downpour.extras import is_installed
 from downpour.spec_file import read_spec
 from tests.datasets.conftest import write_idx
 
-ROOT = Path(__file__).parents[2] / "examples"
+FOLDER = Path(__file__).parents[2] / "examples" / "tasks"
 
 SMALL: dict[str, dict[str, Any]] = {
     "char_gpt": {"sentences": 60, "block": 16, "width": 16, "heads": 2, "layers": 1},
@@ -42,7 +42,7 @@ class Example:
     @property
     def code(self) -> Path:
         """The user's code."""
-        return ROOT / "tasks" / f"{self.name}.py"
+        return FOLDER / f"{self.name}.py"
 
     @property
     def whole(self) -> Spec:
@@ -57,11 +57,11 @@ class Example:
 
 def examples_here(monkeypatch: pytest.MonkeyPatch, data: Path) -> list[Example]:
     """Let this process and its children import the examples; return those whose needs are met."""
-    monkeypatch.setenv(VARIABLE, "tasks")
+    monkeypatch.setenv(VARIABLE, ",".join(SMALL))
     monkeypatch.setenv("DOWNPOUR_DATA", str(data))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-    if str(ROOT) not in sys.path:
-        monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER), prepend=os.pathsep)
+    if str(FOLDER) not in sys.path:
+        monkeypatch.syspath_prepend(str(FOLDER))
     has_lora = is_installed("transformers") and is_installed("peft")
     return [Example(name) for name in sorted(SMALL) if name != "lora_gpt2" or has_lora]
 

@@ -10,12 +10,12 @@ import pytest
 
 from downpour import DownpourError, Spec
 from downpour.training.trial import check_trains
-from tests.examples.conftest import ROOT
+from tests.examples.conftest import FOLDER
 from tests.tasks.conftest import lab, loaded
 
 __all__ = ["lab"]
 
-PAGE = (ROOT.parent / "docs" / "your-own-training.md").read_text("utf-8")
+PAGE = (FOLDER.parents[1] / "docs" / "your-own-training.md").read_text("utf-8")
 SHOWN = ("diabetes", "mnist", "char_gpt", "lora_gpt2", "resnet18")
 
 
@@ -23,7 +23,7 @@ def test_the_page_shows_the_files_that_ship() -> None:
     """Each block of Python or TOML is a whole file; five examples are there with their specs."""
     blocks = re.findall(r"```(?:python|toml)\n(.*?)```", PAGE, re.DOTALL)
     names = [f"{name}.{suffix}" for name in SHOWN for suffix in ("py", "toml")]
-    assert blocks == [(ROOT / "tasks" / name).read_text("utf-8") for name in names]
+    assert blocks == [(FOLDER / name).read_text("utf-8") for name in names]
 
 
 def test_the_page_names_fields_that_there_are() -> None:

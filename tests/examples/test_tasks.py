@@ -60,7 +60,7 @@ def test_an_example_is_short_and_its_spec_is_accepted(example: Example) -> None:
     """Forty lines at most, network and all."""
     assert lines_of_code(example.code) <= LINES_MAX
     assert example.whole.name == example.name
-    assert (example.whole.task or "").startswith(f"tasks.{example.name}:")
+    assert (example.whole.task or "").startswith(f"{example.name}:")
 
 
 def test_a_plain_loop_gives_the_same_loss(example: Example, tmp_path: Path) -> None:
