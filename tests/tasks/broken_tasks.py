@@ -1,0 +1,285 @@
+"""Tasks that go wrong when they are trained, each in a way of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import own_tasks  # type: ignore[import-not-found]
+import torch
+from own_tasks import Plane
+from torch import Tensor, nn
+
+
+class Wrapped(nn.Module):
+    """A small network, for others to spoil."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a height for each point."""
+        height: Tensor = self.last(self.spoilt(torch.tanh(self.first(x))))
+        return height
+
+    def spoilt(self, hidden: Tensor) -> Tensor:
+        """Return what the last layer sees."""
+        return hidden
+
+
+class Spoilt(Plane):  # type: ignore[misc]
+    """A task with a network of its own."""
+
+    network: type[nn.Module] = Wrapped
+
+    def model(self) -> nn.Module:
+        """Return the network."""
+        return self.network()
+
+
+class Restless(Spoilt):
+    """Draws from a generator that is never seeded."""
+
+    class network(Wrapped):  # noqa: N801
+        """Scales by chance."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator = np.random.default_rng()
+
+        def spoilt(self, hidden: Tensor) -> Tensor:
+            """Scale."""
+            return hidden * self.generator.random()
+
+
+class Timed(Spoilt):
+    """Depends on the clock."""
+
+    class network(Wrapped):  # noqa: N801
+        """Scales by the time."""
+
+        def spoilt(self, hidden: Tensor) -> Tensor:
+            """Scale."""
+            return hidden * (time.perf_counter() % 1)
+
+
+class Counting(Spoilt):
+    """Counts its calls where no file holds the count."""
+
+    class network(Wrapped):  # noqa: N801
+        """Scales by a count."""
+
+        calls = 0
+
+        def spoilt(self, hidden: Tensor) -> Tensor:
+            """Scale."""
+            self.calls += 1
+            return hidden / self.calls
+
+
+class Hiding(Spoilt):
+    """Keeps a mean in a buffer that is not persistent."""
+
+    class network(Wrapped):  # noqa: N801
+        """Subtracts a running mean."""
+
+        mean: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(8), persistent=False)
+
+        def spoilt(self, hidden: Tensor) -> Tensor:
+            """Move the mean, and subtract it."""
+            self.mean = 0.5 * self.mean + 0.5 * hidden.detach().mean(dim=0)
+            return hidden - self.mean
+
+
+class Viewing(Spoilt):
+    """Views what does not lie in memory as it thinks."""
+
+    class network(Wrapped):  # noqa: N801
+        """Views a transposed tensor."""
+
+        def spoilt(self, hidden: Tensor) -> Tensor:
+            """View it."""
+            return hidden.t().view(-1, 8)
+
+
+class Normal(Spoilt):
+    """Normalizes batches, which one example has no variance for."""
+
+    class network(Wrapped):  # noqa: N801
+        """Has batch normalization."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.normal = nn.BatchNorm1d(8)
+
+        def spoilt(self, hidden: Tensor) -> Tensor:
+            """Normalize."""
+            shown: Tensor = self.normal(hidden)
+            return shown
+
+
+class AllFrozen(Spoilt):
+    """Has nothing to train."""
+
+    def model(self) -> nn.Module:
+        """Freeze everything."""
+        return Wrapped().requires_grad_(requires_grad=False)
+
+
+class Sparse(Spoilt):
+    """Has a sparse buffer."""
+
+    def model(self) -> nn.Module:
+        """Add it."""
+        network = Wrapped()
+        network.register_buffer("edges", torch.eye(3).to_sparse())
+        return network
+
+
+class Lazy(Spoilt):
+    """Has a layer without a size."""
+
+    def model(self) -> nn.Module:
+        """Return a lazy layer."""
+        return nn.LazyLinear(1)
+
+
+class Half(Spoilt):
+    """Has parameters that files do not hold."""
+
+    def model(self) -> nn.Module:
+        """Return bfloat16."""
+        return Wrapped().bfloat16()
+
+
+class Extra(Spoilt):
+    """Keeps a dictionary in its state."""
+
+    class network(Wrapped):  # noqa: N801
+        """Has extra state."""
+
+        def get_extra_state(self) -> Any:
+            """Return what is no tensor."""
+            return {"calls": 1}
+
+        def set_extra_state(self, state: Any) -> None:
+            """Take it."""
+
+
+class Nothing(Spoilt):
+    """Its factory forgets to return the network."""
+
+    def model(self) -> Any:
+        """Return nothing."""
+        Wrapped()
+
+
+class Unnamed(Spoilt):
+    """Puts its layers into a list that torch does not look into."""
+
+    def model(self) -> nn.Module:
+        """Hide a layer."""
+
+        class Listed(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = [nn.Linear(3, 1)]
+
+            def forward(self, x: Tensor) -> Tensor:
+                shown: Tensor = self.layers[0](x)
+                return shown
+
+        return Listed()
+
+
+class Wide(Spoilt):
+    """Compares outputs of another width than the targets."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Take heights for classes."""
+        x, y = batch
+        return nn.functional.cross_entropy(model(x), y.squeeze(1).long() % 5 + 1)
+
+
+class Early(Spoilt):
+    """Its evaluation fails, not its training."""
+
+    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        """Ask for what is not there."""
+        x, _ = batch
+        return {"error": model.accuracy(x)}  # type: ignore[operator]
+
+
+class FailsLater(Spoilt):
+    """Fails in its fourth call."""
+
+    class network(Wrapped):  # noqa: N801
+        """Counts in a buffer, so that the count travels."""
+
+        calls: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+        def spoilt(self, hidden: Tensor) -> Tensor:
+            """Fail when it has counted to four."""
+            if self.training:
+                self.calls += 1
+            if int(self.calls) > 3:
+                raise RuntimeError("the fourth call")
+            return hidden
+
+
+class Diverges(Spoilt):
+    """Its loss grows in each step, and is infinite after many."""
+
+    def rate(self, done: float) -> float:
+        """Learn faster and faster."""
+        return 10 ** (30 * done)
+
+
+class Elsewhere(Spoilt):
+    """Depends on the machine."""
+
+    class network(Wrapped):  # noqa: N801
+        """Scales by what another machine has otherwise."""
+
+        def spoilt(self, hidden: Tensor) -> Tensor:
+            """Scale by the process's number."""
+            return hidden * (1 + os.getpid() % 7)
+
+
+class RareExample(Spoilt):
+    """One example in the middle cannot be read."""
+
+    def examples(self, part: str) -> Any:
+        """Return points, of which one is damaged."""
+
+        class Damaged(own_tasks.Shaken):  # type: ignore[misc]
+            def __getitem__(self, index: int) -> Any:
+                if index == 30:
+                    raise OSError("cannot read picture 30")
+                return self.points[index]
+
+        return Damaged(super().examples(part))
+
+
+class Growing(Spoilt):
+    """Keeps every batch, so its memory grows."""
+
+    kept: list[Any] = []  # noqa: RUF012
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Keep the batch."""
+        self.kept.append(batch)
+        shown: Tensor = super().loss(model, batch)
+        return shown

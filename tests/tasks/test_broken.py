@@ -1,0 +1,79 @@
+"""Which broken trainings the check at submission tells: all that show in two steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from downpour.allowlist import VARIABLE
+from downpour.errors import SpecError
+from downpour.spec import Spec
+from downpour.tasks import open_data, prepare_data
+from downpour.tasks.loaded import load
+from downpour.training.trial import check_trains
+
+pytestmark = pytest.mark.usefixtures("lab")
+
+SHARDS = [np.arange(20), np.arange(31, 60)]
+
+TOLD: list[tuple[str, dict[str, Any], str]] = [
+    ("own_tasks:Several", {}, "must return a scalar"),
+    ("own_tasks:Number", {}, "must return a tensor"),
+    ("own_tasks:Detached", {}, "does not depend on any parameter"),
+    ("own_tasks:Endless", {}, "NaN or infinite on the first batch"),
+    ("own_tasks:Failing", {}, "ValueError: not enough values"),
+    ("own_tasks:Ragged", {}, "stack expects each tensor to be equal size"),
+    ("own_tasks:Worded", {}, "must return numbers"),
+    ("own_tasks:Forgetful", {}, "leaves out the parameter"),
+    ("own_tasks:Remembering", {}, "only tensors can go on elsewhere"),
+    ("own_tasks:Shifting", {}, "is another one when it is read again"),
+    ("broken_tasks:Spoilt", {"learning_rate": 1e38}, "too large"),
+    ("broken_tasks:Restless", {}, "does not train to the same bytes twice"),
+    ("broken_tasks:Timed", {}, "does not train to the same bytes twice"),
+    ("broken_tasks:Counting", {}, r"once it was handed over \(calls changes\)"),
+    ("broken_tasks:Hiding", {}, r"once it was handed over \(mean changes\)"),
+    ("broken_tasks:Viewing", {}, "view size is not compatible"),
+    ("broken_tasks:Normal", {"batch_size": 1}, "Expected more than 1 value per channel"),
+    ("broken_tasks:AllFrozen", {}, "has nothing to train"),
+    ("broken_tasks:Sparse", {}, "edges is sparse"),
+    ("broken_tasks:Lazy", {}, "weight has no size"),
+    ("broken_tasks:Half", {}, "is torch.bfloat16"),
+    ("broken_tasks:Extra", {}, "_extra_state, which is dict"),
+    ("broken_tasks:Nothing", {}, "must return a torch.nn.Module"),
+    ("broken_tasks:Unnamed", {}, "has nothing to train"),
+    ("broken_tasks:Wide", {}, "out of bounds"),
+    ("broken_tasks:Early", {}, r"no attribute 'accuracy' \(broken_tasks.py:\d+ in metrics\)"),
+]
+# What shows only later, elsewhere, or in what the first batches do not hold.
+NOT_TOLD = ["FailsLater", "Diverges", "Elsewhere", "RareExample", "Growing"]
+
+
+def tried(root: Path, monkeypatch: pytest.MonkeyPatch, name: str, fields: dict[str, Any]) -> None:
+    """Do what a manager does at submission."""
+    monkeypatch.setenv(VARIABLE, "own_tasks,broken_tasks")
+    spec = Spec.make({"task": name, "batch_size": 8, **fields})
+    task = load(spec, open_data(spec, root, prepare_data(spec, root)))
+    check_trains(task, SHARDS)
+
+
+@pytest.mark.parametrize(("name", "fields", "why"), TOLD, ids=[one[0] for one in TOLD])
+def test_it_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    fields: dict[str, Any],
+    why: str,
+) -> None:
+    """In one line, before a worker has a shard."""
+    with pytest.raises(SpecError, match=why) as refusal:
+        tried(tmp_path, monkeypatch, name, fields)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", NOT_TOLD)
+def test_it_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Two steps do not show it; the attempt fails later, or a round comes out otherwise."""
+    tried(tmp_path, monkeypatch, f"broken_tasks:{name}", {})
