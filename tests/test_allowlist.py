@@ -5,10 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from downpour.allowlist import FOLDERS, VARIABLE, allow, check_factory, load_factory, source_file
+from downpour.allowlist import (
+    FOLDERS,
+    VARIABLE,
+    allow,
+    allow_in,
+    check_factory,
+    load_factory,
+    source_file,
+)
 from downpour.errors import SpecError
 
 
@@ -95,7 +104,7 @@ def test_a_folder_of_ones_own_is_searched_last(
         (folder / f"{name}.py").write_text("def make():\n    return 'mine'\n")
     monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.setenv(FOLDERS, "")
-    allow(["folder_probe", own_module.stem], [folder])
+    allow_in([folder], ["folder_probe", own_module.stem])
     assert load_factory("dataset", "folder_probe:make")() == "mine"
     assert load_factory("dataset", f"{own_module.stem}:make")() == 42
     assert os.environ[FOLDERS] == str(folder)
@@ -103,6 +112,20 @@ def test_a_folder_of_ones_own_is_searched_last(
 
 def test_what_is_no_module_is_not_allowed() -> None:
     """A file's name or a factory's is another thing."""
-    for wrong in ("lab.py:make", "lab/nets", "", "my lab"):
+    wrongs: list[Any] = ["lab.py:make", "lab/nets", "", "my lab", 3, None]
+    for wrong in wrongs:
         with pytest.raises(SpecError, match="must be a module's name, such as"):
-            allow([wrong], [])
+            allow(wrong)
+
+
+def test_a_module_is_allowed_from_python_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes that this one starts find it, too; what is installed needs no folder."""
+    (tmp_path / "placed_probe.py").write_text("def make():\n    return 42\n")
+    for variable in (VARIABLE, FOLDERS):
+        monkeypatch.setenv(variable, "")
+    allow("placed_probe", "numpy")
+    assert os.environ[VARIABLE] == "placed_probe,numpy"
+    assert os.environ[FOLDERS] == str(tmp_path)
+    assert load_factory("dataset", "placed_probe:make")() == 42

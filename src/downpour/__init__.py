@@ -13,6 +13,7 @@ from downpour.version import VERSION
 # Type checkers take this name for typing's; importing typing would double the time of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from downpour.allowlist import allow
     from downpour.api import Client, run
     from downpour.credentials import Credentials
     from downpour.errors import DownpourError
@@ -30,6 +31,7 @@ __all__ = [
     "Spec",
     "Task",
     "__version__",
+    "allow",
     "load_model",
     "run",
 ]
@@ -41,6 +43,7 @@ _HOMES = {
     "Result": "downpour.reports",
     "Spec": "downpour.spec",
     "Task": "downpour.tasks.task",
+    "allow": "downpour.allowlist",
     "load_model": "downpour.trained.loading",
     "run": "downpour.api",
 }

@@ -25,6 +25,8 @@ from downpour.errors import SpecError
 
 VARIABLE = "DOWNPOUR_ALLOW"
 FOLDERS = "DOWNPOUR_CODE"
+INSTALLED = {"site-packages", "dist-packages"}
+"""Folders whose modules every process finds by itself."""
 
 _OWN = __name__.partition(".")[0]
 _MODULE = re.compile(r"^[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*$")
@@ -37,18 +39,31 @@ def allowed_prefixes() -> tuple[str, ...]:
     return tuple(part for part in named if part)
 
 
-def allow(prefixes: Iterable[str], folders: Iterable[Path]) -> None:
-    """Allow further prefixes in this process and those that it starts, and look in these folders.
+def allow(*modules: str) -> None:
+    """Let specs name what these modules define, in this process and those that it starts.
+
+    That is what the environment variable `DOWNPOUR_ALLOW` does; a name stands for the modules under
+    it, too. Processes of this machine find a module where this one does.
 
     Raises:
-        SpecError: a prefix is no name of a module.
+        SpecError: one is no name of a module.
     """
+    allow_in([_place(module) for module in modules if isinstance(module, str)], modules)
+
+
+def allow_in(folders: Iterable[Path | None], modules: Iterable[str]) -> None:
+    """Do what `allow` does, and look for modules in these folders as well, after all others.
+
+    Raises:
+        SpecError: one is no name of a module.
+    """
+    prefixes = list(modules)
     for prefix in prefixes:
-        if not _MODULE.match(prefix):
+        if not isinstance(prefix, str) or not _MODULE.match(prefix):
             raise SpecError("allow", prefix, "must be a module's name, such as lab or lab.nets")
     allowed = [*allowed_prefixes(), *prefixes]
     os.environ[VARIABLE] = ",".join(dict.fromkeys(allowed))
-    known = [*_folders(), *(str(folder.absolute()) for folder in folders)]
+    known = [*_folders(), *(str(folder.absolute()) for folder in folders if folder)]
     os.environ[FOLDERS] = os.pathsep.join(dict.fromkeys(known))
 
 
@@ -95,6 +110,15 @@ def source_file(module_name: str) -> Path | None:
         return None
     origin = module.origin if module and module.has_location else None
     return Path(origin) if origin else None
+
+
+def _place(module: str) -> Path | None:
+    """Return the folder that holds a module's project; None if it is installed, or not found."""
+    top = source_file(module.partition(".")[0])
+    if top is None:
+        return None
+    folder = top.parent.parent if top.stem == "__init__" else top.parent
+    return None if folder.name in INSTALLED else folder
 
 
 def _folders() -> tuple[str, ...]:

@@ -15,10 +15,9 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 
-from downpour.allowlist import check_factory, source_file
+from downpour.allowlist import INSTALLED, check_factory, source_file
 from downpour.errors import OtherCode, SpecError
 
-_INSTALLED = {"site-packages", "dist-packages"}
 _DIGITS = 16
 
 
@@ -93,7 +92,7 @@ def _code_now(field: str, name: str) -> dict[str, str]:
 
 def _project_files(root: Path, module: str, start: Path) -> Iterator[tuple[Path, bytes]]:
     """Yield the files of a module and of what it imports from its project, with their content."""
-    within = f"{module.partition('.')[0]}." if root.name in _INSTALLED else ""
+    within = f"{module.partition('.')[0]}." if root.name in INSTALLED else ""
     seen: set[str] = set()
     waiting = [module]
     while waiting:

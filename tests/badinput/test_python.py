@@ -70,6 +70,8 @@ CALLS: list[tuple[str, Call]] = [
     ),
     ("epochs = 0", lambda: d.Client("127.0.0.1:1").submit({"epochs": 0})),
     ("FILE = 'no.toml'", lambda: d.Client("127.0.0.1:1").submit("no.toml")),
+    ("allow = 3: must be a module's name", lambda: d.allow(3)),
+    ("allow = 'lab:Mine': must be a module's name", lambda: d.allow("lab:Mine")),
     ("model = 3: must be a path", lambda: d.load_model(3)),
     ("model = '': must be a path", lambda: d.load_model("")),
     ("model = 'nowhere': there is no such file", lambda: d.load_model("nowhere")),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import downpour
-from downpour.allowlist import FOLDERS, VARIABLE, allow
+from downpour.allowlist import FOLDERS, VARIABLE, allow_in
 from downpour.operations.templates import write_template
 
 SPEC = downpour.Spec(name="early", shards=2, epochs=2, train_limit=400, test_limit=100)
@@ -41,7 +41,7 @@ def allowed(code: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         for variable in (VARIABLE, FOLDERS):
             patched.setenv(variable, os.environ.get(variable, ""))
-        allow(["regression"], [code])
+        allow_in([code], ["regression"])
         yield
 
 
@@ -61,5 +61,5 @@ def own(shared: Path, code: Path) -> downpour.Result:
     with pytest.MonkeyPatch.context() as patched:
         for variable in (VARIABLE, FOLDERS):
             patched.setenv(variable, "")
-        allow(["regression"], [code])
+        allow_in([code], ["regression"])
         return downpour.run(spec, workers=2, shared=shared, progress=False)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from downpour.allowlist import allow
+from downpour.allowlist import allow_in
 from downpour.manager.options import DEFAULT_MANAGER, DEFAULT_SHARED
 from downpour.paths import path_of
 
@@ -56,7 +56,7 @@ def allow_code(modules: Sequence[str] | None, file: Path | None = None) -> None:
     Raises:
         SpecError: one is no name of a module.
     """
-    allow(modules or (), [Path.cwd(), *([file.parent] if file else [])])
+    allow_in([Path.cwd(), file.parent if file else None], modules or ())
 
 
 Manager = Annotated[

@@ -26,7 +26,7 @@ from downpour.tasks.loaded import LoadedTask
 from downpour.tasks.loaded import load as load_task
 from downpour.trained.finding import FIELD, Source, TrainedModel, find
 from downpour.training.parameters import frozen_of
-from downpour.training.start import begin_from
+from downpour.training.start import begin_from, lacking
 from downpour.values import DatasetFacts
 
 log = logging.getLogger(__name__)
@@ -87,8 +87,7 @@ def fill(model: nn.Module, trained: TrainedModel) -> None:
     tensors = trained.read().tensors
     for remark in begin_from(model, tensors, trained.name, field=FIELD):
         log.warning("%s", remark)
-    frozen = frozen_of(model)
-    if missing := [name for name in model.state_dict() if name not in {**tensors, **frozen}]:
+    if missing := lacking(model, {*tensors, *frozen_of(model)}):
         raise SpecError(FIELD, trained.name, f"lacks {missing[0]}, which the network trains")
 
 

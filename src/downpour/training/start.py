@@ -43,9 +43,7 @@ def begin_from(
         raise SpecError(field, source, f"is of another network: it has {has}; needed are {needs}")
     for name in sorted(shared):
         _copy(state[name], tensors[name], name, source, field)
-    # Tied tensors are one under several names, and other programs keep one of these.
-    filled = {_place(state[name]) for name in shared}
-    missing = [n for n in state if n not in shared and _place(state[n]) not in filled]
+    missing = lacking(model, tensors)
     left = [name for name in tensors if name not in shared]
     remarks = []
     if missing:
@@ -53,6 +51,14 @@ def begin_from(
     if left:
         remarks.append(f"{source} also holds {_some(left)}, which the network has not")
     return tuple(remarks)
+
+
+def lacking(model: nn.Module, names: Collection[str]) -> list[str]:
+    """Return which of a network's parameters and buffers are not among some names."""
+    state = model.state_dict(keep_vars=True)
+    # Tied tensors are one under several names, and other programs keep one of these.
+    filled = {_place(state[name]) for name in state.keys() & set(names)}
+    return [name for name, value in state.items() if _place(value) not in filled]
 
 
 def _copy(target: Tensor, given: NDArray[Any], name: str, source: str, field: str) -> None:
