@@ -100,6 +100,14 @@ class Grouped(Plane):
         return 1 - done
 
 
+class Iterated(Grouped):
+    """Groups as torch takes them, too: an iterator, and a parameter alone."""
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Return the first layer's matrix, and what the last one iterates over."""
+        return [{"params": model[0].weight}, {"params": model[3].parameters()}]  # type: ignore[index]
+
+
 class Duel(Plane):
     """Two networks with an optimizer each, and a step of its own."""
 

@@ -173,7 +173,8 @@ def _groups(
     spec = loaded.spec
     with theirs(spec, "groups() fails"):
         given = loaded.task.groups(model)
-        groups = [{"params": list(trainable.values())}] if given is None else list(given)
+        named = [{"params": trainable.values()}] if given is None else given
+        groups = [{**group, "params": _listed(group["params"])} for group in named]
         members = [id(one) for group in groups for one in group["params"]]
     names = {id(parameter): name for name, parameter in trainable.items()}
     twice = next((names.get(one, "one") for one in members if members.count(one) > 1), None)
@@ -183,6 +184,11 @@ def _groups(
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise SpecError(*spec.trained_code, f"groups() leaves out the parameter {left[0]}{more}")
     return groups
+
+
+def _listed(params: Any) -> list[Any]:
+    """List a group's parameters: torch also takes one alone, or an iterator, which ends once."""
+    return [params] if isinstance(params, Tensor) else list(params)
 
 
 def _by_name(loaded: LoadedTask, groups: list[dict[str, Any]]) -> dict[str, Optimizer]:
