@@ -108,6 +108,19 @@ class Iterated(Grouped):
         return [{"params": model[0].weight}, {"params": model[3].parameters()}]  # type: ignore[index]
 
 
+class Shadowed(Grouped):
+    """A frozen parameter follows one that is trained, as moving averages do."""
+
+    def step(self, model: nn.Module, optimizers: Mapping[str, Optimizer], batch: Any) -> Tensor:
+        """Change what is frozen."""
+        loss = self.loss(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizers["optimizer"].step()
+        with torch.no_grad():
+            model[0].bias.add_(model[3].bias)  # type: ignore[index]
+        return loss
+
+
 class Duel(Plane):
     """Two networks with an optimizer each, and a step of its own."""
 

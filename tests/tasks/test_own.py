@@ -118,6 +118,7 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
         ("Forgetful", r"groups\(\) leaves out the parameter 3.bias"),
         ("Double", r"groups\(\) names the parameter 0.weight twice"),
         ("Remembering", "its optimizer keeps seen of 0.weight, which is list: only tensors"),
+        ("Shadowed", "a step changes 0.bias, which requires no gradient and so is sent only once"),
         ("Wild", r"rate\(0\) must return a number from 0 on, and returned -1.0"),
         ("Other", "must be a class that inherits from downpour.Task"),
         ("function", "must be a class that inherits from downpour.Task"),

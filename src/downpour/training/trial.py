@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,8 +122,9 @@ class _Trial:
     def difference(self) -> str:
         """Train twice; returns what differs and its likely cause, or nothing."""
         network = self._loaded.network()
-        before = _aside(network)
+        before, frozen = _aside(network), _frozen_sums(network)
         straight_on = list(self._straight_on(network))
+        self._check_frozen(frozen, _frozen_sums(network))
         changed = [name for name, value in _aside(network).items() if before.get(name) != value]
         del network
         for look, sums in zip(straight_on, self._cut(), strict=True):
@@ -133,6 +134,16 @@ class _Trial:
                 what = f" ({', '.join(changed[:3])} changes)" if named else ""
                 return f"{_in_words(odd)} {look.moment}{what}; {look.cause}"
         return ""
+
+    def _check_frozen(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """Refuse steps that change what is sent only once; others would go on without it."""
+        for name in sorted(before.keys() & after.keys()):
+            if before[name] != after[name]:
+                accepted = (
+                    f"a step changes {name}, which requires no gradient and so is sent only once: "
+                    "let it require one, or make it a buffer"
+                )
+                raise SpecError(*self._spec.trained_code, accepted)
 
     def _straight_on(self, network: nn.Module) -> Iterator[_Look]:
         start = parameters_of(network)
@@ -252,6 +263,12 @@ def _in_words(odd: Sequence[str]) -> str:
     named = [name.removeprefix("model/") for name in odd if name.startswith("model/")] or list(odd)
     more = f" and {len(named) - 2} more" if len(named) > 2 else ""
     return f"{', '.join(named[:2])}{more} differ{'' if len(named) > 1 else 's'}"
+
+
+def _frozen_sums(network: nn.Module) -> dict[str, str]:
+    """Return checksums of the parameters that require no gradient."""
+    parameters = network.named_parameters()
+    return {n: _sum(array_of(p, copy=False)) for n, p in parameters if not p.requires_grad}
 
 
 def _aside(network: nn.Module) -> dict[str, str]:
