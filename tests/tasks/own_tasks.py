@@ -121,6 +121,16 @@ class Shadowed(Grouped):
         return loss
 
 
+class Detector(Plane):
+    """Its loss exists in training mode alone, and its metrics in the other one."""
+
+    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        """Change the mode, and leave it so."""
+        assert not model.training
+        model.train()
+        return {"loss": self.loss(model, batch)}
+
+
 class Duel(Plane):
     """Two networks with an optimizer each, and a step of its own."""
 

@@ -46,7 +46,9 @@ def trained(root: Path, name: str, *, cut_at: int | None = None, **fields: Any) 
     return {name: array.tobytes() for name, array in training.parameters().items()}
 
 
-@pytest.mark.parametrize("name", ["Plane", "Noisy", "Sided", "Grouped", "Iterated", "Duel"])
+@pytest.mark.parametrize(
+    "name", ["Plane", "Noisy", "Sided", "Grouped", "Iterated", "Detector", "Duel"]
+)
 def test_a_good_task_passes_the_trial(tmp_path: Path, name: str) -> None:
     """With dropout, augmentation, labels, groups, an optimizer and a step of its own."""
     tried(tmp_path, name)

@@ -53,6 +53,7 @@ def evaluate_on(model: nn.Module, loaded: LoadedTask, indices: Indices) -> Evalu
             for start in range(0, len(indices), size):
                 chosen = indices[start : start + size]
                 sums.add(_measured(model, loaded, chosen), len(chosen))
+                model.eval()  # again: a detector's metrics need its training mode for the loss
     finally:
         model.train(was_training)
     means = sums.means()
