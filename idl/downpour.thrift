@@ -212,6 +212,8 @@ struct ExperimentSummary {
   9: optional list<Metric> metrics
   /** Of the last evaluation. */
   10: optional double loss
+  /** The examples of the last evaluation: test, or validation. */
+  11: optional string part
 }
 
 /** How long something takes, in seconds: of a hundred times, so many are shorter. */

@@ -262,6 +262,10 @@ class NumericClass:
         return f"torch {self.torch} on {self.device} ({self.instruction_set})"
 
 
+Part = Literal["test", "validation"]
+"""Examples that are not trained on: the test examples, and training examples that are set apart."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """How good a model version is on examples that it was not trained on.

@@ -39,6 +39,7 @@ ROWS: list[tuple[str, ...]] = [
     ("submit", "epochs = 0", "epochs = 0"),
     ("run", "keep_best = 'bleu'", "keep_best = 'bleu'", "must be accuracy or loss"),
     ("run", "keep_best = 'loss'\nevaluate_every = 0", "keep_best = 'loss'", "needs evaluations"),
+    ("run", "validation = 0.1\nevaluate_every = 0", "validation = 0.1", "needs evaluations"),
     ("run", "stop_after = 2\nevaluate_every = 0", "stop_after = 2", "needs evaluations"),
     ("submit", "zzz", "FILE = 'file.toml'"),
     ("grid", "name", "FILE = 'file.toml'", "cannot be read"),

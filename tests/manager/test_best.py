@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from downpour.errors import SpecError
+from downpour.errors import SharedDirectoryError, SpecError
 from downpour.manager import workspace
 from downpour.reports import Result
+from downpour.reports.terminal_tables import result_table
 from downpour.rpc.messages import TaskMessage
 from downpour.store import SharedDirectory, decode, layout
 from downpour.values import ExperimentState
 from tests.manager.conftest import Cluster, diligent
 from tests.manager.test_recovery import PATIENCE_SECONDS, gone, manager_of
+from tests.reports.test_terminal_tables import rendered
 
 if TYPE_CHECKING:
     from tests.manager.conftest import FakeWorker
@@ -76,7 +78,7 @@ def test_a_manager_that_dies_forgets_neither_the_best_nor_when_to_end(
     assert trained.wait(PATIENCE_SECONDS)
     gone(first)
     second = manager_of(tmp_path / "disturbed")
-    second.join("two")
+    second.join("one")
     second.end_of(experiment)
     here, there = (
         cluster.shared.experiment_path(name)
@@ -135,3 +137,59 @@ def test_a_metric_that_is_not_measured_is_told_at_once(cluster: Cluster) -> None
     """The built-in task measures accuracy alone: nothing is begun."""
     with pytest.raises(SpecError, match=r"^keep_best = 'bleu': must be accuracy or loss"):
         cluster.submit(keep_best="bleu")
+
+
+def test_examples_that_are_set_apart_are_validated_and_the_test_comes_once(
+    cluster: Cluster,
+) -> None:
+    """No shard holds them; the best model is tested, and the record tells both apart."""
+    worker = cluster.join("one")
+    experiment = cluster.submit(**{**GROWING, "epochs": 3, "shards": 2}, validation=0.25)
+    cluster.end_of(experiment)
+    facts = [json.loads(line) for line in cluster.record(experiment)]
+    measured = [(f["round"], f["part"]) for f in facts if f["kind"] == "measured"]
+    assert measured == [*((n, "validation") for n in range(3)), (0, "test")]
+    result = Result.read(cluster.shared.experiment_path(experiment))
+    assert result.best is not None
+    assert result.tested is not None
+    assert (result.best.value, result.tested.epoch) == (result.rounds[0].test_loss, 1)
+    assert result.tested.loss != result.best.value
+    assert result.metrics == result.tested.metrics
+    trained = {int(i) for task in worker.tasks for i in task.indices}  # type: ignore[union-attr]
+    assert len(trained) == result.train_samples - int(result.train_samples * 0.25)
+    said = rendered(result_table(result))
+    assert "validation" in said
+    assert "test of the model after epoch 1: accuracy " in said
+    assert result.to_csv().splitlines()[0].startswith("epoch,accuracy,train_loss,")
+    assert "validation_loss" in result.to_csv()
+    assert "test_loss" not in result.to_csv()
+
+
+def test_a_manager_that_dies_before_the_test_is_followed_by_one_that_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds that were validated are not evaluated again."""
+    measure, asked = workspace.measure, Event()
+    first = manager_of(tmp_path)
+
+    def never(space: Any, command: Any) -> Any:
+        if command.part == "validation":
+            return measure(space, command)
+        asked.set()
+        first.manager._runner._closing.wait(PATIENCE_SECONDS)
+        raise SharedDirectoryError(space.shared.root, "the manager is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(workspace, "measure", never)
+        first.join("one")
+        experiment = first.submit(shards=1, validation=0.5)
+        assert asked.wait(PATIENCE_SECONDS)
+        gone(first)
+    second = manager_of(tmp_path)
+    state = second.end_of(experiment).experiment
+    assert state is not None
+    assert (state.state, state.part) == (ExperimentState.FINISHED, "test")
+    told = [json.loads(line) for line in second.record(experiment)]
+    parts = [fact["part"] for fact in told if fact["kind"] == "measured"]
+    assert parts == ["validation", "validation", "test"]
+    gone(second)

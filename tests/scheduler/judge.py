@@ -24,7 +24,8 @@ class Judge:
         self.values: dict[str, dict[int, float]] = {}
         self.best: dict[str, facts.Improved] = {}
         self.evaluated: Counter[tuple[str, int]] = Counter()
-        self.measuring: set[tuple[str, int]] = set()
+        self.measuring: set[tuple[str, int, str]] = set()
+        self.tested: dict[str, on.Evaluated] = {}
         self.asked_for: dict[str, PublishedFile] = {}
         self.results: dict[str, PublishedFile] = {}
         self.concluded: dict[str, facts.Concluded] = {}
@@ -92,7 +93,7 @@ class Judge:
                 self._aggregate(command)
             case do.Evaluate():
                 self.evaluated[command.experiment, command.round] += 1
-                self.measuring.add((command.experiment, command.round))
+                self.measuring.add((command.experiment, command.round, command.part))
             case do.Publish():
                 self._publish(command)
             case do.Discard():
@@ -125,8 +126,12 @@ class Judge:
             self.aggregated[event.experiment, event.round] += 1
             self.newest[event.experiment] = event.model
         if isinstance(event, on.Evaluated):
-            self.measuring.remove((event.experiment, event.round))
-            self.values.setdefault(event.experiment, {})[event.round] = event.evaluation.loss
+            self.measuring.remove((event.experiment, event.round, event.part))
+            validates = self.specs[event.experiment].spec.validation
+            if validates and event.part == "test":
+                self.tested[event.experiment] = event
+            else:
+                self.values.setdefault(event.experiment, {})[event.round] = event.evaluation.loss
         if isinstance(event, on.ModelPublished) and event.experiment in self.asked_for:
             self.results.setdefault(event.experiment, event.model)
 
@@ -186,10 +191,13 @@ class Judge:
         assert command.model == self.newest[name], "the newest version is the result"
         assert (name, command.model.name) not in self.discarded
         assert self.aggregated[name, self._last_round(name)] == 1
-        assert not any(who == name for who, _ in self.measuring), "all is measured before"
+        assert not any(who == name for who, *_ in self.measuring), "all is measured before"
         keeps = self.specs[name].spec.keep_best is not None
         assert command.best == (self.best[name].model if keeps else None)
         assert command.best is None or (name, command.best.name) not in self.discarded
+        if self.specs[name].spec.validation:
+            of = self.best[name].round if keeps else self._last_round(name)
+            assert self.tested[name].round == of, "what is published first is tested"
         self.asked_for[name] = command.model
 
     def _last_round(self, name: str) -> int:
@@ -246,7 +254,8 @@ class Judge:
                 assert measured == (spec.evaluate_every > 0)
                 latest = experiment.last_evaluation
                 last = latest and latest.metrics["accuracy"]
-                assert last in {None, rounds[-1]}, "the last counts"
+                tested = {self.tested[name].round} if name in self.tested else {rounds[-1]}
+                assert last in {None, *tested}, "the last counts"
                 assert ending.model == experiment.result
                 assert self.asked_for[name] == experiment.models[-1]
                 assert len(experiment.models) <= spec.keep_models

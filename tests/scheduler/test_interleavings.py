@@ -85,12 +85,13 @@ class Surroundings(RuleBasedStateMachine):
         keep=st.booleans(),
         keep_best=st.sampled_from([None, "loss"]),
         stop_after=st.sampled_from([None, 1, 2]),
+        validation=st.sampled_from([0.0, 0.5]),
     )
     def submit(self, name: str, keep: bool, **fields: Any) -> None:  # noqa: FBT001 - a strategy's
         """A client submits an experiment, perhaps for the second time."""
         state = "keep" if keep else "reset"
         if not fields["evaluate_every"]:
-            fields |= {"keep_best": None, "stop_after": None}
+            fields |= {"keep_best": None, "stop_after": None, "validation": 0.0}
         spec = self.make.spec(optimizer_state=state, **fields)
         self._happen(on.ExperimentSubmitted, experiment=name, spec=spec)
 
@@ -353,7 +354,8 @@ class Surroundings(RuleBasedStateMachine):
             # The same for a round however often it is evaluated; some rounds are as good as others.
             loss = LOSSES[effect.round % len(LOSSES)]
             measure = self.make.evaluation(accuracy=effect.round, loss=loss)
-            self._happen(on.Evaluated, experiment=name, round=effect.round, evaluation=measure)
+            facts = {"round": effect.round, "evaluation": measure, "part": effect.part}
+            self._happen(on.Evaluated, experiment=name, **facts)
 
     def _each_by_itself(self) -> Scheduler:
         """Return a core that has taken in what was kept, each experiment's story alone."""

@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
 
+def number(value: str) -> int | float | str:
+    """Return a field of a spec as its type: `2` and `0.1` are numbers."""
+    if value.isdigit():
+        return int(value)
+    return float(value) if value.replace(".", "").isdigit() else value
+
+
 class Reader:
     """Turns the lines of a story into events; remembers what was submitted."""
 
@@ -77,12 +84,7 @@ class Reader:
                     reasons=((int(shard), reason),),
                 )
             ),
-            r"evaluated (\w+) r(\d+)(?: (\S+))?": lambda at, experiment, number, loss: on.Evaluated(
-                at_seconds=at,
-                experiment=experiment,
-                round=int(number),
-                evaluation=make.evaluation(loss=float(loss or 0.5)),
-            ),
+            r"(evaluated|validated) (\w+) r(\d+)(?: (\S+))?": self._evaluated,
             r"published (\w+)": lambda at, experiment: on.ModelPublished(
                 at_seconds=at, experiment=experiment, model=make.file("result")
             ),
@@ -100,9 +102,7 @@ class Reader:
 
     def _submit(self, at: float, experiment: str, fields: str) -> on.Event:
         given = dict(pair.split("=") for pair in fields.split())
-        spec = self._make.spec(
-            **{key: int(value) if value.isdigit() else value for key, value in given.items()}
-        )
+        spec = self._make.spec(**{key: number(value) for key, value in given.items()})
         event = on.ExperimentSubmitted(at_seconds=at, experiment=experiment, spec=spec)
         self._specs.setdefault(experiment, event)
         return event
@@ -115,6 +115,17 @@ class Reader:
             dataset="d",
             shard_samples=(10,) * shards,
             model=self._make.file("m0"),
+        )
+
+    def _evaluated(
+        self, at: float, how: str, experiment: str, number: str, loss: str | None
+    ) -> on.Event:
+        return on.Evaluated(
+            at_seconds=at,
+            experiment=experiment,
+            round=int(number),
+            evaluation=self._make.evaluation(loss=float(loss or 0.5)),
+            part="validation" if how == "validated" else "test",
         )
 
     def _beats(
@@ -204,7 +215,9 @@ def asked(command: do.Command) -> str:  # noqa: C901, PLR0911 - one arm a comman
             which = f"{command.experiment} r{command.round}"
             return f"aggregate {which} of {names}, trained in {command.train_seconds:g} s"
         case do.Evaluate():
-            return f"evaluate {command.experiment} r{command.round} {command.model.name}"
+            on_what = " on validation" if command.part == "validation" else ""
+            which = f"{command.experiment} r{command.round} {command.model.name}"
+            return f"evaluate {which}{on_what}"
         case do.Publish():
             best = f" and {command.best.name} as the best" if command.best else ""
             return f"publish {command.experiment} {command.model.name}{best}"

@@ -118,17 +118,22 @@ def test_the_result_is_whole_and_its_adapter_lies_beside_it(space: Workspace) ->
     assert workspace.publish(space, asked) == final
 
 
+def evaluation_of(model: PublishedFile) -> do.Evaluate:
+    """Ask for a model's evaluation."""
+    return do.Evaluate(experiment="frozen", round=0, model=model)
+
+
 def test_another_manager_evaluates_with_what_was_frozen(space: Workspace) -> None:
     """It draws its own network, of which only the frozen parameters are not as they were."""
     model = folded(space)
     assert space.prepared is not None
     space.global_model = space.prepared.drawn
-    expected = workspace.measure(space, model)
+    expected = workspace.measure(space, evaluation_of(model))
     space.global_model = None
-    found = workspace.measure(space, model)
+    found = workspace.measure(space, evaluation_of(model))
     assert (found.loss, found.metrics) == (expected.loss, expected.metrics)
     space.global_model, space.prepared = None, replace(space.prepared, frozen=None)
-    assert workspace.measure(space, model).loss != expected.loss
+    assert workspace.measure(space, evaluation_of(model)).loss != expected.loss
 
 
 def test_a_worker_that_cannot_make_the_task_is_unfit_for_it(

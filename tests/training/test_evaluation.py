@@ -16,7 +16,7 @@ from downpour.models import build
 from downpour.spec import Spec
 from downpour.tasks.loaded import load
 from downpour.training import evaluation
-from downpour.training.evaluation import evaluate
+from downpour.training.evaluation import evaluate, evaluate_on
 from downpour.training.parameters import parameters_of
 
 from .conftest import same_bytes
@@ -41,6 +41,20 @@ def test_one_answer_for_all_is_right_for_one_class(dataset: PreparedDataset) -> 
     assert found.class_accuracy == (0.0, 0.0, 1.0, 0.0)
     assert found.samples == 40
     assert found.loss == pytest.approx(math.log(3 + math.exp(2)) - 0.5)
+
+
+def test_examples_set_apart_are_evaluated_without_what_training_draws(
+    dataset: PreparedDataset,
+) -> None:
+    """Mirrored images would be other ones at each evaluation."""
+    spec = Spec.make({"flip": True})
+    task, plain = load(spec, dataset), load(spec.replace(flip=False), dataset)
+    chosen = np.arange(20)
+    there, expected = (one.batch("validation", chosen)[0] for one in (task, plain))
+    assert torch.equal(there, expected)
+    assert torch.equal(there, plain.batch("train", chosen)[0])
+    found = evaluate_on(Always(0.0, 0.0, 2.0, 0.0), task, chosen, "validation")
+    assert found.samples == 20
 
 
 def test_a_class_without_test_examples_has_no_accuracy(tmp_path: Path) -> None:

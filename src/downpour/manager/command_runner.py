@@ -400,13 +400,14 @@ class CommandRunner:
         space = self._spaces[command.experiment]
         if space.prepared is None:
             return  # the experiment has ended meanwhile
-        evaluation = workspace.measure(space, command.model)
+        evaluation = workspace.measure(space, command)
         self._post(
             on.Evaluated(
                 at_seconds=self._clock(),
                 experiment=command.experiment,
                 round=command.round,
                 evaluation=evaluation,
+                part=command.part,
             )
         )
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from downpour.spec import Spec
 from downpour.tasks import Data
 from downpour.tasks.loaded import load
-from downpour.training.evaluation import evaluate
+from downpour.training.evaluation import evaluate, evaluate_on
 from downpour.training.numeric_class import numeric_class
 from downpour.training.parameters import (
     Arrays,
@@ -102,8 +102,14 @@ class GlobalModel:
         """
         load_frozen(self._network, arrays)
 
-    def evaluate(self, parameters: Mapping[str, NDArray[Any]]) -> Evaluation:
-        """Evaluate these parameters and buffers on the test examples.
+    def evaluate(
+        self, parameters: Mapping[str, NDArray[Any]], held_out: Shard | None = None
+    ) -> Evaluation:
+        """Evaluate these parameters and buffers on the test examples, or on training examples.
+
+        Args:
+            parameters: the network's.
+            held_out: the training examples, which were set apart; None: all test examples.
 
         Raises:
             FileCorrupt: they do not fit this network.
@@ -111,7 +117,9 @@ class GlobalModel:
             OutOfMemory: the memory of the device is too small.
         """
         load_parameters(self._network, parameters)
-        return evaluate(self._network, self._loaded)
+        if held_out is None:
+            return evaluate(self._network, self._loaded)
+        return evaluate_on(self._network, self._loaded, held_out, "validation")
 
     def _begun(self, network: torch.nn.Module) -> None:
         if self._start:

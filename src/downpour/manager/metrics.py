@@ -101,7 +101,7 @@ def _active(active: Experiment | None) -> Iterator[Metric]:
     last = active.last_evaluation if active else None
     metrics = last.metrics if last else {}
     accuracy = {active.name: metrics["accuracy"]} if active and "accuracy" in metrics else {}
-    loss = {active.name: last.loss} if active and last else {}
+    loss = {active.name: last.loss} if active and last and active.part == "test" else {}
     help_text = "Share of the test examples that the active experiment's model gets right."
     yield gauge("downpour_experiment_accuracy_ratio", help_text, accuracy, "experiment")
     help_text = "The metrics of the active experiment's task, over the test examples."

@@ -81,6 +81,7 @@ class Recorder:
                 evaluation = event.evaluation
                 line = EvaluatedLine(
                     round=event.round,
+                    part=event.part,
                     loss=evaluation.loss,
                     metrics=dict(evaluation.metrics),
                     class_accuracy=evaluation.class_accuracy,

@@ -66,6 +66,7 @@ def summary(experiment: Experiment) -> ExperimentSummary:
         asked_wrongly=experiment.asked_wrongly,
         metrics=metrics_of(last.metrics) if last else (),
         loss=last.loss if last else None,
+        part=experiment.part if experiment.tested is None else "test",
     )
 
 

@@ -34,10 +34,10 @@ from downpour.records.journal import Journal
 from downpour.records.record import RecordWriter
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
-from downpour.scheduler.commands import Aggregate, Prepare, Publish
+from downpour.scheduler.commands import Aggregate, Evaluate, Prepare, Publish
 from downpour.scheduler.experiment import Experiment
 from downpour.spec import ResolvedSpec, Spec
-from downpour.splitters import split
+from downpour.splitters import divide
 from downpour.store import Array, Buffer, DirectoryStore, SharedDirectory, decode, encode, layout
 from downpour.store.directory import names_in
 from downpour.store.lease import Leader
@@ -68,6 +68,7 @@ class PreparedExperiment:
     dataset_key: str
     dataset: Data
     shards: tuple[IndexArray, ...]
+    held_out: IndexArray
     model: PublishedFile
     frozen: PublishedFile | None
     drawn: GlobalModel | None
@@ -232,7 +233,7 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
     dataset = retry_policy.call_through_outage(partial(tasks.open_data, spec, folder, key))
     facts = dataset.facts
     decoded = time.perf_counter()
-    shards = split(spec.split, dataset.labels, facts.train_samples, spec.shards, spec.seed)
+    shards, held_out = divide(spec, dataset.labels, facts.train_samples, spec.shards)
     cut = time.perf_counter()
     # Tried for every shard, because a batch order that cannot be made would fail on the workers,
     # one retry after the other, instead of here with the name of the field.
@@ -254,6 +255,7 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
         dataset_key=key,
         dataset=dataset,
         shards=tuple(shards),
+        held_out=held_out,
         model=model,
         frozen=frozen,
         drawn=drawn,
@@ -321,13 +323,14 @@ def aggregate(space: Workspace, command: Aggregate) -> PublishedFile:
     return space.store.put_new(name, encode(arrays, {}))
 
 
-def measure(space: Workspace, model: PublishedFile) -> Evaluation:
-    """Evaluate a model version on the test examples."""
+def measure(space: Workspace, command: Evaluate) -> Evaluation:
+    """Evaluate a model version on the test examples, or on those set apart for validation."""
     if space.global_model is None:
         space.global_model = _global_model(space.spec, ready(space).dataset)
         if (frozen := ready(space).frozen) is not None:
             space.global_model.load_frozen(_tensors(space.store, frozen))
-    return space.global_model.evaluate(_tensors(space.store, model))
+    held_out = ready(space).held_out if command.part == "validation" else None
+    return space.global_model.evaluate(_tensors(space.store, command.model), held_out)
 
 
 def publish(space: Workspace, command: Publish) -> PublishedFile:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from downpour.aggregators import AGGREGATORS, Contribution, fold
 from downpour.policylab.ledger import RoundOutcome
 from downpour.spec import Spec
-from downpour.splitters import split
+from downpour.splitters import divide
 from downpour.store import SharedDirectory, Work, encode, layout, publish_work
 from downpour.tasks import open_data, prepare_data
 from downpour.tasks.loaded import load
@@ -56,7 +56,7 @@ class Learning:
         key = prepare_data(self._spec, shared.datasets, data_dir)
         data = open_data(self._spec, shared.datasets, key)
         count = data.facts.train_samples
-        self._shards = split(spec.split, data.labels, count, shards, spec.seed)
+        self._shards, _ = divide(spec, data.labels, count, shards)
         torch.set_num_threads(spec.threads)
         self._task = load(self._spec, data)
         self._network = self._task.network()

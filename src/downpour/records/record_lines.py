@@ -16,6 +16,8 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, TypeAdapter
 
+from downpour.values import Part
+
 Measured = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 """A number that may be NaN or infinite; both are null in JSON, which has neither."""
 
@@ -271,7 +273,8 @@ class AggregatedLine:
 class EvaluatedLine:
     """How good the model is after a round: its loss, and the task's metrics by name, in its order.
 
-    `class_accuracy` has one entry a class, NaN for a class without test examples.
+    `class_accuracy` has one entry a class, NaN for a class without examples. `part` says on which
+    examples: the spec's `validation` sets training examples apart for that.
     """
 
     round: int
@@ -279,6 +282,7 @@ class EvaluatedLine:
     metrics: dict[str, Measured]
     class_accuracy: tuple[Measured, ...]
     seconds: float
+    part: Part = "test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,20 @@ from __future__ import annotations
 
 from downpour.reports.mitigation import Stragglers
 from downpour.reports.result import Result
-from downpour.reports.result_parts import BestModel, FailureResult, RoundResult, TaskResult
+from downpour.reports.result_parts import (
+    BestModel,
+    FailureResult,
+    RoundResult,
+    TaskResult,
+    TestResult,
+)
 
-__all__ = ["BestModel", "Result", "RoundResult", "TaskResult", "FailureResult", "Stragglers"]
+__all__ = [
+    "BestModel",
+    "FailureResult",
+    "Result",
+    "RoundResult",
+    "Stragglers",
+    "TaskResult",
+    "TestResult",
+]

@@ -306,8 +306,8 @@ def _of_resources(used: Sequence[ResourcesUsedLine]) -> Scalars:
 def _of_evaluation(fact: EvaluatedLine) -> Scalars:
     by_class = enumerate(fact.class_accuracy)
     return {
-        **{f"{name}/test": value for name, value in fact.metrics.items()},
-        "loss/test": fact.loss,
+        **{f"{name}/{fact.part}": value for name, value in fact.metrics.items()},
+        f"loss/{fact.part}": fact.loss,
         "seconds/evaluate": fact.seconds,
         **{f"accuracy_by_class/{label}": accuracy for label, accuracy in by_class},
     }

@@ -7,13 +7,13 @@ over the repetitions. Nothing here writes a file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from math import log
 from typing import TYPE_CHECKING, Any, Literal
 
 from downpour.reports.measures import Measure
-from downpour.reports.report_tables import final_classes, measured_by, setting_of
+from downpour.reports.report_tables import final_classes, measured_by, part_of, setting_of
 from downpour.reports.statistics import Estimate
 from downpour.reports.study import RunResult, StudyResult, SubgridResult, label
 from downpour.reports.style import (
@@ -99,7 +99,7 @@ def _plots_of_subgrid(subgrid: SubgridResult) -> list[Plot]:
     first = measured_by(subgrid)[0]
     is_measured = any(run.result.measured(first.name) is not None for run in subgrid.runs)
     if is_measured:
-        caption = f"Test {first.words} after each epoch{bands}"
+        caption = f"{part_of(subgrid).capitalize()} {first.words} after each epoch{bands}"
         name = f"{subgrid.name}-{first.file_stem}"
         plots.append(Plot(subgrid.name, name, caption, learning_figure(subgrid)))
     if len(subgrid.settings) > 1 and is_measured:
@@ -136,7 +136,7 @@ def _along_time(subgrid: SubgridResult, run: RunResult) -> Iterator[Plot]:
 
 def learning_figure(subgrid: SubgridResult) -> Figure:
     """Draw the first metric by epoch: a panel for each value of the first axis if there are two."""
-    measure = measured_by(subgrid)[0]
+    measure = replace(measured_by(subgrid)[0], part=part_of(subgrid))
     faceted = len(subgrid.axes) > 1
     panels: dict[str, list[Line]] = {}
     for values, runs in subgrid.measured:

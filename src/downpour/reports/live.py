@@ -99,7 +99,7 @@ def _headline(status: Status) -> RenderableType:
         if status.tasks:
             done = sum(task.has_update for task in status.tasks)
             line.append(f", {done} of {len(status.tasks)} shards")
-    if measured := in_words(one.measured, one.loss):
+    if measured := in_words(one.measured, one.loss, one.part):
         line.append(f", {measured}")
     if one.reason:
         line.append(f"\n{one_line(one.reason)}", style="red")

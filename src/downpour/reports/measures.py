@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from downpour.text import one_line
-from downpour.values import LOSS
+from downpour.values import LOSS, Part
 
 _SHARES = {"acc", "accuracy"}
 _LARGE = 1000
@@ -19,9 +19,10 @@ _LARGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A metric by its name, or the loss, whose name is `LOSS`."""
+    """A metric by its name, or the loss, whose name is `LOSS`, on a part of the examples."""
 
     name: str
+    part: Part = "test"
 
     @property
     def is_share(self) -> bool:
@@ -36,17 +37,17 @@ class Measure:
     @property
     def header(self) -> str:
         """What stands above a column of its values, with the unit."""
-        return f"{self.words} %" if self.is_share else self._on_test
+        return f"{self.words} %" if self.is_share else self._on_part
 
     @property
     def axis(self) -> str:
         """What stands beside an axis, with the unit."""
-        return f"test {self.words}, %" if self.is_share else self._on_test
+        return f"{self.part} {self.words}, %" if self.is_share else self._on_part
 
     @property
     def key(self) -> str:
         """What programs call a column of its values as people read them."""
-        return f"{self.name}_percent" if self.is_share else self._on_test.replace(" ", "_")
+        return f"{self.name}_percent" if self.is_share else self._on_part.replace(" ", "_")
 
     @property
     def file_stem(self) -> str:
@@ -59,9 +60,9 @@ class Measure:
         return 2 if self.is_share else 4
 
     @property
-    def _on_test(self) -> str:
+    def _on_part(self) -> str:
         # Only the loss is measured on the training examples, too.
-        return f"test {LOSS}" if self.name == LOSS else self.words
+        return f"{self.part} {LOSS}" if self.name == LOSS else self.words
 
     def shown(self, value: float | None) -> float | None:
         """Return a value in the unit that people read."""
@@ -90,10 +91,11 @@ def first_of(
     return None
 
 
-def in_words(metrics: Mapping[str, float | None], loss: float | None) -> str:
+def in_words(metrics: Mapping[str, float | None], loss: float | None, part: Part = "test") -> str:
     """Say how good a model is in two words: "accuracy 91.82%"; empty if nothing was measured."""
     best = first_of(metrics, loss)
-    return f"{best[0].words} {best[0].text(best[1])}" if best else ""
+    on = "" if part == "test" else f"{part} "
+    return f"{on}{best[0].words} {best[0].text(best[1])}" if best else ""
 
 
 def names_of(measured: Iterable[Mapping[str, float | None]]) -> list[str]:

@@ -127,7 +127,7 @@ def _headline(experiment: ExperimentSummary, workers: int) -> str:
         return "preparing the dataset"
     if workers == 0:
         return "waiting for workers"
-    measured = in_words(experiment.measured, experiment.loss)
+    measured = in_words(experiment.measured, experiment.loss, experiment.part)
     return f"epochs, {measured}" if measured else "epochs"
 
 

@@ -25,7 +25,13 @@ from downpour.records.record_lines import (
 )
 from downpour.reports.mitigation import Cost, stragglers_of
 from downpour.reports.mixture import MANAGER
-from downpour.reports.result_parts import BestModel, FailureResult, RoundResult, TaskResult
+from downpour.reports.result_parts import (
+    BestModel,
+    FailureResult,
+    RoundResult,
+    TaskResult,
+    TestResult,
+)
 from downpour.store.layout import BEST_NAME
 from downpour.values import LOSS, ExperimentState, Goal
 
@@ -40,6 +46,7 @@ class RecordFold:
     updated: dict[tuple[int, int], UpdatedLine] = field(default_factory=dict)
     aggregated: dict[int, AggregatedLine] = field(default_factory=dict)
     evaluated: dict[int, EvaluatedLine] = field(default_factory=dict)
+    tested: EvaluatedLine | None = None
     improved: ImprovedLine | None = None
     failed: list[AttemptFailedLine] = field(default_factory=list)
     drawn_with: str = ""
@@ -64,11 +71,22 @@ class RecordFold:
             case AggregatedLine():
                 self.aggregated[fact.round] = fact
             case EvaluatedLine():
-                self.evaluated[fact.round] = fact
+                self._take_evaluation(fact)
             case ImprovedLine():
                 self.improved = fact
             case FinishedLine() | FailedLine() | CancelledLine():
                 self.end = fact
+
+    def _take_evaluation(self, fact: EvaluatedLine) -> None:
+        if self.validates and fact.part == "test":
+            self.tested = fact
+        else:
+            self.evaluated[fact.round] = fact
+
+    @property
+    def validates(self) -> bool:
+        """Whether training examples are set apart, and evaluated after rounds."""
+        return self.submitted is not None and bool(self.submitted.spec.get("validation"))
 
     def numeric_classes(self) -> dict[str, tuple[str, ...]]:
         """Return the processes that computed in each numeric class, as far as the record shows."""
@@ -117,6 +135,19 @@ def reason_of(fold: RecordFold) -> str | None:
             asked = int(fold.submitted.spec.get("epochs", 0))
             return fold.end.reason if len(fold.aggregated) < asked else None
     return None
+
+
+def test_of(fold: RecordFold) -> TestResult | None:
+    """Return how good the model was on the test examples, if epochs were evaluated on others."""
+    tested = fold.tested
+    if tested is None:
+        return None
+    return TestResult(
+        epoch=tested.round + 1,
+        metrics=_finite(tested.metrics),
+        class_accuracy=tuple(map(_measured, tested.class_accuracy)),
+        loss=_measured(tested.loss),
+    )
 
 
 def best_of(fold: RecordFold, folder: Path | None) -> BestModel | None:

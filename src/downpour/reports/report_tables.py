@@ -20,7 +20,7 @@ from downpour.reports.result import Result
 from downpour.reports.result_parts import RoundResult
 from downpour.reports.statistics import Estimate
 from downpour.reports.study import RunResult, StudyResult, SubgridResult, label
-from downpour.values import LOSS
+from downpour.values import LOSS, Part
 
 Cell = str | int | float | Estimate | None
 NOTHING = "–"
@@ -132,6 +132,12 @@ def measured_by(subgrid: SubgridResult) -> list[Measure]:
     return [Measure(LOSS if has_loss else "accuracy")]
 
 
+def part_of(subgrid: SubgridResult) -> Part:
+    """Return the examples on which the epochs of a subgrid's runs were evaluated."""
+    parts = {run.result.part for run in subgrid.runs}
+    return parts.pop() if len(parts) == 1 else "test"
+
+
 def outcomes(subgrid: SubgridResult) -> Table:
     """Return the outcome of each setting: the final model's metrics, and seconds."""
     measures: list[tuple[Column, Callable[[Result], float | None]]] = [
@@ -165,7 +171,7 @@ def epochs(subgrid: SubgridResult) -> Table:
     measures: list[tuple[Column, Callable[[RoundResult], float | None]]] = [
         *((_column(one), partial(_of_round, one)) for one in metrics),
         (Column("train_loss", "train loss", 4), lambda r: r.train_loss),
-        (Column("test_loss", "test loss", 4), lambda r: r.test_loss),
+        (_column(Measure(LOSS, part_of(subgrid))), lambda r: r.test_loss),
         (Column("train_seconds", "training s", 2), lambda r: r.train_seconds),
     ]
     rows = []

@@ -16,6 +16,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,12 +39,19 @@ from downpour.reports.record_fold import (
     reason_of,
     state_of,
     task_of,
+    test_of,
 )
-from downpour.reports.result_parts import BestModel, FailureResult, RoundResult, TaskResult
+from downpour.reports.result_parts import (
+    BestModel,
+    FailureResult,
+    RoundResult,
+    TaskResult,
+    TestResult,
+)
 from downpour.reports.worker_changes import worker_changes_of
 from downpour.store.layout import RECORD_NAME
 from downpour.text import one_line
-from downpour.values import LOSS, ExperimentState
+from downpour.values import LOSS, ExperimentState, Part
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +68,8 @@ class Result:
     `reason` says why it failed, was cancelled, or ended before its last epoch; `asked_wrongly` that
     the user can mend it by changing the spec. `model_file` is the final model, where the experiment
     is finished and its folder known; `best` is there where the spec keeps the best model, or stops
-    early. Seconds of what has not happened yet are 0.
+    early; `tested` where its `validation` sets training examples apart, on which epochs are then
+    evaluated. Seconds of what has not happened yet are 0.
     `stragglers` sums the epochs up, where another policy than waiting was used or work was lost.
     `dataset` says how the examples were understood, and on further lines what is unusual about
     them. `numeric_classes` maps each numeric class to the processes that computed in it: the
@@ -92,6 +101,7 @@ class Result:
     dataset: tuple[str, ...] = ()
     worker_changes: tuple[str, ...] = ()
     best: BestModel | None = None
+    tested: TestResult | None = None
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Result:
@@ -129,7 +139,11 @@ class Result:
         """Say in one line what it is, how far it came and how well."""
         count = len(self.rounds)
         parts = [self.state, f"{count} epoch{'' if count == 1 else 's'}"]
-        parts += [measured] if (measured := in_words(self.metrics, self.test_loss)) else []
+        parts += (
+            [measured]
+            if (measured := in_words(self.metrics, self.test_loss, self.last_part))
+            else []
+        )
         parts += [f"{self.total_seconds:.1f} s"]
         parts += [self.reason[:_REASON_SHOWN]] if self.reason else []
         return one_line(f"<Result {self.experiment}: {', '.join(parts)}>")
@@ -145,8 +159,24 @@ class Result:
         return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
     @property
+    def part(self) -> Part:
+        """The examples on which epochs are evaluated."""
+        return "validation" if self.spec.get("validation") else "test"
+
+    @property
+    def last_part(self) -> Part:
+        """The examples of the last evaluation."""
+        return self.part if self.tested is None else "test"
+
+    @property
     def metrics(self) -> dict[str, float | None]:
-        """The task's metrics at the last evaluation, by name and in its order."""
+        """The task's metrics at the last evaluation, by name and in its order.
+
+        Where training examples were set apart for validation, it is the one on the test examples,
+        once that was made.
+        """
+        if self.tested is not None:
+            return self.tested.metrics
         return next((r.metrics for r in reversed(self.rounds) if r.metrics), {})
 
     @property
@@ -164,7 +194,8 @@ class Result:
 
     def measured(self, name: str) -> float | None:
         """Return a metric at the last evaluation that has it, or the loss there as "loss"."""
-        found = (r.measured(name) for r in reversed(self.rounds))
+        tested = [] if self.tested is None else [self.tested.measured(name)]
+        found = chain(tested, (r.measured(name) for r in reversed(self.rounds)))
         return next((value for value in found if value is not None), None)
 
     @property
@@ -187,6 +218,8 @@ class Result:
         file = None if self.model_file is None else str(self.model_file)
         fields = {**dataclasses.asdict(self), "model_file": file}
         fields["rounds"] = [self._with_metrics(row) for row in fields["rounds"]]
+        if self.tested is None:
+            del fields["tested"]
         if self.best is None:
             del fields["best"]
         else:
@@ -244,6 +277,8 @@ class Result:
         They stand behind the epoch; the longer name is for one that a column has already.
         """
         epoch, metrics = row.pop("epoch"), row.pop("metrics")
+        if self.part == "validation":
+            row["validation_loss"] = row.pop("test_loss")
         named = {
             f"metric_{name}" if name in row or name == "epoch" else name: metrics.get(name)
             for name in names_of(r.metrics for r in self.rounds)
@@ -289,6 +324,7 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
         numeric_classes=fold.numeric_classes(),
         worker_changes=worker_changes_of(record),
         best=best_of(fold, folder),
+        tested=test_of(fold),
         dataset=tuple(_remarks(prepared)),
     )
 

@@ -13,10 +13,11 @@ from downpour.values import BLAMELESS, LOSS
 class RoundResult:
     """One epoch: how good the model became, and what that took.
 
-    `metrics` are the task's, by name, and empty where the model was not evaluated; accuracies are
-    shares in 0..1. `train_seconds` run from the first assignment to the last update and leave out
-    evaluation; `bytes` are those of the updates and of the model they became. `stragglers` is there
-    where a policy was used, or work was lost.
+    Metrics and `test_loss` are of the test examples, or of those that the spec's `validation` sets
+    apart. `metrics` are the task's, by name, and empty where the model was not evaluated; an
+    accuracy is a share in 0..1. `train_seconds` run from the first assignment to the last update
+    and leave out evaluation; `bytes` are those of the updates and of the model they became.
+    `stragglers` is there where a policy was used, or work was lost.
     """
 
     epoch: int
@@ -38,6 +39,25 @@ class RoundResult:
     def measured(self, name: str) -> float | None:
         """Return a metric by its name, or the loss on the test examples as "loss"."""
         return self.test_loss if name == LOSS else self.metrics.get(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestResult:
+    """How good a model was on the test examples, where others were set apart for validation.
+
+    It is that after `epoch`: the best if it is kept, otherwise the last.
+    """
+
+    __test__ = False
+
+    epoch: int
+    metrics: dict[str, float | None]
+    class_accuracy: tuple[float | None, ...]
+    loss: float | None
+
+    def measured(self, name: str) -> float | None:
+        """Return a metric by its name, or the loss as "loss"."""
+        return self.loss if name == LOSS else self.metrics.get(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

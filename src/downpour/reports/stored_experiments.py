@@ -36,4 +36,5 @@ def _summary(result: Result) -> ExperimentSummary:
         reason=result.reason,
         metrics=metrics_of(result.metrics),
         loss=result.test_loss,
+        part=result.last_part,
     )

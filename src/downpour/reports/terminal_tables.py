@@ -22,7 +22,7 @@ from downpour.reports.measures import Measure, names_of, number
 from downpour.reports.mitigation import Stragglers
 from downpour.reports.mixture import mixture_of
 from downpour.reports.result import Result
-from downpour.reports.result_parts import BestModel
+from downpour.reports.result_parts import BestModel, TestResult
 from downpour.reports.search_result import SearchResult
 from downpour.text import one_line
 from downpour.values import LOSS
@@ -46,7 +46,7 @@ def result_table(result: Result) -> RenderableType:
         ("epoch", [str(r.epoch) for r in rounds]),
         *_metrics_columns(result),
         ("train\nloss", losses([r.train_loss for r in rounds])),
-        ("test\nloss", losses([r.test_loss for r in rounds])),
+        (f"{result.part}\nloss", losses([r.test_loss for r in rounds])),
         ("training\ns", seconds([r.train_seconds for r in rounds])),
         ("aggregation\ns", seconds([r.aggregate_seconds for r in rounds])),
         ("evaluation\ns", seconds([r.evaluate_seconds or None for r in rounds])),
@@ -248,11 +248,24 @@ def _closing(result: Result) -> Text:
     if any(spent.values()):
         shown = " · ".join(f"{name} {part} s" for name, part in parts if part)
         line.append(f"\n{shown}", style="dim")
+    if result.tested is not None:
+        line.append(f"\n{_tested(result.tested)}")
     if result.best is not None:
         line.append(f"\n{_praised(result.best)}")
     if result.stragglers:
         line.append(f"\n{_mitigated(result, result.stragglers)}", style="dim")
     return line
+
+
+def _tested(test: TestResult) -> str:
+    """Say how good the model was on the test examples, of which epochs knew nothing."""
+    known = {**test.metrics, LOSS: test.loss}
+    values = [
+        f"{Measure(name).words} {Measure(name).text(value)}"
+        for name, value in known.items()
+        if value is not None
+    ]
+    return f"test of the model after epoch {test.epoch}: {', '.join(values)}"
 
 
 def _praised(best: BestModel) -> str:

@@ -20,6 +20,7 @@ from downpour.values import (
     ExperimentState,
     Forecast,
     NumericClass,
+    Part,
     ProcessState,
     Progress,
     PublishedFile,
@@ -142,7 +143,7 @@ def metrics_of(measured: Mapping[str, float | None]) -> tuple[Metric, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSummary:
-    """An experiment in one line; `metrics` and `loss` are of its last evaluation.
+    """An experiment in one line; `metrics` and `loss` are of its last evaluation, on a `part`.
 
     `reason` says why it failed; `asked_wrongly` is true if the spec is to blame.
     """
@@ -156,6 +157,7 @@ class ExperimentSummary:
     asked_wrongly: bool = False
     metrics: tuple[Metric, ...] = ()
     loss: float | None = None
+    part: Part = "test"
 
     @property
     def measured(self) -> Mapping[str, float]:

@@ -26,7 +26,7 @@ from downpour.rpc.field_error import FieldError
 from downpour.rpc.generated import ttypes
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices, unpack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
-from downpour.values import BARE_NAME, PublishedFile, is_bare_name
+from downpour.values import BARE_NAME, Part, PublishedFile, is_bare_name
 
 Convert = Callable[[Any], Any]
 _Value = TypeVar("_Value")
@@ -48,6 +48,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "Registration.port": (lambda port: 1 <= port <= 65535, "a port from 1 to 65535"),
     "Update.loss": (lambda _: True, "any number: whether it is finite is for the aggregator"),
     "Metric.value": (math.isfinite, "a finite number"),
+    "ExperimentSummary.part": (
+        lambda part: part in get_args(Part),
+        f"one of {', '.join(get_args(Part))}",
+    ),
     "ExperimentSummary.loss": (math.isfinite, "a finite number"),
     "experiment": (lambda name: name == "" or is_bare_name(name), BARE_NAME),
 }

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from downpour.scheduler.facts import Assigned
 from downpour.spec import ResolvedSpec
-from downpour.values import AttemptId, Ending, PublishedFile, Update
+from downpour.values import AttemptId, Ending, Part, PublishedFile, Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +92,12 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Measure the model version of a round on the test examples."""
+    """Measure the model version of a round on a part of the examples."""
 
     experiment: str
     round: int
     model: PublishedFile
+    part: Part = "test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from downpour.values import (
     Evaluation,
     FailureKind,
     Forecast,
+    Part,
     ProcessState,
     Progress,
     PublishedFile,
@@ -188,12 +189,13 @@ class AggregationFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """A round's model version has been evaluated."""
+    """A round's model version has been evaluated on a part of the examples."""
 
     at_seconds: float
     experiment: str
     round: int
     evaluation: Evaluation
+    part: Part = "test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from downpour.scheduler.lifecycle import EXPERIMENT, Lifecycle
 from downpour.scheduler.round import Round, files_of
 from downpour.scheduler.timeouts import progress_timeout
 from downpour.spec import ResolvedSpec
-from downpour.values import AttemptId, Evaluation, ExperimentState, PublishedFile
+from downpour.values import AttemptId, Evaluation, ExperimentState, Part, PublishedFile
 
 EVALUATIONS_AHEAD = 1
 """Rounds that may be trained while an earlier one is being evaluated. Were there no limit, model
@@ -23,7 +23,8 @@ class Experiment:
     `dataset` names what was prepared, `frozen` the parameters that are never trained. `models` are
     the versions not yet discarded, oldest first. `optimizer_states` are the states with which
     shards continue, by shard; `evaluating` are the versions being evaluated, by round. `best` is
-    the best version evaluated so far, if the spec compares them. While it is `publishing`, only the
+    the best version evaluated so far, if the spec compares them. Where training examples are set
+    apart for validation, the model is `tested` once, at the end. While it is `publishing`, only the
     result is outstanding. It is not `ready` while a restarted manager prepares what it needs to go
     on. `progress_timeout` says how long an attempt may make no step. `overhead_seconds` is what an
     attempt took beside training in the last round.
@@ -47,6 +48,8 @@ class Experiment:
         self.evaluated_round = -1
         self.last_evaluation: Evaluation | None = None
         self.best: Best | None = None
+        self.testing = False
+        self.tested: Evaluation | None = None
         self.result: PublishedFile | None = None
         self.reason = ""
         self.asked_wrongly = False
@@ -80,7 +83,21 @@ class Experiment:
     @property
     def may_publish(self) -> bool:
         """Whether the result may be published: all rounds are trained and evaluated."""
+        return self._is_measured and not self.needs_test
+
+    @property
+    def needs_test(self) -> bool:
+        """Whether all is done but the evaluation on the test examples."""
+        return self._is_measured and self.part == "validation" and self.tested is None
+
+    @property
+    def _is_measured(self) -> bool:
         return self.training_is_done and not self.evaluating
+
+    @property
+    def part(self) -> Part:
+        """The examples on which models are evaluated after rounds."""
+        return "validation" if self.spec.validation else "test"
 
     @property
     def kept_best(self) -> PublishedFile | None:
@@ -125,6 +142,11 @@ class Experiment:
             self.evaluating[current.number] = model
         return (*spent, *self._spent_models())
 
+    def take_test(self, evaluation: Evaluation) -> None:
+        """Note how good the model is on the test examples, once training is done."""
+        self.testing = False
+        self.tested = self.last_evaluation = evaluation
+
     def take_evaluation(self, number: int, evaluation: Evaluation) -> tuple[PublishedFile, ...]:
         """Note how good a round's model is; returns the model versions that may be removed now."""
         model = self.evaluating.pop(number)
@@ -140,6 +162,7 @@ class Experiment:
         """End the current round and the evaluations; returns the files that only they needed."""
         files = self._files_in_flight()
         self.round = None
+        self.testing = False
         self.optimizer_states = {}
         self.evaluating = {}
         return (*files, *self._spent_models())

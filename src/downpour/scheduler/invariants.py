@@ -69,7 +69,7 @@ def _workers(core: SchedulerState) -> Iterator[str]:
 
 def _experiment(experiment: Experiment) -> Iterator[str]:
     who, state = f"experiment {experiment.name}", experiment.life.state
-    if state is not ExperimentState.RUNNING and (experiment.round or experiment.evaluating):
+    if state is not ExperimentState.RUNNING and _goes_on(experiment):
         yield f"{who} is {state}, but something of it goes on"
     if state is ExperimentState.RUNNING and not experiment.models:
         yield f"{who} runs without a model"
@@ -92,8 +92,12 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
     yield from _outcome(experiment, who, state)
 
 
+def _goes_on(experiment: Experiment) -> bool:
+    return bool(experiment.round or experiment.evaluating or experiment.testing)
+
+
 def _outcome(experiment: Experiment, who: str, state: ExperimentState) -> Iterator[str]:
-    outstanding = experiment.round or experiment.evaluating
+    outstanding = _goes_on(experiment)
     if state is ExperimentState.RUNNING and not (outstanding or experiment.publishing):
         yield f"{who} stands still and waits for nothing"
     if state is ExperimentState.RUNNING and experiment.may_start_round and experiment.round is None:

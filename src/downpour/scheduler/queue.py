@@ -72,9 +72,25 @@ def fail(
 
 
 def publish_if_done(state: SchedulerState, experiment: Experiment) -> None:
-    """Publish the result if nothing else is outstanding."""
+    """Publish the result if nothing else is outstanding, after a test where one is due."""
+    if experiment.needs_test and not experiment.testing:
+        _test(state, experiment)
     if experiment.may_publish:
         publish(state, experiment)
+
+
+def _test(state: SchedulerState, experiment: Experiment) -> None:
+    """Ask for the evaluation of the best model, or the last one, on the test examples."""
+    experiment.testing = True
+    best = experiment.best if experiment.kept_best is not None else None
+    state.do(
+        do.Evaluate(
+            experiment=experiment.name,
+            round=best.round if best is not None else experiment.rounds_done - 1,
+            model=best.model if best is not None else experiment.model,
+            part="test",
+        )
+    )
 
 
 def publish(state: SchedulerState, experiment: Experiment) -> None:

@@ -138,6 +138,7 @@ class DurableExperiment:
     evaluating: tuple[int, ...]
     last_evaluation: Evaluation | None
     best: Best | None
+    tested: Evaluation | None
     result: PublishedFile | None
     tasks: tuple[DurableTask, ...]
 
@@ -256,6 +257,7 @@ def _projected(experiment: Experiment) -> DurableExperiment:
         evaluating=tuple(sorted(experiment.evaluating)),
         last_evaluation=experiment.last_evaluation,
         best=experiment.best,
+        tested=experiment.tested,
         result=experiment.result,
         tasks=tuple(_projected_task(task) for task in tasks),
     )

@@ -55,8 +55,9 @@ def _go_on(state: SchedulerState, experiment: Experiment) -> None:
     if experiment.round is not None:
         _adopt(state, experiment, experiment.round)
         updates.aggregate_if_complete(state, experiment.round)
-    elif experiment.may_publish:
-        queue.publish(state, experiment)
+    else:
+        experiment.testing = False  # the earlier manager's test ended with it
+        queue.publish_if_done(state, experiment)
 
 
 def _adopt(state: SchedulerState, experiment: Experiment, current: Round) -> None:
@@ -90,6 +91,7 @@ def _evaluate(
             experiment=experiment.name,
             round=number,
             model=model,
+            part=experiment.part,
         )
     )
 
@@ -129,6 +131,10 @@ def _refuse(state: SchedulerState, context: TaskContext, reason: str) -> None:
 def evaluated(state: SchedulerState, event: on.Evaluated) -> None:
     """Note how good a model version is."""
     experiment = state.active_as(event.experiment)
+    if experiment is not None and experiment.testing and event.part == "test":
+        experiment.take_test(event.evaluation)
+        queue.publish_if_done(state, experiment)
+        return
     if experiment is None or event.round not in experiment.evaluating:
         return
     goal, former = experiment.spec.goal, experiment.best

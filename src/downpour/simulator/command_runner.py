@@ -320,6 +320,7 @@ class SimulatedCommandRunner:
                 experiment=command.experiment,
                 round=command.round,
                 evaluation=evaluation,
+                part=command.part,
             )
             done()
 

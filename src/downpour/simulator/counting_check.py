@@ -222,6 +222,10 @@ def _check_result(disk: Disk, experiment: Experiment, counting: CountingCheck) -
     expect(same, f"the result of {name} is not made of what has counted")
     there = disk.store(name).list()
     expect((layout.BEST_NAME in there) == (best is not None), f"{name} keeps what it should not")
+    if experiment.spec.validation:
+        loss = loss_of(models[last if best is None else best])
+        tested = experiment.tested
+        expect(tested is not None and tested.loss == loss, f"{name} has tested another model")
     if best is not None:
         kept = disk.store(name).describe(layout.BEST_NAME)
         same = bytes(disk.store(name).read(kept)) == models[best]

@@ -192,13 +192,16 @@ def _spec(random: Random, *, large: bool, few_retries: bool) -> ResolvedSpec:
 
 
 def _with_goal(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
-    """Have some experiments keep their best model, or end where none gets better."""
+    """Have some keep their best model, end where none gets better, or set examples apart."""
     if not spec.evaluate_every:
         return spec
     keep_best = random.choice((None, "loss", "max:loss"))
     stop_after = random.choice((None, 1, 2))
     epochs = spec.epochs + random.randint(0, 3) if stop_after else spec.epochs
-    return spec.replace(keep_best=keep_best, stop_after=stop_after, epochs=epochs)
+    validation = random.choice((0.0, 0.25))
+    return spec.replace(
+        keep_best=keep_best, stop_after=stop_after, epochs=epochs, validation=validation
+    )
 
 
 def _fault(

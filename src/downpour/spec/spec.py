@@ -208,6 +208,13 @@ class Spec(BaseModel):
         description="Examples that are evaluated together; absent: batch_size with a task, else as "
         "many as memory allows",
     )
+    validation: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of the training examples that are set apart, and evaluated after rounds "
+        "instead of the test examples, which are then evaluated once, at the end",
+    )
     keep_models: int = Field(
         default=3, ge=1, description="How many of the latest model versions are kept"
     )
@@ -358,8 +365,9 @@ class Spec(BaseModel):
 
     @model_validator(mode="after")
     def _goal_fits(self) -> Self:
-        if self.goal is not None and not self.evaluate_every:
-            field = "stop_after" if self.keep_best is None else "keep_best"
+        fields = ("keep_best", "stop_after", "validation")
+        field = next((name for name in fields if getattr(self, name)), None)
+        if field is not None and not self.evaluate_every:
             accepted = "needs evaluations, and evaluate_every = 0 makes none"
             raise refusal(field, getattr(self, field), accepted)
         if self.keep_best and self.task is None and Goal.of(self.keep_best).metric not in _MEASURED:

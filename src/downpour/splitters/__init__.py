@@ -12,9 +12,10 @@ from __future__ import annotations
 import numpy as np
 
 from downpour.errors import SpecError
-from downpour.spec import parse_split
+from downpour.spec import Spec, parse_split
 from downpour.splitters import by_class, dirichlet, equal, random
 from downpour.splitters.base import Indices, Labels, SplitRequest, Splitter
+from downpour.splitters.holding_out import hold_out
 
 SPLITTERS: dict[str, Splitter] = {
     "random": random.owners,
@@ -63,6 +64,28 @@ def split(
     return _shards_of(SPLITTERS[name](request), shards)
 
 
+def divide(
+    spec: Spec, labels: Labels | None, count: int, shards: int
+) -> tuple[list[Indices], Indices]:
+    """Divide training examples as a spec says: into its shards, and those set apart for validation.
+
+    Args:
+        spec: says how.
+        labels: see `split`.
+        count: how many examples there are.
+        shards: how many shards to make.
+
+    Raises:
+        SpecError: see `split` and `hold_out`.
+    """
+    if not spec.validation:
+        return split(spec.split, labels, count, shards, spec.seed), np.empty(0, dtype=np.int64)
+    stay, held = hold_out(labels, count, spec.validation, spec.seed)
+    there = None if labels is None else labels[stay]
+    parts = split(spec.split, there, len(stay), shards, spec.seed)
+    return [stay[part] for part in parts], held
+
+
 def _shards_of(owners: Indices, shards: int) -> list[Indices]:
     """Gather each owner's indices; the stable sort leaves them in ascending order."""
     order = np.argsort(owners, kind="stable").astype(np.int64, copy=False)
@@ -70,4 +93,4 @@ def _shards_of(owners: Indices, shards: int) -> list[Indices]:
     return np.split(order, ends[:-1])
 
 
-__all__ = ["SPLITTERS", "split"]
+__all__ = ["SPLITTERS", "divide", "split"]

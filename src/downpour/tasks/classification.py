@@ -34,9 +34,9 @@ class Classification(Task):
 
     def examples(self, part: str) -> ExampleList:
         """Return a feed of batches; training images are mirrored where the spec says so."""
-        dataset, training = self._dataset, part == "train"
-        arrays = dataset.train if training else dataset.test
-        return Feed(dataset, arrays, self._spec, flip=training and self._spec.flip)
+        dataset = self._dataset
+        arrays = dataset.test if part == "test" else dataset.train
+        return Feed(dataset, arrays, self._spec, flip=part == "train" and self._spec.flip)
 
     def collate(self, examples: Any) -> Batch:
         """Return the batch as it is: the feed has made it."""

@@ -96,6 +96,8 @@ class LoadedTask:
     def examples(self, part: str) -> ExampleList:
         """Return the examples of a part, "train" or "test"; opened once.
 
+        "validation" are the training examples, of the built-in task without what training draws.
+
         Raises:
             UnfitWorker: they are not those that the experiment began with.
         """
@@ -114,13 +116,15 @@ class LoadedTask:
     def count(self, part: str) -> int:
         """Return how many examples of a part are used."""
         facts = self.data.facts
-        return facts.train_samples if part == "train" else facts.test_samples
+        return facts.test_samples if part == "test" else facts.train_samples
 
     def batch(self, part: str, indices: NDArray[np.int64]) -> Batch:
         """Return the batch of some indices [b], on the spec's device."""
         return batch_of(self.task, self.examples(part), indices, self.spec.device)
 
     def _opened(self, part: str) -> ExampleList:
+        if part == "validation" and not isinstance(self.task, Classification):
+            return self.examples("train")
         with theirs(self.spec, f'examples("{part}") fails'):
             examples = self.task.examples(part)
         if isinstance(self.data, TaskData):

@@ -20,7 +20,7 @@ from downpour.tasks.batches import Indices
 from downpour.tasks.loaded import LoadedTask
 from downpour.tasks.own import theirs
 from downpour.training import numerics
-from downpour.values import Evaluation
+from downpour.values import Evaluation, Part
 
 _BLOCK_VALUES = 1 << 18
 _BLOCK_SAMPLES_MAX = 512
@@ -39,8 +39,13 @@ def evaluate(model: nn.Module, loaded: LoadedTask) -> Evaluation:
     return evaluate_on(model, loaded, np.arange(loaded.count("test")))
 
 
-def evaluate_on(model: nn.Module, loaded: LoadedTask, indices: Indices) -> Evaluation:
-    """Measure a network on some test examples; see `evaluate`."""
+def evaluate_on(
+    model: nn.Module, loaded: LoadedTask, indices: Indices, part: Part = "test"
+) -> Evaluation:
+    """Measure a network on some test examples, or on training examples as "validation".
+
+    See `evaluate`.
+    """
     started = time.perf_counter()
     spec = loaded.spec
     sums = Sums(spec)
@@ -52,14 +57,14 @@ def evaluate_on(model: nn.Module, loaded: LoadedTask, indices: Indices) -> Evalu
             size = examples_together(model, loaded)
             for start in range(0, len(indices), size):
                 chosen = indices[start : start + size]
-                sums.add(_measured(model, loaded, chosen), len(chosen))
+                sums.add(_measured(model, loaded, chosen, part), len(chosen))
                 model.eval()  # again: a detector's metrics need its training mode for the loss
     finally:
         model.train(was_training)
     means = sums.means()
     loss = means.pop("loss")
     if not isinstance(loss, float) or not math.isfinite(loss):
-        raise NonFinite("the loss on the test examples is NaN or infinite")
+        raise NonFinite(f"the loss on the {part} examples is NaN or infinite")
     by_class = means.pop("class_accuracy", ())
     return Evaluation(
         loss=loss,
@@ -120,10 +125,12 @@ def _mean(total: Tensor, count: Tensor) -> float | tuple[float, ...]:
     return tuple(mean) if isinstance(mean, list) else float(mean)
 
 
-def _measured(model: nn.Module, loaded: LoadedTask, indices: Indices) -> Mapping[str, Any]:
+def _measured(
+    model: nn.Module, loaded: LoadedTask, indices: Indices, part: Part
+) -> Mapping[str, Any]:
     spec, task = loaded.spec, loaded.task
     with theirs(spec, "the evaluation fails"), numerics.precision(spec):
-        batch = loaded.batch("test", indices)
+        batch = loaded.batch(part, indices)
         measured = task.metrics(model, batch)
         if "loss" in measured:
             return measured

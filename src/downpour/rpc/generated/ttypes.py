@@ -2148,6 +2148,7 @@ class ExperimentSummary(object):
      - asked_wrongly: The cause lies in the spec, which the user can mend.
      - metrics: Of the last evaluation, in the task's order. Number 6 was the accuracy alone.
      - loss: Of the last evaluation.
+     - part: The examples of the last evaluation: test, or validation.
 
     """
     thrift_spec: typing.Any = None
@@ -2162,10 +2163,11 @@ class ExperimentSummary(object):
         'asked_wrongly',
         'metrics',
         'loss',
+        'part',
     )
 
 
-    def __init__(self, experiment: str = None, name: str = None, state: ExperimentState = None, rounds_done: int = None, rounds_total: int = None, reason: typing.Optional[str] = None, asked_wrongly: typing.Optional[bool] = None, metrics: typing.Optional[list[Metric]] = None, loss: typing.Optional[float] = None,):
+    def __init__(self, experiment: str = None, name: str = None, state: ExperimentState = None, rounds_done: int = None, rounds_total: int = None, reason: typing.Optional[str] = None, asked_wrongly: typing.Optional[bool] = None, metrics: typing.Optional[list[Metric]] = None, loss: typing.Optional[float] = None, part: typing.Optional[str] = None,):
         self.experiment: str = experiment
         self.name: str = name
         self.state: ExperimentState = state
@@ -2175,6 +2177,7 @@ class ExperimentSummary(object):
         self.asked_wrongly: typing.Optional[bool] = asked_wrongly
         self.metrics: typing.Optional[list[Metric]] = metrics
         self.loss: typing.Optional[float] = loss
+        self.part: typing.Optional[str] = part
 
     def __setattr__(self, name, value):
         if name == "state":
@@ -2245,6 +2248,11 @@ class ExperimentSummary(object):
                         self.loss = iprot.readDouble()
                     else:
                         iprot.skip(ftype)
+                elif fid == 11:
+                    if ftype == TType.STRING:
+                        self.part = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2298,6 +2306,10 @@ class ExperimentSummary(object):
             if self.loss is not None:
                 oprot.writeFieldBegin('loss', TType.DOUBLE, 10)
                 oprot.writeDouble(self.loss)
+                oprot.writeFieldEnd()
+            if self.part is not None:
+                oprot.writeFieldBegin('part', TType.STRING, 11)
+                oprot.writeString(self.part.encode('utf-8') if sys.version_info[0] == 2 else self.part)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3511,6 +3523,7 @@ ExperimentSummary.thrift_spec = (
     (8, TType.BOOL, 'asked_wrongly', None, None, ),  # 8
     (9, TType.LIST, 'metrics', (TType.STRUCT, [Metric, None], False), None, ),  # 9
     (10, TType.DOUBLE, 'loss', None, None, ),  # 10
+    (11, TType.STRING, 'part', 'UTF8', None, ),  # 11
 )
 all_structs.append(Forecast)
 Forecast.thrift_spec = (

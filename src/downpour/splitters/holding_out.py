@@ -1,0 +1,36 @@
+"""Training examples that are set apart: a share of each class, drawn with the seed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from downpour.errors import SpecError
+from downpour.splitters.base import Indices, Labels
+
+
+def hold_out(labels: Labels | None, count: int, share: float, seed: int) -> tuple[Indices, Indices]:
+    """Divide the examples `0..count-1` into those that stay and those that are set apart.
+
+    Args:
+        labels: shape (count,), one class an example; None where examples have no classes.
+        count: how many examples there are.
+        share: the part of them to set apart, above 0 and below 1; of each class to within one.
+        seed: what the choice follows from.
+
+    Returns:
+        Both parts, sorted int64 indices.
+
+    Raises:
+        SpecError: one of the parts would be empty.
+    """
+    # With a second number, because the split draws from the seed alone.
+    order = np.random.default_rng((seed, 1)).permutation(count).astype(np.int64, copy=False)
+    if labels is not None:
+        order = order[np.argsort(labels[order], kind="stable")]
+    # Laid end to end by class, one of every 1 / share examples is taken.
+    is_held = np.diff(np.floor(np.arange(count + 1) * share)) > 0
+    stay, held = np.sort(order[~is_held]), np.sort(order[is_held])
+    if not len(held) or not len(stay):
+        accepted = f"sets apart {len(held)} of {count} training examples; both parts need some"
+        raise SpecError("validation", share, accepted)
+    return stay, held
