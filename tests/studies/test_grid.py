@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.errors import SpecError
-from downpour.studies import Grid
+from downpour.studies import Grid, Search
 from tests.studies.conftest import GRID
 
 AXES: dict[str, list[Any]] = {
@@ -100,6 +100,16 @@ def test_lists_by_nature_are_values_until_they_are_lists_of_lists() -> None:
     assert run.spec.model_options == {"hidden": [8, 4]}
     several = Grid.from_toml('name="g"\nworkers=1\nbetas=[[0.9, 0.99]]\nmodel_options=[{}, {a=1}]')
     assert several.subgrids[0].axes == ("betas", "model_options")
+
+
+def test_a_task_of_the_user_has_options_as_an_axis() -> None:
+    """As the built-in network has, and a search takes each option for one."""
+    text = 'name="g"\nworkers=1\ntask="lab:Mine"\ntask_options=[{width=8}, {width=16}]\n'
+    grid = Grid.from_toml(text)
+    assert [run.spec.task_options for run in grid.runs.values()] == [{"width": 8}, {"width": 16}]
+    assert grid.subgrids[0].axes == ("task_options",)
+    text = 'name="s"\nworkers=1\ntask="lab:Mine"\n[search]\ntrials=2\ntask_options.width=[8, 16]\n'
+    assert list(Search.from_toml(text).axes) == ["task_options.width"]
 
 
 def test_axes_of_tables_come_last() -> None:

@@ -106,7 +106,7 @@ def test_any_field_that_changes_what_is_learned_may_be_searched() -> None:
             PLAIN + "[search]\nlearning = { low = 1, high = 2 }",
             "learning = {'low': 1, 'high': 2}: no such field; did",
         ),
-        (PLAIN + '[search]\n"model.dropout" = [1]', "no such field; options are dataset_options"),
+        (PLAIN + '[search]\n"model.dropout" = [1]', "no such field; options are task_options.NAME"),
         (PLAIN + '[search]\nmodel_options = [{}]\n"model_options.a" = [1]', "as a whole already"),
         (PLAIN + "[search]\nworkers = [1, 2]", "search.workers = [1, 2]: cannot be searched"),
         (PLAIN + '[search]\nname = ["a"]', "cannot be searched"),

@@ -55,9 +55,10 @@ def grid(
 
     FILE holds a name, fields of the spec, `workers`, and `trials`: how often each setting is run,
     with seed, seed + 1 and so on. A list is an axis of the grid. If a value is itself a list
-    (betas), the axis is a list of lists; model_options and dataset_options take a list of tables,
-    and a list inside a table is a value. Each `[[experiment]]` is a grid of its own, with a name,
-    that inherits the fields above it. Without `shards` there are as many as workers.
+    (betas), the axis is a list of lists; task_options, model_options and dataset_options take a
+    list of tables, and a list inside a table is a value. Each `[[experiment]]` is a grid of its
+    own, with a name, that inherits the fields above it. Without `shards` there are as many as
+    workers.
 
     Every setting is run once before any is run twice. A run that has finished is never run again:
     you can stop the command at any time and start it again, also after repetitions or values were
