@@ -336,6 +336,11 @@ class Goal:
         return -value if self.minimised else value
 
 
+def unmeasured(evaluation: Evaluation) -> str:
+    """Say of a metric that the evaluation lacks it, and which it has."""
+    return f"no such metric; these are measured: {', '.join([*evaluation.metrics, LOSS])}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetFacts:
     """What is known of a prepared dataset before an example of it is read.

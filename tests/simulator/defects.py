@@ -15,6 +15,7 @@ from downpour.scheduler import Entry, Output, Scheduler, SchedulerOptions, dispa
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler.commands import Command
+from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.state import SchedulerState
 from downpour.simulator.command_runner import Done, SimulatedCommandRunner
 from downpour.simulator.environment import Environment, Stories
@@ -248,6 +249,42 @@ class NeverPublishes(SimulatedManager):
     def make_core(self) -> Scheduler:
         """Make the core that does so."""
         return _NeverPublishes()
+
+
+class _KeepsTheLast(_Asking):
+    def instead(self, command: Command) -> Command:
+        if isinstance(command, do.Publish) and command.best is not None:
+            return replace(command, best=command.model)
+        return command
+
+
+class _KeepsTheLastForTheBest(_AsksOtherwise):
+    kind = _KeepsTheLast
+
+
+class KeepsTheLastForTheBest(SimulatedManager):
+    """Publishes the last model as the best."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _KeepsTheLastForTheBest()
+
+
+class _RunsAhead(Scheduler):
+    def handle(self, event: on.Event) -> Output:
+        def may_start(one: Experiment) -> bool:
+            return not one.training_is_done and len(one.evaluating) <= 1
+
+        with patch.object(Experiment, "may_start_round", property(may_start)):
+            return super().handle(event)
+
+
+class RunsAhead(SimulatedManager):
+    """Begins a round although the evaluation of the one before may end the training."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _RunsAhead()
 
 
 class _NeverSweeps(SimulatedCommandRunner):

@@ -54,6 +54,8 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: int) -> Non
         (defects.FoldsInAnotherOrder, "folds"),
         (defects.TrainsFromAnOldModel, "is not what it should be"),
         (defects.NeverPublishes, "does not end"),
+        (defects.KeepsTheLastForTheBest, "has kept another model than its best"),
+        (defects.RunsAhead, "but something of it goes on"),
         (defects.LeavesFiles, "are left over"),
         (defects.ForgetsTheBusy, "which does not run it"),
         pytest.param(

@@ -10,7 +10,7 @@ import pytest
 
 from downpour.errors import SpecError
 from downpour.spec import Spec
-from downpour.training.evaluation import evaluate
+from downpour.training.evaluation import evaluate, evaluate_on
 from downpour.training.loop import LocalTask, ShardTraining
 from downpour.training.parameters import frozen_of, parameters_of
 from downpour.training.trial import check_trains
@@ -141,6 +141,37 @@ def test_what_is_wrong_with_a_task_is_one_line(tmp_path: Path, name: str, why: s
     assert refusal.value.field == "task"
     assert refusal.value.value == f"own_tasks:{name}"
     assert "\n" not in str(refusal.value)
+
+
+def test_the_best_is_kept_by_what_is_measured_or_not_at_all(tmp_path: Path) -> None:
+    """The trial evaluates, too, and so knows the names."""
+    tried(tmp_path, "Plane", keep_best="error")
+    with pytest.raises(SpecError, match=r"^keep_best = 'accuracy': no such .*: error, loss$"):
+        tried(tmp_path, "Plane", keep_best="accuracy")
+
+
+@pytest.mark.parametrize("name", ["Plane", "Noisy"])
+def test_a_step_is_the_same_whether_it_opens_the_examples_or_not(tmp_path: Path, name: str) -> None:
+    """They are looked at where they are opened, which draws what a step would draw."""
+    shard = LocalTask(indices=np.arange(60), round=0, shard=0)
+    bytes_of = set()
+    for is_open in (True, False):
+        task = loaded(tmp_path, name)
+        if is_open:
+            task.examples("train")
+        training = ShardTraining(task, task.network(), shard)
+        training.advance(2)
+        bytes_of.add(tuple(array.tobytes() for array in training.parameters().values()))
+    assert len(bytes_of) == 1
+
+
+def test_what_is_set_apart_of_a_task_is_read_from_its_training_examples(tmp_path: Path) -> None:
+    """With augmentation, drawn alike at every evaluation."""
+    task = loaded(tmp_path, "Noisy")
+    found = [evaluate_on(task.network(), task, np.arange(9), "validation") for _ in range(2)]
+    assert found[0].loss == found[1].loss
+    assert found[0].samples == 9
+    assert found[0].loss != evaluate_on(task.network(), task, np.arange(9)).loss
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,18 @@ _LENT = np.random.MT19937(0)
 def lent() -> Iterator[None]:
     """Return a context in which code may seed these generators; it restores their state."""
     python = random.getstate()
-    # Copying the state of numpy's takes five times as long as lending it another generator.
+    # Copying the state of numpy's takes five times as long as lending it another generator. Where
+    # that is lent already, as where a step opens its examples, there is none but to copy.
     numpy = get_bit_generator()
+    state = _LENT.state if numpy is _LENT else None
     set_bit_generator(_LENT)
     try:
         yield
     finally:
         random.setstate(python)
         set_bit_generator(numpy)
+        if state is not None:
+            _LENT.state = state
 
 
 @contextmanager

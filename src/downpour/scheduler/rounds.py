@@ -9,12 +9,12 @@ from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.round import Round, files_of
 from downpour.scheduler.state import SchedulerState, TaskContext
 from downpour.values import (
-    LOSS,
     Evaluation,
     ExperimentState,
     FailureKind,
     Goal,
     PublishedFile,
+    unmeasured,
 )
 
 
@@ -165,6 +165,5 @@ def _fail_without(
     state: SchedulerState, experiment: Experiment, goal: Goal, evaluation: Evaluation
 ) -> None:
     """Fail an experiment whose task does not measure what its models are compared by."""
-    known = ", ".join([*evaluation.metrics, LOSS])
-    reason = f"keep_best = '{goal}': no such metric; these are measured: {known}"
+    reason = f"keep_best = '{goal}': {unmeasured(evaluation)}"
     queue.fail(state, experiment, reason, asked_wrongly=True)

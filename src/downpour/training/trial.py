@@ -30,6 +30,7 @@ from downpour.training.batches import batches_in, samples_in
 from downpour.training.evaluation import evaluate_on
 from downpour.training.loop import LocalTask, ShardTraining
 from downpour.training.parameters import Arrays, array_of, load_parameters, parameters_of
+from downpour.values import unmeasured
 
 log = logging.getLogger(__name__)
 
@@ -164,9 +165,12 @@ class _Trial:
         last = count - (count % size or size)
         chosen = np.unique(np.r_[0 : min(size, count), last:count])
         try:
-            evaluate_on(self._network, self._loaded, chosen)
+            found = evaluate_on(self._network, self._loaded, chosen)
         except NonFinite as error:
             raise SpecError(*self._spec.trained_code, str(error)) from None
+        goal = self._spec.goal
+        if goal is not None and goal.value(found) is None:
+            raise SpecError("keep_best", str(goal), unmeasured(found))
 
     def _timed_step(self, training: ShardTraining, network: nn.Module) -> None:
         """Take a step, the second: the first one also allocates memory and chooses kernels."""
