@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from downpour.spec import Spec
     from downpour.tasks import Task
     from downpour.trained.loading import load_model
+    from downpour.trained.resuming import resumed
 
 __version__ = VERSION
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "__version__",
     "allow",
     "load_model",
+    "resumed",
     "run",
 ]
 
@@ -45,6 +47,7 @@ _HOMES = {
     "Task": "downpour.tasks.task",
     "allow": "downpour.allowlist",
     "load_model": "downpour.trained.loading",
+    "resumed": "downpour.trained.resuming",
     "run": "downpour.api",
 }
 

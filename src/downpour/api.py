@@ -113,7 +113,7 @@ def run_resolved(
         raise SpecError("on_status", on_status, "must be a function that takes a status")
     check_named(resolved, source_dir)
     if resolved.init_from is not None:
-        start_of(resolved, experiments_at(_shared_path(shared)))
+        start_of(resolved, experiments_at(shared_path(shared)))
     embedded = embed(resolved, workers, shared=shared, data_dir=source_dir, patience=patience)
     wanted = on_status is None if progress is None else progress
     with following(tensorboard) as follower, _shown(wanted=wanted) as draw, embedded as embedding:
@@ -197,7 +197,7 @@ def embed(
     are this spec's.
     """
     patience = checked_patience(patience)
-    root = SharedDirectory.open(_shared_path(shared), create=True).root
+    root = SharedDirectory.open(shared_path(shared), create=True).root
     options = ManagerOptions(
         shared=str(root),
         port=0,
@@ -215,7 +215,12 @@ def embed(
         yield cluster, client
 
 
-def _shared_path(shared: str | os.PathLike[str] | None) -> Path:
+def shared_path(shared: str | os.PathLike[str] | None) -> Path:
+    """Return the shared directory that is meant: the given one, the environment's, or the default.
+
+    Raises:
+        SpecError: it is no path.
+    """
     if shared is None:
         shared = os.environ.get("DOWNPOUR_SHARED") or DEFAULT_SHARED
     return path_of("shared", shared)

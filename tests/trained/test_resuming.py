@@ -89,7 +89,7 @@ def test_a_task_that_was_stopped_goes_on_with_the_same_bytes(
     for name in ("model.safetensors", "model-000003-*", "model-000004-*"):
         [file] = stopped.glob(name)
         file.unlink()
-    spec = resumed_spec("stopped", shared, {})
+    spec = downpour.resumed("stopped", shared=shared)
     assert (spec.rounds_before, spec.epochs) == (2, 2)
     rest = downpour.run(spec, workers=1, shared=shared, progress=False)
     assert bytes_of(rest) == bytes_of(own)

@@ -30,7 +30,8 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="ID|FILE",
-        help="An experiment, a file of it (ID/FILE), or a path: a model's file or its folder.",
+        help="An experiment, a file of it (ID/best.safetensors), or a path: a model's file or its "
+        "folder.",
     ),
 ]
 

@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from downpour.api import Asked, shared_path, spec_of
 from downpour.datasets import PreparedDataset
 from downpour.datasets.array_folder import FACTS_FILE, read_facts
 from downpour.datasets.prepared import without_examples
 from downpour.errors import OtherCode, SpecError, StoreError
 from downpour.factory_code import check_code
-from downpour.manager.options import DEFAULT_SHARED
-from downpour.paths import path_of
 from downpour.spec import Spec
 from downpour.store.directory import read_regular
 from downpour.tasks import Data, TaskData, prepare_data
@@ -42,7 +41,7 @@ NO_DATA = TaskData(
 
 
 def load_model(
-    source: Source, *, shared: str | os.PathLike[str] | None = None, spec: Spec | None = None
+    source: Source, *, shared: str | os.PathLike[str] | None = None, spec: Asked | None = None
 ) -> nn.Module:
     """Return a trained network with its parameters, on the CPU and in eval mode.
 
@@ -51,23 +50,15 @@ def load_model(
             folder or one of `downpour export`. An experiment that has not ended gives its newest
             model; `ID/FILE` names another file of its folder.
         shared: The shared directory; by default DOWNPOUR_SHARED, or else ./shared_dir.
-        spec: What the file was trained as, if no `spec.toml` lies beside it.
+        spec: What the file was trained as, if no `spec.toml` lies beside it, in the forms that
+            `run` takes.
 
     Raises:
         SpecError: there is no such model, or its network cannot be built; code of yours must be on
             the allow-list, DOWNPOUR_ALLOW.
     """
-    return load(find(source, shared_path(shared), spec))
-
-
-def shared_path(shared: str | os.PathLike[str] | None) -> Path:
-    """Return the shared directory that is meant: the given one, the environment's, or the default.
-
-    Raises:
-        SpecError: it is no path.
-    """
-    named = os.environ.get("DOWNPOUR_SHARED") or DEFAULT_SHARED if shared is None else shared
-    return path_of("shared", named)
+    known = spec_of(spec) if spec is not None else None
+    return load(find(source, shared_path(shared), known))
 
 
 def load(trained: TrainedModel) -> nn.Module:

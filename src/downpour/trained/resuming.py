@@ -7,15 +7,35 @@ if there had been no stop. Only the optimizer's state is lost, where a spec keep
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from downpour.api import shared_path
 from downpour.errors import SpecError
 from downpour.spec import Spec
 from downpour.store import ModelName, SharedDirectory, parse_name
 from downpour.trained.finding import spec_in
 from downpour.values import is_bare_name
+
+
+def resumed(
+    experiment: str, *, shared: str | os.PathLike[str] | None = None, **changes: Any
+) -> Spec:
+    """Return the spec that goes on after the last round of an experiment that has ended.
+
+    `downpour.run(downpour.resumed(ID, epochs=20))` trains up to the twentieth round.
+
+    Args:
+        experiment: Its ID.
+        shared: The shared directory; by default DOWNPOUR_SHARED, or else ./shared_dir.
+        changes: Fields that differ from its own. `epochs` counts the rounds that it has had.
+
+    Raises:
+        SpecError: there is no such experiment, it has no model, or no rounds remain.
+    """
+    return resumed_spec(experiment, shared_path(shared), changes)
 
 
 def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> Spec:
@@ -31,8 +51,8 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
         SpecError: there is no such experiment, it has no model, or no rounds remain.
         SharedDirectoryError: the shared directory cannot be used.
     """
-    folder = SharedDirectory(shared).experiments / experiment
-    if not is_bare_name(experiment) or not folder.is_dir():
+    folder = SharedDirectory(shared).experiments / str(experiment)
+    if not is_bare_name(str(experiment)) or not folder.is_dir():
         raise SpecError("resume", experiment, f"there is no such experiment in {shared}")
     versions = {
         parsed.version: entry.name
