@@ -131,6 +131,33 @@ class Detector(Plane):
         return {"loss": self.loss(model, batch)}
 
 
+class Halves(Plane):
+    """A split at random, drawn from torch's generator where the task is made and in `examples`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = torch.randperm(EXAMPLES).tolist()
+
+    def examples(self, part: str) -> Any:
+        """Return one half, as scripts do it."""
+        points = [super(Halves, self).examples("train")[index] for index in self.order]
+        return torch.utils.data.random_split(points, [0.5, 0.5])[part == "test"]  # type: ignore[arg-type]
+
+    def labels(self) -> list[int]:
+        """Return the sides of the same half."""
+        return [int(y[0] > 0) for _, y in self.examples("train")]
+
+
+class Scheduled(Plane):
+    """One of torch's schedulers, which would have no effect."""
+
+    def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
+        """Attach it, as scripts do."""
+        optimizer = torch.optim.SGD(groups, lr=0.1)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        return optimizer
+
+
 class Duel(Plane):
     """Two networks with an optimizer each, and a step of its own."""
 

@@ -67,6 +67,20 @@ def test_a_task_is_handed_over_at_any_step(
         assert trained(tmp_path, name, cut_at=step, **fields) == whole
 
 
+def test_what_is_drawn_once_is_the_same_for_all(tmp_path: Path) -> None:
+    """Processes that make the task agree about a split at random, and its parts share nothing."""
+    one, other = loaded(tmp_path, "Halves"), loaded(tmp_path, "Halves")
+    parts = {part: one.examples(part) for part in ("train", "test")}
+    numbers = {
+        part: {tuple(found[i][0].tolist()) for i in range(30)} for part, found in parts.items()
+    }
+    assert len(numbers["train"] | numbers["test"]) == 60
+    test = other.examples("test")
+    assert {tuple(test[i][0].tolist()) for i in range(30)} == numbers["test"]
+    assert one.data.labels is not None
+    assert one.data.labels.tolist() == [int(parts["train"][i][1][0] > 0) for i in range(30)]
+
+
 def test_what_is_frozen_is_in_no_update(tmp_path: Path) -> None:
     """Neither parameters nor snapshots hold it."""
     task = loaded(tmp_path, "Plane")
@@ -121,6 +135,7 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
         ("Double", r"groups\(\) names the parameter 0.weight twice"),
         ("Remembering", "its optimizer keeps seen of 0.weight, which is list: only tensors"),
         ("Shadowed", "a step changes 0.bias, which requires no gradient and so is sent only once"),
+        ("Scheduled", r"a scheduler sets its learning rate, .* rate\(done\) takes its place"),
         ("Wild", r"rate\(0\) must return a number from 0 on, and returned -1.0"),
         ("Other", "must be a class that inherits from downpour.Task"),
         ("function", "must be a class that inherits from downpour.Task"),

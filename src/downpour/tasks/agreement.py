@@ -156,11 +156,11 @@ def _looked_at(spec: Spec) -> tuple[dict[str, Any], NDArray[np.int64]]:
 
 
 def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]:
-    from downpour.tasks.own import theirs
+    from downpour.tasks.own import examples_of, theirs
     from downpour.tasks.sketch import resemble, sketched
 
+    examples = examples_of(task, spec, part)
     with theirs(spec, f'examples("{part}") fails'):
-        examples = task.examples(part)
         count = len(examples)
     if count < 1:
         raise SpecError("task", spec.task, f'examples("{part}") is empty')
@@ -182,9 +182,10 @@ def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]
 
 def _labels(task: Task, spec: Spec, count: int) -> NDArray[np.int64]:
     """Return the labels of the examples that are used; of length 0 where there are none."""
+    from downpour.models import generators
     from downpour.tasks.own import theirs
 
-    with theirs(spec, "labels() fails"):
+    with theirs(spec, "labels() fails"), generators.seeded(spec.seed):
         given = task.labels()
         labels = np.empty(0, np.int64) if given is None else np.asarray(given)
     if given is None:

@@ -18,7 +18,7 @@ from downpour.tasks import Data
 from downpour.tasks.agreement import TaskData, check_examples
 from downpour.tasks.batches import batch_of
 from downpour.tasks.classification import Classification
-from downpour.tasks.own import overrides, own_task, theirs
+from downpour.tasks.own import examples_of, overrides, own_task, theirs
 from downpour.tasks.task import Batch, ExampleList, Task
 
 
@@ -125,8 +125,7 @@ class LoadedTask:
     def _opened(self, part: str) -> ExampleList:
         if part == "validation" and not isinstance(self.task, Classification):
             return self.examples("train")
-        with theirs(self.spec, f'examples("{part}") fails'):
-            examples = self.task.examples(part)
+        examples = examples_of(self.task, self.spec, part)
         if isinstance(self.data, TaskData):
             with theirs(self.spec, f'an example of "{part}" cannot be read'):
                 check_examples(self.spec, self.data, part, examples)

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from downpour.allowlist import load_factory
 from downpour.blame import describe_error
 from downpour.errors import DownpourError, SpecError
+from downpour.models import generators
 from downpour.spec import Spec
-from downpour.tasks.task import Task
+from downpour.tasks.task import ExampleList, Task
 
 NEEDED = ("model", "examples", "loss")
 
@@ -53,10 +54,20 @@ def own_task(spec: Spec) -> Task:
         inspect.signature(made).bind(**spec.task_options)
     except TypeError as error:
         raise SpecError("task_options", spec.task_options, f"{name}: {error}") from None
-    with theirs(spec, "cannot be made"):
+    with theirs(spec, "cannot be made"), generators.seeded(spec.seed):
         task = made(**spec.task_options)
     _refuse_twice_said(task, spec)
     return task
+
+
+def examples_of(task: Task, spec: Spec, part: str) -> ExampleList:
+    """Return a task's examples of a part; what they draw once, as a split, follows from the seed.
+
+    Raises:
+        SpecError: the task fails.
+    """
+    with theirs(spec, f'examples("{part}") fails'), generators.seeded(spec.seed):
+        return task.examples(part)
 
 
 def overrides(task: Task | type[Task], method: str) -> bool:

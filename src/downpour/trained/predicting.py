@@ -16,7 +16,7 @@ from downpour.models import generators
 from downpour.paths import path_of
 from downpour.tasks.batches import batch_of
 from downpour.tasks.loaded import LoadedTask
-from downpour.tasks.own import theirs
+from downpour.tasks.own import examples_of, theirs
 from downpour.trained.finding import TrainedModel
 from downpour.trained.inputs import read_inputs
 from downpour.trained.loading import fill, known_data, task_of, warn_of_other_code
@@ -58,7 +58,7 @@ def predict(trained: TrainedModel, given: str) -> Predictions:
     else:
         task, part = task_of(trained), given
         with theirs(trained.spec, f'examples("{part}") fails'):
-            names = tuple(map(str, range(len(task.task.examples(part)))))
+            names = tuple(map(str, range(len(examples_of(task.task, trained.spec, part)))))
     if not names:
         raise SpecError(INPUT, given, "has no examples")
     model = task.network()
@@ -78,7 +78,7 @@ def _built_in(trained: TrainedModel, given: str) -> tuple[LoadedTask, tuple[str,
 
 def _rows(model: nn.Module, task: LoadedTask, part: str, names: tuple[str, ...]) -> Iterator[Row]:
     spec = task.spec
-    examples = task.task.examples(part)
+    examples = examples_of(task.task, spec, part)
     numerics.place(model, spec, images=task.images)
     model.eval()
     with numerics.settings(spec), torch.inference_mode(), generators.seeded(spec.seed):

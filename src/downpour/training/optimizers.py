@@ -93,9 +93,19 @@ class Optimizers:
         self._owner = _owners(self.by_name, self._trainable, self._spec)
 
     def set_rate(self, factor: float) -> None:
-        """Multiply every group's learning rate, as it was in the beginning."""
+        """Multiply every group's learning rate, as it was in the beginning.
+
+        Raises:
+            SpecError: one of torch's schedulers sets it as well.
+        """
         for one, rates in zip(self.by_name.values(), self._rates, strict=True):
             for group, rate in zip(one.param_groups, rates, strict=True):
+                if "initial_lr" in group:  # as every scheduler of torch.optim leaves it
+                    accepted = (
+                        "a scheduler sets its learning rate, and would not go on elsewhere: the "
+                        "spec's schedule or rate(done) takes its place"
+                    )
+                    raise SpecError(*self._spec.trained_code, accepted)
                 group["lr"] = rate * factor
 
     def zero_grad(self) -> None:
