@@ -14,6 +14,7 @@ from downpour.spec import ResolvedSpec
 from downpour.store import encode
 from downpour.values import ExperimentState
 from tests.manager.conftest import Arrays, Cluster
+from tests.manager.test_dataset import gone, manager_of
 
 
 def write(path: Path, arrays: Arrays) -> Path:
@@ -96,3 +97,25 @@ def test_a_file_of_another_network_fails_in_one_line(cluster: Cluster, tmp_path:
     assert end.reason is not None
     assert ": is of another network: it has w; needed are " in end.reason
     assert worker.tasks == []
+
+
+def test_another_manager_begins_from_the_same_file(tmp_path: Path) -> None:
+    """The first one ended while the experiment was queued; the checksum is in the journal."""
+    first = manager_of(tmp_path, None)
+    before = first.join("one")
+    first.end_of(first.submit(epochs=1))
+    arrays = {name: array * 2 for name, array in before.parameters(before.tasks[0]).items()}
+    file = write(tmp_path / "begin.safetensors", arrays)
+    before.behave = lambda *_: None
+    waiting = first.submit(name="waiting")
+    experiment = first.submit(init_from=str(file))
+    gone(first)
+    second = manager_of(tmp_path, None)
+    second.client.cancel(waiting)
+    after = second.join("two")
+    summary = second.end_of(experiment).experiment
+    began = after.parameters(next(t for t in after.tasks if t.id.round == 0))
+    gone(second)
+    assert summary is not None
+    assert summary.state is ExperimentState.FINISHED
+    np.testing.assert_array_equal(began["conv1.bias"], arrays["conv1.bias"])
