@@ -250,3 +250,22 @@ def test_one_process_holds_the_lock_until_it_dies(place: Place) -> None:
     assert disk.lock(place.echo)
     disk.lose_lock()
     assert disk.lock(Process(place.clock, "third"))
+
+
+def test_only_a_dead_worker_s_late_file_may_stay_behind() -> None:
+    """What is published after an experiment was swept is removed by its report, if that comes."""
+    place = Place()
+    disk, dying, living = place.disk, Process(place.clock, "dying"), Process(place.clock, "living")
+
+    def publish(writer: Process, name: str) -> None:
+        disk.publish(writer, "e1", name, b"", lambda _: None, lambda _: None)
+        while disk.store("e1").list().count(name) == 0:
+            place.clock.step()
+
+    publish(dying, "early")
+    disk.sweep("manager", "e1", lambda name: name == "early")
+    publish(dying, "late")
+    publish(living, "later")
+    assert not any(map(disk.may_stay, ("early", "late", "later")))
+    dying.alive = False
+    assert [name for name in ("early", "late", "later") if disk.may_stay(name)] == ["late"]

@@ -373,10 +373,10 @@ class SimulatedCommandRunner:
         done()
 
     def _sweep(self, experiment: str, *, finished: bool) -> None:
-        disk, host = self._environment.disk, self._manager.host
-        for name in disk.store(experiment).list():
-            if layout.is_in_flight(name) or (name in layout.RESULT_NAMES and not finished):
-                disk.delete(host, experiment, name)
+        def unwanted(name: str) -> bool:
+            return layout.is_in_flight(name) or (name in layout.RESULT_NAMES and not finished)
+
+        self._environment.disk.sweep(self._manager.host, experiment, unwanted)
 
     # The shared directory
 

@@ -109,6 +109,8 @@ class Disk:
         self.terms: list[str] = []
         self.damaged: set[str] = set()
         self.left_over: set[str] = set()
+        self._swept: set[str] = set()
+        self._published_late: dict[str, Process] = {}
         self.harmed: set[str] = set()
         self.left_out: dict[str, str] = {}
         self._clock = clock
@@ -154,6 +156,22 @@ class Disk:
         else:
             self.store(experiment).delete(name)
 
+    def sweep(self, host: str, experiment: str, unwanted: Callable[[str], bool]) -> None:
+        """Remove what an experiment that has ended does not need any more."""
+        self._swept.add(experiment)
+        for name in self.store(experiment).list():
+            if unwanted(name):
+                self.delete(host, experiment, name)
+
+    def may_stay(self, name: str) -> bool:
+        """Whether no process can remove a file of an experiment that has ended.
+
+        It could not be removed when that was tried; or a worker that was cut off published it
+        after that, and died before it could report it or hear that it was not wanted.
+        """
+        writer = self._published_late.get(name)
+        return name in self.left_over or (writer is not None and not writer.alive)
+
     def publish(
         self,
         writer: Process,
@@ -184,6 +202,8 @@ class Disk:
                 return
             if name not in store.list():
                 store.put_new(name, [content])
+            if experiment in self._swept:
+                self._published_late[name] = writer
             if self.state.stale_seconds:
                 late = self.state.stale_seconds * self._random.random()
                 self._seen_by_all_at[name] = (writer.host, self._clock.now_seconds + late)

@@ -148,7 +148,7 @@ class _Run:
             name
             for one in stores
             for name in one.list()
-            if layout.is_in_flight(name) and name not in disk.left_over
+            if layout.is_in_flight(name) and not disk.may_stay(name)
         ]:
             clock.step()
             if clock.now_seconds > limit_seconds:
