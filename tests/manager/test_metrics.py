@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from downpour.errors import SpecError
 from downpour.manager.counters import Counters
+from downpour.manager.metrics import _active as active_metrics
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.records.record_lines import (
@@ -20,7 +21,9 @@ from downpour.records.record_lines import (
     SavedLine,
     WorkerLeftLine,
 )
-from downpour.values import FailureKind
+from downpour.scheduler.experiment import Experiment
+from downpour.spec import ResolvedSpec
+from downpour.values import Evaluation, FailureKind
 
 Told = dict[tuple[str, ...], float]
 
@@ -129,3 +132,22 @@ def test_attempts_are_counted_by_their_end() -> None:
     counters.take(WorkerLeftLine(worker="ann", reason=""))
     assert counters.ended == {"handed_over": 1, "withdrawn": 2}
     assert (counters.snapshots, counters.dropped, counters.assigned) == (1, 2, 0)
+
+
+def test_each_metric_of_a_task_is_told_by_its_name() -> None:
+    """Beside the loss; an accuracy under its old name, too, where there is one."""
+    experiment = Experiment("one", ResolvedSpec(shards=1))
+    for metrics in ({"psnr": 31.5, "accuracy": 0.5}, {}):
+        experiment.last_evaluation = Evaluation(
+            loss=0.25, metrics=metrics, class_accuracy=(), samples=1, seconds=0.0
+        )
+        told = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in active_metrics(experiment)
+            for sample in family.samples
+        }
+        of_metrics = {key[2]: value for key, value in told.items() if key[0].endswith("_metric")}
+        assert of_metrics == metrics
+        assert told["downpour_experiment_test_loss", "one"] == 0.25
+        accuracy = told.get(("downpour_experiment_accuracy_ratio", "one"))
+        assert accuracy == metrics.get("accuracy")
