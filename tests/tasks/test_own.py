@@ -141,6 +141,7 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
         ("function", "must be a class that inherits from downpour.Task"),
         ("Lacking", r"lacks examples\(\) and loss\(\)"),
         ("Strange", r"loss\(\) must take \(self, model, batch\)"),
+        ("Columns", r'examples\("train"\) must return examples by index, and returned a tuple'),
         ("Empty", r'examples\("test"\) is empty'),
         ("Unmade", r"cannot be made: FileNotFoundError: points.csv \(own_tasks.py:\d+"),
         ("Mislabeled", r"labels\(\) must return 60 class numbers"),

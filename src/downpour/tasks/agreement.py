@@ -160,6 +160,13 @@ def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]
     from downpour.tasks.sketch import resemble, sketched
 
     examples = examples_of(task, spec, part)
+    if isinstance(examples, tuple | dict):
+        # Of (x, y) the length is 2, and training would go on with two examples of the wrong shape.
+        accepted = (
+            f'examples("{part}") must return examples by index, and returned a '
+            f"{type(examples).__name__}: torch.utils.data.TensorDataset(x, y) is one of columns"
+        )
+        raise SpecError("task", spec.task, accepted)
     with theirs(spec, f'examples("{part}") fails'):
         count = len(examples)
     if count < 1:
