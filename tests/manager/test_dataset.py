@@ -135,7 +135,8 @@ def test_what_the_examples_were_taken_for_is_on_record(begun: Begun) -> None:
     lines = (begun.shared / "experiments" / begun.experiment / "record.jsonl").read_text()
     result = Result.from_lines(lines.splitlines())
     told = "16 training and 4 test examples of 2 numbers, normalized per feature; 2 classes"
-    assert result.dataset == (told,)
+    assert result.dataset[0] == told
+    assert result.dataset[1].startswith("when tried, a step took ")
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(result_table(result))
     assert told in console.export_text()

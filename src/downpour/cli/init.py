@@ -28,10 +28,10 @@ def init(
         typer.Option("--template", metavar="|".join(TEMPLATES), help="What to begin from."),
     ] = "classifier",
 ) -> None:
-    """Write a small project to begin from: a task, its spec, and how to run it.
+    """Write a small project to begin from.
 
-    It trains at once, on examples that it makes; yours go in their place. Nothing is overwritten.
-    The command that trains it is printed.
+    It has a task, its spec, and how to run it, and trains at once on examples that it makes; yours
+    go in their place. Nothing is overwritten. The command that trains it is printed.
     """
     folder = folder or Path(template)
     module = write_template(template, folder)
