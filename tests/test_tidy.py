@@ -19,7 +19,17 @@ from downpour.spec import Spec
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "downpour"
 
-PURE = {"errors", "values", "spec", "splitters", "stragglers", "resolve", "scheduler", "node"}
+PURE = {
+    "errors",
+    "values",
+    "spec",
+    "compression",
+    "splitters",
+    "stragglers",
+    "resolve",
+    "scheduler",
+    "node",
+}
 IMPURE = re.compile(
     r"(time|datetime|random|secrets|uuid|os|io|sys|pathlib|shutil|tempfile|glob|fcntl|socket|select|"
     r"subprocess|signal|threading|multiprocessing|concurrent|asyncio|queue|logging|torch|thrift)\b"

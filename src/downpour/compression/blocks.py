@@ -1,0 +1,66 @@
+"""What codecs share that write numbers in blocks: whole blocks at once, then the rest.
+
+Every block becomes a record of its own; the last one of a tensor may be shorter.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from downpour.compression.base import Bytes, Numbers, check_finite
+
+_BLOCKS_AT_ONCE = 64
+"""As many as are coded together: enough to be fast, few enough to stay in the cache."""
+
+
+class BlockCodec(ABC):
+    """A codec of blocks; a subclass says how [m, n] numbers become [m, _record_bytes(n)] bytes."""
+
+    block: int
+
+    @abstractmethod
+    def _record_bytes(self, count: int) -> int:
+        """Return the size of the record of a block of 1 to `block` numbers."""
+
+    @abstractmethod
+    def _encode_blocks(self, numbers: Numbers) -> Bytes:
+        """Return records for finite blocks [m, n]."""
+
+    @abstractmethod
+    def _decode_blocks(self, records: Bytes, out: Numbers) -> None:
+        """Fill blocks [m, n] from their records."""
+
+    def size(self, count: int) -> int:
+        """Return how many bytes `count` numbers take."""
+        whole, rest = divmod(count, self.block)
+        return whole * self._record_bytes(self.block) + (self._record_bytes(rest) if rest else 0)
+
+    def encode(self, numbers: Numbers) -> Bytes:
+        """Return finite numbers [n] as bytes."""
+        check_finite(numbers)
+        encoded = np.empty(self.size(len(numbers)), np.uint8)
+        for blocks, records in self._parts(numbers, encoded):
+            records[:] = self._encode_blocks(blocks)
+        return encoded
+
+    def decode(self, encoded: Bytes, out: Numbers) -> None:
+        """Fill `out` [n] from its bytes."""
+        # What was damaged may be any number; the sums that it is added to are looked at.
+        with np.errstate(all="ignore"):
+            for blocks, records in self._parts(out, encoded):
+                self._decode_blocks(records, blocks)
+
+    def _parts(self, numbers: Numbers, encoded: Bytes) -> list[tuple[Numbers, Bytes]]:
+        """Return views of some blocks and their records, until all have been."""
+        each, step = self._record_bytes(self.block), _BLOCKS_AT_ONCE
+        whole = len(numbers) // self.block
+        rest = len(numbers) % self.block
+        blocks = numbers[: whole * self.block].reshape(whole, self.block)
+        records = encoded[: whole * each].reshape(whole, each)
+        parts = [(blocks[at : at + step], records[at : at + step]) for at in range(0, whole, step)]
+        if rest:
+            last = encoded[whole * each :]
+            parts.append((numbers[-rest:].reshape(1, rest), last.reshape(1, len(last))))
+        return parts
