@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 THRIFT ?= thrift
 
+# Tests start hundreds of processes, each of which would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv run check format test test-slow test-all docs stubs bench clean
 
@@ -32,7 +35,7 @@ format: venv  ## Format the code, and mend what lint can mend
 	$(BIN)/ruff check --fix .
 
 test: venv  ## Run the quick tests
-	$(BIN)/pytest -m 'not slow' -rs
+	$(BIN)/pytest -m 'not slow' -rs -n logical --dist worksteal
 
 test-slow: venv  ## Run the slow tests alone
 	$(BIN)/pytest -m slow -rs || [ $$? -eq 5 ]  # 5: there are none

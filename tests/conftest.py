@@ -1,10 +1,19 @@
-"""What holds for all tests: machines are noisy, so how long an example takes decides nothing."""
+"""What holds for all tests: how long an example takes decides nothing, for machines are noisy.
+
+Several processes may run them (`pytest -n`), each with folders and ports of its own.
+"""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+# Before torch is imported: with as many processes as cores, each with as many threads, threads spin
+# while they wait for one another. What torch computes with is in the specs.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile(
     "untimed",
@@ -13,3 +22,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("untimed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give a process's temporary folder a short name: long paths are cut in what users read."""
+    if given := getattr(config, "workerinput", None):
+        folder, process = config.option.basetemp, given["workerid"]
+        config.option.basetemp = folder.replace(f"popen-{process}", process.removeprefix("gw"))

@@ -11,7 +11,7 @@ import pytest
 
 from downpour.simulator import run, search
 from downpour.simulator.manager import SimulatedManager
-from tests.simulator.defects import BuildsOnSand
+from tests.simulator.defects import ActsBeforeItKeeps
 
 Downpour = Callable[..., Any]
 
@@ -49,14 +49,14 @@ def test_a_failing_seed_ends_with_status_1_and_the_command_that_shows_it(
     ) -> Any:
         """Run it under a manager that has a defect."""
         return real(
-            plan, BuildsOnSand if manager_class is SimulatedManager else manager_class, **how
+            plan, ActsBeforeItKeeps if manager_class is SimulatedManager else manager_class, **how
         )
 
     monkeypatch.setattr(run, "simulate", simulate)
     monkeypatch.setattr(search, "simulate", simulate)
     outcome = downpour("simulate", "--seeds", 600)
     assert outcome.status == 1
-    assert "is forgotten" in outcome.out
+    assert "is running" in outcome.out
     assert "faults are enough:" in outcome.out
     again = outcome.err.splitlines()[-1].removeprefix("again: downpour ").split()
     shown = downpour(*again)

@@ -133,7 +133,7 @@ class Make:
         )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make() -> Make:
     """Makes small studies."""
     return Make()

@@ -21,16 +21,16 @@ from tests.reports.conftest import Make
 HARM = "<script>alert('x')</script>"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def study(make: Make) -> StudyResult:
     """Two subgrids."""
     return make.study(make.workers(), make.splits())
 
 
-@pytest.fixture
-def page(study: StudyResult, tmp_path: Path) -> str:
-    """The page of its report."""
-    return write_report(study, tmp_path / "report").read_text("utf-8")
+@pytest.fixture(scope="module")
+def page(study: StudyResult, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of its report, drawn once: its figures take seconds."""
+    return write_report(study, tmp_path_factory.mktemp("page") / "report").read_text("utf-8")
 
 
 def test_a_page_needs_nothing_else(page: str) -> None:

@@ -26,10 +26,10 @@ def test_even_workers_take_as_long_as_a_task_and_what_the_manager_adds() -> None
 def test_uneven_tasks_make_a_round_as_slow_as_its_slowest() -> None:
     """That is why there are straggler policies; the quantile is over rounds."""
     uneven = Timings(task_seconds=60.0, spread=0.3, worker_spread=0.0, patience=1.0)
-    estimate = estimate_capacity(Load(workers=50, shards=50, rounds=20, timings=uneven))
+    estimate = estimate_capacity(Load(workers=20, shards=20, rounds=10, timings=uneven))
     assert estimate.mean_seconds > 90
     assert max(estimate.round_seconds) == estimate.quantile(0.99) >= estimate.mean_seconds
-    assert estimate.quantile(0.5) == sorted(estimate.round_seconds)[9]
+    assert estimate.quantile(0.5) == sorted(estimate.round_seconds)[4]
     assert estimate.rounds_per_hour == 3600 / estimate.mean_seconds
     assert estimate.lost == 0
 

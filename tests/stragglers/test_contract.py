@@ -6,10 +6,11 @@ worker is idle or trains one shard, and what is known of a worker may be missing
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 
 import pytest
-from hypothesis import given
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from downpour.stragglers import (
@@ -122,8 +123,22 @@ def views(draw: st.DrawFn) -> RoundView:
     )
 
 
-@EVERY_POLICY
-@given(view=views())
+def at_any_moment(
+    check: Callable[[Policy, RoundView], None],
+) -> Callable[[], None]:
+    """Make a test of all policies together: to draw a moment costs more than to decide."""
+
+    @given(view=views())
+    def test(view: RoundView) -> None:
+        for name, policy in POLICIES.items():
+            note(name)  # of a failure's notes, the last is the policy's that failed
+            check(policy, view)
+
+    test.__doc__ = check.__doc__
+    return test
+
+
+@at_any_moment
 def test_a_policy_asks_for_what_can_be(policy: Policy, view: RoundView) -> None:
     """Actions name what is there, and come in an order in which each is possible."""
     idle, held = set(view.idle), {(task.shard, task.worker) for task in view.running}
@@ -150,8 +165,7 @@ def test_a_policy_asks_for_what_can_be(policy: Policy, view: RoundView) -> None:
             assert isinstance(action, WorkerRequest)
 
 
-@EVERY_POLICY
-@given(view=views())
+@at_any_moment
 def test_a_worker_takes_part_in_one_move_at_most(policy: Policy, view: RoundView) -> None:
     """No worker hands over a shard twice, or gets two shards at once."""
     moves = [action for action in policy.decide(view) if isinstance(action, Handoff)]
@@ -166,8 +180,7 @@ def test_a_worker_takes_part_in_one_move_at_most(policy: Policy, view: RoundView
         assert not busy or (move.meant_for, move.worker) in exchanged
 
 
-@EVERY_POLICY
-@given(view=views())
+@at_any_moment
 def test_a_policy_lets_something_happen(policy: Policy, view: RoundView) -> None:
     """If all workers are idle and a shard is pending, a worker gets a shard."""
     all_idle = bool(view.idle) and len(view.idle) == len(view.workers)
@@ -176,8 +189,7 @@ def test_a_policy_lets_something_happen(policy: Policy, view: RoundView) -> None
     assert happens or not all_idle or not view.pending
 
 
-@EVERY_POLICY
-@given(view=views())
+@at_any_moment
 def test_a_policy_is_pure_and_gives_its_reasons(policy: Policy, view: RoundView) -> None:
     """The same moment gives the same answer; every action says why, in one line of numbers."""
     actions = policy.decide(view)
@@ -194,8 +206,7 @@ def test_a_policy_that_has_options_watches(policy: Policy) -> None:
     assert policy.watches or not policy.options
 
 
-@EVERY_POLICY
-@given(view=views())
+@at_any_moment
 def test_a_policy_that_preserves_bytes_counts_every_shard(policy: Policy, view: RoundView) -> None:
     """It neither closes a round early nor cuts it anew."""
     actions: list[Action] = policy.decide(view)

@@ -34,13 +34,13 @@ def run_command(words: Sequence[str], *, interruptible: bool = False) -> int:
 
     If `interruptible`, Ctrl-C raises KeyboardInterrupt once the commands are imported.
     """
-    from downpour.cli.commands import app
+    from downpour.cli.commands import command_line
     from downpour.cli.exit_status import final_status, report_error
 
     try:
         if interruptible:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        status = app(list(words), prog_name="downpour", standalone_mode=False)
+        status = command_line()(list(words), prog_name="downpour", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the edge of the program
         return report_error(error)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from downpour.cli import (
     certs,
@@ -77,3 +80,9 @@ app.command("doctor", cls=Command)(doctor.doctor)
 app.command("simulate", cls=Command)(simulate.simulate)
 app.command("compare-policies", cls=Command)(compare_policies.compare_policies)
 app.add_typer(predictor.app, name="predictor")
+
+
+@cache
+def command_line() -> Callable[..., Any]:
+    """Build what parses words and runs a command; once a process, for it takes 60 ms."""
+    return get_command(app)
