@@ -113,7 +113,8 @@ def run_resolved(
         raise SpecError("on_status", on_status, "must be a function that takes a status")
     check_named(resolved, source_dir)
     if resolved.init_from is not None:
-        start_of(resolved, experiments_at(shared_path(shared)))
+        start = start_of(resolved, experiments_at(shared_path(shared)))
+        resolved = resolved.replace(init_checksum=start.checksum)
     embedded = embed(resolved, workers, shared=shared, data_dir=source_dir, patience=patience)
     wanted = on_status is None if progress is None else progress
     with following(tensorboard) as follower, _shown(wanted=wanted) as draw, embedded as embedding:

@@ -31,6 +31,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "model": ("torchvision.models name or a factory", "''", "7", "['mlp']"),
     "init_from": ("", "3", "''", "true", "['a']"),
     "init_checksum": ("", "3", "'a'", "[]"),
+    "data_key": ("letters, digits and hyphens", "3", "''", "'../x'", "[]"),
     "code": ("a table", "1", "'x'", "[]"),
     "model_options": ("a table", "0.5", "'dropout'", "[]"),
     "loss": ("cross_entropy or binary_cross_entropy", "'mse'", "'cross-entropy'", "1", "''"),

@@ -53,6 +53,8 @@ def test_a_manager_elsewhere_has_its_own_data(
     line = refused(command, file, *manager, "--data-dir", tmp_path)
     assert line.startswith(f"data-dir = {str(tmp_path)!r}"[:60])
     assert line.endswith("is the manager's own, which --manager names")
+    line = refused(command, file, *manager, "--allow", "lab")
+    assert line.startswith("allow = ['lab']: is for runs here; manager and workers are started")
     assert refused(command, file, "--detach", "--status").startswith("options = ")
 
 

@@ -47,6 +47,14 @@ def test_a_file_of_an_experiment_is_named_within_it(shared: SharedDirectory) -> 
     assert found.name == "model-000009-abc.safetensors"
 
 
+def test_the_best_model_of_an_experiment_has_a_name(shared: SharedDirectory) -> None:
+    """It lies beside the last one where the spec keeps it, and is there at the end."""
+    with pytest.raises(SpecError, match=r"^f = 'mine@best': has no best model: it needs keep_best"):
+        find_model("mine@best", shared, field="f")
+    best = write(shared.experiment_path("mine") / "best.safetensors")
+    assert find_model("mine@best", shared, field="f") == best
+
+
 def test_a_path_is_a_path_also_through_a_link(
     shared: SharedDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +69,8 @@ def test_a_path_is_a_path_also_through_a_link(
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("nobody", "there is no such file, and no experiment in the shared"),
+        ("none-1", "there is no such file, and no experiment in the shared"),
+        ("none-1@best", "there is no such file, and no experiment in the shared"),
         ("no/such", "there is no such file"),
         ("mine/other.safetensors", "there is no such file"),
         ("empty", "has no model"),

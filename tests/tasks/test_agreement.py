@@ -11,7 +11,7 @@ import pytest
 from downpour.allowlist import VARIABLE
 from downpour.errors import FileMissing, SpecError, UnfitWorker
 from downpour.spec import Spec
-from downpour.tasks import check_named, open_data, prepare_data
+from downpour.tasks import check_named, check_same_data, open_data, prepare_data
 from downpour.tasks.agreement import TaskData
 from downpour.tasks.loaded import load
 
@@ -48,7 +48,7 @@ def test_limits_count(tmp_path: Path) -> None:
 
 
 def test_equal_data_have_equal_keys(tmp_path: Path) -> None:
-    """Whoever makes them, also where examples are augmented at random."""
+    """Two processes make the same one, also where examples are augmented at random."""
     for name in ("Sided", "Noisy"):
         spec = SPEC.replace(task=f"own_tasks:{name}")
         assert prepare_data(spec, tmp_path / "a") == prepare_data(spec, tmp_path / "b")
@@ -127,6 +127,26 @@ def test_an_experiment_goes_on_with_the_data_it_began_with(
     shutil.rmtree(tmp_path / key)
     with pytest.raises(SpecError, match="its examples have changed since the experiment began"):
         prepare_data(SPEC, tmp_path, begun_with=key)
+
+
+def test_an_experiment_that_is_resumed_refuses_other_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounding of another processor gives another key, and is no other example."""
+    import own_tasks
+
+    key = prepare_data(SPEC, tmp_path)
+    resumed, right = SPEC.replace(data_key=key), own_tasks.Sided.examples
+    for factor, same in ((1 + 1e-6, True), (1.5, False)):
+        changed = lambda task, part, by=factor: [(x * by, y) for x, y in right(task, part)]  # noqa: E731
+        monkeypatch.setattr(own_tasks.Sided, "examples", changed)
+        other = prepare_data(resumed, tmp_path)
+        assert other != key
+        if same:
+            check_same_data(resumed, tmp_path, other)
+            continue
+        with pytest.raises(SpecError, match=r"^task = 'own_tasks:Sided': its examples have"):
+            check_same_data(resumed, tmp_path, other)
 
 
 def test_batches_are_collated_in_their_order(tmp_path: Path) -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import downpour
 from downpour.allowlist import FOLDERS, VARIABLE, allow_in
+from downpour.datasets import open_prepared
 from downpour.operations.templates import write_template
+from downpour.trained.finding import TrainedModel, find
+from downpour.trained.loading import data_key
 
 SPEC = downpour.Spec(name="early", shards=2, epochs=2, train_limit=400, test_limit=100)
 
@@ -63,3 +68,16 @@ def own(shared: Path, code: Path) -> downpour.Result:
             patched.setenv(variable, "")
         allow_in([code], ["regression"])
         return downpour.run(spec, workers=2, shared=shared, progress=False)
+
+
+@pytest.fixture
+def trained(result: downpour.Result, shared: Path) -> TrainedModel:
+    """The built-in model."""
+    return find(result, shared)
+
+
+@pytest.fixture
+def digits(trained: TrainedModel) -> tuple[Any, Any]:
+    """Its own test examples and their classes, as plain arrays."""
+    test = open_prepared(trained.data_root, data_key(trained)).test
+    return np.array(test.x), np.array(test.y)

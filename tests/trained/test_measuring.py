@@ -11,10 +11,8 @@ import pytest
 from PIL import Image
 
 import downpour
-from downpour.datasets import open_prepared
 from downpour.errors import SpecError
 from downpour.trained.finding import TrainedModel, find
-from downpour.trained.loading import data_key
 from downpour.trained.measuring import measure
 from tests.cli.conftest import Downpour, own_signals
 from tests.cli.conftest import downpour as command
@@ -22,19 +20,6 @@ from tests.cli.conftest import downpour as command
 __all__ = ["command", "own_signals"]
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def trained(result: downpour.Result, shared: Path) -> TrainedModel:
-    """The built-in model."""
-    return find(result, shared)
-
-
-@pytest.fixture
-def digits(trained: TrainedModel) -> tuple[Any, Any]:
-    """Its own test examples, as plain arrays."""
-    test = open_prepared(trained.data_root, data_key(trained)).test
-    return np.array(test.x), np.array(test.y)
 
 
 def test_an_evaluation_is_the_one_after_the_last_round(

@@ -14,10 +14,8 @@ import torch
 from PIL import Image
 
 import downpour
-from downpour.datasets import open_prepared
 from downpour.errors import SpecError
 from downpour.trained.finding import TrainedModel, find
-from downpour.trained.loading import data_key
 from downpour.trained.predicting import predict
 from tests.cli.conftest import Downpour, own_signals
 from tests.cli.conftest import downpour as command
@@ -25,19 +23,6 @@ from tests.cli.conftest import downpour as command
 __all__ = ["command", "own_signals"]
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def trained(result: downpour.Result, shared: Path) -> TrainedModel:
-    """The built-in model."""
-    return find(result, shared)
-
-
-@pytest.fixture
-def digits(trained: TrainedModel) -> tuple[Any, Any]:
-    """Its own test examples and their classes, as plain arrays."""
-    test = open_prepared(trained.data_root, data_key(trained)).test
-    return np.array(test.x), np.array(test.y)
 
 
 def test_arrays_and_images_give_the_same_classes(

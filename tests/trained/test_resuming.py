@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 import downpour
-from downpour.errors import SpecError
+from downpour.errors import ExperimentFailed, SpecError
+from downpour.trained.finding import spec_in
 from downpour.trained.resuming import resumed_spec
-from tests.cli.conftest import Downpour, own_signals
+from tests.cli.conftest import Downpour, Served, own_signals, served
 from tests.cli.conftest import downpour as command
 from tests.trained.conftest import SPEC
 
-__all__ = ["command", "own_signals"]
+__all__ = ["command", "own_signals", "served"]
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +55,7 @@ def test_other_fields_may_change(result: downpour.Result, shared: Path) -> None:
 @pytest.mark.parametrize(
     ("experiment", "changes", "reason"),
     [
-        ("nobody", {}, "resume = 'nobody': there is no such experiment in "),
+        ("none-1", {}, "resume = 'none-1': there is no such experiment in "),
         ("../x", {}, "resume = '../x': there is no such experiment in "),
         ("ID", {}, "epochs = 2: ID has had 2 rounds; name more, which count from its first"),
         ("ID", {"epochs": 0}, "epochs = 0: ID has had 2 rounds"),
@@ -77,6 +78,33 @@ def test_an_experiment_without_a_model_is_refused(shared: Path) -> None:
     (shared / "experiments" / "empty").mkdir()
     with pytest.raises(SpecError, match="has no model: it never began to train"):
         resumed_spec("empty", shared, {})
+
+
+def test_other_examples_are_refused_unless_they_are_asked_for(
+    result: downpour.Result, shared: Path
+) -> None:
+    """The spec knows the data of the old one; a user who changes `train_limit` wants others."""
+    [*_, key] = [path.name for path in (shared / "datasets").glob("digits-*")]
+    assert resumed_spec(result.experiment, shared, {"epochs": 3}).data_key == key
+    assert resumed_spec(result.experiment, shared, {"epochs": 3, "train_limit": 9}).data_key is None
+    with pytest.raises(ExperimentFailed, match="dataset = 'digits': its examples have ch"):
+        downpour.run(SPEC.replace(data_key="another"), workers=1, shared=shared, progress=False)
+
+
+def test_a_manager_goes_on_with_it_too(
+    command: Downpour, served: Served, result: downpour.Result, shared: Path
+) -> None:
+    """`submit` finds the experiment in the shared directory, as `run` does."""
+    seen = "--manager", served.address, "--shared", served.shared
+    place = served.shared / "experiments" / result.experiment
+    shutil.copytree(shared / "experiments" / result.experiment, place)
+    outcome = command("submit", "--resume", result.experiment, "--epochs", 3, *seen)
+    assert outcome.status == 0, outcome
+    experiment = outcome.out.split()[0]
+    assert command("cancel", experiment, *seen).status == 0
+    spec = spec_in(served.shared / "experiments" / experiment, experiment)
+    assert (spec.rounds_before, spec.epochs) == (2, 1)
+    assert (spec.init_from or "").startswith(f"{result.experiment}/model-000002-")
 
 
 @pytest.mark.usefixtures("allowed")

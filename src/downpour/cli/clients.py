@@ -17,6 +17,7 @@ from downpour.cli.options import (
     ConnectSeconds,
     Experiment,
     Manager,
+    Resume,
     Shared,
     SharedIfSeen,
     TensorBoard,
@@ -61,12 +62,14 @@ def submit(
         bool, typer.Option("--watch", help="Wait for its end, then print the result.")
     ] = False,
     tensorboard: TensorBoard = None,
+    resume: Resume = None,  # noqa: ARG001 - the spec is made of it
     credentials: Credentials,
 ) -> None:
     """Submit an experiment to a manager; prints its ID.
 
     Without --shards, it gets one shard for each worker that the manager has now. The fields of the
-    spec that differ from the defaults are printed, too.
+    spec that differ from the defaults are printed, too. --resume reads the experiment's folder in
+    the shared directory, which this machine must have; code that has changed since is refused.
     """
     if tensorboard is not None and not watch:
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from downpour.cli.option_conflicts import refuse_unused
-from downpour.cli.options import AsJson, DataDir, number, path_option, whole_number
+from downpour.cli.options import (
+    Allow,
+    AsJson,
+    DataDir,
+    allow_code,
+    number,
+    path_option,
+    whole_number,
+)
 from downpour.cli.printing import check_format, err, note, out, print_json
 from downpour.errors import SpecError
 from downpour.extras import require
@@ -126,6 +134,7 @@ def compare_policies(
     figure: FigureFile = None,
     spec: SpecFile = None,
     data_dir: DataDir = None,
+    allow: Allow = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     moving: Moving = 0.01,
@@ -147,7 +156,8 @@ def compare_policies(
 
     check_format(as_json=as_json, as_csv=as_csv)
     if spec is None:
-        refuse_unused(context, {"data_dir"}, "needs --spec, whose dataset it has")
+        refuse_unused(context, {"data_dir", "allow"}, "needs --spec, which it is for")
+    allow_code(allow, spec)
     _check_figure(figure)
     _check_counts(jobs=jobs, rounds=rounds)
     _check_amounts(0.0, 1.0, moving=moving, saving=saving)
@@ -163,9 +173,7 @@ def compare_policies(
     )
     work = _work(traces, scenarios, contenders, choice)
     experiment = _experiment(spec, data_dir)
-    trials = _run(work, settings, blind=blind)
-    if experiment is not None:
-        trials = _train(trials, experiment, data_dir)
+    trials = _train(_run(work, settings, blind=blind), experiment, data_dir)
     _print(trials, Prices(node_hour=price, model_mb=model_mb), as_json=as_json, as_csv=as_csv)
     if figure is not None:
         _draw(trials, figure)
@@ -230,10 +238,12 @@ def _experiment(path: Path | None, data_dir: Path | None) -> Spec | None:
     return spec
 
 
-def _train(trials: Sequence[Trial], spec: Spec, data_dir: Path | None) -> list[Trial]:
-    """Train with the shards that counted in each trial."""
+def _train(trials: list[Trial], spec: Spec | None, data_dir: Path | None) -> list[Trial]:
+    """Train with the shards that counted in each trial, if there is a spec."""
     from downpour.policylab.learning import Learning
 
+    if spec is None:
+        return trials
     rounds = sum(len(trial.rounds) for trial in trials if trial.trainable)
     trained, classes = [], {}
     with TemporaryDirectory(prefix="downpour-") as folder, _progress(rounds) as begin:

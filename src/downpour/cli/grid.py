@@ -10,6 +10,7 @@ import typer
 from downpour.cli.option_conflicts import refuse_both, refuse_own_data
 from downpour.cli.options import (
     SHARED,
+    AllowHere,
     AsJson,
     DataDir,
     Detach,
@@ -18,6 +19,7 @@ from downpour.cli.options import (
     OutDir,
     Shared,
     TensorBoard,
+    allow_code,
     path_option,
 )
 from downpour.cli.study_command import StudyCommand, StudyOptions
@@ -46,6 +48,7 @@ def grid(
     manager: ManagerElsewhere = "",
     tensorboard: TensorBoard = None,
     *,
+    allow: AllowHere = None,
     detach: Detach = False,
     status: OnlyStatus = False,
     as_json: AsJson = False,
@@ -67,6 +70,7 @@ def grid(
     """
     refuse_both(detach=detach, status=status)
     refuse_own_data(context, manager)
+    allow_code(allow, file)
     require("downpour grid", "report")
     from downpour.studies import Grid
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import typer
 
+from downpour.allowlist import VARIABLE
 from downpour.errors import SpecError
 
 _TYPED = "COMMANDLINE"
@@ -31,6 +32,8 @@ def refuse_own_data(context: typer.Context, manager: str) -> None:
         refuse_unused(
             context, {"shared", "data_dir"}, "is the manager's own, which --manager names"
         )
+        accepted = f"is for runs here; manager and workers are started with {VARIABLE}"
+        refuse_unused(context, {"allow"}, accepted)
 
 
 def refuse_both(**flags: bool) -> None:

@@ -99,6 +99,29 @@ Allow = Annotated[
         show_default=False,
     ),
 ]
+AllowHere = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="MODULE",
+        help="Let the runs use this module of yours, as DOWNPOUR_ALLOW does. It is looked for in "
+        "the current folder as well, and beside FILE; not with --manager, whose machine and "
+        "workers have lists of their own. Repeatable.",
+        show_default=False,
+    ),
+]
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        "--resume",
+        metavar="ID",
+        help="Go on after the last round of an experiment that has ended, as a new experiment; "
+        "--epochs counts its rounds too, and so does a schedule. The model is the same as without "
+        "the stop, unless an option changes it; only with optimizer_state = keep, state is lost. "
+        "Other examples than it had are refused.",
+        show_default=False,
+    ),
+]
 Patience = Annotated[
     float,
     typer.Option(

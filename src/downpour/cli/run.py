@@ -14,6 +14,7 @@ from downpour.cli.options import (
     AsJson,
     DataDir,
     Patience,
+    Resume,
     Shared,
     TensorBoard,
     allow_code,
@@ -31,19 +32,6 @@ Workers = Annotated[
         parser=whole_number,
         help="Worker processes; also the number of shards if the spec gives none.",
         show_default="as many as shards, fewer on few cores",
-    ),
-]
-
-
-Resume = Annotated[
-    str | None,
-    typer.Option(
-        "--resume",
-        metavar="ID",
-        help="Go on after the last round of an experiment that has ended, as a new experiment; "
-        "--epochs counts its rounds too, and so does a schedule. The model is the same as without "
-        "the stop, unless an option changes it; only with optimizer_state = keep, state is lost.",
-        show_default=False,
     ),
 ]
 

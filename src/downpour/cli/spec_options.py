@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from downpour.cli.options import path_option
+from downpour.cli.options import SHARED, path_option
 from downpour.errors import SpecError
 from downpour.spec import Spec
 from downpour.spec_file import read_spec
@@ -35,8 +35,9 @@ _METAVARS = {
     "dataset": "NAME",
     "data_path": "PATH",
     "model": "NAME",
-    "init_from": "ID|FILE",
+    "init_from": "ID|ID@best|FILE",
     "init_checksum": "DIGITS",
+    "data_key": "KEY",
     "keep_best": "loss|METRIC",
     "policy": "NAME",
     "split": "random|class|equal|dirichlet(ALPHA)",
@@ -69,7 +70,7 @@ def with_spec(command: Callable[..., Any]) -> Callable[..., Any]:
             arguments["spec_file"] = file
         resume = arguments.get("resume")
         if resume is not None:
-            spec = _resumed(resume, arguments["shared"], file, given)
+            spec = _resumed(resume, arguments["shared"] or SHARED, file, given)
         else:
             spec = _read(file, given)
         return command(spec=spec, **arguments)

@@ -30,8 +30,8 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="ID|FILE",
-        help="An experiment, a file of it (ID/best.safetensors), or a path: a model's file or its "
-        "folder.",
+        help="An experiment, ID@best for the best model that it has kept, or a path: a model's "
+        "file or its folder.",
     ),
 ]
 

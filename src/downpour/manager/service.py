@@ -260,7 +260,10 @@ class ManagerHandler:
         self._check_device(asked)
         resolved = resolve(asked, self._driver.ask(lambda core: len(core.state.workers)))
         resolved = resolved.replace(code=fixed_code(resolved.factories, resolved.code))
-        if resolved.init_from is not None:
+        # `downpour.run` has read the file before it started this manager, and preparation will
+        # compare it: a file of gigabytes need not be read between the two as well.
+        known = self._options.embedded and resolved.init_checksum is not None
+        if resolved.init_from is not None and not known:
             resolved = resolved.replace(init_checksum=start_of(resolved, self._shared).checksum)
         experiment = _new_name(resolved.name, request)
         # Before the event, because the submission is the first entry of its journal.

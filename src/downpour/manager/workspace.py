@@ -230,6 +230,7 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
     key = retry_policy.call_through_outage(
         partial(tasks.prepare_data, spec, folder, data_dir, command.dataset)
     )
+    tasks.check_same_data(spec, folder, key)
     dataset = retry_policy.call_through_outage(partial(tasks.open_data, spec, folder, key))
     facts = dataset.facts
     decoded = time.perf_counter()

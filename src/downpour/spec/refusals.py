@@ -14,6 +14,7 @@ from downpour.errors import SpecError
 # What a field accepts, where its type and limits do not show it.
 ACCEPTED = {
     "name": "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
+    "data_key": "the name of a folder of prepared data: letters, digits and hyphens",
     "task": "package.module:Class, the name of a class that inherits from downpour.Task",
     "split": "random, class, equal or dirichlet(ALPHA)",
     "keep_best": "loss or the name of a metric, alone or as min:NAME or max:NAME",

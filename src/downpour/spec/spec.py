@@ -68,8 +68,7 @@ class Spec(BaseModel):
     task: str | None = Field(
         default=None,
         min_length=1,
-        description="package.module:Class, a training of your own instead of dataset, model and "
-        "loss (docs/your-own-training.md)",
+        description="package.module:Class, a training of your own (docs/your-own-training.md)",
     )
     task_options: dict[str, Option] = Field(
         default_factory=dict, description="Arguments of the task's class"
@@ -114,16 +113,18 @@ class Spec(BaseModel):
     )
     init_from: str | None = Field(
         default=None,
-        description="Begin from these parameters: an experiment's ID or a safetensors file, as the "
-        "manager sees it",
+        description="Begin from an experiment (its ID, or ID@best for its best model) or from a "
+        "safetensors file, as the manager sees it",
     )
     init_checksum: str | None = Field(
-        default=None,
-        description="Checksum of that file, fixed at submission; another file is refused",
+        default=None, description="That file's checksum, fixed at submission; another is refused"
     )
     code: dict[str, str] = Field(
         default_factory=dict,
         description="Digests of the factories' files, fixed at submission; other code is refused",
+    )
+    data_key: Annotated[str, StringConstraints(pattern="^[A-Za-z0-9-]+$")] | None = Field(
+        default=None, description="Key of the data, set by --resume; other examples are refused"
     )
     loss: Literal["cross_entropy", "binary_cross_entropy"] = Field(
         default="cross_entropy", description="What training minimises"

@@ -21,6 +21,7 @@ from downpour.store.directory import names_in, read_regular
 from downpour.store.header import BFLOAT16, FOREIGN_DTYPES, Array
 from downpour.store.layout import (
     ADAPTER_NAME,
+    BEST_NAME,
     FINAL_NAME,
     FROZEN_PREFIX,
     ModelName,
@@ -29,6 +30,7 @@ from downpour.store.layout import (
 )
 from downpour.values import is_bare_name
 
+_BEST = "@best"
 _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 
 
@@ -54,7 +56,8 @@ def find_model(name: str, shared: SharedDirectory | None, *, field: str) -> Path
     """Return the file that a user names.
 
     Args:
-        name: An experiment, `EXPERIMENT/FILE`, or a path: a file, or a folder with a model.
+        name: An experiment, `EXPERIMENT@best` for its best model, `EXPERIMENT/FILE`, or a path: a
+            file, or a folder with a model.
         shared: Where experiments are looked up; None if none can be meant.
         field: What the user calls the name, for errors.
 
@@ -62,7 +65,8 @@ def find_model(name: str, shared: SharedDirectory | None, *, field: str) -> Path
         SpecError: there is no such experiment or file, or it has no model.
         SharedDirectoryError: the shared directory cannot be listed.
     """
-    path = _in_experiment(name, shared) or path_of(field, name)
+    named = _in_experiment(name, shared)
+    path = named or path_of(field, name)
     try:
         path = path.resolve()  # caches of downloaded models hold links
         found = newest_model(path) if path.is_dir() else path
@@ -72,6 +76,8 @@ def find_model(name: str, shared: SharedDirectory | None, *, field: str) -> Path
         raise SpecError(field, name, f"cannot be read: {reason}") from None
     if found is None:
         raise SpecError(field, name, "has no model: no round of it has ended")
+    if not is_file and named is not None and name.endswith(_BEST):
+        raise SpecError(field, name, "has no best model: it needs keep_best, and has to have ended")
     if not is_file:
         nor = "" if "/" in name else ", and no experiment in the shared directory"
         raise SpecError(field, name, f"there is no such file{nor}")
@@ -80,7 +86,9 @@ def find_model(name: str, shared: SharedDirectory | None, *, field: str) -> Path
 
 def _in_experiment(name: str, shared: SharedDirectory | None) -> Path | None:
     """Return the folder of the experiment that is named, or the file in it that is."""
-    experiment, _, file = name.partition("/")
+    experiment, _, file = name.removesuffix(_BEST).partition("/")
+    if name.endswith(_BEST):
+        file = BEST_NAME
     if shared is None or not is_bare_name(experiment):
         return None
     if experiment not in names_in(shared.experiments):

@@ -7,20 +7,29 @@ a spec, for those that train or evaluate.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from downpour import datasets
 from downpour.allowlist import check_factory, source_file
 from downpour.datasets import PreparedDataset
-from downpour.errors import SpecError
+from downpour.errors import SpecError, StoreError
 from downpour.spec import Spec
-from downpour.tasks.agreement import TaskData, open_task_data, task_data_key
+from downpour.tasks.agreement import TaskData, alike, open_task_data, task_data_key
 from downpour.tasks.task import Task
 
 Data = PreparedDataset | TaskData
 """What is known of a spec's examples: counts, labels, and for the built-in task themselves."""
 
-__all__ = ["Data", "Task", "TaskData", "check_named", "open_data", "prepare_data"]
+__all__ = [
+    "Data",
+    "Task",
+    "TaskData",
+    "check_named",
+    "check_same_data",
+    "open_data",
+    "prepare_data",
+]
 
 
 def check_named(spec: Spec, data_dir: Path | None = None) -> None:
@@ -65,3 +74,22 @@ def open_data(spec: Spec, root: Path, key: str) -> Data:
     if spec.task is None:
         return datasets.open_prepared(root, key)
     return open_task_data(root, key)
+
+
+def check_same_data(spec: Spec, root: Path, key: str) -> None:
+    """Check that the data of a key are those that the spec's `data_key` names, if it names any.
+
+    Raises:
+        SpecError: they are others.
+    """
+    if spec.data_key in {None, key}:
+        return
+    field, name = ("task", spec.task) if spec.task else ("dataset", spec.dataset)
+    # The key of a task's data follows from sketches of its examples, and their means may differ in
+    # the last digit on a machine of another kind.
+    if spec.task is not None:
+        with suppress(StoreError):
+            if alike(open_task_data(root, str(spec.data_key)), open_task_data(root, key)):
+                return
+    accepted = f"its examples have changed: data_key names {spec.data_key}, and these are {key}"
+    raise SpecError(field, name, accepted)

@@ -82,6 +82,23 @@ def open_task_data(root: Path, key: str) -> TaskData:
     return TaskData(facts=facts, labels=labels, sketches=sketches)
 
 
+def alike(one: TaskData, other: TaskData) -> bool:
+    """Say whether two can be of the same examples, looked at on two machines."""
+    from downpour.tasks.sketch import resemble
+
+    if one.facts != other.facts or not np.array_equal(_labels_of(one), _labels_of(other)):
+        return False
+    return all(
+        one.sketches[part].keys() == sketches.keys()
+        and all(resemble(one.sketches[part][index], sketch) for index, sketch in sketches.items())
+        for part, sketches in other.sketches.items()
+    )
+
+
+def _labels_of(data: TaskData) -> NDArray[np.int64]:
+    return np.empty(0, np.int64) if data.labels is None else data.labels
+
+
 def task_data_key(spec: Spec, root: Path, begun_with: str | None) -> str:
     """Return the key of a task's data, writing its folder where it is missing.
 

@@ -63,13 +63,15 @@ def find(source: Source, shared: Path, spec: Spec | None = None) -> TrainedModel
     name = _name_of(source)
     directory = experiments_at(shared)
     file = find_model(name, directory, field=FIELD)
-    root, key = _data_of(file.parent)
+    folder = file.parent
+    experiment = (folder / RECORD_NAME).is_file()
+    beside = folder.parents[1] / "datasets" if experiment else None
     return TrainedModel(
         name=name,
         file=file,
-        spec=spec or spec_in(file.parent, name),
-        data_root=root or (directory.datasets if directory else shared / "datasets"),
-        data_key=key,
+        spec=spec or spec_in(folder, name),
+        data_root=beside or (directory.datasets if directory else shared / "datasets"),
+        data_key=data_key_in(folder),
     )
 
 
@@ -96,11 +98,11 @@ def spec_in(folder: Path, name: str, *, field: str = FIELD) -> Spec:
         raise SpecError(field, name, f"its {SPEC_NAME} cannot be used: {error}") from None
 
 
-def _data_of(folder: Path) -> tuple[Path | None, str]:
-    """Return where the data of an experiment's folder are, and their key; None if it is another."""
+def data_key_in(folder: Path) -> str:
+    """Return the key of the data that an experiment's folder names; empty if it names none."""
     try:
         lines = [line for _, line in read_record(folder / RECORD_NAME)]
     except StoreError:
-        return None, ""
+        return ""
     keys = [line.dataset for line in lines if isinstance(line, PreparedLine)]
-    return folder.parents[1] / "datasets", keys[-1] if keys else ""
+    return keys[-1] if keys else ""

@@ -48,7 +48,8 @@ def load_model(
     Args:
         source: A result, the ID of an experiment, or a path: a model's file, an experiment's
             folder or one of `downpour export`. An experiment that has not ended gives its newest
-            model; `ID/FILE` names another file of its folder.
+            model. `ID@best` is the best one that it has kept, and `ID/FILE` another file of its
+            folder.
         shared: The shared directory; by default DOWNPOUR_SHARED, or else ./shared_dir.
         spec: What the file was trained as, if no `spec.toml` lies beside it, in the forms that
             `run` takes.

@@ -3,6 +3,7 @@
 Orders, generators and schedule follow from the number of the round, and the new experiment's first
 round counts as the one after the last of the old. So the model becomes the same, byte for byte, as
 if there had been no stop. Only the optimizer's state is lost, where a spec keeps it between rounds.
+Other examples than the old one's are refused, unless the fields that name them are changed, too.
 """
 
 from __future__ import annotations
@@ -16,8 +17,20 @@ from downpour.api import shared_path
 from downpour.errors import SpecError
 from downpour.spec import Spec
 from downpour.store import ModelName, SharedDirectory, parse_name
-from downpour.trained.finding import spec_in
+from downpour.trained.finding import data_key_in, spec_in
 from downpour.values import is_bare_name
+
+_DATA_FIELDS = {
+    "task",
+    "task_options",
+    "dataset",
+    "dataset_options",
+    "data_path",
+    "image_size",
+    "train_limit",
+    "test_limit",
+}
+"""What a user changes who wants other examples."""
 
 
 def resumed(
@@ -72,5 +85,6 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
         "init_checksum": None,
         "rounds_before": done,
         "epochs": wanted - done if isinstance(wanted, int) else wanted,
+        "data_key": None if changes.keys() & _DATA_FIELDS else data_key_in(folder) or spec.data_key,
     }
     return spec.replace(**{**changes, **begin})
