@@ -78,7 +78,7 @@ CALLS: list[tuple[str, Call]] = [
     ("shared = 3: must be a path", lambda: d.load_model("x", shared=3)),
     ("spec = 3: must be a Spec", lambda: d.load_model("x", spec=3)),
     ("epoch = 3: no such field", lambda: d.load_model("x", spec={"epoch": 3})),
-    ("resume = 'nobody': there is no such experiment", lambda: d.resumed("nobody")),
+    ("resume = 'none-1': there is no such experiment", lambda: d.resumed("none-1")),
     ("resume = 3: there is no such experiment", lambda: d.resumed(3)),
     ("shared = 3: must be a path", lambda: d.resumed("x", shared=3)),
     ("init_from = 3: must be text", lambda: d.Spec(init_from=3)),

@@ -42,7 +42,7 @@ def main() -> None:
     """Print a row for each example, or for those that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="; ".join(SMALL))
-    parser.add_argument("--steps", type=int, default=20, help="at most so many a shard and epoch")
+    parser.add_argument("--steps", type=int, default=20, help="most steps a shard and epoch")
     asked = parser.parse_args()
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         data = Path(os.environ.get("DOWNPOUR_DATA", "data"))

@@ -29,7 +29,7 @@ def model_of(result: Result) -> bytes:
 def test_one_three_and_seven_workers_make_the_same_models(
     small_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same shards, whoever trains them: the same bytes for each example."""
+    """The same shards make the same bytes of each example, whichever worker trains which."""
     examples = examples_here(monkeypatch, small_mnist)
     models: dict[str, set[bytes]] = {example.name: set() for example in examples}
     for workers in (1, 3, 7):

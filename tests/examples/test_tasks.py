@@ -20,7 +20,7 @@ from downpour.tasks import open_data, prepare_data
 from downpour.tasks.loaded import LoadedTask, load
 from downpour.training.evaluation import evaluate
 from downpour.training.loop import LocalTask, ShardTraining
-from downpour.training.parameters import frozen_of, parameters_of
+from downpour.training.parameters import frozen_of, parameters_of, ties_of
 from tests.examples.conftest import Example
 from tests.examples.plain import plain_training
 from tests.training.conftest import same_bytes
@@ -103,7 +103,9 @@ def test_only_what_is_trained_travels(example: Example, tmp_path: Path) -> None:
     task = loaded(example.small, tmp_path)
     model = task.network()
     travels, frozen = parameters_of(model), frozen_of(model)
-    assert travels.keys() | frozen.keys() == model.state_dict().keys()
+    ties = ties_of(model)
+    assert travels.keys() | frozen.keys() | ties.keys() == model.state_dict().keys()
+    assert bool(ties) == (example.name in {"lora_gpt2", "word_lstm"})
     if example.name == "lora_gpt2":
         assert all("lora_" in name for name in travels)
         assert sum(a.nbytes for a in travels.values()) < sum(a.nbytes for a in frozen.values())

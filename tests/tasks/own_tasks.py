@@ -46,6 +46,21 @@ class Plane(Task):
         return {"error": ((model(x) - y).abs().sum(), len(y))}
 
 
+class Tied(Plane):
+    """Two layers have the same weights."""
+
+    def model(self) -> nn.Module:
+        """Return a network whose last layer is its first."""
+        first, last = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        last.weight = first.weight
+        return nn.Sequential(first, nn.Tanh(), last)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the mean squared error of the sum."""
+        x, y = batch
+        return nn.functional.mse_loss(model(x).sum(dim=1, keepdim=True), y)
+
+
 class Noisy(Plane):
     """Examples are augmented by all three generators' draws."""
 

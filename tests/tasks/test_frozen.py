@@ -6,6 +6,7 @@ The manager's functions and the worker's are called in turn, as their processes 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,23 +38,33 @@ def space(tmp_path: Path) -> Iterator[Workspace]:
     """An experiment whose frozen parameters are from a file, and so not as drawn."""
     content = b"".join(encode({FROZEN: BEGINNING}, {}))
     (tmp_path / "begin.safetensors").write_bytes(content)
+    begin = {
+        "init_from": str(tmp_path / "begin.safetensors"),
+        "init_checksum": xxhash.xxh3_128_hexdigest(content),
+    }
+    with opened(tmp_path, "Plane", **begin) as prepared:
+        yield prepared
+
+
+@contextmanager
+def opened(folder: Path, task: str, **fields: object) -> Iterator[Workspace]:
+    """Prepare an experiment of one of the tasks in `own_tasks.py`."""
+    task = f"own_tasks:{task}"
     spec = ResolvedSpec.make(
         {
-            "task": "own_tasks:Plane",
+            "task": task,
             "shards": 2,
             "batch_size": 16,
             "epochs": 1,
-            "init_from": str(tmp_path / "begin.safetensors"),
-            "init_checksum": xxhash.xxh3_128_hexdigest(content),
-            "code": fixed_code({"task": "own_tasks:Plane"}, {}),
+            "code": fixed_code({"task": task}, {}),
+            **fields,
         }
     )
-    shared = SharedDirectory.open(tmp_path / "shared", create=True)
-    opened = workspace.open_workspace(shared, "plane", spec)
-    prepare = do.Prepare(experiment="plane", spec=spec)
-    opened.prepared = workspace.prepare(opened, None, prepare)
-    yield opened
-    opened.close()
+    shared = SharedDirectory.open(folder / "shared", create=True)
+    space = workspace.open_workspace(shared, "plane", spec)
+    space.prepared = workspace.prepare(space, None, do.Prepare(experiment="plane", spec=spec))
+    yield space
+    space.close()
 
 
 def task_of(space: Workspace, shard: int) -> TaskMessage:
@@ -116,6 +127,24 @@ def test_the_result_is_whole_and_its_adapter_lies_beside_it(space: Workspace) ->
     assert held(space, adapter) == held(space, model)
     assert held(space, space.store.describe("best.safetensors")) == held(space, final)
     assert workspace.publish(space, asked) == final
+
+
+def test_tied_weights_travel_once_and_the_result_has_both_names(tmp_path: Path) -> None:
+    """The file apart from the versions says which names they leave out; nothing is an adapter."""
+    with opened(tmp_path, "Tied") as space:
+        made = workspace.ready(space)
+        assert made.frozen is not None
+        apart = decode(space.store.read(made.frozen), made.frozen.name)
+        assert (apart.tensors, apart.metadata) == ({}, {"2.weight": "0.weight"})
+        model = folded(space)
+        assert held(space, made.model).keys() == held(space, model).keys() == {"0.weight"}
+        asked = do.Publish(experiment=space.experiment, model=model)
+        final = held(space, workspace.publish(space, asked))
+        weights = held(space, model)["0.weight"]
+        assert final == {"0.weight": weights, "2.weight": weights}
+        assert "adapter.safetensors" not in space.store.list()
+        space.global_model = None
+        assert workspace.measure(space, evaluation_of(model)).samples == 60
 
 
 def evaluation_of(model: PublishedFile) -> do.Evaluate:

@@ -28,9 +28,10 @@ class Net(nn.Module):
 
 @pytest.fixture
 def given() -> Arrays:
-    """The parameters of such a network, as a file holds them."""
+    """The parameters of such a network, as a final model's file holds them."""
     torch.manual_seed(1)
-    return parameters_of(Net())
+    arrays = parameters_of(Net())
+    return {**arrays, "head.weight": arrays["tied"]}
 
 
 def test_what_the_file_holds_is_copied_with_buffers_and_masks(given: Arrays) -> None:

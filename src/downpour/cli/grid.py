@@ -10,7 +10,7 @@ import typer
 from downpour.cli.option_conflicts import refuse_both, refuse_own_data
 from downpour.cli.options import (
     SHARED,
-    AllowHere,
+    Allow,
     AsJson,
     DataDir,
     Detach,
@@ -48,7 +48,7 @@ def grid(
     manager: ManagerElsewhere = "",
     tensorboard: TensorBoard = None,
     *,
-    allow: AllowHere = None,
+    allow: Allow = None,
     detach: Detach = False,
     status: OnlyStatus = False,
     as_json: AsJson = False,

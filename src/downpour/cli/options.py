@@ -99,17 +99,6 @@ Allow = Annotated[
         show_default=False,
     ),
 ]
-AllowHere = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow",
-        metavar="MODULE",
-        help="Let the runs use this module of yours, as DOWNPOUR_ALLOW does. It is looked for in "
-        "the current folder as well, and beside FILE; not with --manager, whose machine and "
-        "workers have lists of their own. Repeatable.",
-        show_default=False,
-    ),
-]
 Resume = Annotated[
     str | None,
     typer.Option(

@@ -24,6 +24,7 @@ from downpour.training.parameters import (
     load_frozen,
     load_parameters,
     parameters_of,
+    ties_of,
 )
 from downpour.training.start import begin_from
 from downpour.training.trial import StepCost, check_trains
@@ -93,6 +94,10 @@ class GlobalModel:
     def frozen(self) -> Arrays:
         """Return the parameters that are never trained; they are in no model version."""
         return frozen_of(self._network)
+
+    def ties(self) -> dict[str, str]:
+        """Return the names that files of this network leave out, see `training.parameters`."""
+        return ties_of(self._network)
 
     def load_frozen(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Set the parameters that are never trained, for a manager that did not draw them.

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from downpour.credentials import Credentials
 from downpour.errors import SpecError
+from downpour.rpc.address import DEFAULT_PORT
 
-DEFAULT_PORT = 9090
 DEFAULT_MANAGER = f"localhost:{DEFAULT_PORT}"
 DEFAULT_SHARED = "shared_dir"
 

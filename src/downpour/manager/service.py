@@ -20,6 +20,7 @@ from downpour.errors import (
     Refused,
     SharedDirectoryError,
     SpecError,
+    StoreError,
 )
 from downpour.factory_code import fixed_code
 from downpour.manager import status as views
@@ -49,6 +50,7 @@ from downpour.rpc.messages import (
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec, Spec
 from downpour.store import SharedDirectory, layout
+from downpour.store.directory import read_regular
 from downpour.store.lease import Leader
 from downpour.store.presence import Presence
 from downpour.tasks import check_named
@@ -236,8 +238,8 @@ class ManagerHandler:
         asked = Spec.from_toml(spec)
         try:
             path = self._shared.experiment_path(experiment) / layout.SPEC_NAME
-            known = ResolvedSpec.from_toml(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, SpecError):
+            known = ResolvedSpec.from_toml(read_regular(path).decode())
+        except (StoreError, ValueError, SpecError):
             return  # its spec cannot be read, so it cannot be compared
         # What a spec leaves open was decided when it was accepted. With other workers or files it
         # would be decided otherwise now, although the request is the same.

@@ -270,10 +270,14 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
 def _first_model(
     store: DirectoryStore, drawn: GlobalModel
 ) -> tuple[PublishedFile, PublishedFile | None]:
-    """Publish the first model version, and apart from it what is never trained."""
-    frozen, arrays = None, drawn.frozen()
-    if arrays:
-        frozen = store.put_new(layout.frozen_name(secrets.token_hex(3)), encode(arrays, {}))
+    """Publish the first model version, and apart from it what no version has to hold.
+
+    These are parameters that are never trained, and in the file's metadata, as safetensors has it,
+    the further names of tied ones.
+    """
+    frozen, arrays, ties = None, drawn.frozen(), drawn.ties()
+    if arrays or ties:
+        frozen = store.put_new(layout.frozen_name(secrets.token_hex(3)), encode(arrays, ties))
     name = layout.model_name(0, secrets.token_hex(3))
     return store.put_new(name, encode(drawn.parameters(), {})), frozen
 
@@ -342,17 +346,20 @@ def publish(space: Workspace, command: Publish) -> PublishedFile:
     """
     if command.best is not None:
         _put_result(space.store, layout.BEST_NAME, _whole(space, command.best))
-    if ready(space).frozen is not None:
+    frozen = ready(space).frozen
+    if frozen is not None and _tensors(space.store, frozen):
         _put_result(space.store, layout.ADAPTER_NAME, [space.store.read(command.model)])
     return _put_result(space.store, layout.FINAL_NAME, _whole(space, command.model))
 
 
 def _whole(space: Workspace, model: PublishedFile) -> Sequence[Buffer]:
-    """Return the content of a file with a model version, and with what was frozen."""
+    """Return the content of a file with a model version, what was frozen, and all tied names."""
     frozen = ready(space).frozen
     if frozen is None:
         return [space.store.read(model)]
-    return encode({**_tensors(space.store, frozen), **_tensors(space.store, model)}, {})
+    apart = decode(space.store.read(frozen), frozen.name)
+    whole = {**apart.tensors, **_tensors(space.store, model)}
+    return encode({**whole, **{tied: whole[name] for tied, name in apart.metadata.items()}}, {})
 
 
 def _put_result(store: DirectoryStore, name: str, chunks: Sequence[Buffer]) -> PublishedFile:

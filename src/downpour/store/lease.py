@@ -163,8 +163,8 @@ def cluster_of(terms: Path) -> str:
     """Return the identity of the cluster; empty if no term has one."""
     # The latest file that can be read suffices, because all of them hold the same identity.
     for term in range(highest_term(terms), 0, -1):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            return str(json.loads((terms / _name(term)).read_bytes())["cluster"])
+        with suppress(StoreError, ValueError, KeyError, TypeError):
+            return str(json.loads(read_regular(terms / _name(term)))["cluster"])
     return ""
 
 

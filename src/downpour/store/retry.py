@@ -29,7 +29,7 @@ T = TypeVar("T")
 _FIRST_WAIT_SECONDS = 0.005
 _LONGEST_WAIT_SECONDS = 1.0
 _LOGGED_AFTER = 10
-"""Failed tries before a line is logged: after some five seconds, because short waits are normal."""
+"""Failed tries before a line is logged: after 2.3 s in all, because short waits are normal."""
 
 
 def is_transient(error: BaseException) -> bool:

@@ -32,5 +32,4 @@ BACKUP = Policy(
     watches=True,
     preserves_bytes=False,
     options=OPTIONS,
-    summary="all but b shards count; the last b updates are discarded when they arrive",
 )

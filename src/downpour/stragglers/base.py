@@ -224,4 +224,3 @@ class Policy:
     hands_over: bool = False
     options: Mapping[str, Option] = field(default_factory=dict)
     largest: Mapping[str, int] = field(default_factory=dict)
-    summary: str = ""

@@ -46,5 +46,4 @@ BLACKLIST = Policy(
     options=OPTIONS,
     # More rounds than are remembered would never be seen, so no worker would ever be left out.
     largest={"rounds": ROUNDS_REMEMBERED},
-    summary="workers that were slow in the last rounds get no shards",
 )

@@ -58,5 +58,4 @@ CLONE = Policy(
     decide=_clone,
     watches=True,
     options=OPTIONS,
-    summary="several copies of every shard from the start (Dolly); needs spare workers",
 )

@@ -38,5 +38,4 @@ DROP = Policy(
     watches=True,
     preserves_bytes=False,
     options=OPTIONS,
-    summary="the fastest k shards count, the others are dropped",
 )

@@ -68,5 +68,4 @@ GRASS = Policy(
     decide=_grass,
     watches=True,
     options=OPTIONS,
-    summary="copies that save resources, greedy ones near the end (GRASS)",
 )

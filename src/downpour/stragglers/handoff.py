@@ -270,5 +270,4 @@ HANDOFF = Policy(
     watches=True,
     hands_over=True,
     options=OPTIONS,
-    summary="hand a shard that would be late, as it stands, to a worker that ends it sooner",
 )

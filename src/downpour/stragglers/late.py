@@ -70,5 +70,4 @@ LATE = Policy(
     decide=_late,
     watches=True,
     options=OPTIONS,
-    summary="speculative copies of slow shards that will end last (LATE)",
 )

@@ -122,5 +122,4 @@ MANTRI = Policy(
     decide=_mantri,
     watches=True,
     options=OPTIONS,
-    summary="restart or duplicate shards that would take longer than a new attempt (Mantri)",
 )

@@ -32,7 +32,7 @@ SINGLE_ERROR = 0.3
 # may be as fast as the others by now, or not: it is worth a try only where much can be gained.
 STALE_ERROR = 0.5
 
-# Half of what was measured of an idle worker is forgotten in so many tasks. More than one, because
+# After how many tasks an idle worker's measurements have half their weight. Not after one, because
 # on machines that stay unequal each try begins with a slow worker: simulated on a recorded trace of
 # unequal machines, `handoff` saved 88.2 % with 1 and 89.5 % with 4.
 HALF_FORGOTTEN_TASKS = 4.0

@@ -93,5 +93,4 @@ REBALANCE = Policy(
     preserves_bytes=False,
     cuts_rounds=True,
     options=OPTIONS,
-    summary="shards in proportion to forecast speed",
 )

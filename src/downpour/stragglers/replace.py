@@ -110,5 +110,4 @@ REPLACE = Policy(
     decide=_replace,
     watches=True,
     options=OPTIONS,
-    summary="forecast stragglers are replaced by standbys (DPro-SM)",
 )

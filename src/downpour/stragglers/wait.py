@@ -10,4 +10,4 @@ def _wait(view: RoundView) -> list[Action]:
     return [*pair(view)]
 
 
-WAIT = Policy(decide=_wait, summary="wait for all shards")
+WAIT = Policy(decide=_wait)

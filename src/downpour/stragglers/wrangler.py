@@ -48,5 +48,4 @@ WRANGLER = Policy(
     decide=_wrangler,
     watches=True,
     options=OPTIONS,
-    summary="a worker that will very likely straggle gets no shard for a while (Wrangler)",
 )

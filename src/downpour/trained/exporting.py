@@ -17,7 +17,7 @@ from downpour.errors import SpecError
 from downpour.store import FINAL_NAME, SPEC_NAME, encode
 from downpour.trained.finding import FIELD, TrainedModel
 from downpour.trained.loading import load, stated_facts
-from downpour.training.parameters import frozen_of, parameters_of
+from downpour.training.parameters import frozen_of, parameters_of, ties_of
 
 PRETRAINED = "pretrained"
 
@@ -34,7 +34,9 @@ def export(trained: TrainedModel, folder: Path) -> list[Path]:
         if any(folder.iterdir()):
             raise SpecError("to", str(folder), "is not empty, and nothing is overwritten")
         with (folder / FINAL_NAME).open("wb") as file:
-            file.writelines(encode({**parameters_of(model), **frozen_of(model)}, {}))
+            arrays = {**parameters_of(model), **frozen_of(model)}
+            ties = {tied: arrays[name] for tied, name in ties_of(model).items()}
+            file.writelines(encode({**arrays, **ties}, {}))
         (folder / SPEC_NAME).write_text(trained.spec.to_toml(), encoding="utf-8")
         if trained.spec.task is None:
             facts = json.dumps(stated_facts(trained))

@@ -2,7 +2,8 @@
 
 The arrays go into files, so they are plain, contiguous and on the CPU, for any device and memory
 layout of the network. Values are copied, never converted. Parameters that need no gradient are
-apart, because they never change: they are sent once.
+apart, because they never change: they are sent once. A tensor that the network has under several
+names, as tied weights are, goes by the first of them.
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ def frozen_of(model: nn.Module) -> Arrays:
     return {name: array_of(value) for name, value in _frozen(model).items()}
 
 
+def ties_of(model: nn.Module) -> dict[str, str]:
+    """Return the other names of tensors that have several, by each the name that they go by."""
+    first: dict[int, str] = {}
+    state = model.state_dict(keep_vars=True)
+    names = {name: first.setdefault(id(value), name) for name, value in state.items()}
+    return {name: known for name, known in names.items() if name != known}
+
+
 def load_frozen(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Copy arrays into the parameters that are not trained.
 
@@ -53,17 +62,21 @@ def load_parameters(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> Non
 
 
 def _travelling(model: nn.Module) -> dict[str, Tensor]:
-    frozen = _frozen(model)
-    return {name: value for name, value in model.state_dict().items() if name not in frozen}
+    return {name: value for name, value in _state(model).items() if not _is_frozen(value)}
 
 
 def _frozen(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value for name, value in _state(model).items() if _is_frozen(value)}
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    ties = ties_of(model)
     state = model.state_dict(keep_vars=True)
-    return {
-        name: value
-        for name, value in state.items()
-        if isinstance(value, nn.Parameter) and not value.requires_grad
-    }
+    return {name: value for name, value in state.items() if name not in ties}
+
+
+def _is_frozen(value: Tensor) -> bool:
+    return isinstance(value, nn.Parameter) and not value.requires_grad
 
 
 def _load(state: Mapping[str, Tensor], arrays: Mapping[str, NDArray[Any]]) -> None:
