@@ -209,6 +209,8 @@ def test_the_model_does_not_depend_on_who_trains_what(tmp_path: Path) -> None:
     "changes",
     [
         {"optimizer_state": "keep"},
+        {"compression": "topk", "optimizer_state": "keep"},
+        {"compression": "bfloat16", "aggregate": "weighted"},
         {"split": "class", "aggregate": "weighted"},
         {"split": "dirichlet(0.5)", "aggregate": "samples"},
         {"precision": "bfloat16", "flip": True},
@@ -220,6 +222,18 @@ def test_the_same_spec_gives_the_same_bytes(tmp_path: Path, changes: dict[str, o
     spec = QUICK.replace(epochs=2, model_options={}, **changes)
     digests = {digest(downpour.run(spec, workers=n, shared=tmp_path)) for n in (1, 3)}
     assert len(digests) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compression", ["int8", "ternary", "topk"])
+def test_a_compressed_training_has_the_same_bytes_whoever_trains(
+    tmp_path: Path, compression: str
+) -> None:
+    """Seven shards, of which each goes from worker to worker with what it has not sent."""
+    spec = QUICK.replace(shards=7, epochs=3, compression=compression)
+    results = [downpour.run(spec, workers=workers, shared=tmp_path) for workers in (1, 3, 7)]
+    assert len({digest(result) for result in results}) == 1
+    assert digest(downpour.run(spec.replace(compression="none"))) != digest(results[0])
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import xxhash
 
 from downpour.aggregators import summing
 from downpour.aggregators.summing import RunningSum, SummedFile
-from downpour.store import Array, decode, encode
+from downpour.store import Array, UpdateFormat, decode, encode
 
 
 def source_of(tensors: Mapping[str, Array], factor: float = 1.0) -> tuple[SummedFile, str]:
@@ -25,7 +25,8 @@ def source_of(tensors: Mapping[str, Array], factor: float = 1.0) -> tuple[Summed
 def sum_over(base: Mapping[str, Array], *, divisor: float = 1.0, threads: int = 1) -> RunningSum:
     """Begin a sum of files that were trained from a model."""
     layout = decode(b"".join(encode(base, {})), "base").layout
-    return RunningSum(layout, source_of(base)[0], divisor=divisor, threads=threads)
+    form = UpdateFormat(model=layout, base="")
+    return RunningSum(form, source_of(base)[0], divisor=divisor, threads=threads)
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])

@@ -284,9 +284,9 @@ def _put_back(right: Path, path: Path) -> None:
         right.unlink()
 
 
-def undisturbed(shared: Path) -> bytes:
+def undisturbed(shared: Path, spec: Spec = SPEC) -> bytes:
     """Return the model that comes of the spec when nothing happens."""
-    result = run(SPEC, workers=2, shared=shared)
+    result = run(spec, workers=2, shared=shared)
     assert result.model_file is not None
     return result.model_file.read_bytes()
 

@@ -17,7 +17,14 @@ from downpour.records.record_lines import (
     AssignedLine,
     WorkerLeftLine,
 )
-from tests.chaos.stage import FLAGS, PATIENCE_SECONDS, happen_until_done, model_in, undisturbed
+from tests.chaos.stage import (
+    FLAGS,
+    PATIENCE_SECONDS,
+    SPEC,
+    happen_until_done,
+    model_in,
+    undisturbed,
+)
 from tests.chaos.watching import Watcher
 
 if TYPE_CHECKING:
@@ -41,6 +48,21 @@ def test_whatever_happens_the_model_is_the_same(stage: Stage, expected: bytes) -
     said = happen_until_done(stage, client, times=5)
     assert client.returncode == 0, (stage.story, said)
     assert model_in(stage.shared) == expected, stage.story
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("compression", ["int8", "topk"])
+@pytest.mark.parametrize("stage", [4], indirect=True)
+def test_whatever_happens_nothing_that_was_not_sent_is_lost(
+    stage: Stage, compression: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """What a shard still owes outlasts workers and managers, and the shard's moves."""
+    spec = SPEC.replace(compression=compression)
+    client = stage.submit(*FLAGS, "--compression", compression)
+    said = happen_until_done(stage, client, times=5)
+    assert client.returncode == 0, (stage.story, said)
+    assert model_in(stage.shared) == undisturbed(tmp_path_factory.mktemp("calm"), spec)
 
 
 @pytest.mark.slow

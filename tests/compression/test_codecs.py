@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as arrays
 
 from downpour.compression import CODECS, STRIDE, Bytes, Numbers
 from downpour.errors import NonFinite
+from downpour.spec import Spec
 
 LENGTHS = [0, 1, 2, 63, 64, 65, 127, 2047, 2048, 2049, 4095, 4096, 4097, 10_000, 300_001]
 
@@ -53,6 +54,13 @@ BOUNDS: dict[str, Callable[[Numbers], Any]] = {
     "ternary": lambda x: largest_in(x, 2048) * 1.0001,
     "topk": lambda x: largest_in(x, 4096) * 1.01,
 }
+
+
+def test_every_codec_can_be_chosen() -> None:
+    """The spec names them, and knows which of them leave something for the next task."""
+    for name, codec in CODECS.items():
+        assert Spec(compression=name).hands_on == (codec.feedback is not None)
+    assert CODECS.keys() == BOUNDS.keys()
 
 
 @every_codec

@@ -108,15 +108,3 @@ def test_a_header_nobody_would_read_is_not_written() -> None:
     """Writing keeps the bound that reading checks."""
     with pytest.raises(ValueError, match="at most"):
         write_header(plan_layout({}), {"a": "x" * HEADER_BYTES_MAX})
-
-
-def test_runs_join_neighbours_of_one_dtype() -> None:
-    """However many tensors there are, there is one run for each dtype."""
-    tensors = {f"w{number}": np.zeros(number, np.float32) for number in range(9)}
-    counts = {f"n{number}": np.array(number) for number in range(3)}
-    layout = plan_layout(tensors | counts)
-    assert layout.runs() == [
-        (np.dtype("<i8"), 0, 24),
-        (np.dtype("<f4"), 24, 24 + 36 * 4),
-    ]
-    assert layout.size_bytes == 24 + 36 * 4

@@ -42,6 +42,14 @@ def test_two_attempts_give_files_of_the_same_bytes(store: DirectoryStore) -> Non
     assert one.checksum == other.checksum
 
 
+def test_whole_updates_keep_their_bytes(store: DirectoryStore) -> None:
+    """As they were before there was another way of writing them."""
+    file, state = publish_work(store, ATTEMPT, WORK)
+    assert state is not None
+    assert (file.size_bytes, file.checksum) == (264, "9f7568501640eb50675d35f03231ff24")
+    assert (state.size_bytes, state.checksum) == (184, "b9e64502ad69d1f5e948440a7cbdb475")
+
+
 def test_only_what_is_asked_for_is_found(store: DirectoryStore) -> None:
     """Neither other attempts' updates, nor one of another kind, nor strange files."""
     publish_work(store, replace(ATTEMPT, attempt=4), WORK)

@@ -6,20 +6,29 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from threading import Timer
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from downpour.compression import CODECS
 from downpour.errors import FileCorrupt, OtherCode, TrainingError, UnfitWorker
 from downpour.rpc.indices import pack_indices
 from downpour.rpc.messages import IndicesFile, TaskMessage
 from downpour.spec import Spec
-from downpour.store import SharedDirectory, decode
+from downpour.store import (
+    SharedDirectory,
+    decode,
+    decompressed,
+    encode,
+    model_metadata,
+    unsent_part,
+)
 from downpour.values import PublishedFile
 from downpour.worker.agent import _in_one_line
-from downpour.worker.control import TaskCancelled, TaskControl
+from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.worker.task import TaskRunner
 
 if TYPE_CHECKING:
@@ -74,6 +83,69 @@ def test_a_kept_optimizer_state_is_continued(shared: SharedDirectory, task: Task
     kept = replace(bare, optimizer_state=first.optimizer_state)
     without, with_state = (runner.run(t, TaskControl(t.id)) for t in (bare, kept))
     assert without.file.checksum != with_state.file.checksum
+
+
+def compressed(shared: SharedDirectory, task: TaskMessage, compression: str) -> TaskMessage:
+    """Return a first task of an experiment whose updates are compressed, and state is reset."""
+    store = shared.store("any")
+    spec = Spec.from_toml(content(shared, task.spec).decode())
+    text = spec.replace(compression=compression, optimizer_state="reset").to_toml().encode()
+    tensors = decode(content(shared, task.model), "model").tensors
+    token = f"{compression}-{token_hex(3)}"
+    return replace(
+        task,
+        spec=store.put_new(f"spec-{token}", [text]),
+        model=store.put_new(f"model-{token}", encode(tensors, model_metadata(compression, []))),
+    )
+
+
+@pytest.mark.parametrize("compression", CODECS)
+def test_a_compressed_update_holds_the_difference_that_training_made(
+    shared: SharedDirectory, task: TaskMessage, compression: str
+) -> None:
+    """It is much smaller, and near to what the whole one says; only some leave a state behind."""
+    whole = TaskRunner(shared, "cpu").run(task, TaskControl(task.id))
+    less = compressed(shared, task, compression)
+    update = TaskRunner(shared, "cpu").run(less, TaskControl(less.id))
+    assert update.loss == whole.loss
+    codec = CODECS[compression]
+    assert (update.optimizer_state is not None) == (codec.feedback is not None)
+    before = decode(content(shared, task.model), "model").tensors
+    after = decode(content(shared, whole.file), "whole").tensors
+    sent = dict(decompressed(decode(content(shared, update.file), "update")))
+    assert sent.keys() == before.keys()
+    due = np.concatenate([(before[name] - after[name]).ravel() for name in sent])
+    found = np.concatenate([one.ravel() for one in sent.values()])
+    lost = np.linalg.norm(due - found) / np.linalg.norm(due)
+    assert lost < {"ternary": 0.6, "topk": 0.99}.get(compression, 0.02)
+    if update.optimizer_state is not None:
+        state = decode(content(shared, update.optimizer_state), "state").tensors
+        left = unsent_part(state, before)
+        unsent = np.concatenate([left[name] for name in sent])
+        np.testing.assert_allclose(found + unsent, due, atol=np.abs(due).max() / 200)
+
+
+@pytest.mark.parametrize("compression", [name for name, codec in CODECS.items() if codec.feedback])
+def test_what_was_not_sent_is_sent_by_the_shards_next_task(
+    shared: SharedDirectory, task: TaskMessage, compression: str
+) -> None:
+    """With other bytes than without it; the same on every worker, from a snapshot, too."""
+    first = compressed(shared, task, compression)
+    begun = TaskRunner(shared, "cpu").run(first, TaskControl(first.id))
+    bare = replace(first, id=replace(first.id, round=1))
+    then = replace(bare, optimizer_state=begun.optimizer_state)
+    without, one = (TaskRunner(shared, "cpu").run(t, TaskControl(t.id)) for t in (bare, then))
+    assert without.file.checksum != one.file.checksum
+    stopped = TaskControl(then.id)
+    stopped.leaving.set()
+    with pytest.raises(HandOverStop) as handed_over:
+        TaskRunner(shared, "cpu").run(then, stopped)
+    moved = replace(then, id=replace(then.id, attempt=1), snapshot=handed_over.value.snapshot)
+    other = TaskRunner(shared, "cpu").run(moved, TaskControl(moved.id))
+    assert one.optimizer_state is not None
+    assert other.optimizer_state is not None
+    assert other.file.checksum == one.file.checksum
+    assert other.optimizer_state.checksum == one.optimizer_state.checksum
 
 
 def test_indices_may_come_as_a_file(shared: SharedDirectory, task: TaskMessage) -> None:

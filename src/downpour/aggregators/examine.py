@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from downpour.aggregators.base import Contribution
 from downpour.aggregators.summing import is_sound
 from downpour.errors import SharedDirectoryError, StoreError
-from downpour.store import Layout, ParameterFile, Store, decode
+from downpour.store import WHOLE, ParameterFile, Store, UpdateFormat, decode, decompressed
 from downpour.values import PublishedFile
 
 
@@ -22,20 +24,23 @@ def examine(
     contributions: Sequence[Contribution],
     *,
     known: Mapping[int, str],
+    compression: str = WHOLE,
 ) -> dict[int, str]:
     """Return the reason against each contribution that cannot be aggregated, by shard.
 
     Args:
         store: Where the files lie.
-        base: The model that they were trained from, whose layout all must have.
+        base: The model that they were trained from, whose tensors all must have.
         contributions: All of the round.
         known: Shards whose reason is known already; their files are not read.
+        compression: That of the updates.
 
     Raises:
         StoreError: the base cannot be read.
     """
     reasons = dict(known)
     model = decode(store.read(base), base.name)
+    form = UpdateFormat.of(model, base, compression)
     for contribution in sorted(contributions, key=lambda contribution: contribution.shard):
         shard, name = contribution.shard, contribution.file.name
         if shard in known:
@@ -47,15 +52,17 @@ def examine(
         except StoreError as error:
             reasons[shard] = str(error)
             continue
-        if file.layout != model.layout:
-            difference = _difference(file.layout, model.layout)
-            reasons[shard] = f"its tensors are not the model's: {difference}"
+        if misfit := form.misfit(file):
+            reasons[shard] = misfit
         elif tensor := _first_unsound(file, model):
             reasons[shard] = f"{name}: tensor {tensor!r} holds NaN or infinity"
     return reasons
 
 
 def _first_unsound(file: ParameterFile, model: ParameterFile) -> str | None:
+    for name, difference in decompressed(file):
+        if not np.isfinite(difference).all():
+            return name
     return next(
         (
             name
@@ -64,20 +71,3 @@ def _first_unsound(file: ParameterFile, model: ParameterFile) -> str | None:
         ),
         None,
     )
-
-
-def _difference(layout: Layout, reference: Layout) -> str:
-    given = {entry.name: entry for entry in layout.entries}
-    wanted = {entry.name: entry for entry in reference.entries}
-    for name in sorted(given.keys() | wanted.keys()):
-        if name not in given:
-            return f"{name!r} is missing"
-        if name not in wanted:
-            return f"{name!r} is too many"
-        mine, other = given[name], wanted[name]
-        if (mine.dtype, mine.shape) != (other.dtype, other.shape):
-            return (
-                f"{name!r} is {mine.dtype} {list(mine.shape)}, "
-                f"not {other.dtype} {list(other.shape)}"
-            )
-    return "they lie in another order"

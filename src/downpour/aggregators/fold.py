@@ -19,7 +19,7 @@ from downpour.aggregators.base import Contribution
 from downpour.aggregators.examine import examine
 from downpour.aggregators.summing import RunningSum, SummedFile
 from downpour.errors import FileCorrupt, NonFinite, SharedDirectoryError, StoreError, UpdatesRefused
-from downpour.store import Array, ParameterFile, Store, decode
+from downpour.store import WHOLE, Array, ParameterFile, Store, UpdateFormat, decode
 from downpour.values import PublishedFile
 
 _THREADS_MAX = 2  # measured: memory, not arithmetic, is the limit from here on
@@ -33,6 +33,7 @@ def fold(
     contributions: Sequence[Contribution],
     weights: Sequence[float],
     *,
+    compression: str = WHOLE,
     threads: int | None = None,
 ) -> dict[str, Array]:
     """Return the weighted mean of the contributions' parameters.
@@ -44,24 +45,27 @@ def fold(
 
     Args:
         store: Where the files lie.
-        base: The model that the round began from; all updates must have its layout.
+        base: The model that the round began from; all updates must have its tensors.
         contributions: One for each shard.
         weights: As many as contributions, summing to one.
+        compression: That of all updates; a compressed one says how far it moved from the base.
         threads: How many threads share the work; absent: at most two. It changes no byte.
 
     Raises:
-        UpdatesRefused: files that are missing, altered, of another layout or not finite; names
-            all their shards.
+        UpdatesRefused: files that are missing, altered, not finite, of another layout or
+            compression, or trained from another model; names all their shards.
         NonFinite: every update is finite, but their mean is not.
         StoreError: the base cannot be read.
     """
     parts, divisor = _in_shard_order(contributions, weights)
     threads = threads or _worthwhile_threads(contributions)
     for _ in range(2):  # a file that changed during the pass may be valid when it is read again
-        outcome = _sum_once(store, base, parts, divisor, threads)
+        outcome = _sum_once(store, base, parts, divisor, threads, compression)
         if outcome.tensors is not None:
             return outcome.tensors
-        reasons = examine(store, base, contributions, known=outcome.refused)
+        reasons = examine(
+            store, base, contributions, known=outcome.refused, compression=compression
+        )
         if reasons:
             raise UpdatesRefused(reasons)
         if not outcome.sound and not outcome.altered and not outcome.base_altered:
@@ -115,17 +119,23 @@ def _in_shard_order(
 
 
 def _sum_once(
-    store: Store, base: PublishedFile, parts: Sequence[_Part], divisor: float, threads: int
+    store: Store,
+    base: PublishedFile,
+    parts: Sequence[_Part],
+    divisor: float,
+    threads: int,
+    compression: str,
 ) -> _Outcome:
     """Open, sum and verify all files once, a group at a time; stop at the first that goes wrong."""
     model = decode(store.view(base), base.name)
-    total = RunningSum(model.layout, _source(model), divisor=divisor, threads=threads)
+    form = UpdateFormat.of(model, base, compression)
+    total = RunningSum(form, _source(model), divisor=divisor, threads=threads)
     for start in range(0, len(parts), summing.FILES_AT_ONCE):
         group = parts[start : start + summing.FILES_AT_ONCE]
         files, refused = _open(store, group)
         if refused:
             return _Outcome(refused=refused)
-        if any(file.layout != model.layout for file in files):
+        if any(form.misfit(file) for file in files):
             return _Outcome(altered=tuple(part.shard for part in group))
         sources = [_source(file, part.factor) for file, part in zip(files, group, strict=True)]
         tally = total.add(sources, is_last=start + len(group) == len(parts))

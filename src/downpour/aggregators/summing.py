@@ -6,6 +6,8 @@ moves; and only small numbers are rounded on the way, which about halves the err
 The differences are taken from the base, and their sum from it again, because only so does a
 negative zero stay one.
 
+A compressed update holds the difference x0 - x_i itself, which is decoded where it is added.
+
 All files have one layout. Their bytes are walked in windows; in each window every file's piece is
 hashed and added to the sum before the next window begins, so a byte travels from memory once. Two
 threads share the work without ever waiting for each other: each hashes its own files (a checksum is
@@ -25,7 +27,8 @@ from typing import Self
 import numpy as np
 import xxhash
 
-from downpour.store import Array, Layout
+from downpour.compression import STRIDE, Codec
+from downpour.store import Array, Stretch, UpdateFormat
 
 PIECE_BYTES = 512 * 1024
 """What a thread sums at a time: the sum, a term and the pieces of base and file fit its cache."""
@@ -69,25 +72,22 @@ class RunningSum:
     from the first file. A file that has all the weight is taken as it is.
 
     Args:
-        layout: Where the tensors lie in every file.
+        form: Where the tensors lie in the model and in every file.
         base: The model from which all files were trained; its factor does not matter.
         divisor: What the sum is divided by in the end.
         threads: How many threads share the work.
     """
 
     def __init__(
-        self, layout: Layout, base: SummedFile, *, divisor: float = 1.0, threads: int = 1
+        self, form: UpdateFormat, base: SummedFile, *, divisor: float = 1.0, threads: int = 1
     ) -> None:
-        self._layout = layout
+        self._layout = form.model
         self._base = base
         self._base_hasher = xxhash.xxh3_128(base.head)
         self._divisor = divisor
-        self._data = np.empty(layout.size_bytes, np.uint8)
-        self._runs = [
-            _Run.within(self._data[start:stop].view(dtype), start)
-            for dtype, start, stop in layout.runs()
-        ]
-        self._lanes = threads if layout.size_bytes > PIECE_BYTES else 1
+        self._data = np.empty(form.model.size_bytes, np.uint8)
+        self._runs = [_Run.within(self._data, stretch) for stretch in form.stretches()]
+        self._lanes = threads if form.model.size_bytes > PIECE_BYTES else 1
         self._is_empty = True
         self._sole: SummedFile | None = None
 
@@ -126,40 +126,81 @@ class RunningSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """A stretch of the tensors' bytes that has one dtype; `total` is what is summed in."""
+    """A stretch of the tensors' bytes that is held alike; `total` is what is summed in."""
 
-    start: int
+    stretch: Stretch
     result: Array
     total: Array
 
     @classmethod
-    def within(cls, result: Array, start: int) -> Self:
+    def within(cls, data: Array, stretch: Stretch) -> Self:
+        result = data[stretch.start : stretch.stop].view(stretch.dtype)
         narrow = result.dtype.kind == "f" and result.itemsize < 4
         total = np.empty(result.shape, np.float32) if narrow else result
-        return cls(start=start, result=result, total=total)
+        return cls(stretch=stretch, result=result, total=total)
 
     @property
     def is_float(self) -> bool:
         return self.result.dtype.kind == "f"
 
-    def of(self, source: SummedFile) -> Array:
-        return source.data[self.start : self.start + self.result.nbytes].view(self.result.dtype)
+    @property
+    def is_compressed(self) -> bool:
+        return self.stretch.codec is not None
+
+    @property
+    def step(self) -> int:
+        """How many numbers a thread sums at a time."""
+        step = PIECE_BYTES // self.total.itemsize
+        return max(STRIDE, step - step % STRIDE) if self.is_compressed else step
+
+    def base(self, source: SummedFile) -> Array:
+        """Return the numbers of the model."""
+        return source.data[self.stretch.start : self.stretch.stop].view(self.stretch.dtype)
+
+    def held(self, source: SummedFile) -> Array:
+        """Return what an update holds: numbers, or bytes that are to be decoded."""
+        held = source.data[self.stretch.held_start : self.stretch.held_stop]
+        return held if self.is_compressed else held.view(self.stretch.dtype)
+
+    def cut(self, part: slice, *, with_padding: bool = False) -> slice:
+        """Return where an update holds some numbers of a stretch, which begin at the stride."""
+        codec = self.stretch.codec
+        if codec is None:
+            return part
+        is_end = with_padding and part.stop >= len(self.total)
+        return slice(codec.size(part.start), None if is_end else codec.size(part.stop))
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One thread's part of a window: the base's floats, the sum so far, room for a term."""
+    """One thread's part of a window: the base's floats, the sum so far, room for a term.
+
+    Where updates are compressed, they are decoded into `difference`, which may be that room.
+    """
 
     base: Array
     total: Array
     term: Array
+    difference: Array
 
     def add(self, numbers: Array, factor: float) -> None:
         """Add how far the base is from a file's numbers, times a factor."""
         np.subtract(self.base, numbers, out=self.term, dtype=self.term.dtype)
+        self._add(self.term, factor)
+
+    def decode(self, codec: Codec, held: Array) -> bool:
+        """Make `difference` of what an update holds; return whether all of it is finite."""
+        codec.decode(held, self.difference)
+        return bool(np.isfinite(self.difference).all())
+
+    def add_difference(self, factor: float) -> None:
+        """Add what was decoded, times a factor."""
+        self._add(self.difference, factor)
+
+    def _add(self, difference: Array, factor: float) -> None:
         if factor != 1:
-            np.multiply(self.term, factor, out=self.term)
-        np.add(self.total, self.term, out=self.total)
+            difference = np.multiply(difference, factor, out=self.term)
+        np.add(self.total, difference, out=self.total)
 
     def close(self, divisor: float) -> None:
         """Turn the sum of all differences into the mean of the files."""
@@ -210,48 +251,68 @@ class _Group:
         return all(sound)
 
     def _sum_run(self, run: _Run, lane: int) -> bool:
-        base, files = run.of(self._base), [run.of(source) for source in self._sources]
-        count, step = len(run.total), PIECE_BYTES // run.total.itemsize
-        scratch = np.empty(min(step, count), run.total.dtype)
+        base, files = run.base(self._base), [run.held(source) for source in self._sources]
+        count, step = len(run.total), run.step
+        room = _room(run, min(step, count))
         sound = True
         for window in range(0, count, step * self._lanes):
             whole = slice(window, window + step * self._lanes)
             begin = min(window + lane * step, count)
             part = slice(begin, min(begin + step, count))
-            piece = _Piece(base[part], run.total[part], scratch[: part.stop - begin])
+            term, difference = (numbers[: part.stop - begin] for numbers in room)
+            piece = _Piece(base[part], run.total[part], term, difference)
             if self._base_hasher is not None:
                 piece.total.fill(0)
                 if lane == 0:
                     self._base_hasher.update(base[whole].data)
+            hashed, held = run.cut(whole, with_padding=True), run.cut(part)
             for index, numbers in enumerate(files):
                 if (index + 1) % self._lanes == lane:
-                    self._hashers[index].update(numbers[whole].data)
+                    self._hashers[index].update(numbers[hashed].data)
                 if run.is_float:
-                    sound &= self._add(piece, numbers[part], self._sources[index].factor)
+                    sound &= self._add(run, piece, numbers[held], self._sources[index].factor)
                 elif index == 0 and self._base_hasher is not None:
                     piece.total[:] = numbers[part]
             if run.is_float:
                 sound &= self._close(run, part, piece)
         return sound
 
-    def _add(self, piece: _Piece, numbers: Array, factor: float) -> bool:
+    def _add(self, run: _Run, piece: _Piece, held: Array, factor: float) -> bool:
+        if run.stretch.codec is not None:
+            sound = piece.decode(run.stretch.codec, held)
+            if factor:
+                piece.add_difference(factor)
+            return sound
         if factor and self._sole is None:
-            piece.add(numbers, factor)
+            piece.add(held, factor)
             return True  # it shows in the sum
-        return bool(np.isfinite(numbers).all()) or is_sound(numbers, piece.base)
+        return bool(np.isfinite(held).all()) or is_sound(held, piece.base)
 
     def _close(self, run: _Run, part: slice, piece: _Piece) -> bool:
         if self._divisor is not None:
-            if self._sole is not None:
-                piece.total[:] = run.of(self._sole)[part]
+            if self._sole is not None and not run.is_compressed:
+                piece.total[:] = run.held(self._sole)[part]
                 return True
             piece.close(self._divisor)
         if np.isfinite(piece.total).all():
             return True
-        files = (run.of(source)[part] for source in self._sources)
-        return all(is_sound(numbers, piece.base) for numbers in files) and piece.keep_constants(
+        return self._are_sound(run, part, piece) and piece.keep_constants(
             closed=self._divisor is not None
         )
+
+    def _are_sound(self, run: _Run, part: slice, piece: _Piece) -> bool:
+        """Say whether nothing in the files is the cause of a sum that is not finite."""
+        if run.is_compressed:
+            return True  # each was looked at when it was added
+        return all(is_sound(run.held(source)[part], piece.base) for source in self._sources)
+
+
+def _room(run: _Run, count: int) -> tuple[Array, Array]:
+    """Return room for a term of a sum, and for a decoded difference."""
+    term = np.empty(count, run.total.dtype)
+    if not run.is_compressed or term.dtype == np.float32:
+        return term, term
+    return term, np.empty(count, np.float32)
 
 
 def _bits(numbers: Array) -> Array:

@@ -14,12 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.spec import Spec
+from downpour.store import model_metadata
 from downpour.tasks import Data
 from downpour.tasks.loaded import load
 from downpour.training.evaluation import evaluate, evaluate_on
 from downpour.training.numeric_class import numeric_class
 from downpour.training.parameters import (
     Arrays,
+    buffers_of,
     frozen_of,
     load_frozen,
     load_parameters,
@@ -90,6 +92,10 @@ class GlobalModel:
     def parameters(self) -> Arrays:
         """Return parameters and buffers as views of the network's memory, which change with it."""
         return parameters_of(self._network, copy=False)
+
+    def metadata(self) -> dict[str, str]:
+        """Return what the file of a model version says of itself."""
+        return model_metadata(self._spec.compression, buffers_of(self._network))
 
     def frozen(self) -> Arrays:
         """Return the parameters that are never trained; they are in no model version."""

@@ -279,7 +279,7 @@ def _first_model(
     if arrays or ties:
         frozen = store.put_new(layout.frozen_name(secrets.token_hex(3)), encode(arrays, ties))
     name = layout.model_name(0, secrets.token_hex(3))
-    return store.put_new(name, encode(drawn.parameters(), {})), frozen
+    return store.put_new(name, encode(drawn.parameters(), drawn.metadata())), frozen
 
 
 def indices_of(
@@ -321,11 +321,15 @@ def aggregate(space: Workspace, command: Aggregate) -> PublishedFile:
         for shard, update in zip(command.shards, command.updates, strict=True)
     ]
     weights = AGGREGATORS[space.spec.aggregate](contributions)
-    arrays = fold(space.store, command.model, contributions, weights)
+    arrays = fold(
+        space.store, command.model, contributions, weights, compression=space.spec.compression
+    )
+    # What it says of itself is true of every version.
+    about = decode(space.store.view(command.model), command.model.name).metadata
     # With a token: an earlier manager may have published this version and ended before it journaled
     # that, and names are never used twice.
     name = layout.model_name(command.round + 1, secrets.token_hex(3))
-    return space.store.put_new(name, encode(arrays, {}))
+    return space.store.put_new(name, encode(arrays, about))
 
 
 def measure(space: Workspace, command: Evaluate) -> Evaluation:

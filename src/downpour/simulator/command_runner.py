@@ -200,7 +200,7 @@ class SimulatedCommandRunner:
 
     def _prepare(self, command: do.Prepare, done: Done) -> None:
         name, spec = command.experiment, command.spec
-        if spec.optimizer_state == "keep":
+        if spec.hands_on:
             self._with_states.add(name)
 
         def ready(model: PublishedFile) -> None:
@@ -248,7 +248,7 @@ class SimulatedCommandRunner:
         return None
 
     def _keeps_states(self, experiment: str) -> bool:
-        return self._manager.core.state.experiments[experiment].spec.optimizer_state == "keep"
+        return self._manager.core.state.experiments[experiment].spec.hands_on
 
     def _aggregate(self, command: do.Aggregate, done: Done) -> None:
         timings = self._environment.timings

@@ -148,7 +148,7 @@ class Version:
     def _folded(self, cut: Cut) -> Version:
         shards = [n for n in range(self._spec.shards) if n not in cut.dropped]
         updates = {shard: self.update(shard, cut) for shard in shards}
-        keeps = self._spec.optimizer_state == "keep"
+        keeps = self._spec.hands_on
         states = {shard: state_after(made) for shard, made in updates.items()} if keeps else {}
         model = folded(self.model, updates.items())
         return Version(self._spec, self.number + 1, model, {**self._states, **states})

@@ -38,6 +38,7 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 _MEASURED = {LOSS, "accuracy"}
 _WITH_PATH = {"npz", "folder"}
+_WITH_ERROR_MEMORY = {"ternary", "topk"}
 _OF_THE_BUILT_IN_TASK = (
     "dataset",
     "data_path",
@@ -277,6 +278,13 @@ class Spec(BaseModel):
         default="reset",
         description="What happens to the optimizer's state between rounds; kept per shard",
     )
+    compression: Literal["none", "float32", "bfloat16", "float16", "int8", "ternary", "topk"] = (
+        Field(
+            default="none",
+            description="How updates are written: none (whole parameters), or how far they moved "
+            "in fewer bytes (docs/fewer-bytes.md)",
+        )
+    )
 
     repeatable: bool = Field(
         default=True,
@@ -392,6 +400,11 @@ class Spec(BaseModel):
         except ValidationError as error:
             given = fields if isinstance(fields, Mapping) else {}
             raise as_spec_error(Spec, error.errors(), given) from None
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether a shard's task leaves a state for the shard's next one."""
+        return self.optimizer_state == "keep" or self.compression in _WITH_ERROR_MEMORY
 
     @property
     def trains_own_code(self) -> bool:

@@ -20,7 +20,22 @@ from downpour.store.layout import (
     parse_name,
 )
 from downpour.store.memory import MemoryStore
-from downpour.store.updates import Work, find_updates, publish_work
+from downpour.store.update_format import (
+    WHOLE,
+    Stretch,
+    UpdateFormat,
+    compress,
+    decompressed,
+    model_metadata,
+)
+from downpour.store.updates import (
+    Start,
+    Work,
+    find_updates,
+    optimizer_part,
+    publish_work,
+    unsent_part,
+)
 
 __all__ = [
     "Store",
@@ -42,7 +57,16 @@ __all__ = [
     "attempt_name",
     "model_name",
     "parse_name",
+    "WHOLE",
+    "Stretch",
+    "UpdateFormat",
+    "compress",
+    "decompressed",
+    "model_metadata",
+    "Start",
     "Work",
     "find_updates",
     "publish_work",
+    "optimizer_part",
+    "unsent_part",
 ]

@@ -33,8 +33,12 @@ class ParameterFile:
     data: Array
 
 
-def encode(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[Buffer]:
+def encode(
+    tensors: Mapping[str, Array], metadata: Mapping[str, str], layout: Layout | None = None
+) -> list[Buffer]:
     """Return the chunks of a parameter file: a header, then each tensor's own memory.
+
+    A layout that is given is that of these tensors in another order.
 
     Only tensors that are not contiguous and little-endian are copied. The tensors must not change
     until the chunks are written.
@@ -45,7 +49,7 @@ def encode(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> list[Bu
     """
     if "__metadata__" in tensors:
         raise ValueError("no tensor may be called __metadata__")
-    layout = plan_layout(tensors)
+    layout = layout or plan_layout(tensors)
     chunks: list[Buffer] = [write_header(layout, metadata)]
     for entry in layout.entries:
         array = np.ascontiguousarray(tensors[entry.name], dtype=entry.dtype)

@@ -43,7 +43,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "U8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
 }
-_CODES = {dtype: code for code, dtype in DTYPES.items()}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 BFLOAT16 = np.dtype("V2")
 """Two bytes that numpy has no numbers for."""
@@ -79,16 +79,6 @@ class Layout:
             entry.name: data[entry.start : entry.stop].view(entry.dtype).reshape(entry.shape)
             for entry in self.entries
         }
-
-    def runs(self) -> list[tuple[np.dtype[Any], int, int]]:
-        """Return (dtype, start, stop) of the longest stretches of bytes of one dtype."""
-        runs: list[tuple[np.dtype[Any], int, int]] = []
-        for entry in self.entries:
-            if runs and runs[-1][0] == entry.dtype:
-                runs[-1] = (entry.dtype, runs[-1][1], entry.stop)
-            else:
-                runs.append((entry.dtype, entry.start, entry.stop))
-        return runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +118,7 @@ def write_header(layout: Layout, metadata: Mapping[str, str]) -> bytes:
     fields: dict[str, object] = {_METADATA: dict(sorted(metadata.items()))} if metadata else {}
     for entry in layout.entries:
         fields[entry.name] = {
-            "dtype": _CODES[entry.dtype],
+            "dtype": CODES[entry.dtype],
             "shape": entry.shape,
             "data_offsets": (entry.start, entry.stop),
         }
@@ -226,7 +216,7 @@ def _naturals(name: str, numbers: object) -> tuple[int, ...]:
 
 
 def _code(name: str, array: Array) -> str:
-    code = _CODES.get(array.dtype.newbyteorder("<"))
+    code = CODES.get(array.dtype.newbyteorder("<"))
     if code is None:
         accepted = f"{name} cannot be stored; parameters are of {', '.join(DTYPES)}"
         raise SpecError("model", str(array.dtype), accepted)

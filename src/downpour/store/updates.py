@@ -1,5 +1,9 @@
 """What a task publishes: an update that describes itself, and its optimizer's state.
 
+With a compression an update holds the difference that training made (`update_format.py`). What a
+codec did not send of it is the task's *unsent*, which the shard's next task adds to its own. It
+lies in one file with the optimizer's state, because it has the same life.
+
 A worker reports its update. If the report is lost with the worker, `find_updates` reads from the
 files alone what it would have stated: round, shard, samples, steps, loss, and a checksum of the
 parameters, so that an altered file is not taken for a whole one. All of that follows from the task,
@@ -16,14 +20,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import xxhash
 
+from downpour.compression import CODECS
 from downpour.errors import FileCorrupt, FileMissing, StoreError
 from downpour.store import layout
 from downpour.store.base import Buffer
 from downpour.store.codec import ParameterFile, decode, encode
 from downpour.store.directory import DirectoryStore
-from downpour.store.header import Array
+from downpour.store.header import Array, Layout
+from downpour.store.update_format import UpdateFormat, compress
 from downpour.values import AttemptId, PublishedFile, Update
 
 log = logging.getLogger(__name__)
@@ -32,17 +39,35 @@ _Number = TypeVar("_Number", int, float)
 
 _CHECKSUM = "checksum"
 _HAS_STATE, _YES = "optimizer_state", "published"
+_UNSENT = "unsent/"
+# So that it is a quarter of the model. What moves a number by less than 1/254 of the largest of
+# its block is lost; with topk's decay such a number would never come near to being sent.
+_MEMORY = CODECS["int8"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a task began with: a model's file, and what the shard's task before left unsent."""
+
+    model: ParameterFile
+    file: PublishedFile
+    compression: str
+    unsent: Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The result of a task: parameters, optimizer state (may be empty), and how they were made."""
+    """The result of a task: parameters, optimizer state (may be empty), and how they were made.
+
+    `start` is what the parameters were trained from, None if they are to be published whole.
+    """
 
     parameters: Mapping[str, Array]
     optimizer_state: Mapping[str, Array]
     samples: int
     steps: int
     loss: float
+    start: Start | None = None
 
 
 def publish_work(
@@ -53,14 +78,18 @@ def publish_work(
     Raises:
         StoreError: they cannot be written.
         SpecError: an array's dtype cannot be stored.
+        NonFinite: a difference cannot be compressed.
     """
     token = secrets.token_hex(3)
     state = None
-    if work.optimizer_state:
+    form, tensors, unsent = _compressed(work)
+    handed_on = {**work.optimizer_state, **unsent}
+    if handed_on:
         name = layout.attempt_name("optimizer", attempt, token)
-        state = store.put_new(name, _checked(work.optimizer_state, _task(attempt)))
+        state = store.put_new(name, _checked(handed_on, _task(attempt)))
     about = {
         **_task(attempt),
+        **(form.metadata if form is not None else {}),
         "samples": str(work.samples),
         "steps": str(work.steps),
         # The shortest text that reads back as the same number.
@@ -69,7 +98,42 @@ def publish_work(
     if state is not None:
         about[_HAS_STATE] = _YES
     name = layout.attempt_name("update", attempt, token)
-    return store.put_new(name, _checked(work.parameters, about)), state
+    place = form.layout if form is not None else None
+    return store.put_new(name, _checked(tensors, about, place)), state
+
+
+def _compressed(
+    work: Work,
+) -> tuple[UpdateFormat | None, Mapping[str, Array], Mapping[str, Array]]:
+    """Return an update's format and tensors, and what it leaves unsent, as its file names it."""
+    start = work.start
+    if start is None:
+        return None, work.parameters, {}
+    form = UpdateFormat.of(start.model, start.file, start.compression)
+    tensors, unsent = compress(form, start.model.tensors, work.parameters, start.unsent)
+    return form, tensors, {_UNSENT + name: _MEMORY.encode(left) for name, left in unsent.items()}
+
+
+def optimizer_part(tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the optimizer's state of the file that a task hands on to the shard's next."""
+    return {name: array for name, array in tensors.items() if not name.startswith(_UNSENT)}
+
+
+def unsent_part(tensors: Mapping[str, Array], model: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what that file says was left unsent, flat, by the names of a model.
+
+    Raises:
+        FileCorrupt: it is of another model.
+    """
+    unsent = {}
+    for full_name in tensors.keys() - optimizer_part(tensors).keys():
+        name, encoded = full_name.removeprefix(_UNSENT), tensors[full_name]
+        count = model[name].size if name in model else -1
+        if count < 0 or encoded.shape != (_MEMORY.size(count),):
+            raise FileCorrupt("optimizer state", f"{full_name} is of another network")
+        unsent[name] = np.empty(count, np.float32)
+        _MEMORY.decode(encoded, unsent[name])
+    return unsent
 
 
 def find_updates(
@@ -134,13 +198,15 @@ def _whole(
     return file, held
 
 
-def _checked(tensors: Mapping[str, Array], about: Mapping[str, str]) -> list[Buffer]:
+def _checked(
+    tensors: Mapping[str, Array], about: Mapping[str, str], place: Layout | None = None
+) -> list[Buffer]:
     """Encode tensors, with a checksum of their bytes in the metadata."""
     digest = xxhash.xxh3_128()
     # Without the header, which is to hold this checksum.
-    for chunk in encode(tensors, {})[1:]:
+    for chunk in encode(tensors, {}, place)[1:]:
         digest.update(chunk)
-    return encode(tensors, {**about, _CHECKSUM: digest.hexdigest()})
+    return encode(tensors, {**about, _CHECKSUM: digest.hexdigest()}, place)
 
 
 def _task(attempt: AttemptId) -> dict[str, str]:

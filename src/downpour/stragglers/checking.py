@@ -36,6 +36,9 @@ def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
     if policy.cuts_rounds and spec.optimizer_state == "keep":
         accepted = f"policy '{spec.policy}' cuts shards anew, and a state belongs to one: reset"
         raise SpecError("optimizer_state", spec.optimizer_state, accepted)
+    if policy.cuts_rounds and spec.hands_on:
+        accepted = f"policy '{spec.policy}' cuts shards anew, and what was not sent belongs to one"
+        raise SpecError("compression", spec.compression, accepted)
 
 
 def _check_option(named: str, policy: Policy, name: str, value: object) -> None:

@@ -30,6 +30,12 @@ def parameters_of(model: nn.Module, *, copy: bool = True) -> Arrays:
     return {name: array_of(value, copy=copy) for name, value in _travelling(model).items()}
 
 
+def buffers_of(model: nn.Module) -> list[str]:
+    """Return the names of what `parameters_of` returns and no optimizer trains."""
+    state = model.state_dict(keep_vars=True)
+    return [name for name, value in state.items() if not isinstance(value, nn.Parameter)]
+
+
 def frozen_of(model: nn.Module) -> Arrays:
     """Return copies of the parameters that need no gradient, by their names in the state_dict."""
     return {name: array_of(value) for name, value in _frozen(model).items()}

@@ -23,7 +23,17 @@ from downpour.factory_code import check_code
 from downpour.rpc.indices import unpack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile, TaskMessage
 from downpour.spec import Spec
-from downpour.store import DirectoryStore, SharedDirectory, Work, decode, publish_work
+from downpour.store import (
+    WHOLE,
+    DirectoryStore,
+    SharedDirectory,
+    Start,
+    Work,
+    decode,
+    optimizer_part,
+    publish_work,
+    unsent_part,
+)
 from downpour.tasks import Data, open_data
 from downpour.tasks.loaded import LoadedTask, load
 from downpour.training.loop import LocalTask, ShardTraining
@@ -87,7 +97,7 @@ class TaskRunner:
         finally:
             snapshots.withdraw_unknown()
         trained = time.perf_counter()
-        file, optimizer_state = publish_work(loaded.store, task.id, _work(loaded.spec, training))
+        file, optimizer_state = publish_work(loaded.store, task.id, _work(loaded, task, training))
         return Update(
             file=file,
             samples=training.samples,
@@ -171,7 +181,6 @@ def _begin(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
 def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
     loaded.task.look_again(task.id.round)
     load_parameters(loaded.model, _tensors(loaded.store, task.model))
-    state = task.optimizer_state
     return ShardTraining(
         loaded.task,
         loaded.model,
@@ -180,7 +189,7 @@ def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
             round=loaded.spec.rounds_before + task.id.round,
             shard=task.id.shard,
         ),
-        optimizer_state=_tensors(loaded.store, state) if state is not None else None,
+        optimizer_state=optimizer_part(_handed_on(loaded, task)),
     )
 
 
@@ -194,7 +203,8 @@ def _train(training: ShardTraining, control: TaskControl, snapshots: Snapshots) 
         snapshots.publish_if_due(training)
 
 
-def _work(spec: Spec, training: ShardTraining) -> Work:
+def _work(loaded: _LoadedExperiment, task: TaskMessage, training: ShardTraining) -> Work:
+    spec = loaded.spec
     # Not copied: the next task begins only after the file has been written.
     return Work(
         parameters=training.parameters(copy=False),
@@ -202,7 +212,25 @@ def _work(spec: Spec, training: ShardTraining) -> Work:
         samples=training.samples,
         steps=training.steps_done,
         loss=training.mean_loss,
+        start=_start(loaded, task) if spec.compression != WHOLE else None,
     )
+
+
+def _start(loaded: _LoadedExperiment, task: TaskMessage) -> Start:
+    """Read once more what the task began with: so training need not hold it, nor snapshots."""
+    model = decode(loaded.store.read(task.model), task.model.name)
+    return Start(
+        model=model,
+        file=task.model,
+        compression=loaded.spec.compression,
+        unsent=unsent_part(_handed_on(loaded, task), model.tensors),
+    )
+
+
+def _handed_on(loaded: _LoadedExperiment, task: TaskMessage) -> Mapping[str, npt.NDArray[Any]]:
+    """Return what the shard's task before this one has left for it."""
+    state = task.optimizer_state
+    return _tensors(loaded.store, state) if state is not None else {}
 
 
 def _tensors(store: DirectoryStore, file: PublishedFile) -> Mapping[str, npt.NDArray[Any]]:
