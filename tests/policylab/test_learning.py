@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from downpour import Spec, run
+from downpour.errors import SpecError
 from downpour.policylab.learning import Learning
 from downpour.policylab.ledger import RoundOutcome
 
@@ -58,3 +59,9 @@ def test_rounds_that_count_the_same_are_trained_once(learning: Learning) -> None
     """Whatever time they took."""
     slower = [RoundOutcome(seconds=9.0, moves=3)] * 2
     assert learning.evaluation(rounds(2)) is learning.evaluation(slower)
+
+
+def test_only_whole_updates_are_compared(tmp_path: Path) -> None:
+    """The laboratory keeps nothing that a shard has not sent; so it says that it cannot."""
+    with pytest.raises(SpecError, match="compression = 'topk'"):
+        Learning(SPEC.replace(compression="topk"), SHARDS, tmp_path)

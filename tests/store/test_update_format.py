@@ -43,7 +43,7 @@ def test_a_whole_update_is_laid_out_as_the_model() -> None:
     model = model_file(WHOLE)
     form = UpdateFormat.of(model, FILE, WHOLE)
     assert (model.metadata, form.metadata, form.layout) == ({}, {}, model.layout)
-    held = [(one.dtype, one.start, one.stop, one.codec) for one in form.stretches()]
+    held = [(one.dtype, one.start, one.stop, one.codec) for one in form.ranges()]
     assert held == [(np.dtype("<i8"), 0, 8, None), (np.dtype("<f4"), 8, 8 + 4 * 5009, None)]
 
 

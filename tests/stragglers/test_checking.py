@@ -60,7 +60,9 @@ def test_a_policy_that_only_waits_has_no_standbys() -> None:
         check_policy(Spec(policy="wait", standbys=1), SOME, workers=3)
 
 
-@pytest.mark.parametrize("fields", [{"split": "class"}, {"optimizer_state": "keep"}])
+@pytest.mark.parametrize(
+    "fields", [{"split": "class"}, {"optimizer_state": "keep"}, {"compression": "topk"}]
+)
 def test_rounds_are_cut_anew_only_where_shards_do_not_differ(fields: dict[str, str]) -> None:
     """A shard of a class, or one with a state of its own, cannot be any other."""
     check_policy(Spec(), CUTS, workers=3)

@@ -28,7 +28,7 @@ import numpy as np
 import xxhash
 
 from downpour.compression import STRIDE, Codec
-from downpour.store import Array, Stretch, UpdateFormat
+from downpour.store import Array, HeldRange, UpdateFormat
 
 PIECE_BYTES = 512 * 1024
 """What a thread sums at a time: the sum, a term and the pieces of base and file fit its cache."""
@@ -86,7 +86,7 @@ class RunningSum:
         self._base_hasher = xxhash.xxh3_128(base.head)
         self._divisor = divisor
         self._data = np.empty(form.model.size_bytes, np.uint8)
-        self._runs = [_Run.within(self._data, stretch) for stretch in form.stretches()]
+        self._runs = [_Run.within(self._data, place) for place in form.ranges()]
         self._lanes = threads if form.model.size_bytes > PIECE_BYTES else 1
         self._is_empty = True
         self._sole: SummedFile | None = None
@@ -128,16 +128,16 @@ class RunningSum:
 class _Run:
     """A stretch of the tensors' bytes that is held alike; `total` is what is summed in."""
 
-    stretch: Stretch
+    place: HeldRange
     result: Array
     total: Array
 
     @classmethod
-    def within(cls, data: Array, stretch: Stretch) -> Self:
-        result = data[stretch.start : stretch.stop].view(stretch.dtype)
+    def within(cls, data: Array, place: HeldRange) -> Self:
+        result = data[place.start : place.stop].view(place.dtype)
         narrow = result.dtype.kind == "f" and result.itemsize < 4
         total = np.empty(result.shape, np.float32) if narrow else result
-        return cls(stretch=stretch, result=result, total=total)
+        return cls(place=place, result=result, total=total)
 
     @property
     def is_float(self) -> bool:
@@ -145,7 +145,7 @@ class _Run:
 
     @property
     def is_compressed(self) -> bool:
-        return self.stretch.codec is not None
+        return self.place.codec is not None
 
     @property
     def step(self) -> int:
@@ -155,16 +155,16 @@ class _Run:
 
     def base(self, source: SummedFile) -> Array:
         """Return the numbers of the model."""
-        return source.data[self.stretch.start : self.stretch.stop].view(self.stretch.dtype)
+        return source.data[self.place.start : self.place.stop].view(self.place.dtype)
 
     def held(self, source: SummedFile) -> Array:
         """Return what an update holds: numbers, or bytes that are to be decoded."""
-        held = source.data[self.stretch.held_start : self.stretch.held_stop]
-        return held if self.is_compressed else held.view(self.stretch.dtype)
+        held = source.data[self.place.held_start : self.place.held_stop]
+        return held if self.is_compressed else held.view(self.place.dtype)
 
     def cut(self, part: slice, *, with_padding: bool = False) -> slice:
         """Return where an update holds some numbers of a stretch, which begin at the stride."""
-        codec = self.stretch.codec
+        codec = self.place.codec
         if codec is None:
             return part
         is_end = with_padding and part.stop >= len(self.total)
@@ -278,8 +278,8 @@ class _Group:
         return sound
 
     def _add(self, run: _Run, piece: _Piece, held: Array, factor: float) -> bool:
-        if run.stretch.codec is not None:
-            sound = piece.decode(run.stretch.codec, held)
+        if run.place.codec is not None:
+            sound = piece.decode(run.place.codec, held)
             if factor:
                 piece.add_difference(factor)
             return sound

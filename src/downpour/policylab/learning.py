@@ -18,10 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.aggregators import AGGREGATORS, Contribution, fold
+from downpour.errors import SpecError
 from downpour.policylab.ledger import RoundOutcome
 from downpour.spec import Spec
 from downpour.splitters import divide
-from downpour.store import SharedDirectory, Work, encode, layout, publish_work
+from downpour.store import WHOLE, SharedDirectory, Work, encode, layout, publish_work
 from downpour.tasks import open_data, prepare_data
 from downpour.tasks.loaded import load
 from downpour.training.evaluation import evaluate
@@ -46,10 +47,13 @@ class Learning:
         data_dir: where datasets are, in torchvision's layout.
 
     Raises:
-        SpecError: dataset, split, batches and model do not fit together.
+        SpecError: dataset, split, batches and model do not fit together, or updates are compressed.
     """
 
     def __init__(self, spec: Spec, shards: int, folder: Path, data_dir: Path | None = None) -> None:
+        if spec.compression != WHOLE:
+            accepted = "must be none: policies are compared with whole updates"
+            raise SpecError("compression", spec.compression, accepted)
         self._spec = spec.replace(shards=shards, policy="wait", policy_options={}, standbys=0)
         shared = SharedDirectory.open(folder, create=True)
         self._store = shared.create_experiment(_NAME)

@@ -325,7 +325,7 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
         worker_changes=worker_changes_of(record),
         best=best_of(fold, folder),
         tested=test_of(fold),
-        dataset=tuple(_remarks(prepared)),
+        dataset=(*_remarks(prepared), *_sent(fold)),
     )
 
 
@@ -337,6 +337,17 @@ def _remarks(prepared: PreparedLine) -> Iterator[str]:
     if prepared.step_seconds is not None and prepared.step_bytes is not None:
         megabytes = prepared.step_bytes / 1e6
         yield f"when tried, a step took {prepared.step_seconds:.2g} s and {megabytes:.3g} MB"
+
+
+def _sent(fold: RecordFold) -> Iterator[str]:
+    """Yield what an update takes, where updates are compressed."""
+    compression = fold.submitted.spec.get("compression", "none")
+    if compression == "none" or not fold.updated or not fold.aggregated:
+        return
+    update = max(line.bytes for line in fold.updated.values())
+    model = max(line.bytes for line in fold.aggregated.values())
+    fewer = f"{model / update:.3g} times fewer than the model's {model:,}"
+    yield f"updates ({compression}): {update:,} bytes each, {fewer}"
 
 
 _NOT_PREPARED = PreparedLine(

@@ -29,6 +29,7 @@ from pydantic import (
 )
 
 from downpour.errors import SpecError
+from downpour.spec.choices import WITH_ERROR_MEMORY, Compression, Policy
 from downpour.spec.refusals import ACCEPTED, InvalidField, as_spec_error, refusal
 from downpour.values import LOSS, Goal
 
@@ -38,7 +39,6 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 _MEASURED = {LOSS, "accuracy"}
 _WITH_PATH = {"npz", "folder"}
-_WITH_ERROR_MEMORY = {"ternary", "topk"}
 _OF_THE_BUILT_IN_TASK = (
     "dataset",
     "data_path",
@@ -164,20 +164,7 @@ class Spec(BaseModel):
         description="How updates become the next model: average, weighted (by loss), "
         "samples (FedAvg) or first (shard 0's, as the ECE751 code did)",
     )
-    policy: Literal[
-        "wait",
-        "drop",
-        "backup",
-        "blacklist",
-        "late",
-        "clone",
-        "grass",
-        "mantri",
-        "wrangler",
-        "rebalance",
-        "replace",
-        "handoff",
-    ] = Field(
+    policy: Policy = Field(
         default="handoff",
         description="The straggler policy: wait, drop, backup, blacklist, late, clone, "
         "grass, mantri, wrangler, rebalance, replace or handoff (docs/stragglers.md)",
@@ -278,12 +265,9 @@ class Spec(BaseModel):
         default="reset",
         description="What happens to the optimizer's state between rounds; kept per shard",
     )
-    compression: Literal["none", "float32", "bfloat16", "float16", "int8", "ternary", "topk"] = (
-        Field(
-            default="none",
-            description="How updates are written: none (whole parameters), or how far they moved "
-            "in fewer bytes (docs/fewer-bytes.md)",
-        )
+    compression: Compression = Field(
+        default="none",
+        description="How updates are written: none (whole), or in fewer bytes, how far they moved",
     )
 
     repeatable: bool = Field(
@@ -404,7 +388,7 @@ class Spec(BaseModel):
     @property
     def hands_on(self) -> bool:
         """Whether a shard's task leaves a state for the shard's next one."""
-        return self.optimizer_state == "keep" or self.compression in _WITH_ERROR_MEMORY
+        return self.optimizer_state == "keep" or self.compression in WITH_ERROR_MEMORY
 
     @property
     def trains_own_code(self) -> bool:

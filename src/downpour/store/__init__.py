@@ -22,7 +22,7 @@ from downpour.store.layout import (
 from downpour.store.memory import MemoryStore
 from downpour.store.update_format import (
     WHOLE,
-    Stretch,
+    HeldRange,
     UpdateFormat,
     compress,
     decompressed,
@@ -58,7 +58,7 @@ __all__ = [
     "model_name",
     "parse_name",
     "WHOLE",
-    "Stretch",
+    "HeldRange",
     "UpdateFormat",
     "compress",
     "decompressed",

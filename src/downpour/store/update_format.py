@@ -36,7 +36,7 @@ _BYTE = np.dtype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class HeldRange:
     """Numbers of one dtype that lie at `start` to `stop` in the model's bytes.
 
     In an update's they lie at `held_start` to `held_stop`, as numbers if there is no codec.
@@ -117,9 +117,9 @@ class UpdateFormat:
         tensors = json.dumps(compressed, separators=(",", ":"))
         return {_COMPRESSION: self.compression, _BASE: self.base, _TENSORS: tensors}
 
-    def stretches(self) -> list[Stretch]:
+    def ranges(self) -> list[HeldRange]:
         """Return the longest stretches that are held alike, in the order of their bytes."""
-        found: list[Stretch] = []
+        found: list[HeldRange] = []
         for entry, held in zip(self.model.entries, self.layout.entries, strict=True):
             codec = self.codec if self.is_compressed(entry) else None
             start, held_start = entry.start, held.start
@@ -128,7 +128,7 @@ class UpdateFormat:
                 start, held_start = last.start, last.held_start
                 found.pop()
             found.append(
-                Stretch(
+                HeldRange(
                     dtype=entry.dtype,
                     start=start,
                     stop=entry.stop,
