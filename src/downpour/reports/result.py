@@ -14,7 +14,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -325,7 +325,7 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
         worker_changes=worker_changes_of(record),
         best=best_of(fold, folder),
         tested=test_of(fold),
-        dataset=(*_remarks(prepared), *_sent(fold)),
+        dataset=(*_remarks(prepared), *_sent(fold, fold.submitted.spec)),
     )
 
 
@@ -339,9 +339,9 @@ def _remarks(prepared: PreparedLine) -> Iterator[str]:
         yield f"when tried, a step took {prepared.step_seconds:.2g} s and {megabytes:.3g} MB"
 
 
-def _sent(fold: RecordFold) -> Iterator[str]:
+def _sent(fold: RecordFold, spec: Mapping[str, Any]) -> Iterator[str]:
     """Yield what an update takes, where updates are compressed."""
-    compression = fold.submitted.spec.get("compression", "none")
+    compression = spec.get("compression", "none")
     if compression == "none" or not fold.updated or not fold.aggregated:
         return
     update = max(line.bytes for line in fold.updated.values())
