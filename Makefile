@@ -7,8 +7,15 @@ THRIFT ?= thrift
 # Tests start hundreds of processes, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
+# The slow tests that only calculate share the cores; the others start clusters that take all of them.
+CALCULATIONS := tests/predictor tests/scheduler tests/simulator tests/node
+
+# What reaches the pure layers, whose coverage pyproject.toml asks for.
+DECISIONS := $(addprefix tests/,node scheduler splitters stragglers records/test_record.py \
+	test_resolve.py test_spec.py test_spec_file.py badinput/test_fields.py badinput/test_toml.py)
+
 .DEFAULT_GOAL := help
-.PHONY: help venv run check format test test-slow test-all docs stubs bench clean
+.PHONY: help venv run check format test coverage test-slow test-all docs stubs bench clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -37,8 +44,12 @@ format: venv  ## Format the code, and mend what lint can mend
 test: venv  ## Run the quick tests
 	$(BIN)/pytest -m 'not slow' -rs -n logical --dist worksteal
 
+coverage: venv  ## Check that tests reach the lines of the layers that decide
+	$(BIN)/pytest -m 'not slow' -n logical --dist worksteal -k 'not by_the_simulator' --cov --cov-report=term $(DECISIONS)
+
 test-slow: venv  ## Run the slow tests alone
-	$(BIN)/pytest -m slow -rs || [ $$? -eq 5 ]  # 5: there are none
+	$(BIN)/pytest -m slow -rs -n logical --dist worksteal $(CALCULATIONS)
+	$(BIN)/pytest -m slow -rs $(addprefix --ignore=,$(CALCULATIONS)) || [ $$? -eq 5 ]  # 5: there are none
 
 test-all: venv  ## Run all tests
 	$(BIN)/pytest

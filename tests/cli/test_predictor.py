@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from downpour.cli.predictor import _table
 from downpour.predictor import pretrained
 from downpour.predictor.fitting.scoring import Score
 from downpour.predictor.model_file import read_trained
-from tests.predictor.conftest import columns, write
+from tests.predictor.conftest import columns, few_trees, write
+
+__all__ = ["few_trees"]
 
 Downpour = Callable[..., Any]
 
@@ -39,6 +42,7 @@ def test_a_table_says_how_good_the_predictors_are(downpour: Downpour, tmp_path: 
     assert 0 < told[0]["mape"] < 1
 
 
+@pytest.mark.usefixtures("few_trees")
 def test_kinds_of_jobs_have_tables_of_their_own(downpour: Downpour, tmp_path: Path) -> None:
     """By what jobs.json says of them; a fold may be a kind, so that nothing like it was seen."""
     path = write(tmp_path / "t.npz", columns())

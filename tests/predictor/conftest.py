@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from downpour.predictor.base import Array
+from downpour.predictor.fitting import cross_validation
 from downpour.predictor.fitting.cross_validation import Fitted
 from downpour.predictor.fitting.lstm_training import TrainingSettings
 from downpour.predictor.fitting.recipe import train
@@ -86,3 +88,9 @@ def trained(training_set: TrainingSet) -> Trained:
 def fitted(training_set: TrainingSet, trained: Trained) -> Fitted:
     """The same, and trees."""
     return Fitted(trained, fit_trees(training_set.plain, iterations=10))
+
+
+@pytest.fixture
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fit ensembles of ten trees; of 200, which a user gets, those of one test take ten seconds."""
+    monkeypatch.setattr(cross_validation, "fit_trees", partial(fit_trees, iterations=10))

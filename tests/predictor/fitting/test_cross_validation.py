@@ -13,6 +13,7 @@ from downpour.predictor.model_file import Trained
 from tests.predictor.conftest import TINY
 
 
+@pytest.mark.usefixtures("few_trees")
 def test_all_predictors_are_scored(traces: Traces, trained: Trained) -> None:
     """Two stages each, as many steps as were announced, and fitted ones on other jobs."""
     for names, settings in ((["ewma", "trees", "lstm"], TINY), (["ewma"], None)):
