@@ -232,6 +232,14 @@ class Detached(Plane):
         return super().loss(model, batch).detach()
 
 
+class Pretending(Plane):
+    """The loss without its history, told to require a gradient."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return a tensor that no step changes."""
+        return super().loss(model, batch).detach().requires_grad_()
+
+
 class Endless(Plane):
     """A loss that is NaN."""
 

@@ -127,6 +127,7 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
         ("Several", r"loss\(\) must return a scalar, .* torch.float32 \[16, 1\]"),
         ("Number", r"loss\(\) must return a tensor, and returned float"),
         ("Detached", r"loss\(\) does not depend on any parameter"),
+        ("Pretending", r"loss\(\) does not depend on any parameter"),
         ("Endless", "its loss is NaN or infinite on the first batch"),
         ("Failing", r"in step 1: ValueError: not enough .* \(own_tasks.py:\d+ in loss\)"),
         ("Worded", r"metrics\(\) must return numbers, and returned 'good' for 'grade'"),

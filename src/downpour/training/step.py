@@ -58,7 +58,7 @@ def _checked(loss: object, spec: Spec, method: str, *, trained: bool) -> Tensor:
             f"{method} must return a scalar, the mean of its batch, and returned "
             f"{loss.dtype} {list(loss.shape)}"
         )
-    elif trained and not loss.requires_grad:
+    elif trained and loss.grad_fn is None:  # also one that a task told to require a gradient
         accepted = f"{method} does not depend on any parameter that is trained"
     else:
         return loss
