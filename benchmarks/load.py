@@ -37,7 +37,7 @@ from downpour.rpc import ManagerClient, parse_address, serve_worker
 from downpour.rpc.messages import IndicesFile, TaskMessage
 from downpour.spec import Spec
 from downpour.store import SharedDirectory, decode, encode, layout
-from downpour.training.batches import work_of
+from downpour.training.batches import part_of
 from downpour.values import NumericClass, Update
 from downpour.worker.agent import WorkerAgent
 from downpour.worker.control import TaskCancelled, TaskControl
@@ -62,11 +62,11 @@ class Sleeper:
         spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
         indices = task.indices
         held = indices.count if isinstance(indices, IndicesFile) else len(indices)
-        steps, samples = work_of(spec, held)
+        part = part_of(spec, held, number.round)
         return Update(
             file=store.put_new(name, encode(model, {})),
-            samples=samples,
-            steps=steps,
+            samples=part.samples,
+            steps=part.steps,
             loss=1.0,
             load_seconds=0.0,
             train_seconds=self._task_seconds,

@@ -214,6 +214,9 @@ struct ExperimentSummary {
   10: optional double loss
   /** The examples of the last evaluation: test, or validation. */
   11: optional string part
+  /** Of these, every one has as many rounds as its shards meet in it. */
+  12: optional i32 epochs_done
+  13: optional i32 epochs_total
 }
 
 /** How long something takes, in seconds: of a hundred times, so many are shorter. */

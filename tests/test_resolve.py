@@ -27,6 +27,13 @@ def test_every_worker_but_the_standbys_has_a_shard(
     assert resolved == ResolvedSpec.make({**asked.model_dump(), "shards": shards})
 
 
+@pytest.mark.parametrize(("asked", "workers"), [(Spec(shards=6), 2), (Spec(standbys=1), 7)])
+def test_as_many_meetings_as_shards(asked: Spec, workers: int) -> None:
+    """What `auto` means is fixed with the shards, so that the rounds follow from the spec alone."""
+    resolved = resolve(asked.replace(meet="auto", epochs=2), workers)
+    assert (resolved.meet, resolved.rounds) == (6, 12)
+
+
 @pytest.mark.parametrize(("policy", "instead"), [("handoff", "wait"), ("drop", "drop")])
 def test_what_does_not_repeat_is_not_handed_over(policy: str, instead: str) -> None:
     """It has no snapshots to go on from, and the default policy waits."""

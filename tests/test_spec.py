@@ -39,6 +39,11 @@ specs = st.fixed_dictionaries(
         "betas": st.lists(st.floats(0, 1, exclude_max=True), min_size=2, max_size=2),
         "optimizer": st.sampled_from(["sgd", "adam", "adamw"]),
         "flip": st.booleans(),
+        "meet": st.integers(1, 1_000_000) | st.just("auto"),
+        "outer": st.fixed_dictionaries(
+            {"optimizer": st.sampled_from(["none", "sgd", "adam"])},
+            optional={"betas": st.lists(st.floats(0, 0.9), min_size=2, max_size=2)},
+        ),
         "dataset_options": options,
         "model_options": options,
     },
@@ -76,6 +81,24 @@ def test_replace_validates_again() -> None:
 
 
 REFUSALS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"outer": {"optimizer": "x"}},
+        "outer.optimizer = 'x': must be none, sgd, nesterov, adagrad, adam or yogi",
+    ),
+    ({"outer": {"momentm": 0.5}}, "outer.momentm = 0.5: no such field; did you mean momentum?"),
+    ({"outer": {"momentum": 1}}, "outer.momentum = 1: must be a number of at least 0 and below 1"),
+    (
+        {"outer": {"betas": [0, 1]}},
+        "outer.betas = [0.0, 1.0]: must be two numbers, each at least 0 and below 1",
+    ),
+    (
+        {"outer": {"optimizer": "nesterov", "momentum": 0}},
+        "outer.momentum = 0: nesterov needs a momentum above 0; sgd does not",
+    ),
+    (
+        {"outer_checksum": "a"},
+        "outer_checksum = 'a': needs init_from, whose outer optimizer's state it is",
+    ),
     ({"epochs": 0}, "epochs = 0: must be a whole number of at least 1 and at most 1000000"),
     ({"epochs": 2.0}, "epochs = 2.0: must be a whole number of at least 1 and at most 1000000"),
     ({"keep_models": True}, "keep_models = True: must be a whole number of at least 1"),

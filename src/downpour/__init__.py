@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from downpour.credentials import Credentials
     from downpour.errors import DownpourError
     from downpour.reports import Result
-    from downpour.spec import Spec
+    from downpour.spec import Outer, Spec
     from downpour.tasks import Task
     from downpour.trained.loading import load_model
     from downpour.trained.resuming import resumed
@@ -28,6 +28,7 @@ __all__ = [
     "Client",
     "Credentials",
     "DownpourError",
+    "Outer",
     "Result",
     "Spec",
     "Task",
@@ -42,6 +43,7 @@ _HOMES = {
     "Client": "downpour.api",
     "Credentials": "downpour.credentials",
     "DownpourError": "downpour.errors",
+    "Outer": "downpour.spec",
     "Result": "downpour.reports",
     "Spec": "downpour.spec",
     "Task": "downpour.tasks.task",

@@ -14,6 +14,8 @@ def resolve(
 ) -> ResolvedSpec:
     """Fix the number of shards: the spec's own, else one for each worker that is no standby.
 
+    `meet = "auto"` becomes that number, too: it is fixed here and not by the data, so that the
+    number of rounds follows from the resolved spec alone.
     A training that does not repeat cannot go on elsewhere, so nothing of it is handed over: it has
     no snapshots, and its workers are waited for.
 
@@ -31,7 +33,8 @@ def resolve(
     if spec.shards is None and not workers:
         raise SpecError("shards", None, "no worker is there to count; name a number of shards")
     shards = spec.shards or (workers or 0) - spec.standbys
-    fields = {**spec.model_dump(), "shards": shards}
+    meet = shards if spec.meet == "auto" else spec.meet
+    fields = {**spec.model_dump(), "shards": shards, "meet": meet}
     if not spec.repeatable:
         fields["snapshot_every"] = 0.0
         fields["policy"] = "wait" if spec.policy == "handoff" else spec.policy

@@ -31,6 +31,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "model": ("torchvision.models name or a factory", "''", "7", "['mlp']"),
     "init_from": ("", "3", "''", "true", "['a']"),
     "init_checksum": ("", "3", "'a'", "[]"),
+    "outer_checksum": ("", "3", "'a'", "[]"),
     "data_key": ("letters, digits and hyphens", "3", "''", "'../x'", "[]"),
     "code": ("a table", "1", "'x'", "[]"),
     "model_options": ("a table", "0.5", "'dropout'", "[]"),
@@ -41,6 +42,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "batches": ("shuffled or balanced", "'random'", "32", "''"),
     "batch_size": (f"{WHOLE} of at least 1", "0", "-32", "1000001", "32.0", "'32'"),
     "epochs": (f"{WHOLE} of at least 1", "0", "-1", "1000001", "1.5", "'3'", "true", "inf"),
+    "meet": (f"{WHOLE} of at least 1", "0", "-1", "2.5", "'often'", "true", "1000001"),
+    "outer": ("a table", "3", "'nesterov'", "[]", "['sgd']"),
     "rounds_before": (f"{WHOLE} of at least 0", "-1", "1.5", "'all'", "1000001"),
     "local_steps": (f"{WHOLE} of at least 1", "0", "-5", "2.5", "'none'"),
     "aggregate": ("average, weighted, samples or first", "'mean'", "'fedavg'", "1"),
@@ -65,6 +68,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "stop_after": (f"{WHOLE} of at least 1", "0", "-1", "1.5", "'never'"),
     "optimizer": ("sgd, adam or adamw", "'SGD'", "'rmsprop'", "''", "1"),
     "learning_rate": ("a number above 0", "0", "-0.1", "'fast'", "nan", "inf", "true", "[0.1]"),
+    "scale_rate": ("true or false", "4", "'auto'", "[true]"),
     "momentum": ("a number of at least 0 and below 1", "1", "-0.1", "1.5", "'0.9'", "nan"),
     "nesterov": ("true or false", "1", "'on'"),
     "weight_decay": ("a number of at least 0", "-0.0001", "'L2'", "inf"),
@@ -90,8 +94,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "device": ("cpu or cuda", "'gpu'", "'cuda:0'", "0"),
     "channels_last": ("true or false", "1", "'yes'"),
 }
-TABLES = {"task_options", "dataset_options", "model_options", "policy_options", "code"}
-FLAGS = {"repeatable", "flip", "nesterov", "channels_last"}
+TABLES = {"task_options", "dataset_options", "model_options", "policy_options", "code", "outer"}
+FLAGS = {"repeatable", "scale_rate", "flip", "nesterov", "channels_last"}
 
 
 ROWS = [(field, value, accepted) for field, (accepted, *all_) in FIELDS.items() for value in all_]

@@ -20,7 +20,7 @@ from downpour.rpc import PROTOCOL, ManagerClient, parse_address, serve_worker
 from downpour.rpc.messages import IndicesFile, Registration, Status, TaskMessage, WorkerInfo
 from downpour.spec import ResolvedSpec, Spec
 from downpour.store import SharedDirectory, attempt_name, decode, encode
-from downpour.training.batches import work_of
+from downpour.training.batches import part_of
 from downpour.values import AttemptId, NumericClass, PublishedFile, SystemState, Update
 from downpour.version import VERSION
 
@@ -102,11 +102,11 @@ class FakeWorker:
         """Say of a file what is true of a task's update."""
         store = self.shared.store(task.id.experiment)
         spec = ResolvedSpec.from_toml(bytes(store.read(task.spec)).decode())
-        steps, samples = work_of(spec, _count(task))
+        part = part_of(spec, _count(task), task.id.round)
         return Update(
             file=file,
-            samples=samples,
-            steps=steps,
+            samples=part.samples,
+            steps=part.steps,
             loss=loss,
             load_seconds=0.0,
             train_seconds=0.0,

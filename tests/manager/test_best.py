@@ -160,7 +160,7 @@ def test_examples_that_are_set_apart_are_validated_and_the_test_comes_once(
     said = rendered(result_table(result))
     assert "validation" in said
     assert "test of the model after epoch 1: accuracy " in said
-    assert result.to_csv().splitlines()[0].startswith("epoch,accuracy,train_loss,")
+    assert result.to_csv().splitlines()[0].startswith("epoch,round,accuracy,train_loss,")
     assert "validation_loss" in result.to_csv()
     assert "test_loss" not in result.to_csv()
 

@@ -28,7 +28,7 @@ class Make:
             "evaluate_seconds": 0.2,
             "bytes": 1000,
         }
-        return RoundResult(epoch=epoch, metrics=metrics, **{**given, **fields})
+        return RoundResult(epoch=epoch, round=epoch, metrics=metrics, **{**given, **fields})
 
     def run(self, accuracies: list[float | None], **fields: Any) -> RunResult:
         """Make a finished run with these accuracies, an epoch each."""
@@ -53,6 +53,7 @@ class Make:
             classes=3,
             parameters=250,
             rounds=rounds,
+            epochs=rounds,
             tasks=(),
             failures=(),
             prepare_seconds=0.1,
@@ -106,7 +107,7 @@ class Make:
         return tuple(
             AttemptSpan(
                 worker=f"worker-{1 + shard % workers}",
-                epoch=epoch,
+                round=epoch,
                 shard=shard,
                 begin_seconds=10.0 * (epoch - 1) + shard // workers,
                 end_seconds=10.0 * (epoch - 1) + shard // workers + 0.9,

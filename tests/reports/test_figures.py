@@ -20,7 +20,7 @@ from downpour.reports.measures import Measure
 from downpour.reports.style import LIGHT
 from downpour.reports.timeline_figure import (
     SPANS_MAX,
-    first_epochs,
+    first_rounds,
     resource_figure,
     timeline_figure,
     timelines_figure,
@@ -231,8 +231,8 @@ def test_each_worker_has_a_lane(make: Make) -> None:
 
 def test_a_long_experiment_is_drawn_from_its_beginning(make: Make) -> None:
     """Whole epochs, as many as are distinguishable; the first in any case."""
-    assert first_epochs(make.spans(2) * (SPANS_MAX // 8 + 1))[-1].epoch == 1
-    assert first_epochs(make.spans(2))[-1].epoch == 2
+    assert first_rounds(make.spans(2) * (SPANS_MAX // 8 + 1))[-1].round == 1
+    assert first_rounds(make.spans(2))[-1].round == 2
 
 
 def test_runs_are_compared_along_the_same_seconds(make: Make) -> None:

@@ -62,7 +62,7 @@ def result(said: str) -> Result:
     """Make a result that failed, in others' words."""
     lines = RECORDED.read_text(encoding="utf-8").splitlines()
     failed = FailureResult(
-        epoch=1, shard=0, attempt=0, worker=said, failure="training", reason=said
+        epoch=1, round=1, shard=0, attempt=0, worker=said, failure="training", reason=said
     )
     return dataclasses.replace(
         Result.from_lines(lines),

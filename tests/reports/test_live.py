@@ -98,6 +98,14 @@ def rendered(part: RenderableType, width: int = 80) -> str:
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
+def test_rounds_are_shown_where_an_epoch_has_several() -> None:
+    """The epoch first, because users count in epochs; lists have no room for more."""
+    several = dataclasses.replace(RUNNING, rounds_total=150, epochs_done=0, epochs_total=15)
+    said = rendered(status_view(dataclasses.replace(STATUS, experiment=several)))
+    assert "epoch 1 of 15, round 3 of 150" in said
+    assert "0/15" in rendered(experiments_table([several]))
+
+
 def test_a_status_looks_as_agreed() -> None:
     """The experiment in two lines, each worker in one; a name is text, never markup."""
     assert rendered(status_view(STATUS)) == (RECORDED / "status.txt").read_text(encoding="utf-8")

@@ -26,10 +26,10 @@ from tests.reports.test_terminal_tables import LINES, rendered
 def with_metrics(**metrics: float) -> Result:
     """Return the recorded result as if its task had measured these at each epoch instead."""
     result = Result.from_lines(LINES)
-    rounds = (
+    rounds = tuple(
         dataclasses.replace(r, metrics=dict(metrics), class_accuracy=()) for r in result.rounds
     )
-    return dataclasses.replace(result, rounds=tuple(rounds))
+    return dataclasses.replace(result, rounds=rounds, epochs=rounds)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_result_tells_whatever_was_measured() -> None:
     assert (first["perplexity"], first["metric_bytes"]) == (12.5, 3.0)
     assert first["bytes"] == result.rounds[0].bytes
     (row, *_) = csv.DictReader(io.StringIO(result.to_csv()))
-    assert list(row)[:3] == ["epoch", "perplexity", "metric_bytes"]
+    assert list(row)[:4] == ["epoch", "round", "perplexity", "metric_bytes"]
     said = rendered(result_table(result))
     assert "12.5000" in said
     assert "accuracy" not in said
@@ -111,8 +111,8 @@ def test_the_best_model_is_told_below_the_table() -> None:
 
 def without(result: Result) -> Result:
     """Return a result whose task had no metrics."""
-    rounds = (dataclasses.replace(r, metrics={}) for r in result.rounds)
-    return dataclasses.replace(result, rounds=tuple(rounds))
+    rounds = tuple(dataclasses.replace(r, metrics={}) for r in result.rounds)
+    return dataclasses.replace(result, rounds=rounds, epochs=rounds)
 
 
 def test_a_list_of_experiments_says_what_each_was_measured_by() -> None:

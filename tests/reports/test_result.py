@@ -28,7 +28,7 @@ def test_a_result_says_in_one_line_what_it_is(result: Result) -> None:
     """State, epochs, accuracy and seconds; a reason where it has one, but never its whole spec."""
     assert repr(result) == "<Result gestures-7f3a: finished, 3 epochs, accuracy 91.25%, 7.8 s>"
     failed = dataclasses.replace(
-        result, state=ExperimentState.FAILED, reason="x" * 10_000, rounds=()
+        result, state=ExperimentState.FAILED, reason="x" * 10_000, rounds=(), epochs=()
     )
     assert repr(failed).startswith("<Result gestures-7f3a: failed, 0 epochs, 7.8 s, xxx")
     assert len(repr(failed)) < 300
@@ -63,6 +63,28 @@ def test_epochs_count_from_one(result: Result) -> None:
         0.08,
     )
     assert first.bytes == 3 * 4000, "two updates and the model"
+
+
+def test_epochs_sum_up_their_rounds() -> None:
+    """Three rounds, two of them an epoch: an evaluation is of the epoch's last model."""
+    submitted = json.loads(LINES[0])
+    submitted["spec"] |= {"meet": 2, "epochs": 2, "rounds_before": 0}
+    result = Result.from_lines([json.dumps(submitted), *LINES[1:]])
+    assert [(r.epoch, r.round) for r in result.rounds] == [(1, 1), (1, 2), (2, 3)]
+    assert [(r.epoch, r.round) for r in result.epochs] == [(1, 2), (2, 3)]
+    first, second = result.epochs
+    rounds = result.rounds
+    assert first.train_seconds == rounds[0].train_seconds + rounds[1].train_seconds
+    assert (first.accuracy, second.accuracy) == (None, 0.9125), "round 1 ended no epoch"
+    assert first.bytes == rounds[0].bytes + rounds[1].bytes
+    assert first.train_loss is None, "that of one of its rounds is no number"
+    assert first.stragglers is not None
+    assert [(t.epoch, t.round) for t in result.tasks[::2]] == [(1, 1), (1, 2), (2, 3)]
+    assert len(result.to_csv().splitlines()) == 1 + 2
+    written = json.loads(result.to_json())
+    assert (len(written["rounds"]), len(written["epochs"])) == (3, 2)
+    assert repr(result).startswith("<Result gestures-7f3a: finished, 2 epochs")
+    assert result.reason is not None, "it ended before the fourth"
 
 
 def test_the_accuracy_is_the_last_measured(result: Result) -> None:
@@ -169,12 +191,13 @@ def test_csv_has_a_row_an_epoch(result: Result) -> None:
     """What was not measured is empty, and every class has a column."""
     header, first, second, _ = result.to_csv().splitlines()
     assert header == (
-        "epoch,accuracy,train_loss,test_loss,train_seconds,aggregate_seconds,evaluate_seconds,bytes,"
+        "epoch,round,accuracy,train_loss,test_loss,train_seconds,aggregate_seconds,"
+        "evaluate_seconds,bytes,"
         "round_seconds,ideal_seconds,wait_seconds,mitigation,extra_work,gradient_lost,moves,"
         "accuracy_class_0,accuracy_class_1,accuracy_class_2"
     )
-    assert first == "1,0.45,1.3,1.1,2.0,0.004,0.08,12000,2.0,1.5,2.0,,0.0,0.0,0,0.5,0.4,"
-    assert second.startswith("2,,,,3.0,0.005,0.0,12000,3.0")
+    assert first == "1,1,0.45,1.3,1.1,2.0,0.004,0.08,12000,2.0,1.5,2.0,,0.0,0.0,0,0.5,0.4,"
+    assert second.startswith("2,2,,,,3.0,0.005,0.0,12000,3.0")
 
 
 def test_a_plain_run_tells_nothing_of_stragglers() -> None:
@@ -183,7 +206,8 @@ def test_a_plain_run_tells_nothing_of_stragglers() -> None:
     assert plain.stragglers is None
     assert "stragglers" not in plain.to_json()
     assert plain.to_csv().splitlines()[0] == (
-        "epoch,accuracy,train_loss,test_loss,train_seconds,aggregate_seconds,evaluate_seconds,bytes,"
+        "epoch,round,accuracy,train_loss,test_loss,train_seconds,aggregate_seconds,"
+        "evaluate_seconds,bytes,"
         "accuracy_class_0,accuracy_class_1,accuracy_class_2"
     )
 
@@ -191,7 +215,9 @@ def test_a_plain_run_tells_nothing_of_stragglers() -> None:
 def test_csv_of_tasks_has_a_row_a_task(result: Result) -> None:
     """Also before there is one."""
     assert len(result.to_csv("tasks").splitlines()) == 1 + 6
-    assert Result.from_lines(LINES[:1]).to_csv("tasks").startswith("epoch,shard,attempt,worker,")
+    assert (
+        Result.from_lines(LINES[:1]).to_csv("tasks").startswith("epoch,round,shard,attempt,worker,")
+    )
 
 
 def test_frames_hold_numbers(result: Result) -> None:

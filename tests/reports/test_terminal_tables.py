@@ -102,7 +102,7 @@ def test_many_epochs_of_classes_fit_the_width() -> None:
     result = Result.from_lines(LINES)
     first = result.rounds[0]
     many = tuple(dataclasses.replace(first, epoch=epoch) for epoch in range(1, 101))
-    said = rendered(classes_table(dataclasses.replace(result, rounds=many)))
+    said = rendered(classes_table(dataclasses.replace(result, epochs=many)))
     assert "epoch 1 " in said
     assert "epoch 100" in said
     assert said.splitlines()[1].count("epoch") == 6

@@ -44,6 +44,46 @@ def test_the_last_model_is_always_measured(make: Make, every: int, rounds: list[
     assert list(experiment.evaluating) == rounds
 
 
+@pytest.mark.parametrize(
+    ("before", "every", "rounds"), [(0, 1, [1, 3, 5, 7]), (0, 3, [5, 7]), (3, 1, [0, 2, 4, 6])]
+)
+def test_models_are_measured_when_an_epoch_ends(
+    make: Make, before: int, every: int, rounds: list[int]
+) -> None:
+    """With two meetings every other round, also where the first epoch had begun before."""
+    fields = {"meet": 2, "evaluate_every": every, "rounds_before": before}
+    experiment = started(make, **fields, **({"init_from": "x"} if before else {}))
+    while not experiment.training_is_done:
+        train(make, experiment)
+    assert experiment.rounds_done == 8 - before % 2
+    assert list(experiment.evaluating) == rounds
+
+
+def test_training_ends_after_epochs_without_a_better_model(make: Make) -> None:
+    """Two epochs of three rounds: nothing is begun while an evaluation may still end it."""
+    experiment = started(make, meet=3, stop_after=2)
+    for number, loss in ((2, 0.5), (5, 0.7), (8, 0.6)):
+        for _ in range(3):
+            train(make, experiment)
+        assert experiment.may_start_round == (number < 8)
+        experiment.take_evaluation(number, make.evaluation(loss=loss))
+    assert experiment.training_is_done
+    assert experiment.why_it_ends == "no better loss since epoch 1"
+
+
+def test_the_outer_state_is_kept_with_the_newest_model_alone(make: Make) -> None:
+    """It is needed to go on, and spent once the next model has its own; at the end it stays."""
+    experiment = started(make)
+    experiment.outer = make.file("o0")
+    current = experiment.round
+    assert current is not None
+    current.publish(current.assign(0, "ann", 0.0), "ann", make.update("u0"), 1.0)
+    assert make.file("o0") in experiment.files()
+    assert make.file("o0") in experiment.close_round(current, make.file("m1"), make.file("o1"))
+    assert make.file("o1") in experiment.files()
+    assert make.file("o1") not in experiment.close()
+
+
 def test_models_are_kept_while_somebody_needs_them(make: Make) -> None:
     """The newest stay, and an older one stays until it has been measured."""
     experiment = started(make, keep_models=1, evaluate_every=2)

@@ -17,6 +17,7 @@ from downpour.scheduler import events as on
 from downpour.scheduler.commands import Command
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.state import SchedulerState
+from downpour.simulator import fake_files
 from downpour.simulator.command_runner import Done, SimulatedCommandRunner
 from downpour.simulator.environment import Environment, Stories
 from downpour.simulator.manager import SimulatedManager
@@ -300,6 +301,37 @@ class LeavesFiles(SimulatedManager):
     ) -> None:
         super().__init__(environment, host, on_death)
         self.runner = _NeverSweeps(environment, self)
+
+
+class _StepsAnew(SimulatedCommandRunner):
+    """Once it has taken up experiments, the outer optimizer of each begins anew."""
+
+    def take_up(self, core: Scheduler) -> None:
+        super().take_up(core)
+        self._anew = {name: each.spec for name, each in core.state.experiments.items()}
+
+    def _fold(
+        self,
+        command: do.Aggregate,
+        base: tuple[bytes, bytes | None],
+        done: Done,
+        unusable: Mapping[int, float],
+        waited: float,
+    ) -> None:
+        spec = self._anew.pop(command.experiment, None)
+        if spec is not None and base[1] is not None:
+            base = base[0], fake_files.first_outer(spec)
+        super()._fold(command, base, done, unusable, waited)
+
+
+class ForgetsTheOuterState(SimulatedManager):
+    """Keeps the outer optimizer's state in memory, and begins it anew after a restart."""
+
+    def __init__(
+        self, environment: Environment, host: str, on_death: Callable[[str], None]
+    ) -> None:
+        super().__init__(environment, host, on_death)
+        self.runner = _StepsAnew(environment, self)
 
 
 class _RefusesByPlace(SimulatedCommandRunner):

@@ -65,6 +65,7 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: range) -> N
         (defects.KeepsTheLastForTheBest, "has kept another model than its best"),
         (defects.RunsAhead, "but something of it goes on"),
         (defects.LeavesFiles, "are left over"),
+        (defects.ForgetsTheOuterState, "is another one"),
         (defects.ForgetsTheBusy, "which does not run it"),
         pytest.param(
             defects.RefusesByPlace, "is complete, but not treated so", marks=pytest.mark.slow

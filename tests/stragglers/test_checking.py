@@ -61,10 +61,17 @@ def test_a_policy_that_only_waits_has_no_standbys() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"split": "class"}, {"optimizer_state": "keep"}, {"compression": "topk"}]
+    "fields",
+    [
+        {"split": "class"},
+        {"optimizer_state": "keep"},
+        {"compression": "topk"},
+        {"meet": 2},
+        {"meet": "auto"},
+    ],
 )
-def test_rounds_are_cut_anew_only_where_shards_do_not_differ(fields: dict[str, str]) -> None:
-    """A shard of a class, or one with a state of its own, cannot be any other."""
+def test_rounds_are_cut_anew_only_where_shards_do_not_differ(fields: dict[str, object]) -> None:
+    """One of a class, with a state of its own or trained in parts cannot be any other."""
     check_policy(Spec(), CUTS, workers=3)
     with pytest.raises(SpecError, match="cuts shards anew"):
         check_policy(Spec.make(fields), CUTS, workers=3)

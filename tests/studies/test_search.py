@@ -36,7 +36,7 @@ def test_a_search_is_written_as_it_is_read() -> None:
         )
         assert Search.from_toml(search.to_toml()) == search
         assert "momentum = 0.9" in search.to_toml()
-        assert search.to_toml().count("learning_rate") == 1  # the spec's own is not used
+        assert "learning_rate" not in search.fields  # the spec's own is not used
 
 
 @pytest.mark.parametrize("objective", ["loss", "accuracy", "max:loss"])

@@ -104,7 +104,9 @@ def folded(space: Workspace) -> PublishedFile:
         updates=updates,
         train_seconds=1.0,
     )
-    return workspace.aggregate(space, command)
+    model, outer = workspace.aggregate(space, command)
+    assert outer is None
+    return model
 
 
 def test_only_what_is_trained_travels(space: Workspace) -> None:

@@ -57,8 +57,8 @@ def test_other_fields_may_change(result: downpour.Result, shared: Path) -> None:
     [
         ("none-1", {}, "resume = 'none-1': there is no such experiment in "),
         ("../x", {}, "resume = '../x': there is no such experiment in "),
-        ("ID", {}, "epochs = 2: ID has had 2 rounds; name more, which count from its first"),
-        ("ID", {"epochs": 0}, "epochs = 0: ID has had 2 rounds"),
+        ("ID", {}, "epochs = 2: ID has had 2 epochs; name more, which count from its first"),
+        ("ID", {"epochs": 0}, "epochs = 0: ID has had 2 epochs"),
         ("ID", {"epochs": "x"}, "epochs = 'x': must be a whole number"),
         ("ID", {"epochs": 3, "seed": -1}, "seed = -1"),
     ],
@@ -105,6 +105,40 @@ def test_a_manager_goes_on_with_it_too(
     spec = spec_in(served.shared / "experiments" / experiment, experiment)
     assert (spec.rounds_before, spec.epochs) == (2, 1)
     assert (spec.init_from or "").startswith(f"{result.experiment}/model-000002-")
+
+
+def test_one_that_stopped_between_two_epochs_goes_on_with_the_same_bytes(shared: Path) -> None:
+    """After four of its six meetings: the rest of the epoch is trained, and no example twice."""
+    spec = SPEC.replace(meet=3, schedule="cosine", keep_models=9)
+    whole = downpour.run(spec, workers=1, shared=shared, progress=False)
+    assert len(whole.rounds) == 6
+    stopped = shared / "experiments" / "between"
+    shutil.copytree(shared / "experiments" / whole.experiment, stopped)
+    for name in ("model.safetensors", "*-000005-*", "*-000006-*"):
+        for file in stopped.glob(name):
+            file.unlink()
+    rest = downpour.resumed("between", shared=shared)
+    assert (rest.rounds_before, rest.epochs, rest.rounds) == (4, 1, 2)
+    ended = downpour.run(rest, workers=1, shared=shared, progress=False)
+    assert bytes_of(ended) == bytes_of(whole)
+    with pytest.raises(SpecError, match="meet = 2: between has had 4 rounds, 3 an epoch"):
+        downpour.resumed("between", shared=shared, meet=2)
+    again = downpour.resumed(whole.experiment, shared=shared, meet=2, epochs=3)
+    assert (again.rounds_before, again.rounds) == (4, 2)
+
+
+def test_the_outer_optimizer_goes_on_with_its_state(shared: Path) -> None:
+    """It lies beside the last model version; without it, momentum would begin anew."""
+    spec = SPEC.replace(meet=2, outer=downpour.Outer(optimizer="nesterov", momentum=0.6))
+    whole = downpour.run(spec, workers=2, shared=shared, progress=False)
+    first = downpour.run(spec.replace(epochs=1), workers=1, shared=shared, progress=False)
+    rest = downpour.resumed(first.experiment, epochs=2, shared=shared)
+    ended = downpour.run(rest, workers=1, shared=shared, progress=False)
+    assert bytes_of(ended) == bytes_of(whole)
+    [state] = (shared / "experiments" / first.experiment).glob("outer-*")
+    state.unlink()
+    anew = downpour.run(rest, workers=1, shared=shared, progress=False)
+    assert bytes_of(anew) != bytes_of(whole)
 
 
 @pytest.mark.usefixtures("allowed")

@@ -26,7 +26,7 @@ def factors(rounds: int = 2, steps: int = 5, **fields: Any) -> list[float]:
     """Return the factors of all steps of a training."""
     task = LoadedTask(Spec.make({"epochs": rounds, **fields}), Task(), DATA)
     return [
-        rate_factor(task, Position(round=one, rounds=rounds, step=step, steps=steps))
+        rate_factor(task, Position(epoch=one, epochs=rounds, step=step, steps=steps))
         for one in range(rounds)
         for step in range(steps)
     ]
@@ -50,6 +50,16 @@ def test_a_cosine_is_torch_s() -> None:
         optimizer.step()
         scheduler.step()
     assert factors(schedule="cosine", final_rate=0.1) == pytest.approx(expected)
+
+
+def test_a_rate_times_the_shards_is_warmed_up_to() -> None:
+    """From the rate of one shard to that of four, over five of ninety epochs or as asked."""
+    scaled = factors(rounds=90, steps=2, scale_rate=True, shards=4)
+    assert scaled[:11] == pytest.approx([*(1 + 3 * step / 10 for step in range(10)), 4.0])
+    assert set(scaled[10:]) == {4.0}
+    assert factors(scale_rate=True, shards=3, warmup=0.4, schedule="linear") == pytest.approx(
+        [1.0, 1.5, 2.0, 2.5, *(3 * left / 6 for left in (6, 5, 4, 3, 2, 1))]
+    )
 
 
 def test_warming_up_comes_first() -> None:

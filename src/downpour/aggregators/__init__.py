@@ -7,6 +7,7 @@ To add a rule, write a file with a function `weights`, name it in `AGGREGATORS` 
 from downpour.aggregators import average, first, samples, weighted
 from downpour.aggregators.base import Aggregator, Contribution
 from downpour.aggregators.fold import fold
+from downpour.aggregators.outer import first_state, is_state_of, take_step
 
 AGGREGATORS: dict[str, Aggregator] = {
     "average": average.weights,
@@ -15,4 +16,12 @@ AGGREGATORS: dict[str, Aggregator] = {
     "first": first.weights,
 }
 
-__all__ = ["AGGREGATORS", "Aggregator", "Contribution", "fold"]
+__all__ = [
+    "AGGREGATORS",
+    "Aggregator",
+    "Contribution",
+    "first_state",
+    "fold",
+    "is_state_of",
+    "take_step",
+]

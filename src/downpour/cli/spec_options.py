@@ -17,7 +17,7 @@ import typer
 
 from downpour.cli.options import SHARED, path_option
 from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.spec import Outer, Spec
 from downpour.spec_file import read_spec
 
 # A group begins with the field named here and ends where the next begins.
@@ -39,12 +39,18 @@ _METAVARS = {
     "init_checksum": "DIGITS",
     "data_key": "KEY",
     "keep_best": "loss|METRIC",
+    "meet": "N|auto",
+    "outer_checksum": "DIGITS",
     "policy": "NAME",
     "split": "random|class|equal|dirichlet(ALPHA)",
     "betas": "X,X",
 }
 
-_TABLES = {name for name, info in Spec.model_fields.items() if "dict" in str(info.annotation)}
+_TABLES = {
+    name
+    for name, info in Spec.model_fields.items()
+    if "dict" in str(info.annotation) or info.annotation is Outer
+}
 _FLAGS = {
     name for name, info in Spec.model_fields.items() if info.annotation in {bool, bool | None}
 }
@@ -170,7 +176,7 @@ def _default(name: str) -> str | bool:
         return False if value is None else "on" if value else "off"
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return str(value) if value not in (None, "", {}) else False
+    return str(value) if value not in (None, "", {}, Outer()) else False
 
 
 def _value(name: str, typed: Any) -> Any:

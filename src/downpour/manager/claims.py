@@ -16,7 +16,7 @@ from downpour.errors import Refused
 from downpour.scheduler import Scheduler
 from downpour.store import layout
 from downpour.store.layout import AttemptKind, AttemptName
-from downpour.training.batches import work_of
+from downpour.training.batches import part_of
 from downpour.values import AttemptId, Progress, PublishedFile, Snapshot, Update
 
 
@@ -34,12 +34,13 @@ def check_work(core: Scheduler, attempt: AttemptId, update: Update) -> None:
     assigned = core.state.find(attempt)
     if assigned is None:
         return  # too late: the round has ended, and the core ignores the update
-    steps, samples = work_of(assigned.experiment.spec, assigned.task.offer.samples)
+    spec = assigned.experiment.spec
+    part = part_of(spec, assigned.task.offer.samples, spec.rounds_before + attempt.round)
     # Believed, one defective worker would change the weights of all updates under the aggregators
     # that weigh by samples.
     for field, claimed, known in (
-        ("samples", update.samples, samples),
-        ("steps", update.steps, steps),
+        ("samples", update.samples, part.samples),
+        ("steps", update.steps, part.steps),
     ):
         if claimed != known:
             raise Refused(f"update.{field}", f"{claimed}, but {attempt} has {known}")

@@ -340,6 +340,7 @@ class CommandRunner:
                 shard_samples=tuple(len(shard) for shard in made.shards),
                 model=made.model,
                 frozen=made.frozen,
+                outer=made.outer,
             )
         )
 
@@ -376,7 +377,7 @@ class CommandRunner:
     def _aggregate(self, command: do.Aggregate) -> None:
         space = self._spaces[command.experiment]
         try:
-            model = workspace.aggregate(space, command)
+            model, outer = workspace.aggregate(space, command)
         except UpdatesRefused as refused:
             self._post(
                 on.AggregationFailed(
@@ -393,6 +394,7 @@ class CommandRunner:
                 experiment=command.experiment,
                 round=command.round,
                 model=model,
+                outer=outer,
             )
         )
 

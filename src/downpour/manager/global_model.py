@@ -80,7 +80,10 @@ class GlobalModel:
         Raises:
             SpecError: names what is wrong, and the line of the user's code.
         """
+        # As one meeting: an epoch's batches are the same ones however many tasks they make.
         tried = _on_this_machine(self._spec)
+        if tried.meet != 1:
+            tried = tried.replace(meet=1, local_steps=None)
         if tried.device != self._spec.device:
             # Fewer examples, because a batch that takes an accelerator a second may take a
             # processor a minute.
@@ -96,6 +99,11 @@ class GlobalModel:
     def metadata(self) -> dict[str, str]:
         """Return what the file of a model version says of itself."""
         return model_metadata(self._spec.compression, buffers_of(self._network))
+
+    def trained(self) -> tuple[str, ...]:
+        """Return the names of the parameters that are trained; all else that travels is buffers."""
+        buffers = buffers_of(self._network)
+        return tuple(name for name in self.parameters() if name not in buffers)
 
     def frozen(self) -> Arrays:
         """Return the parameters that are never trained; they are in no model version."""

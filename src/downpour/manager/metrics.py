@@ -93,7 +93,7 @@ def _current(core: Scheduler, archive: Archive) -> Iterator[Metric]:
 def _active(active: Experiment | None) -> Iterator[Metric]:
     """Yield the metrics of the active experiment, labelled with its name."""
     done = {active.name: active.rounds_done} if active else {}
-    asked = {active.name: active.spec.epochs} if active else {}
+    asked = {active.name: active.spec.rounds} if active else {}
     help_text = "Rounds of the active experiment that became a model."
     yield gauge("downpour_experiment_rounds_done", help_text, done, "experiment")
     help_text = "Rounds that were asked for of the active experiment."

@@ -31,7 +31,7 @@ from downpour.manager.connection_monitor import ConnectionMonitor
 from downpour.manager.driver import Driver
 from downpour.manager.options import ManagerOptions
 from downpour.manager.roster import Roster, membership_log
-from downpour.manager.start_file import start_of
+from downpour.manager.start_file import with_checksums
 from downpour.manager.workspace import open_workspace
 from downpour.node.manager import heartbeat_reply
 from downpour.records.record import RecordReader
@@ -245,8 +245,10 @@ class ManagerHandler:
         # would be decided otherwise now, although the request is the same.
         same = {
             "shards": asked.shards or known.shards,
+            "meet": known.meet if asked.meet == "auto" else asked.meet,
             "code": asked.code or known.code,
             "init_checksum": asked.init_checksum or known.init_checksum,
+            "outer_checksum": asked.outer_checksum or known.outer_checksum,
         }
         if ResolvedSpec.make({**asked.model_dump(), **same}) != known:
             raise SpecError("request", request, f"was used for {experiment}, whose spec differs")
@@ -265,14 +267,13 @@ class ManagerHandler:
         # `downpour.run` has read the file before it started this manager, and preparation will
         # compare it: a file of gigabytes need not be read between the two as well.
         known = self._options.embedded and resolved.init_checksum is not None
-        if resolved.init_from is not None and not known:
-            resolved = resolved.replace(init_checksum=start_of(resolved, self._shared).checksum)
+        resolved = with_checksums(resolved, self._shared, known=known)
         experiment = _new_name(resolved.name, request)
         # Before the event, because the submission is the first entry of its journal.
         self._runner.open(open_workspace(self._shared, experiment, resolved, self._leader))
         event = on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=resolved)
         self._driver.post(event).result()
-        log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.epochs)
+        log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.rounds)
         return experiment
 
     def _check_device(self, asked: Spec) -> None:

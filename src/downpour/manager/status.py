@@ -56,12 +56,15 @@ def summary(experiment: Experiment) -> ExperimentSummary:
     """Return what a list of experiments shows of one."""
     last = experiment.last_evaluation
     failed = experiment.life.state is ExperimentState.FAILED
+    meetings, done = experiment.spec.meetings, experiment.rounds_done
     return ExperimentSummary(
         experiment=experiment.name,
         name=experiment.spec.name,
         state=experiment.life.state,
-        rounds_done=experiment.rounds_done,
-        rounds_total=experiment.spec.epochs,
+        rounds_done=done,
+        rounds_total=meetings.rounds,
+        epochs_done=meetings.epoch_of(done),
+        epochs_total=meetings.epochs,
         reason=experiment.reason if failed else None,
         asked_wrongly=experiment.asked_wrongly,
         metrics=metrics_of(last.metrics) if last else (),

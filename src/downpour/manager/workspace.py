@@ -25,10 +25,10 @@ import xxhash
 from filelock import BaseFileLock
 
 from downpour import tasks
-from downpour.aggregators import AGGREGATORS, Contribution, fold
+from downpour.aggregators import AGGREGATORS, Contribution, fold, take_step
 from downpour.errors import FileCorrupt, SpecError, StoreError
 from downpour.factory_code import check_code
-from downpour.manager.start_file import start_of
+from downpour.manager.start_file import first_outer_state, start_of
 from downpour.node.journal import Line
 from downpour.records.journal import Journal
 from downpour.records.record import RecordWriter
@@ -43,7 +43,7 @@ from downpour.store.directory import names_in
 from downpour.store.lease import Leader
 from downpour.store.process_lock import RUN_LOCK_NAME, lock_file
 from downpour.tasks import Data
-from downpour.training.batches import batch_order
+from downpour.training.batches import batch_order, check_meetings
 from downpour.values import Evaluation, PublishedFile
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class PreparedExperiment:
     shards: tuple[IndexArray, ...]
     held_out: IndexArray
     model: PublishedFile
+    outer: PublishedFile | None
     frozen: PublishedFile | None
     drawn: GlobalModel | None
     step: StepCost | None
@@ -179,7 +180,8 @@ def reopen_workspace(
 def _check_files(experiment: Experiment, names: set[str]) -> None:
     """Refuse a journal whose last lines are lost: to continue from it would redo what followed."""
     states = experiment.optimizer_states.values()
-    kept = [file for file in (experiment.frozen, experiment.kept_best) if file is not None]
+    singles = (experiment.frozen, experiment.outer, experiment.kept_best)
+    kept = [file for file in singles if file is not None]
     needed = (*experiment.models[-1:], *experiment.evaluating.values(), *states, *kept)
     gone = [file.name for file in needed if file.name not in names]
     if gone:
@@ -236,12 +238,14 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
     decoded = time.perf_counter()
     shards, held_out = divide(spec, dataset.labels, facts.train_samples, spec.shards)
     cut = time.perf_counter()
+    check_meetings(spec, [len(shard) for shard in shards])
     # Tried for every shard, because a batch order that cannot be made would fail on the workers,
     # one retry after the other, instead of here with the name of the field.
     for shard, indices in enumerate(shards):
         batch_order(spec, indices, dataset.labels, 0, shard)
     remarks: tuple[str, ...] = ()
     drawn, step, model, frozen = None, None, command.model, command.frozen
+    outer = command.outer
     if model is None:
         drawn = _global_model(spec, dataset)
         if spec.init_from is not None:
@@ -251,13 +255,14 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
         step = drawn.check_trains(shards)
         if step is not None:
             log.info("%s: %s", space.experiment, step)
-        model, frozen = _first_model(space.store, drawn)
+        model, frozen, outer = _first_model(space, drawn)
     return PreparedExperiment(
         dataset_key=key,
         dataset=dataset,
         shards=tuple(shards),
         held_out=held_out,
         model=model,
+        outer=outer,
         frozen=frozen,
         drawn=drawn,
         step=step,
@@ -268,18 +273,22 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
 
 
 def _first_model(
-    store: DirectoryStore, drawn: GlobalModel
-) -> tuple[PublishedFile, PublishedFile | None]:
-    """Publish the first model version, and apart from it what no version has to hold.
+    space: Workspace, drawn: GlobalModel
+) -> tuple[PublishedFile, PublishedFile | None, PublishedFile | None]:
+    """Publish the first model version; before it what no version has to hold, and the outer state.
 
-    These are parameters that are never trained, and in the file's metadata, as safetensors has it,
-    the further names of tied ones.
+    The former are parameters that are never trained, and in the file's metadata, as safetensors has
+    it, the further names of tied ones.
     """
-    frozen, arrays, ties = None, drawn.frozen(), drawn.ties()
+    store, arrays, ties = space.store, drawn.frozen(), drawn.ties()
+    frozen, outer, token = None, None, secrets.token_hex(3)
     if arrays or ties:
         frozen = store.put_new(layout.frozen_name(secrets.token_hex(3)), encode(arrays, ties))
-    name = layout.model_name(0, secrets.token_hex(3))
-    return store.put_new(name, encode(drawn.parameters(), drawn.metadata())), frozen
+    if space.spec.outer.keeps_state:
+        state = first_outer_state(space.spec, space.shared, drawn.parameters(), drawn.trained())
+        outer = store.put_new(layout.outer_name(0, token), encode(state, {}))
+    name = layout.model_name(0, token)
+    return store.put_new(name, encode(drawn.parameters(), drawn.metadata())), frozen, outer
 
 
 def indices_of(
@@ -309,8 +318,8 @@ def indices_of(
     return space.index_files[key]
 
 
-def aggregate(space: Workspace, command: Aggregate) -> PublishedFile:
-    """Fold a round's updates into the next model version.
+def aggregate(space: Workspace, command: Aggregate) -> tuple[PublishedFile, PublishedFile | None]:
+    """Fold a round's updates into the next model version, and its outer optimizer's state.
 
     Raises:
         UpdatesRefused: names the shards whose updates cannot be used.
@@ -328,8 +337,15 @@ def aggregate(space: Workspace, command: Aggregate) -> PublishedFile:
     about = decode(space.store.view(command.model), command.model.name).metadata
     # With a token: an earlier manager may have published this version and ended before it journaled
     # that, and names are never used twice.
-    name = layout.model_name(command.round + 1, secrets.token_hex(3))
-    return space.store.put_new(name, encode(arrays, about))
+    version, token, outer = command.round + 1, secrets.token_hex(3), None
+    if command.outer is not None:
+        files = (command.model, command.outer)
+        base, state = (_tensors(space.store, file) for file in files)
+        after = take_step(space.spec.outer, base, arrays, state)
+        # Before the model: whoever finds a version can go on from it.
+        outer = space.store.put_new(layout.outer_name(version, token), encode(after, {}))
+    name = layout.model_name(version, token)
+    return space.store.put_new(name, encode(arrays, about)), outer
 
 
 def measure(space: Workspace, command: Evaluate) -> Evaluation:

@@ -1,7 +1,7 @@
 """An experiment's record → TensorBoard's event files, at once or while it runs.
 
 TensorBoard is given a folder of runs; each run has a folder of its own in it, named after the
-experiment or its place in a grid. Steps are epochs, counted from 1; times of day follow from the
+experiment or its place in a grid. Steps are rounds, counted from 1; times of day follow from the
 experiment's identifier, which holds that of its submission. The record is all that is needed, so
 every entrance comes through here. The file's layout and its messages are those of the `tensorboard`
 package.
@@ -101,7 +101,7 @@ class EventFiles:
         ended = {fact.round: at for at, fact in self._record if isinstance(fact, AggregatedLine)}
         with self._writing(), file:
             for each in Result.from_record(self._record).rounds:
-                file.add_scalars(ended[each.epoch - 1], each.epoch, _of_stragglers(each))
+                file.add_scalars(ended[each.round - 1], each.round, _of_stragglers(each))
 
     def _take(self, at_seconds: float, fact: RecordLine) -> None:
         if isinstance(fact, SubmittedLine) and self._file is None:

@@ -233,8 +233,8 @@ def classes_figure(subgrid: SubgridResult) -> Figure:
 
 def _by_epoch(runs: Sequence[RunResult], measure: Measure) -> list[Dot]:
     points = []
-    for epoch in range(max(len(run.result.rounds) for run in runs)):
-        there = [r.result.rounds[epoch] for r in runs if epoch < len(r.result.rounds)]
+    for epoch in range(max(len(run.result.epochs) for run in runs)):
+        there = [r.result.epochs[epoch] for r in runs if epoch < len(r.result.epochs)]
         estimate = Estimate.of(measure.shown(r.measured(measure.name)) for r in there)
         if estimate is not None:
             points.append((float(epoch + 1), estimate))

@@ -75,7 +75,7 @@ def experiments_table(experiments: Sequence[ExperimentSummary]) -> RenderableTyp
         table.add_row(
             Text(one_line(one.experiment)),
             Text(one.state, style=_STYLES.get(one.state, "")),
-            f"{one.rounds_done}/{one.rounds_total}",
+            "/".join(map(str, one.epochs)),
             value if alike or known is None else f"{known[0].words} {value}",
         )
     reasons = [
@@ -93,9 +93,9 @@ def _headline(status: Status) -> RenderableType:
     name = one_line(one.experiment)
     line = Text.assemble((name, "bold"), "  ", (one.state, _STYLES.get(one.state, "")))
     if one.state.ended:
-        line.append(f"\n{one.rounds_done} of {one.rounds_total} epochs")
+        line.append("\n{} of {} epochs".format(*one.epochs))
     else:
-        line.append(f"\nepoch {min(one.rounds_done + 1, one.rounds_total)} of {one.rounds_total}")
+        line.append(f"\n{one.where}")
         if status.tasks:
             done = sum(task.has_update for task in status.tasks)
             line.append(f", {done} of {len(status.tasks)} shards")

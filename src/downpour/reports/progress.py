@@ -68,11 +68,11 @@ class ProgressDisplay:
             description=_headline(experiment, workers=len(status.workers)),
             total=total if running or experiment.state.ended else None,
             completed=min(done, total),
-            count=f"{experiment.rounds_done}/{total}",
+            count="/".join(map(str, experiment.epochs)),
         )
         self.bars.update(
             self._shards,
-            description=f"shards of epoch {min(experiment.rounds_done + 1, total)}",
+            description=f"shards of {_where(experiment)}",
             total=len(status.tasks) or None,
             completed=sum(_task_done(task) for task in status.tasks),
             count=f"{sum(task.has_update for task in status.tasks)}/{len(status.tasks)}",
@@ -131,8 +131,15 @@ def _headline(experiment: ExperimentSummary, workers: int) -> str:
     return f"epochs, {measured}" if measured else "epochs"
 
 
+def _where(experiment: ExperimentSummary) -> str:
+    """Name the round that the shards are of, in short: bars have a narrow column for it."""
+    done, total = experiment.rounds_done, experiment.rounds_total
+    word = "epoch" if experiment.epochs == (done, total) else "round"
+    return f"{word} {min(done + 1, total)}"
+
+
 def _part_done(tasks: tuple[TaskStatus, ...]) -> float:
-    """Return the part of the current epoch that is done, 0..1, below 1 until it is aggregated."""
+    """Return the part of the current round that is done, 0..1, below 1 until it is aggregated."""
     return min(0.99, sum(_task_done(task) for task in tasks) / len(tasks)) if tasks else 0.0
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from downpour.records.record_lines import (
     AggregatedLine,
@@ -32,6 +33,7 @@ from downpour.reports.result_parts import (
     TaskResult,
     TestResult,
 )
+from downpour.spec import Meetings
 from downpour.store.layout import BEST_NAME
 from downpour.values import LOSS, ExperimentState, Goal
 
@@ -97,20 +99,53 @@ class RecordFold:
             who_by_class.setdefault(name, []).extend(workers)
         return {name: tuple(who) for name, who in who_by_class.items() if name}
 
+    @property
+    def meetings(self) -> Meetings:
+        """How rounds and epochs belong together."""
+        return Meetings.of(self.submitted.spec if self.submitted is not None else {})
+
     def rounds(self, costs: Mapping[int, Cost]) -> tuple[RoundResult, ...]:
-        """Return the epochs, each with what its stragglers cost, where that is known."""
-        sent_bytes: Counter[int] = Counter()
-        for update in self.updated.values():
-            sent_bytes[update.round] += update.bytes
-        return tuple(
-            _round(
-                self.aggregated[number],
-                self.evaluated.get(number),
-                sent_bytes[number],
-                costs.get(number),
-            )
-            for number in sorted(self.aggregated)
+        """Return the rounds, each with what its stragglers cost, where that is known."""
+        return tuple(self._merged([number], costs) for number in sorted(self.aggregated))
+
+    def epochs(self, costs: Mapping[int, Cost]) -> tuple[RoundResult, ...]:
+        """Return the epochs: what their rounds took together, and how good their last model is."""
+        by_epoch = groupby(sorted(self.aggregated), key=self.meetings.epoch_of)
+        return tuple(self._merged([*numbers], costs) for _, numbers in by_epoch)
+
+    def _merged(self, numbers: Sequence[int], costs: Mapping[int, Cost]) -> RoundResult:
+        """Return rounds of one epoch as one."""
+        evaluated = self.evaluated.get(numbers[-1])
+        lines = [self.aggregated[number] for number in numbers]
+        updates = [update for (number, _), update in self.updated.items() if number in numbers]
+        known = [costs[number] for number in numbers if number in costs]
+        samples = sum(update.samples for update in updates)
+        whole = sum(update.samples * update.loss for update in updates)
+        return RoundResult(
+            epoch=self.meetings.epoch_of(numbers[-1]) + 1,
+            round=numbers[-1] + 1,
+            metrics=_finite(evaluated.metrics) if evaluated else {},
+            class_accuracy=tuple(map(_measured, evaluated.class_accuracy)) if evaluated else (),
+            train_loss=_measured(lines[0].loss if len(lines) == 1 else whole / (samples or 1)),
+            test_loss=_measured(evaluated.loss) if evaluated else None,
+            train_seconds=sum(line.train_seconds for line in lines),
+            aggregate_seconds=sum(line.seconds for line in lines),
+            evaluate_seconds=evaluated.seconds if evaluated else 0.0,
+            bytes=sum(one.bytes for one in updates) + sum(one.bytes for one in lines),
+            stragglers=stragglers_of(known) if known else None,
         )
+
+    def task_of(self, fact: UpdatedLine) -> TaskResult:
+        """Return the task that an update is of."""
+        fields = {**dataclasses.asdict(fact), "loss": _measured(fact.loss)}
+        return TaskResult(epoch=self._epoch_of(fact), **_from_one(fields))
+
+    def failure_of(self, fact: AttemptFailedLine) -> FailureResult:
+        """Return the attempt that failed."""
+        return FailureResult(epoch=self._epoch_of(fact), **_from_one(dataclasses.asdict(fact)))
+
+    def _epoch_of(self, fact: UpdatedLine | AttemptFailedLine) -> int:
+        return self.meetings.epoch_of(fact.round) + 1
 
 
 def state_of(fold: RecordFold) -> ExperimentState:
@@ -132,8 +167,7 @@ def reason_of(fold: RecordFold) -> str | None:
         case FailedLine() | CancelledLine():
             return fold.end.reason
         case FinishedLine() if fold.submitted is not None:
-            asked = int(fold.submitted.spec.get("epochs", 0))
-            return fold.end.reason if len(fold.aggregated) < asked else None
+            return fold.end.reason if len(fold.aggregated) < fold.meetings.rounds else None
     return None
 
 
@@ -143,7 +177,7 @@ def test_of(fold: RecordFold) -> TestResult | None:
     if tested is None:
         return None
     return TestResult(
-        epoch=tested.round + 1,
+        epoch=fold.meetings.epoch_of(tested.round) + 1,
         metrics=_finite(tested.metrics),
         class_accuracy=tuple(map(_measured, tested.class_accuracy)),
         loss=_measured(tested.loss),
@@ -158,40 +192,16 @@ def best_of(fold: RecordFold, folder: Path | None) -> BestModel | None:
     kept = spec.get("keep_best")
     name = BEST_NAME if isinstance(fold.end, FinishedLine) else best.file
     return BestModel(
-        epoch=best.round + 1,
+        epoch=fold.meetings.epoch_of(best.round) + 1,
         metric=Goal.of(kept or LOSS).metric,
         value=best.value,
         file=folder / name if folder is not None and kept else None,
     )
 
 
-def _round(
-    aggregated: AggregatedLine, evaluated: EvaluatedLine | None, sent_bytes: int, cost: Cost | None
-) -> RoundResult:
-    return RoundResult(
-        epoch=aggregated.round + 1,
-        metrics=_finite(evaluated.metrics) if evaluated else {},
-        class_accuracy=tuple(map(_measured, evaluated.class_accuracy)) if evaluated else (),
-        train_loss=_measured(aggregated.loss),
-        test_loss=_measured(evaluated.loss) if evaluated else None,
-        train_seconds=aggregated.train_seconds,
-        aggregate_seconds=aggregated.seconds,
-        evaluate_seconds=evaluated.seconds if evaluated else 0.0,
-        bytes=sent_bytes + aggregated.bytes,
-        stragglers=stragglers_of([cost]) if cost else None,
-    )
-
-
-def task_of(fact: UpdatedLine) -> TaskResult:
-    """Return the task that an update is of."""
-    fields = dataclasses.asdict(fact)
-    return TaskResult(epoch=fields.pop("round") + 1, **{**fields, "loss": _measured(fact.loss)})
-
-
-def failure_of(fact: AttemptFailedLine) -> FailureResult:
-    """Return the attempt that failed."""
-    fields = dataclasses.asdict(fact)
-    return FailureResult(epoch=fields.pop("round") + 1, **fields)
+def _from_one(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line's fields with its round as people count."""
+    return {**fields, "round": fields["round"] + 1}
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:

@@ -176,8 +176,8 @@ def epochs(subgrid: SubgridResult) -> Table:
     ]
     rows = []
     for values, runs_here in subgrid.measured:
-        for epoch in range(max(len(run.result.rounds) for run in runs_here)):
-            there = [r.result.rounds[epoch] for r in runs_here if epoch < len(r.result.rounds)]
+        for epoch in range(max(len(run.result.epochs) for run in runs_here)):
+            there = [r.result.epochs[epoch] for r in runs_here if epoch < len(r.result.epochs)]
             estimates = (Estimate.of(measure(r) for r in there) for _, measure in measures)
             rows.append((*map(label, values), epoch + 1, *estimates))
     columns = (*_axes(subgrid), Column("epoch", "epoch", 0), *(column for column, _ in measures))

@@ -1,9 +1,9 @@
 """The result of an experiment, folded from its record: a value to print, plot or compare.
 
-A result can be made at any moment of an experiment, from its record so far. Rounds count from 1
-here and are called epochs, as users do. What was not measured is None, never NaN, so that results
-can be compared and written as JSON. Where a restarted manager recorded something
-twice, the later fact counts.
+A result can be made at any moment of an experiment, from its record so far. Epochs and rounds count
+from 1 here; a round is an epoch where the shards meet once in it. What was not measured is None,
+never NaN, so that results can be compared and written as JSON. Where a restarted manager recorded
+something twice, the later fact counts.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ from downpour.reports.mitigation import Stragglers, costs_of, stragglers_of
 from downpour.reports.record_fold import (
     RecordFold,
     best_of,
-    failure_of,
     reason_of,
     state_of,
-    task_of,
     test_of,
 )
 from downpour.reports.result_parts import (
@@ -70,7 +68,8 @@ class Result:
     is finished and its folder known; `best` is there where the spec keeps the best model, or stops
     early; `tested` where its `validation` sets training examples apart, on which epochs are then
     evaluated. Seconds of what has not happened yet are 0.
-    `stragglers` sums the epochs up, where another policy than waiting was used or work was lost.
+    `epochs` sum up the rounds of each; `stragglers` sums all up, where another policy than waiting
+    was used or work was lost.
     `dataset` says how the examples were understood, and on further lines what is unusual about
     them. `numeric_classes` maps each numeric class to the processes that computed in it: the
     workers whose updates counted, and the manager, which drew the initial model, where the workers
@@ -90,6 +89,7 @@ class Result:
     classes: int
     parameters: int
     rounds: tuple[RoundResult, ...]
+    epochs: tuple[RoundResult, ...]
     tasks: tuple[TaskResult, ...]
     failures: tuple[FailureResult, ...]
     prepare_seconds: float
@@ -137,7 +137,7 @@ class Result:
 
     def __repr__(self) -> str:
         """Say in one line what it is, how far it came and how well."""
-        count = len(self.rounds)
+        count = len(self.epochs)
         parts = [self.state, f"{count} epoch{'' if count == 1 else 's'}"]
         parts += (
             [measured]
@@ -217,16 +217,19 @@ class Result:
         """Turn the whole result into values that JSON can hold."""
         file = None if self.model_file is None else str(self.model_file)
         fields = {**dataclasses.asdict(self), "model_file": file}
-        fields["rounds"] = [self._with_metrics(row) for row in fields["rounds"]]
+        for rows in ("rounds", "epochs"):
+            fields[rows] = [self._with_metrics(row) for row in fields[rows]]
         if self.tested is None:
             del fields["tested"]
         if self.best is None:
             del fields["best"]
         else:
             fields["best"]["file"] = None if self.best.file is None else str(self.best.file)
-        for part in (fields, *fields["rounds"]):
+        for part in (fields, *fields["rounds"], *fields["epochs"]):
             if part["stragglers"] is None:
                 del part["stragglers"]
+        if self.epochs == self.rounds:  # the same thing under another name
+            del fields["epochs"]
         return fields
 
     def to_json(self) -> str:
@@ -264,7 +267,7 @@ class Result:
     def _rounds_rows(self) -> list[dict[str, Any]]:
         """Lay each epoch flat: the cost of stragglers, if known, and the accuracy of each class."""
         rows = []
-        for row in (self._with_metrics(dataclasses.asdict(r)) for r in self.rounds):
+        for row in (self._with_metrics(dataclasses.asdict(r)) for r in self.epochs):
             by_class = enumerate(row.pop("class_accuracy"))
             stragglers = row.pop("stragglers") or {}
             classes = {f"accuracy_class_{label}": a for label, a in by_class}
@@ -276,14 +279,15 @@ class Result:
 
         They stand behind the epoch; the longer name is for one that a column has already.
         """
-        epoch, metrics = row.pop("epoch"), row.pop("metrics")
+        place = {"epoch": row.pop("epoch"), "round": row.pop("round")}
+        metrics = row.pop("metrics")
         if self.part == "validation":
             row["validation_loss"] = row.pop("test_loss")
         named = {
-            f"metric_{name}" if name in row or name == "epoch" else name: metrics.get(name)
+            f"metric_{name}" if name in row or name in place else name: metrics.get(name)
             for name in names_of(r.metrics for r in self.rounds)
         }
-        return {"epoch": epoch, **named, **row}
+        return {**place, **named, **row}
 
     def _tasks_rows(self) -> list[dict[str, Any]]:
         return [dataclasses.asdict(task) for task in self.tasks]
@@ -314,8 +318,9 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
         classes=prepared.classes,
         parameters=prepared.parameters,
         rounds=fold.rounds(costs),
-        tasks=tuple(task_of(fold.updated[key]) for key in sorted(fold.updated)),
-        failures=tuple(failure_of(fact) for fact in fold.failed),
+        epochs=fold.epochs(costs),
+        tasks=tuple(fold.task_of(fold.updated[key]) for key in sorted(fold.updated)),
+        failures=tuple(fold.failure_of(fact) for fact in fold.failed),
         prepare_seconds=prepared.prepare_seconds,
         split_seconds=prepared.split_seconds,
         total_seconds=finished.total_seconds if finished else record[-1][0] - record[0][0],

@@ -11,8 +11,9 @@ from downpour.values import BLAMELESS, LOSS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """One epoch: how good the model became, and what that took.
+    """A round, or all of an epoch's: how good the model became, and what that took.
 
+    `round` is the number of the round, or of the epoch's last one so far.
     Metrics and `test_loss` are of the test examples, or of those that the spec's `validation` sets
     apart. `metrics` are the task's, by name, and empty where the model was not evaluated; an
     accuracy is a share in 0..1. `train_seconds` run from the first assignment to the last update
@@ -21,6 +22,7 @@ class RoundResult:
     """
 
     epoch: int
+    round: int
     metrics: dict[str, float | None]
     class_accuracy: tuple[float | None, ...]
     train_loss: float | None
@@ -62,13 +64,14 @@ class TestResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """A shard trained once: by whom and how fast.
+    """A shard trained in a round: by whom and how fast.
 
     `completion_seconds` run from the assignment to the report, on the manager's clock; the other
     seconds are the worker's own.
     """
 
     epoch: int
+    round: int
     shard: int
     attempt: int
     worker: str
@@ -87,6 +90,7 @@ class FailureResult:
     """An attempt without an update; `blameless` if a decision ended it, such as a move."""
 
     epoch: int
+    round: int
     shard: int
     attempt: int
     worker: str

@@ -7,6 +7,7 @@ from pathlib import Path
 from downpour.errors import StoreError
 from downpour.reports.result import Result
 from downpour.rpc.messages import ExperimentSummary, metrics_of
+from downpour.spec import Meetings
 from downpour.store.layout import RECORD_NAME
 
 
@@ -27,12 +28,15 @@ def experiments_in(folder: Path) -> tuple[ExperimentSummary, ...]:
 
 
 def _summary(result: Result) -> ExperimentSummary:
+    meetings, done = Meetings.of(result.spec), len(result.rounds)
     return ExperimentSummary(
         experiment=result.experiment,
         name=result.name,
         state=result.state,
-        rounds_done=len(result.rounds),
-        rounds_total=int(result.spec.get("epochs", 0)),
+        rounds_done=done,
+        rounds_total=meetings.rounds,
+        epochs_done=meetings.epoch_of(done),
+        epochs_total=meetings.epochs,
         reason=result.reason,
         metrics=metrics_of(result.metrics),
         loss=result.test_loss,

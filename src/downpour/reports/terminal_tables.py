@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -24,6 +24,7 @@ from downpour.reports.mixture import mixture_of
 from downpour.reports.result import Result
 from downpour.reports.result_parts import BestModel, TestResult
 from downpour.reports.search_result import SearchResult
+from downpour.spec import Meetings
 from downpour.text import one_line
 from downpour.values import LOSS
 
@@ -41,7 +42,7 @@ Column = tuple[str, Sequence[str | None]]
 
 def result_table(result: Result) -> RenderableType:
     """Show the epochs, under a line that says what was run and above one that sums it up."""
-    rounds = result.rounds
+    rounds = result.epochs
     columns: list[Column] = [
         ("epoch", [str(r.epoch) for r in rounds]),
         *_metrics_columns(result),
@@ -90,7 +91,7 @@ def workers_table(result: Result) -> RenderableType:
 
 def classes_table(result: Result) -> RenderableType:
     """Show the accuracy of each class in percent, over at most six epochs evenly chosen."""
-    measured = [r for r in result.rounds if r.class_accuracy]
+    measured = [r for r in result.epochs if r.class_accuracy]
     last = len(measured) - 1
     steps = _CLASS_EPOCHS_MAX - 1
     chosen = sorted({round(step * last / steps) for step in range(steps + 1)} if measured else ())
@@ -146,7 +147,7 @@ def shortened(value: Any) -> str:
 
 def stragglers_table(result: Result) -> RenderableType:
     """Show what each epoch took, might have taken, and what was done about its stragglers."""
-    costs = [(r.epoch, r.stragglers) for r in result.rounds]
+    costs = [(r.epoch, r.stragglers) for r in result.epochs]
     known = [(epoch, cost) for epoch, cost in costs if cost is not None]
     table = _table(
         [
@@ -202,7 +203,7 @@ def _metrics_columns(result: Result) -> list[Column]:
     columns: list[Column] = []
     room = _METRICS_WIDTH
     for name in names_of(r.metrics for r in result.rounds):
-        column = measurements(Measure(name), [r.metrics.get(name) for r in result.rounds])
+        column = measurements(Measure(name), [r.metrics.get(name) for r in result.epochs])
         room -= 2 + max(map(len, (*column[0].split("\n"), "0.1234")))
         if room < 0 and columns:
             break
@@ -224,10 +225,15 @@ def _heading(result: Result) -> Text:
     parts = [
         str(spec.get("task") or f"{spec.get('model')} on {spec.get('dataset')}"),
         f"{shards}{spec.get('split')} split",
-        f"{spec.get('aggregate')}",
+        f"{spec.get('aggregate')}{_meetings(spec)}",
     ]
     name, what = one_line(result.name), one_line(" · ".join(parts))
     return Text.assemble((name, "bold"), "  ", (what, "dim"))
+
+
+def _meetings(spec: Mapping[str, Any]) -> str:
+    each = Meetings.of(spec).each
+    return "" if each == 1 else f" {each} times an epoch"
 
 
 def _closing(result: Result) -> Text:

@@ -25,10 +25,10 @@ Outcome = Literal["trained", "moved", "stopped", "failed", "open"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSpan:
-    """One attempt at a shard; `last` are those that the end of their epoch waited for."""
+    """One attempt at a shard; `last` are those that the end of their round waited for."""
 
     worker: str
-    epoch: int
+    round: int
     shard: int
     begin_seconds: float
     end_seconds: float
@@ -82,7 +82,7 @@ def attempt_spans(record: Sequence[tuple[float, RecordLine]]) -> tuple[AttemptSp
         spans.append(
             AttemptSpan(
                 worker=fact.worker,
-                epoch=fact.round + 1,
+                round=fact.round + 1,
                 shard=fact.shard,
                 begin_seconds=at - start,
                 end_seconds=max(at, until) - start,
@@ -119,13 +119,13 @@ def resources(record: Sequence[tuple[float, RecordLine]]) -> tuple[ResourceSampl
 
 
 def _with_last(spans: Sequence[AttemptSpan]) -> list[AttemptSpan]:
-    """Mark the update that each epoch waited for, where there were several."""
+    """Mark the update that each round waited for, where there were several."""
     last: dict[int, AttemptSpan] = {}
     sizes: dict[int, int] = {}
     for span in spans:
         if span.outcome == "trained":
-            sizes[span.epoch] = sizes.get(span.epoch, 0) + 1
-            if span.epoch not in last or span.end_seconds > last[span.epoch].end_seconds:
-                last[span.epoch] = span
-    marked = {id(span) for epoch, span in last.items() if sizes[epoch] > 1}
+            sizes[span.round] = sizes.get(span.round, 0) + 1
+            if span.round not in last or span.end_seconds > last[span.round].end_seconds:
+                last[span.round] = span
+    marked = {id(span) for number, span in last.items() if sizes[number] > 1}
     return [replace(span, last=id(span) in marked) for span in spans]

@@ -43,7 +43,7 @@ MEASURES: dict[str, Callable[[ResourceSample], float]] = {
 def timeline_figure(spans: Sequence[AttemptSpan]) -> Figure:
     """Draw a lane for each worker, and in it each attempt with the shard's number.
 
-    Only the first epochs are drawn, as many as are distinguishable.
+    Only the first rounds are drawn, as many as are distinguishable.
     """
     return timelines_figure({"": spans})
 
@@ -55,7 +55,7 @@ def timelines_figure(runs: Mapping[str, Sequence[AttemptSpan]]) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    shown = {title: first_epochs(spans) for title, spans in runs.items()}
+    shown = {title: first_rounds(spans) for title, spans in runs.items()}
     everything = [span for spans in shown.values() for span in spans]
     workers = sorted({span.worker for span in everything}, key=natural)[:_LANES_MAX]
     end = max((span.end_seconds for span in everything), default=1.0) or 1.0
@@ -145,11 +145,11 @@ def _broken(
     return [time for time, _ in points], [value for _, value in points], alone
 
 
-def first_epochs(spans: Sequence[AttemptSpan]) -> list[AttemptSpan]:
-    """Return whole epochs from the first on, as many as are distinguishable in a figure."""
+def first_rounds(spans: Sequence[AttemptSpan]) -> list[AttemptSpan]:
+    """Return whole rounds from the first on, as many as are distinguishable in a figure."""
     shown: list[AttemptSpan] = []
-    for epoch in sorted({span.epoch for span in spans}):
-        own = [span for span in spans if span.epoch == epoch]
+    for number in sorted({span.round for span in spans}):
+        own = [span for span in spans if span.round == number]
         if shown and len(shown) + len(own) > SPANS_MAX:
             break
         shown += own
@@ -171,7 +171,7 @@ def _draw_lanes(
 
 def _draw_span(axis: Axes, lane: int, span: AttemptSpan, end: float) -> None:
     width = span.end_seconds - span.begin_seconds
-    colour, hatch = LIGHT["series-1" if span.epoch % 2 else "series-6"], ""
+    colour, hatch = LIGHT["series-1" if span.round % 2 else "series-6"], ""
     if span.outcome == "moved":
         hatch = _LOOKS["moved"][1]
     elif look := _LOOKS.get(span.outcome):
@@ -197,7 +197,7 @@ def _draw_span(axis: Axes, lane: int, span: AttemptSpan, end: float) -> None:
 
 
 def _draw_ends(axis: Axes, spans: Sequence[AttemptSpan]) -> None:
-    """Mark where each epoch's last update arrived."""
+    """Mark where each round's last update arrived."""
     for span in spans:
         if span.last:
             axis.axvline(span.end_seconds, color=LIGHT["muted"], linewidth=0.6, zorder=0)
@@ -211,15 +211,15 @@ def _draw_key(figure: Figure, axis: Axes, spans: Sequence[AttemptSpan]) -> None:
         return Patch(facecolor=LIGHT[colour], hatch=hatch, edgecolor=LIGHT["paper"])
 
     keys: dict[str, Any] = {
-        "trained, in odd and even epochs": (patch("series-1"), patch("series-6"))
+        "trained, in odd and even rounds": (patch("series-1"), patch("series-6"))
     }
     if any(span.last for span in spans):
-        keys["the one its epoch waited for"] = patch("series-2")
+        keys["the one its round waited for"] = patch("series-2")
     there = {span.outcome for span in spans}
     keys |= {
         name: patch(colour, hatch) for key, (colour, hatch, name) in _LOOKS.items() if key in there
     }
-    ends = ", lines the ends of epochs" if any(span.last for span in spans) else ""
+    ends = ", lines the ends of rounds" if any(span.last for span in spans) else ""
     axis.set_title(f"numbers are shards{ends}", loc="right" if axis.get_title("left") else "left")
     figure.legend(
         keys.values(),

@@ -145,7 +145,8 @@ def metrics_of(measured: Mapping[str, float | None]) -> tuple[Metric, ...]:
 class ExperimentSummary:
     """An experiment in one line; `metrics` and `loss` are of its last evaluation, on a `part`.
 
-    `reason` says why it failed; `asked_wrongly` is true if the spec is to blame.
+    `reason` says why it failed; `asked_wrongly` is true if the spec is to blame. A manager of an
+    earlier version does not tell the epochs: it has a round for each.
     """
 
     experiment: str
@@ -158,11 +159,29 @@ class ExperimentSummary:
     metrics: tuple[Metric, ...] = ()
     loss: float | None = None
     part: Part = "test"
+    epochs_done: int | None = None
+    epochs_total: int | None = None
 
     @property
     def measured(self) -> Mapping[str, float]:
         """The metrics by name, in the task's order."""
         return {metric.name: metric.value for metric in self.metrics}
+
+    @property
+    def epochs(self) -> tuple[int, int]:
+        """How many epochs are done, and how many there are."""
+        if self.epochs_done is None or self.epochs_total is None:
+            return self.rounds_done, self.rounds_total
+        return self.epochs_done, self.epochs_total
+
+    @property
+    def where(self) -> str:
+        """The epoch at which it is, and the round where an epoch has several, as people count."""
+        done, total = self.epochs
+        at = f"epoch {min(done + 1, total)} of {total}"
+        if total == self.rounds_total:
+            return at
+        return f"{at}, round {min(self.rounds_done + 1, self.rounds_total)} of {self.rounds_total}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,14 +25,15 @@ class Prepare:
     """Prepare the dataset, the shards and the first model version of an experiment.
 
     When an experiment goes on after a restart, `dataset` is the one that it began with, and `model`
-    its newest version: the examples must be the same, and no first model is made. `frozen` is the
-    file of its parameters that are never trained.
+    its newest version: the examples must be the same, and no first model is made. `outer` is the
+    state of its outer optimizer, `frozen` the file of its parameters that are never trained.
     """
 
     experiment: str
     spec: ResolvedSpec
     dataset: str | None = None
     model: PublishedFile | None = None
+    outer: PublishedFile | None = None
     frozen: PublishedFile | None = None
 
 
@@ -78,13 +79,15 @@ class Adopt:
 class Aggregate:
     """Aggregate a round's updates, given in the order of their `shards`, to the next model version.
 
-    `model` is the version that they were trained from; `train_seconds` is the wall time from the
-    round's first assignment to its last update.
+    `model` is the version that they were trained from, and `outer` the state of the outer optimizer
+    that belongs to it, if the spec has one; `train_seconds` is the wall time from the round's first
+    assignment to its last update.
     """
 
     experiment: str
     round: int
     model: PublishedFile
+    outer: PublishedFile | None = None
     shards: tuple[int, ...]
     updates: tuple[Update, ...]
     train_seconds: float

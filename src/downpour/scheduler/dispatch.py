@@ -271,7 +271,8 @@ def _request(state: SchedulerState, current: Round, action: WorkerRequest) -> No
 
 def _decided(state: SchedulerState, current: Round, what: str) -> None:
     """Keep a decision in words, for the users who watch."""
-    text = f"epoch {current.number + 1}: {what}"
+    experiment = state.experiments[current.experiment]
+    text = f"{experiment.spec.meetings.named(current.number)}: {what}"
     state.decisions.append(Decision(state.now_seconds, current.experiment, text))
 
 

@@ -48,6 +48,7 @@ class Prepared:
 
     `dataset` is named by its content: equal names mean equal examples. `frozen` holds the
     parameters that are never trained, where there are some; models and updates have the others.
+    `outer` is the first state of the outer optimizer, where the spec has one.
     """
 
     at_seconds: float
@@ -56,6 +57,7 @@ class Prepared:
     shard_samples: tuple[int, ...]
     model: PublishedFile
     frozen: PublishedFile | None = None
+    outer: PublishedFile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +163,13 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregated:
-    """A round's updates have become the next model version."""
+    """A round's updates have become the next model version, with the outer optimizer's state."""
 
     at_seconds: float
     experiment: str
     round: int
     model: PublishedFile
+    outer: PublishedFile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,8 @@ class Experiment:
     """A submitted spec and how far it has come.
 
     `dataset` names what was prepared, `frozen` the parameters that are never trained. `models` are
-    the versions not yet discarded, oldest first. `optimizer_states` are the states with which
+    the versions not yet discarded, oldest first; `outer` is the state of the outer optimizer that
+    belongs to the newest, if there is one. `optimizer_states` are the states with which
     shards continue, by shard; `evaluating` are the versions being evaluated, by round. `best` is
     the best version evaluated so far, if the spec compares them. Where training examples are set
     apart for validation, the model is `tested` once, at the end. While it is `publishing`, only the
@@ -41,6 +42,7 @@ class Experiment:
         self.round: Round | None = None
         self.rounds_done = 0
         self.models: list[PublishedFile] = []
+        self.outer: PublishedFile | None = None
         self.optimizer_states: dict[int, PublishedFile] = {}
         self.evaluating: dict[int, PublishedFile] = {}
         self.publishing = False
@@ -64,11 +66,16 @@ class Experiment:
     @property
     def training_is_done(self) -> bool:
         """Whether the last round has been aggregated."""
-        return self.rounds_done >= self.spec.epochs or self.has_stopped_early
+        return self.all_rounds_done or self.has_stopped_early
+
+    @property
+    def all_rounds_done(self) -> bool:
+        """Whether every round that the spec asks for has been aggregated."""
+        return self.rounds_done >= self.spec.rounds
 
     @property
     def has_stopped_early(self) -> bool:
-        """Whether no model was better than the best for as many rounds as the spec allows."""
+        """Whether no model was better than the best for as many epochs as the spec allows."""
         return not self.evaluating and self._ends_unless_better(self.evaluated_round)
 
     @property
@@ -100,6 +107,10 @@ class Experiment:
         return "validation" if self.spec.validation else "test"
 
     @property
+    def _best_round(self) -> int:
+        return self.best.round if self.best is not None else -1
+
+    @property
     def kept_best(self) -> PublishedFile | None:
         """The best model version, if the spec keeps it."""
         return self.best.model if self.best is not None and self.spec.keep_best else None
@@ -107,10 +118,14 @@ class Experiment:
     @property
     def why_it_ends(self) -> str:
         """Why there are no more rounds."""
-        if self.rounds_done >= self.spec.epochs or self.spec.goal is None:
+        if self.all_rounds_done or self.spec.goal is None:
             return "every round is done"
-        since = f"since epoch {self.best.round + 1}" if self.best is not None else "at all"
+        since = f"since epoch {self.epoch_of(self.best.round)}" if self.best else "at all"
         return f"no better {self.spec.goal.metric} {since}"
+
+    def epoch_of(self, round_number: int) -> int:
+        """Return the epoch of a round as people count: from 1."""
+        return self.spec.meetings.epoch_of(round_number) + 1
 
     def start_round(self) -> None:
         """Begin the next round."""
@@ -123,14 +138,17 @@ class Experiment:
             return None
         return current
 
-    def close_round(self, current: Round, model: PublishedFile) -> tuple[PublishedFile, ...]:
+    def close_round(
+        self, current: Round, model: PublishedFile, outer: PublishedFile | None = None
+    ) -> tuple[PublishedFile, ...]:
         """End the round with its model version; returns the files that may be removed now."""
         shards, updates = current.shards(), current.apply()
         snapshots = (t.snapshot.file for t in current.tasks if t.snapshot is not None)
         states = {s: u.optimizer_state for s, u in zip(shards, updates, strict=True)}
         # Only the states of shards that counted: a shard that was dropped goes on with its old one.
         replaced = (self.optimizer_states[s] for s in states if s in self.optimizer_states)
-        spent = (*(update.file for update in updates), *snapshots, *replaced)
+        former = (self.outer,) if self.outer is not None else ()
+        spent = (*(update.file for update in updates), *snapshots, *replaced, *former)
         kept = {s: f for s, f in self.optimizer_states.items() if s not in states}
         self.optimizer_states = kept | {s: f for s, f in states.items() if f is not None}
         # A round of which no overhead is known leaves the last one that is.
@@ -138,6 +156,7 @@ class Experiment:
         self.round = None
         self.rounds_done += 1
         self.models.append(model)
+        self.outer = outer
         if self._wants_evaluation(current.number):
             self.evaluating[current.number] = model
         return (*spent, *self._spent_models())
@@ -169,7 +188,8 @@ class Experiment:
 
     def files(self) -> tuple[PublishedFile, ...]:
         """Return every file that the experiment needs to go on."""
-        return (*self._files_in_flight(), *self.models)
+        outer = (self.outer,) if self.outer is not None else ()
+        return (*self._files_in_flight(), *self.models, *outer)
 
     def _files_in_flight(self) -> tuple[PublishedFile, ...]:
         tasks = self.round.tasks if self.round else ()
@@ -195,12 +215,15 @@ class Experiment:
     def _wants_evaluation(self, round_number: int) -> bool:
         """Whether to evaluate this round's model; that of the last round always, if any is."""
         every = self.spec.evaluate_every
-        last = round_number == self.spec.epochs - 1
-        return every > 0 and (last or (round_number + 1) % every == 0)
+        last = round_number == self.spec.rounds - 1
+        due = every > 0 and self.epoch_of(round_number) % every == 0
+        return every > 0 and (last or (due and self.spec.meetings.ends_epoch(round_number)))
 
     def _ends_unless_better(self, number: int) -> bool:
         """Whether training ends with this round if no round up to it is better than the best."""
-        since = number - (self.best.round if self.best is not None else -1)
+        # Rounds that are evaluated end an epoch; before the first of them, no epoch has ended.
+        epochs = [self.epoch_of(one) if one >= 0 else 0 for one in (number, self._best_round)]
+        since = epochs[0] - epochs[1]
         return self.spec.stop_after is not None and since >= self.spec.stop_after
 
     def _spent_models(self) -> tuple[PublishedFile, ...]:

@@ -75,8 +75,8 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
         yield f"{who} runs without a model"
     if state.ended and not experiment.reason:
         yield f"{who} has {state} and does not say why"
-    if experiment.rounds_done > experiment.spec.epochs:
-        yield f"{who} has done {experiment.rounds_done} of {experiment.spec.epochs} rounds"
+    if experiment.rounds_done > experiment.spec.rounds:
+        yield f"{who} has done {experiment.rounds_done} of {experiment.spec.rounds} rounds"
     # One more, because a round that has just ended is evaluated as well.
     if len(experiment.evaluating) > EVALUATIONS_AHEAD + 1:
         yield f"{who} runs ahead of its evaluations {sorted(experiment.evaluating)}"

@@ -41,6 +41,7 @@ def prepare(state: SchedulerState, experiment: Experiment) -> None:
             dataset=experiment.dataset,
             frozen=experiment.frozen,
             model=experiment.models[-1] if experiment.models else None,
+            outer=experiment.outer,
         )
     )
 

@@ -46,6 +46,7 @@ class Checkpoint:
     evaluated_round: int
     last_evaluation: Evaluation | None
     best: Best | None = None
+    outer: PublishedFile | None = None
 
 
 EntryEvent = on.ExperimentSubmitted | on.Prepared | on.Aggregated | on.Evaluated | on.ModelPublished
@@ -96,6 +97,7 @@ def checkpoint(
         evaluated_round=experiment.evaluated_round,
         last_evaluation=experiment.last_evaluation,
         best=experiment.best,
+        outer=experiment.outer,
     )
 
 
@@ -134,6 +136,7 @@ class DurableExperiment:
     shard_samples: tuple[int, ...]
     rounds_done: int
     models: tuple[PublishedFile, ...]
+    outer: PublishedFile | None
     optimizer_states: tuple[tuple[int, PublishedFile], ...]
     evaluating: tuple[int, ...]
     last_evaluation: Evaluation | None
@@ -222,6 +225,7 @@ def _conclude(state: SchedulerState, entry: facts.Concluded) -> None:
 def _go_to(experiment: Experiment, entry: Checkpoint) -> None:
     experiment.rounds_done = entry.rounds_done
     experiment.models = list(entry.models)
+    experiment.outer = entry.outer
     experiment.optimizer_states = dict(entry.optimizer_states)
     experiment.evaluating = dict(entry.evaluating)
     experiment.evaluated_round = entry.evaluated_round
@@ -253,6 +257,7 @@ def _projected(experiment: Experiment) -> DurableExperiment:
         shard_samples=experiment.shard_samples,
         rounds_done=experiment.rounds_done,
         models=tuple(experiment.models),
+        outer=experiment.outer,
         optimizer_states=tuple(sorted(experiment.optimizer_states.items())),
         evaluating=tuple(sorted(experiment.evaluating)),
         last_evaluation=experiment.last_evaluation,

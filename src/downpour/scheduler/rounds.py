@@ -44,6 +44,7 @@ def _start(experiment: Experiment, event: on.Prepared) -> None:
     experiment.frozen = event.frozen
     experiment.shard_samples = event.shard_samples
     experiment.models.append(event.model)
+    experiment.outer = event.outer
     experiment.start_round()
 
 
@@ -73,7 +74,7 @@ def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
     if experiment is None or current is None:
         return
     dispatch.learn(state, current)
-    spent = experiment.close_round(current, event.model)
+    spent = experiment.close_round(current, event.model, event.outer)
     if experiment.may_start_round:
         experiment.start_round()
         dispatch.decide(state)  # first, so that no worker waits for the removal of files
@@ -152,8 +153,9 @@ def evaluated(state: SchedulerState, event: on.Evaluated) -> None:
             model=best.model,
         )
         state.note(fact)
-    if experiment.has_stopped_early and experiment.rounds_done < experiment.spec.epochs:
-        state.log(f"stopped after epoch {experiment.rounds_done}: {experiment.why_it_ends}")
+    if experiment.has_stopped_early and not experiment.all_rounds_done:
+        last = experiment.epoch_of(experiment.rounds_done - 1)
+        state.log(f"stopped after epoch {last}: {experiment.why_it_ends}")
     state.discard(experiment.name, spent)
     # Training may have waited for this evaluation.
     if experiment.round is None and experiment.may_start_round:

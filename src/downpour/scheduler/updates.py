@@ -221,6 +221,7 @@ def aggregate_if_complete(state: SchedulerState, current: Round) -> None:
             experiment=current.experiment,
             round=current.number,
             model=active.model,
+            outer=active.outer,
             shards=current.shards(),
             updates=current.updates(),
             train_seconds=current.last_update_at_seconds - began,

@@ -203,19 +203,19 @@ class SimulatedCommandRunner:
         if spec.hands_on:
             self._with_states.add(name)
 
-        def ready(model: PublishedFile) -> None:
+        def ready(model: PublishedFile, outer: PublishedFile | None) -> None:
             samples = (self._environment.timings.shard_samples,) * spec.shards
             made = fake_files.dataset(spec)
-            begun = {"dataset": made, "shard_samples": samples, "model": model}
+            begun = {"dataset": made, "shard_samples": samples, "model": model, "outer": outer}
             self._post(on.Prepared, experiment=name, **begun)
             done()
 
         def publish() -> None:
             if command.model is not None:
-                ready(command.model)
+                ready(command.model, command.outer)
                 return
-            file = layout.model_name(0, self._environment.token())
-            self._put(name, file, fake_files.first_model(spec), ready, done)
+            outer = fake_files.first_outer(spec) if spec.outer.keeps_state else None
+            self._put_version(name, 0, fake_files.first_model(spec), outer, ready, done)
 
         self._manager.after(self._takes(self._environment.timings.prepare_seconds), publish)
 
@@ -254,15 +254,23 @@ class SimulatedCommandRunner:
         timings = self._environment.timings
         seconds = timings.aggregate_seconds + timings.update_seconds * len(command.updates)
 
-        def begin(model: bytes) -> None:
-            self._manager.after(self._takes(seconds), self._fold, command, model, done, {}, 0.0)
+        def begin(model: bytes, outer: bytes | None) -> None:
+            base = model, outer
+            self._manager.after(self._takes(seconds), self._fold, command, base, done, {}, 0.0)
 
-        self._read(command.experiment, command.model, begin, done)
+        def with_model(model: bytes) -> None:
+            if command.outer is None:
+                begin(model, None)
+            else:
+                outer = command.outer
+                self._read(command.experiment, outer, lambda state: begin(model, state), done)
+
+        self._read(command.experiment, command.model, with_model, done)
 
     def _fold(
         self,
         command: do.Aggregate,
-        base: bytes,
+        base: tuple[bytes, bytes | None],
         done: Done,
         unusable: Mapping[int, float],
         waited: float,
@@ -287,12 +295,14 @@ class SimulatedCommandRunner:
                 return
         if not reasons:
 
-            def folded(model: PublishedFile) -> None:
-                self._post(on.Aggregated, experiment=name, round=number, model=model)
+            def folded(model: PublishedFile, outer: PublishedFile | None) -> None:
+                self._post(on.Aggregated, experiment=name, round=number, model=model, outer=outer)
                 done()
 
-            file = layout.model_name(number + 1, self._environment.token())
-            self._put(name, file, fake_files.folded(base, contents), folded, done)
+            made, outer = fake_files.folded(base[0], contents), base[1]
+            if outer is not None:
+                made, outer = fake_files.stepped(base[0], made, outer)
+            self._put_version(name, number + 1, made, outer, folded, done)
             return
         patience = self._environment.disk.timings.patience_seconds
         if all(unusable.get(shard, 0.0) >= patience for shard, _ in reasons):
@@ -400,6 +410,27 @@ class SimulatedCommandRunner:
 
     def _takes(self, seconds: float) -> float:
         return self._environment.disk.takes(seconds)
+
+    def _put_version(
+        self,
+        experiment: str,
+        number: int,
+        model: bytes,
+        outer: bytes | None,
+        then: Callable[[PublishedFile, PublishedFile | None], None],
+        done: Done,
+    ) -> None:
+        """Publish a model version; before it the outer state that belongs to it."""
+        token = self._environment.token()
+        name = layout.model_name(number, token)
+
+        def put_model(state: PublishedFile | None) -> None:
+            self._put(experiment, name, model, lambda file: then(file, state), done)
+
+        if outer is None:
+            put_model(None)
+        else:
+            self._put(experiment, layout.outer_name(number, token), outer, put_model, done)
 
     def _put(
         self,

@@ -125,7 +125,7 @@ class CountingCheck(Observer):
         if name not in self._tallies[core]:
             version = first_version(self._specs[name])
             self._tallies[core][name] = _Tally(version, sum(entry.shard_samples))
-            self._know(name, entry.model, version)
+            self._know(name, entry, version)
 
     def _accept(self, tally: _Tally, entry: facts.Accepted) -> None:
         attempt = entry.attempt
@@ -156,15 +156,24 @@ class CountingCheck(Observer):
     def _aggregated(self, tally: _Tally, entry: on.Aggregated) -> None:
         if entry.round == tally.version.number:
             tally.go_on(tally.version.after(tally.cut))
-            self._know(entry.experiment, entry.model, tally.version)
+            self._know(entry.experiment, entry, tally.version)
 
-    def _know(self, experiment: str, model: PublishedFile, version: Version) -> None:
-        """Note which version a file must hold, and check that it does."""
-        self._versions[experiment, model.name] = version
+    def _know(self, experiment: str, entry: on.Prepared | on.Aggregated, version: Version) -> None:
+        """Note which version a file must hold, and check that it and its outer state do."""
+        self._versions[experiment, entry.model.name] = version
         self._by_number.setdefault(experiment, {})[version.number] = version
-        content = self._read(experiment, model)
+        content = self._read(experiment, entry.model)
         right = content in {None, version.model}
         expect(right, f"model {version.number} of {experiment} is another one")
+        expect(
+            (entry.outer is None) == (version.outer is None),
+            f"the outer state of model {version.number} of {experiment} is {entry.outer}",
+        )
+        outer = self._read(experiment, entry.outer) if entry.outer is not None else None
+        expect(
+            outer in {None, version.outer},
+            f"the outer state of model {version.number} of {experiment} is another one",
+        )
 
     def _look(self, core: Scheduler, fact: facts.Accepted) -> None:
         attempt = fact.attempt
@@ -239,15 +248,18 @@ def _last_and_best(spec: ResolvedSpec, losses: Sequence[float]) -> tuple[int, in
 
     `losses` are those of all rounds that were trained.
     """
-    every = spec.evaluate_every
+    every, meetings = spec.evaluate_every, spec.meetings
     sign = -1.0 if spec.keep_best == "max:loss" else 1.0
     best: int | None = None
-    last = spec.epochs - 1
+    last = spec.rounds - 1
     for number, loss in enumerate(losses):
-        if every and (number == spec.epochs - 1 or (number + 1) % every == 0):
+        epoch = meetings.epoch_of(number)
+        due = meetings.ends_epoch(number) and (epoch + 1) % (every or 1) == 0
+        if every and (number == spec.rounds - 1 or due):
             if best is None or sign * loss < sign * losses[best]:
                 best = number
-            if spec.stop_after is not None and number - best >= spec.stop_after:
+            since = epoch - meetings.epoch_of(best)
+            if spec.stop_after is not None and since >= spec.stop_after:
                 last = number
                 break
     return last, best if spec.keep_best is not None else None

@@ -72,6 +72,17 @@ def folded(model: bytes, updates: Iterable[tuple[int, bytes]]) -> bytes:
     return _digest("model", model.hex(), *(f"{shard} {made.hex()}" for shard, made in updates))
 
 
+def first_outer(spec: ResolvedSpec) -> bytes:
+    """Return the outer optimizer's state before the first round."""
+    return _digest("outer", str(spec.seed), spec.outer.optimizer)
+
+
+def stepped(model: bytes, aggregate: bytes, outer: bytes) -> tuple[bytes, bytes]:
+    """Return the next model and the state after it, where there is an outer optimizer."""
+    after = _digest("outer", model.hex(), aggregate.hex(), outer.hex())
+    return _digest("model", model.hex(), aggregate.hex(), after.hex()), after
+
+
 def loss_of(model: bytes) -> float:
     """Return a model's loss: one of few numbers, so that some models are as good as others."""
     return model[0] % 5 / 4
@@ -123,13 +134,20 @@ class Version:
         number: how many rounds it is made of.
         model: what its file holds.
         states: the optimizers' states by shard, where the spec keeps them.
+        outer: the state of the outer optimizer, if there is one.
     """
 
     def __init__(
-        self, spec: ResolvedSpec, number: int, model: bytes, states: Mapping[int, bytes]
+        self,
+        spec: ResolvedSpec,
+        number: int,
+        model: bytes,
+        states: Mapping[int, bytes],
+        outer: bytes | None,
     ) -> None:
         self.number = number
         self.model = model
+        self.outer = outer
         self._spec = spec
         self._states = states
         self._next: dict[Cut, Version] = {}
@@ -150,13 +168,16 @@ class Version:
         updates = {shard: self.update(shard, cut) for shard in shards}
         keeps = self._spec.hands_on
         states = {shard: state_after(made) for shard, made in updates.items()} if keeps else {}
-        model = folded(self.model, updates.items())
-        return Version(self._spec, self.number + 1, model, {**self._states, **states})
+        model, outer = folded(self.model, updates.items()), self.outer
+        if outer is not None:
+            model, outer = stepped(self.model, model, outer)
+        return Version(self._spec, self.number + 1, model, {**self._states, **states}, outer)
 
 
 def first_version(spec: ResolvedSpec) -> Version:
     """Return the version that an experiment begins with."""
-    return Version(spec, 0, first_model(spec), {})
+    outer = first_outer(spec) if spec.outer.keeps_state else None
+    return Version(spec, 0, first_model(spec), {}, outer)
 
 
 def _digest(*parts: str) -> bytes:

@@ -118,7 +118,7 @@ class Plan:
     @property
     def tasks(self) -> int:
         """The number of tasks of all experiments."""
-        return sum(spec.shards * spec.epochs for _, spec in self.specs)
+        return sum(spec.shards * spec.rounds for _, spec in self.specs)
 
 
 def plan_of(seed: int) -> Plan:
@@ -131,12 +131,14 @@ def plan_of(seed: int) -> Plan:
     experiments = random.choice((1, 1, 1, 1, 2, 2, 3, 4))
     # From a generator of its own, so that all else of a seed stays as it was.
     goals = Random(f"goals of {seed}")
+    rounds = Random(f"rounds of {seed}")
     specs = tuple(
         (f"e{n + 1}", _with_goal(_spec(random, large=large, few_retries=managers_alone), goals))
         for n in range(experiments)
     )
+    specs = tuple((name, _with_meetings(spec, rounds)) for name, spec in specs)
     task_seconds = random.uniform(0.5, 4.0)
-    tasks = sum(spec.shards * spec.epochs for _, spec in specs)
+    tasks = sum(spec.shards * spec.rounds for _, spec in specs)
     # Twice what it takes where nothing goes wrong: the last faults strike what the first delayed.
     until = _BEGINNING_SECONDS + 2 * tasks * task_seconds / len(workers)
     among = [kind for kind in _KINDS if kind in _DEATHS_OF_MANAGERS] if managers_alone else _KINDS
@@ -205,6 +207,13 @@ def _with_goal(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
     return spec.replace(
         keep_best=keep_best, stop_after=stop_after, epochs=epochs, validation=validation
     )
+
+
+def _with_meetings(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
+    """Have some meet several times in an epoch, and some have an outer optimizer."""
+    meet = 1 if POLICIES[spec.policy].cuts_rounds else random.choice((1, 1, 2, 3))
+    outer = {"optimizer": random.choice(("none", "nesterov", "adam"))}
+    return spec.replace(meet=meet, outer=outer)
 
 
 def _fault(

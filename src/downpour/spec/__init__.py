@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from downpour.spec.meetings import Meetings
+from downpour.spec.outer import Outer
 from downpour.spec.spec import Option, ResolvedSpec, Spec, parse_split, toml_fields
 
-__all__ = ["Option", "ResolvedSpec", "Spec", "parse_split", "toml_fields"]
+__all__ = ["Meetings", "Option", "Outer", "ResolvedSpec", "Spec", "parse_split", "toml_fields"]

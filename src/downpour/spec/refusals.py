@@ -19,6 +19,8 @@ ACCEPTED = {
     "split": "random, class, equal or dirichlet(ALPHA)",
     "keep_best": "loss or the name of a metric, alone or as min:NAME or max:NAME",
     "betas": "two numbers, each at least 0 and below 1",
+    "outer": "a table: optimizer, learning_rate, momentum, betas, epsilon",
+    "meet": "a whole number of at least 1 and at most 1000000, or auto",
 }
 _NOUNS = {
     "integer": "a whole number",
@@ -49,7 +51,11 @@ def refusal(field: str, value: object, accepted: str) -> InvalidField:
 
 
 def as_spec_error(
-    spec: type[BaseModel], details: Sequence[Any], fields: Mapping[str, Any]
+    spec: type[BaseModel],
+    details: Sequence[Any],
+    fields: Mapping[str, Any],
+    *,
+    table: str = "",
 ) -> SpecError:
     """Return an error that describes the first invalid field and names the others.
 
@@ -57,6 +63,7 @@ def as_spec_error(
         spec: the model whose fields these are.
         details: pydantic's errors.
         fields: the fields as they were given.
+        table: the table of a spec that they are; absent: they are the spec's own.
     """
     invalid: dict[str, Any] = {}
     for detail in details:  # a union reports once for each of its members
@@ -74,7 +81,7 @@ def as_spec_error(
     if others:
         names = ", ".join(name for name, _ in others[:3]) + (", …" if len(others) > 3 else "")
         accepted += f" (and {len(others)} more: {names})"
-    return SpecError(field, value, accepted)
+    return SpecError(f"{table}.{field}" if table else field, value, accepted)
 
 
 def _field_of(detail: Mapping[str, Any]) -> str:

@@ -16,50 +16,28 @@ from types import FunctionType
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    StringConstraints,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from downpour.errors import SpecError
 from downpour.spec.choices import WITH_ERROR_MEMORY, Compression, Policy
-from downpour.spec.refusals import ACCEPTED, InvalidField, as_spec_error, refusal
+from downpour.spec.combinations import check_together
+from downpour.spec.fields import Fields
+from downpour.spec.meetings import Meetings
+from downpour.spec.outer import Outer
+from downpour.spec.refusals import ACCEPTED, InvalidField, refusal
 from downpour.values import LOSS, Goal
 
 Option = bool | int | float | str | list[int] | list[float] | list[str]
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
-_MEASURED = {LOSS, "accuracy"}
-_WITH_PATH = {"npz", "folder"}
-_OF_THE_BUILT_IN_TASK = (
-    "dataset",
-    "data_path",
-    "image_size",
-    "flip",
-    "dataset_options",
-    "model",
-    "model_options",
-    "loss",
-    "channels_last",
-)
 
-
-class Spec(BaseModel):
+class Spec(Fields):
     """What an experiment trains, on which data, and how; every field has a default.
 
     Raises:
         SpecError: from every way of making one; names the field and what is accepted.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     name: Annotated[str, StringConstraints(pattern=_NAME)] = Field(
         default="experiment", description="The experiment's name: letters, digits, . _ -"
@@ -120,6 +98,10 @@ class Spec(BaseModel):
     init_checksum: str | None = Field(
         default=None, description="That file's checksum, fixed at submission; another is refused"
     )
+    outer_checksum: str | None = Field(
+        default=None,
+        description="Checksum of the outer optimizer's state beside that file, fixed at submission",
+    )
     code: dict[str, str] = Field(
         default_factory=dict,
         description="Digests of the factories' files, fixed at submission; other code is refused",
@@ -145,24 +127,34 @@ class Spec(BaseModel):
     )
     batch_size: int = Field(default=32, ge=1, le=1_000_000, description="Examples in a batch")
     epochs: int = Field(
-        default=5, ge=1, le=1_000_000, description="Rounds, each one pass over every shard"
+        default=5, ge=1, le=1_000_000, description="Passes over the training examples"
+    )
+    meet: Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"] = Field(
+        default=1,
+        description="Meetings an epoch, each the end of a round in which every shard trains its "
+        "next part of the epoch; auto: as many as there are shards",
     )
     rounds_before: int = Field(
         default=0,
         ge=0,
         le=1_000_000,
-        description="Rounds that init_from's parameters have had; seeds, orders and schedule go on "
-        "after them",
+        description="Rounds (meetings) that init_from's parameters have had; seeds, orders and "
+        "schedule go on after them",
     )
     local_steps: int | None = Field(
         default=None,
         ge=1,
-        description="Batches that a task trains at most; absent: all of the shard",
+        description="Batches that a task trains at most; absent: all of its part of the shard",
     )
     aggregate: Literal["average", "weighted", "samples", "first"] = Field(
         default="average",
         description="How updates become the next model: average, weighted (by loss), "
         "samples (FedAvg) or first (shard 0's, as the ECE751 code did)",
+    )
+    outer: Outer = Field(
+        default_factory=Outer,
+        description="The step from a model to the next along the aggregate: optimizer (none, sgd, "
+        "nesterov, adagrad, adam or yogi), learning_rate, momentum, betas, epsilon",
     )
     policy: Policy = Field(
         default="handoff",
@@ -188,7 +180,7 @@ class Spec(BaseModel):
         "more if a snapshot takes long; 0: no snapshots",
     )
     evaluate_every: int = Field(
-        default=1, ge=0, description="Rounds between evaluations; 0: no evaluations"
+        default=1, ge=0, description="Epochs between evaluations; 0: no evaluations"
     )
     evaluate_batch: int | None = Field(
         default=None,
@@ -201,7 +193,7 @@ class Spec(BaseModel):
         default=0.0,
         ge=0,
         lt=1,
-        description="Share of the training examples that are set apart, and evaluated after rounds "
+        description="Share of the training examples that are set apart, and evaluated after epochs "
         "instead of the test examples, which are then evaluated once, at the end",
     )
     keep_models: int = Field(
@@ -215,7 +207,7 @@ class Spec(BaseModel):
     stop_after: int | None = Field(
         default=None,
         ge=1,
-        description="End training after this many rounds without a better model, by keep_best or "
+        description="End training after this many epochs without a better model, by keep_best or "
         "else by the loss",
     )
 
@@ -223,6 +215,10 @@ class Spec(BaseModel):
         default="sgd", description="The optimizer of the local steps"
     )
     learning_rate: float = Field(default=0.05, gt=0, description="The optimizer's step size")
+    scale_rate: bool = Field(
+        default=False,
+        description="Multiply the learning rate by the number of shards, and warm up to that",
+    )
     momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd")
     nesterov: bool = Field(default=False, description="Nesterov's form of momentum")
     weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty (decoupled in adamw)")
@@ -237,7 +233,8 @@ class Spec(BaseModel):
         default=0.0,
         ge=0,
         lt=1,
-        description="Share of all steps over which the learning rate rises from 0, linearly",
+        description="Share of all steps over which the learning rate rises, linearly: from 0, or "
+        "with scale_rate from learning_rate",
     )
     final_rate: float = Field(
         default=0.0,
@@ -249,7 +246,7 @@ class Spec(BaseModel):
         default=0.1, gt=0, le=1, description="What step multiplies the learning rate by"
     )
     decay_every: int = Field(
-        default=1, ge=1, description="Rounds after which step does so, again and again"
+        default=1, ge=1, description="Epochs after which step does so, again and again"
     )
     clip_norm: float | None = Field(
         default=None, gt=0, description="The largest norm of a step's gradient; absent: any"
@@ -291,12 +288,6 @@ class Spec(BaseModel):
         "and torchvision's",
     )
 
-    def __setattr__(self, field: str, value: object) -> None:
-        if field in type(self).model_fields:
-            accepted = f"a spec never changes; spec.replace({field}=...) makes another"
-            raise SpecError(field, value, accepted)
-        super().__setattr__(field, value)
-
     @field_validator("data_path", "init_from", mode="before")
     @classmethod
     def _text_from_path(cls, value: object) -> object:
@@ -322,6 +313,13 @@ class Spec(BaseModel):
     def _betas_from_list(cls, value: object) -> object:
         return tuple(value) if isinstance(value, list) else value
 
+    @field_validator("outer", mode="before")
+    @classmethod
+    def _outer_from_table(cls, value: object) -> object:
+        if not isinstance(value, Outer | Mapping):
+            raise refusal("outer", value, f"must be {ACCEPTED['outer']}")
+        return Outer.make(value) if isinstance(value, Mapping) else value
+
     @field_validator("split")
     @classmethod
     def _split_is_known(cls, value: str) -> str:
@@ -331,42 +329,8 @@ class Spec(BaseModel):
             raise InvalidField(error) from None
         return value
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if any(not 0 <= beta < 1 for beta in self.betas):
-            raise refusal("betas", list(self.betas), f"must be {ACCEPTED['betas']}")
-        if self.nesterov and (self.momentum == 0 or self.optimizer != "sgd"):
-            sgd = f"is of sgd, not of {self.optimizer}"
-            accepted = "needs a momentum above 0" if self.optimizer == "sgd" else sgd
-            raise refusal("nesterov", value=True, accepted=accepted)
-        if self.task is None and self.task_options:
-            raise refusal("task_options", self.task_options, "only a task takes them")
-        for field in _OF_THE_BUILT_IN_TASK if self.task is not None else ():
-            value = getattr(self, field)
-            if value != type(self).model_fields[field].get_default(call_default_factory=True):
-                raise refusal(field, value, "has no effect with a task, which brings its own")
-        if (self.data_path is not None) != (self.dataset in _WITH_PATH) or self.data_path == "":
-            needs = "needs one" if self.dataset in _WITH_PATH else "has none; npz and folder do"
-            raise refusal("data_path", self.data_path, f"dataset '{self.dataset}' {needs}")
-        if self.init_from == "":
-            raise refusal("init_from", "", "must be an experiment's ID, or a safetensors file")
-        if self.rounds_before and self.init_from is None:
-            raise refusal("rounds_before", self.rounds_before, "needs init_from, which had them")
-        if self.init_checksum is not None and self.init_from is None:
-            raise refusal("init_checksum", self.init_checksum, "needs init_from, whose file it is")
-        return self
-
-    @model_validator(mode="after")
-    def _goal_fits(self) -> Self:
-        fields = ("keep_best", "stop_after", "validation")
-        field = next((name for name in fields if getattr(self, name)), None)
-        if field is not None and not self.evaluate_every:
-            accepted = "needs evaluations, and evaluate_every = 0 makes none"
-            raise refusal(field, getattr(self, field), accepted)
-        if self.keep_best and self.task is None and Goal.of(self.keep_best).metric not in _MEASURED:
-            accepted = "must be accuracy or loss; a task may measure others"
-            raise refusal("keep_best", self.keep_best, accepted)
-        return self
+    def _check_together(self) -> None:
+        check_together(self)
 
     @field_validator("keep_best")
     @classmethod
@@ -375,15 +339,6 @@ class Spec(BaseModel):
             return value if value is None else str(Goal.of(value))
         except ValueError:
             raise refusal("keep_best", value, f"must be {ACCEPTED['keep_best']}") from None
-
-    @model_validator(mode="wrap")  # the last, so that it is around all others
-    @classmethod
-    def _in_one_line(cls, fields: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        try:
-            return validate(fields)
-        except ValidationError as error:
-            given = fields if isinstance(fields, Mapping) else {}
-            raise as_spec_error(Spec, error.errors(), given) from None
 
     @property
     def hands_on(self) -> bool:
@@ -409,6 +364,18 @@ class Spec(BaseModel):
         return {field: name for field, name in named.items() if ":" in name}
 
     @property
+    def meetings(self) -> Meetings:
+        """How rounds and epochs belong together, once `meet` is a number: in a resolved spec."""
+        if not isinstance(self.meet, int):
+            raise SpecError("meet", self.meet, "is a number only once the shards are counted")
+        return Meetings(self.epochs, self.meet, self.rounds_before)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are trained: the one place that says so."""
+        return self.meetings.rounds
+
+    @property
     def images_channels_last(self) -> bool:
         """Whether images are channels_last in training.
 
@@ -429,15 +396,6 @@ class Spec(BaseModel):
         return parse_split(self.split)[1]
 
     @classmethod
-    def make(cls, fields: Mapping[str, Any]) -> Self:
-        """Validate fields into a spec.
-
-        Raises:
-            SpecError: for the first invalid field; names the other invalid ones.
-        """
-        return cls.model_validate({str(key): value for key, value in fields.items()})
-
-    @classmethod
     def from_toml(cls, text: str) -> Self:
         """Read a spec from TOML text."""
         return cls.make(toml_fields(text))
@@ -456,12 +414,13 @@ class Spec(BaseModel):
 
 
 class ResolvedSpec(Spec):
-    """A spec with a number of shards, as every submitted spec has.
+    """A spec with a number of shards and of meetings, as every submitted spec has.
 
     `downpour.resolve` makes it from a spec and the number of workers.
     """
 
     shards: int = Field(ge=1, le=100_000, description="Parts the training set is cut into")
+    meet: int = Field(default=1, ge=1, le=1_000_000, description="Meetings an epoch")
 
 
 def toml_fields(text: str, file: str = "") -> dict[str, Any]:

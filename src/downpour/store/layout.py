@@ -44,7 +44,7 @@ _INDICES = "indices-"
 _PRESENCE_BYTES_MAX = 4096
 # Short, because the name was never looked up before, so no cache can hide it for long.
 _PRESENCE_PATIENCE_SECONDS = 5.0
-_MODEL = re.compile(r"model-(\d+)-(\w+)\.safetensors")
+_MODEL = re.compile(r"(model|outer)-(\d+)-(\w+)\.safetensors")
 _ATTEMPT = re.compile(r"(update|optimizer|snapshot)-(\d+)-(\d+)-(\d+)-(\w+)\.safetensors")
 
 
@@ -57,6 +57,17 @@ class ModelName:
 
     def __str__(self) -> str:
         return f"model-{self.version:06d}-{self.token}.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterName:
+    """The outer optimizer's state that belongs to a model version, whose token it has."""
+
+    version: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"outer-{self.version:06d}-{self.token}.safetensors"
 
 
 AttemptKind = Literal["update", "optimizer", "snapshot"]
@@ -81,6 +92,11 @@ class AttemptName:
 def model_name(version: int, token: str) -> str:
     """Name the file of a model version."""
     return str(ModelName(version=version, token=token))
+
+
+def outer_name(version: int, token: str) -> str:
+    """Name the outer optimizer's state of the model version with this number and token."""
+    return str(OuterName(version=version, token=token))
 
 
 def attempt_name(kind: AttemptKind, attempt: AttemptId, token: str) -> str:
@@ -114,15 +130,16 @@ def is_in_flight(name: str) -> bool:
 def is_spent(name: str, round_: int) -> bool:
     """Whether an unknown file is one that no report of this round or a later one can name."""
     parsed = parse_name(name)
-    return isinstance(parsed, ModelName) or (
+    return isinstance(parsed, ModelName | OuterName) or (
         isinstance(parsed, AttemptName) and parsed.round < round_
     )
 
 
-def parse_name(name: str) -> ModelName | AttemptName | None:
-    """Parse the name of a model version or an attempt's file; None for other names."""
+def parse_name(name: str) -> ModelName | OuterName | AttemptName | None:
+    """Parse the name of a model version, its state or an attempt's file; None for other names."""
     if match := _MODEL.fullmatch(name):
-        return ModelName(version=int(match[1]), token=match[2])
+        kind = ModelName if match[1] == "model" else OuterName
+        return kind(version=int(match[2]), token=match[3])
     if match := _ATTEMPT.fullmatch(name):
         return AttemptName(
             kind=_ATTEMPT_KINDS[match[1]],

@@ -18,7 +18,7 @@ def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
     Raises:
         SpecError: the policy has no such option, or the option's value has the wrong type; there
             are as many standbys as workers, or standbys that the policy never uses; the policy cuts
-            shards anew, and the spec's shards differ in what they hold.
+            shards anew, and the spec's shards differ in what they hold, or train it in parts.
     """
     for name, value in spec.policy_options.items():
         _check_option(spec.policy, policy, name, value)
@@ -39,6 +39,10 @@ def check_policy(spec: Spec, policy: Policy, workers: int) -> None:
     if policy.cuts_rounds and spec.hands_on:
         accepted = f"policy '{spec.policy}' cuts shards anew, and what was not sent belongs to one"
         raise SpecError("compression", spec.compression, accepted)
+    # The parts of a shard that is cut anew between them would not be those of one epoch.
+    if policy.cuts_rounds and spec.meet != 1:
+        accepted = f"policy '{spec.policy}' cuts shards anew, so they meet once an epoch: 1"
+        raise SpecError("meet", spec.meet, accepted)
 
 
 def _check_option(named: str, policy: Policy, name: str, value: object) -> None:

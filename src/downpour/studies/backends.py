@@ -141,7 +141,7 @@ class _Session:
                 return
             new = self.client.record(experiment, len(lines))
             lines.extend(new)
-            if any(listener(epoch, measured) for epoch, measured in measured_in(new)):
+            if any(listener(epoch, measured) for epoch, measured in measured_in(new, run.spec)):
                 listener = None
                 self.client.cancel(experiment)
 
@@ -153,11 +153,11 @@ class _Session:
         return "".join(f"{line}\n" for line in lines).encode()
 
 
-def measured_in(lines: Iterable[str]) -> Iterator[tuple[int, Measured]]:
+def measured_in(lines: Iterable[str], spec: Spec) -> Iterator[tuple[int, Measured]]:
     """Yield what each evaluation in lines of a record measured, by its epoch, from 1."""
     for _, fact in parse_lines(lines):
         if isinstance(fact, EvaluatedLine):
-            yield fact.round + 1, {**fact.metrics, LOSS: fact.loss}
+            yield spec.meetings.epoch_of(fact.round) + 1, {**fact.metrics, LOSS: fact.loss}
 
 
 def _workers(run: Run) -> int:

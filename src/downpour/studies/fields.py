@@ -10,7 +10,7 @@ from downpour.errors import SpecError
 from downpour.spec import Spec
 
 WORKERS_MAX = 100_000
-OPTIONS = ("task_options", "dataset_options", "model_options", "policy_options")
+OPTIONS = ("task_options", "dataset_options", "model_options", "policy_options", "outer")
 """The fields whose values are tables."""
 
 Value = Any

@@ -73,7 +73,7 @@ class RunSummary:
             failure=_failure(result),
             workers=workers,
             seed=int(result.spec["seed"]),
-            epochs=tuple(_measured(epoch) for epoch in result.rounds),
+            epochs=tuple(_measured(epoch) for epoch in result.epochs),
             train_seconds=result.train_seconds,
             aggregate_seconds=result.aggregate_seconds,
             evaluate_seconds=result.evaluate_seconds,

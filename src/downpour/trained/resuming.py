@@ -1,8 +1,9 @@
 """Going on with an experiment that has ended: a new one that begins at its last model version.
 
 Orders, generators and schedule follow from the number of the round, and the new experiment's first
-round counts as the one after the last of the old. So the model becomes the same, byte for byte, as
-if there had been no stop. Only the optimizer's state is lost, where a spec keeps it between rounds.
+round counts as the one after the last of the old, in the middle of an epoch, too. The outer
+optimizer goes on with its state. So the model becomes the same, byte for byte, as if there had been
+no stop. Only the local optimizer's state is lost, where a spec keeps it between rounds.
 Other examples than the old one's are refused, unless the fields that name them are changed, too.
 """
 
@@ -38,12 +39,12 @@ def resumed(
 ) -> Spec:
     """Return the spec that goes on after the last round of an experiment that has ended.
 
-    `downpour.run(downpour.resumed(ID, epochs=20))` trains up to the twentieth round.
+    `downpour.run(downpour.resumed(ID, epochs=20))` trains up to the twentieth epoch.
 
     Args:
         experiment: Its ID.
         shared: The shared directory; by default DOWNPOUR_SHARED, or else ./shared_dir.
-        changes: Fields that differ from its own. `epochs` counts the rounds that it has had.
+        changes: Fields that differ from its own. `epochs` counts the ones that it has had.
 
     Raises:
         SpecError: there is no such experiment, it has no model, or no rounds remain.
@@ -57,11 +58,12 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
     Args:
         experiment: its ID.
         shared: the shared directory with its folder.
-        changes: fields that differ from its own; `epochs` counts the rounds that it has had, and by
+        changes: fields that differ from its own; `epochs` counts the ones that it has had, and by
             default is as many as it should have had.
 
     Raises:
-        SpecError: there is no such experiment, it has no model, or no rounds remain.
+        SpecError: there is no such experiment, it has no model, or no rounds remain; or it stopped
+            in the middle of an epoch, which `meet` would cut otherwise.
         SharedDirectoryError: the shared directory cannot be used.
     """
     folder = SharedDirectory(shared).experiments / str(experiment)
@@ -75,16 +77,24 @@ def resumed_spec(experiment: str, shared: Path, changes: Mapping[str, Any]) -> S
     if not versions:
         raise SpecError("resume", experiment, "has no model: it never began to train")
     spec, last = spec_in(folder, experiment, field="resume"), max(versions)
-    done = spec.rounds_before + last
-    wanted = changes.get("epochs", spec.rounds_before + spec.epochs)
-    if isinstance(wanted, int) and wanted <= done:
-        accepted = f"{experiment} has had {done} rounds; name more, which count from its first"
+    done, each = spec.rounds_before + last, spec.meetings.each
+    epochs_done, wanted = done // each, changes.get("epochs", spec.meetings.epochs_in_all)
+    if isinstance(wanted, int) and wanted <= epochs_done:
+        accepted = (
+            f"{experiment} has had {epochs_done} epochs; name more, which count from its first"
+        )
         raise SpecError("epochs", wanted, accepted)
     begin = {
         "init_from": f"{experiment}/{versions[last]}",
         "init_checksum": None,
-        "rounds_before": done,
-        "epochs": wanted - done if isinstance(wanted, int) else wanted,
+        "outer_checksum": None,
+        "epochs": wanted - epochs_done if isinstance(wanted, int) else wanted,
         "data_key": None if changes.keys() & _DATA_FIELDS else data_key_in(folder) or spec.data_key,
     }
-    return spec.replace(**{**changes, **begin})
+    goes_on = spec.replace(**{**changes, **begin, "rounds_before": done})
+    if goes_on.meet == each:
+        return goes_on
+    if done % each or goes_on.meet == "auto":
+        accepted = f"{experiment} has had {done} rounds, {each} an epoch: {each}, to go on there"
+        raise SpecError("meet", goes_on.meet, accepted)
+    return goes_on.replace(rounds_before=epochs_done * goes_on.meetings.each)

@@ -1,17 +1,25 @@
-"""The order in which a task sees its shard: one permutation, cut into batches.
+"""The order in which a shard is seen in an epoch: one permutation, cut into batches.
 
 `shuffled` is a seeded permutation. `balanced` is stratified: the batches are filled one after the
 other, and each takes from every class its share of what is left, s * r_c / R examples for a batch
 of s, with r_c of the R remaining examples in class c. Shares are rounded down, and the places left
 over go to the largest remainders (ties in random order); so a class never differs from its share by
 a whole example, and every index appears exactly once. The order follows from (seed, epoch, shard)
-alone, and a round is an epoch.
+alone.
+
+A task trains a part of it: where an epoch has `meet` meetings, the m-th of as many consecutive,
+nearly equal slices of the epoch's batches. So each example is trained once an epoch, whatever
+`meet` is.
 
 A single example that is left over joins the batch before it: batch normalization has no variance of
 one example, and its gradient would weigh as much as a whole batch's.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +42,7 @@ def batch_order(
         spec: gives the seed, `batches` and `batch_size`.
         indices: the shard, as indices of training examples [n].
         labels: the class of every training example, or None where targets are not classes.
-        epoch: the round.
+        epoch: the epoch.
         shard: the shard's number.
 
     Raises:
@@ -66,11 +74,57 @@ def samples_in(batches: int, samples: int, batch_size: int) -> int:
     return samples if everything else batches * batch_size
 
 
-def work_of(spec: Spec, samples: int) -> tuple[int, int]:
-    """Return the steps of a task on a shard with `samples` examples, and the examples it uses."""
-    batches = batches_in(samples, spec.batch_size)
-    steps = batches if spec.local_steps is None else min(batches, spec.local_steps)
-    return steps, samples_in(steps, samples, spec.batch_size)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a task trains of a shard's epoch: `steps` batches from the batch `first` on.
+
+    `samples` are the examples in them. The task takes the steps of the epoch from `before` on, of
+    `of_epoch` that the shard has in all its meetings.
+    """
+
+    first: int
+    steps: int
+    samples: int
+    before: int
+    of_epoch: int
+
+
+def part_of(spec: Spec, samples: int, number: int) -> Part:
+    """Return the part of a shard with `samples` examples that a round trains.
+
+    Args:
+        spec: gives the batches, how often the shards meet, and `local_steps`.
+        samples: the examples of the shard.
+        number: the round, counted from the beginning of the whole training.
+    """
+    batches, each = batches_in(samples, spec.batch_size), spec.meetings.each
+    bounds = [batches * meeting // each for meeting in range(each + 1)]
+    most = batches if spec.local_steps is None else spec.local_steps
+    steps = [min(stop - start, most) for start, stop in pairwise(bounds)]
+    meeting = number % each
+    first, count = bounds[meeting], steps[meeting]
+    seen = samples_in(first, samples, spec.batch_size)
+    return Part(
+        first=first,
+        steps=count,
+        samples=samples_in(first + count, samples, spec.batch_size) - seen,
+        before=sum(steps[:meeting]),
+        of_epoch=sum(steps),
+    )
+
+
+def check_meetings(spec: Spec, shard_samples: Sequence[int]) -> None:
+    """Refuse more meetings an epoch than a shard has batches.
+
+    Raises:
+        SpecError: the smallest shard has fewer.
+    """
+    least = min(shard_samples)
+    batches = batches_in(least, spec.batch_size)
+    if spec.meetings.each > batches:
+        size = spec.batch_size
+        why = f"the smallest shard has {least} examples, which are {batches} batches of {size}"
+        raise SpecError("meet", spec.meet, f"must be at most {batches}: {why}")
 
 
 def _stratified(classes: Indices, tie_order: Indices, batch_size: int) -> Indices:

@@ -4,7 +4,7 @@ It can stop after any step; its whole state (parameters, buffers, optimizer, pos
 taken as arrays, and another process of the same numeric class that restores them goes on with the
 same bytes as if nothing had happened. It knows nothing of files, messages or time. Everything else
 is a function of the position: the order of examples follows from (seed, epoch, shard), the learning
-rate from the round and the step, and all generators are seeded before each step from (seed, round,
+rate from the epoch and the step, and all generators are seeded before each step from (seed, round,
 shard, step). After an exception the value must not be used again.
 """
 
@@ -23,7 +23,7 @@ from torch import nn
 from downpour.errors import FileCorrupt, NonFinite
 from downpour.tasks.loaded import LoadedTask
 from downpour.training import numerics
-from downpour.training.batches import batch_order, samples_in, work_of
+from downpour.training.batches import batch_order, part_of, samples_in
 from downpour.training.optimizers import Optimizers
 from downpour.training.parameters import (
     Arrays,
@@ -38,7 +38,10 @@ from downpour.training.step import train_step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTask:
-    """What to train on: a shard's indices of training examples [n], in one round."""
+    """What to train on: a shard's indices of training examples [n], in one round.
+
+    The round counts from the beginning of the whole training; it trains its part of the shard.
+    """
 
     indices: NDArray[np.integer[Any]]
     round: int
@@ -72,7 +75,9 @@ class ShardTraining:
         self._loaded = loaded
         self._spec = spec
         self._task = task
-        self._order = batch_order(spec, indices, loaded.data.labels, task.round, task.shard)
+        self._epoch = task.round // spec.meetings.each
+        self._order = batch_order(spec, indices, loaded.data.labels, self._epoch, task.shard)
+        self._part = part_of(spec, len(indices), task.round)
         numerics.place(model, spec, images=loaded.images)
         self._model = model
         self._constants = infinite_constants(model)
@@ -94,13 +99,13 @@ class ShardTraining:
 
     @property
     def steps_total(self) -> int:
-        """Optimizer steps of the whole task: the shard's batches, or `local_steps` if fewer."""
-        return work_of(self._spec, len(self._order))[0]
+        """Optimizer steps of the whole task: its part's batches, or `local_steps` if fewer."""
+        return self._part.steps
 
     @property
     def samples(self) -> int:
         """Examples trained on so far."""
-        return self._samples_after(self._steps_done)
+        return self._place_after(self._steps_done) - self._place_after(0)
 
     @property
     def mean_loss(self) -> float:
@@ -124,7 +129,7 @@ class ShardTraining:
             raise NonFinite(f"the loss became NaN or infinite {self._where()}")
 
     def _step(self) -> None:
-        start, stop = self.samples, self._samples_after(self._steps_done + 1)
+        start, stop = (self._place_after(self._steps_done + more) for more in (0, 1))
         self._randomness.begin(self._steps_done)
         self._optimizers.set_rate(self._rate_factor())
         loss = train_step(self._loaded, self._model, self._optimizers, self._order[start:stop])
@@ -133,15 +138,16 @@ class ShardTraining:
 
     def _rate_factor(self) -> float:
         position = Position(
-            round=self._task.round,
-            rounds=self._spec.rounds_before + self._spec.epochs,
-            step=self._steps_done,
-            steps=self.steps_total,
+            epoch=self._epoch,
+            epochs=self._spec.meetings.epochs_in_all,
+            step=self._part.before + self._steps_done,
+            steps=self._part.of_epoch,
         )
         return rate_factor(self._loaded, position)
 
-    def _samples_after(self, steps: int) -> int:
-        return samples_in(steps, len(self._order), self._spec.batch_size)
+    def _place_after(self, steps: int) -> int:
+        """Return where in the epoch's order the examples after these steps begin."""
+        return samples_in(self._part.first + steps, len(self._order), self._spec.batch_size)
 
     def parameters(self, *, copy: bool = True) -> Arrays:
         """Return the parameters and buffers as they are now.

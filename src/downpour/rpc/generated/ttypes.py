@@ -2149,6 +2149,8 @@ class ExperimentSummary(object):
      - metrics: Of the last evaluation, in the task's order. Number 6 was the accuracy alone.
      - loss: Of the last evaluation.
      - part: The examples of the last evaluation: test, or validation.
+     - epochs_done: Of these, every one has as many rounds as its shards meet in it.
+     - epochs_total
 
     """
     thrift_spec: typing.Any = None
@@ -2164,10 +2166,12 @@ class ExperimentSummary(object):
         'metrics',
         'loss',
         'part',
+        'epochs_done',
+        'epochs_total',
     )
 
 
-    def __init__(self, experiment: str = None, name: str = None, state: ExperimentState = None, rounds_done: int = None, rounds_total: int = None, reason: typing.Optional[str] = None, asked_wrongly: typing.Optional[bool] = None, metrics: typing.Optional[list[Metric]] = None, loss: typing.Optional[float] = None, part: typing.Optional[str] = None,):
+    def __init__(self, experiment: str = None, name: str = None, state: ExperimentState = None, rounds_done: int = None, rounds_total: int = None, reason: typing.Optional[str] = None, asked_wrongly: typing.Optional[bool] = None, metrics: typing.Optional[list[Metric]] = None, loss: typing.Optional[float] = None, part: typing.Optional[str] = None, epochs_done: typing.Optional[int] = None, epochs_total: typing.Optional[int] = None,):
         self.experiment: str = experiment
         self.name: str = name
         self.state: ExperimentState = state
@@ -2178,6 +2182,8 @@ class ExperimentSummary(object):
         self.metrics: typing.Optional[list[Metric]] = metrics
         self.loss: typing.Optional[float] = loss
         self.part: typing.Optional[str] = part
+        self.epochs_done: typing.Optional[int] = epochs_done
+        self.epochs_total: typing.Optional[int] = epochs_total
 
     def __setattr__(self, name, value):
         if name == "state":
@@ -2253,6 +2259,16 @@ class ExperimentSummary(object):
                         self.part = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                     else:
                         iprot.skip(ftype)
+                elif fid == 12:
+                    if ftype == TType.I32:
+                        self.epochs_done = iprot.readI32()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 13:
+                    if ftype == TType.I32:
+                        self.epochs_total = iprot.readI32()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2310,6 +2326,14 @@ class ExperimentSummary(object):
             if self.part is not None:
                 oprot.writeFieldBegin('part', TType.STRING, 11)
                 oprot.writeString(self.part.encode('utf-8') if sys.version_info[0] == 2 else self.part)
+                oprot.writeFieldEnd()
+            if self.epochs_done is not None:
+                oprot.writeFieldBegin('epochs_done', TType.I32, 12)
+                oprot.writeI32(self.epochs_done)
+                oprot.writeFieldEnd()
+            if self.epochs_total is not None:
+                oprot.writeFieldBegin('epochs_total', TType.I32, 13)
+                oprot.writeI32(self.epochs_total)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -3524,6 +3548,8 @@ ExperimentSummary.thrift_spec = (
     (9, TType.LIST, 'metrics', (TType.STRUCT, [Metric, None], False), None, ),  # 9
     (10, TType.DOUBLE, 'loss', None, None, ),  # 10
     (11, TType.STRING, 'part', 'UTF8', None, ),  # 11
+    (12, TType.I32, 'epochs_done', None, None, ),  # 12
+    (13, TType.I32, 'epochs_total', None, None, ),  # 13
 )
 all_structs.append(Forecast)
 Forecast.thrift_spec = (

@@ -1,0 +1,167 @@
+"""The outer optimizer: how far a model steps along what its round's updates became.
+
+The fold's result x̄ is the model that plain averaging would give. Its distance from the model x that
+the round began from, g = x - x̄, is taken for a gradient, and x steps against it:
+
+    sgd       m = μ m + g                          x - η m
+    nesterov  m = μ m + g                          x - η (g + μ m)
+    adagrad   m = β1 m + (1 - β1) g, v = v + g²    x - η m / (√v + τ)
+    adam      m likewise, v = β2 v + (1 - β2) g²   likewise
+    yogi      m likewise, v = v - (1 - β2) g² sign(v - g²)
+
+`nesterov` is DiLoCo's (Douillard et al. 2023). The last three are FedAdagrad, FedAdam and FedYogi
+(Reddi et al. 2021, "Adaptive Federated Optimization", algorithm 2): τ is `epsilon`, v begins at τ²,
+and there is no bias correction.
+
+Only what is trained takes steps. Buffers, such as running means, are the aggregate's. Which is
+which follows from the state, which has `momentum/NAME` for each trained tensor, and `variance/NAME`
+where there is a v. It is computed number by number in the tensor's own precision, float32 at least,
+in windows: neither their size nor anything else but the files has a say in the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from downpour.errors import FileCorrupt, NonFinite
+from downpour.spec import Outer
+from downpour.store import Array
+
+_WINDOW = 128 * 1024  # numbers: some of them, and what is made of them, fit a cache
+_MOMENTUM, _VARIANCE = "momentum", "variance"
+
+Moments: TypeAlias = dict[str, Array]
+"""The state of some numbers, which a rule changes in place: momentum, and variance if kept."""
+Rule: TypeAlias = Callable[[Outer, Array, Moments], Array]
+"""What a model's numbers are lowered by, from their gradient."""
+
+
+def _sgd(outer: Outer, gradient: Array, moments: Moments) -> Array:
+    momentum = moments[_MOMENTUM]
+    momentum *= outer.momentum
+    momentum += gradient
+    return outer.learning_rate * momentum
+
+
+def _nesterov(outer: Outer, gradient: Array, moments: Moments) -> Array:
+    momentum = moments[_MOMENTUM]
+    momentum *= outer.momentum
+    momentum += gradient
+    return outer.learning_rate * (gradient + outer.momentum * momentum)
+
+
+def _adagrad(outer: Outer, gradient: Array, moments: Moments) -> Array:
+    moments[_VARIANCE] += gradient * gradient
+    return _adaptive(outer, gradient, moments)
+
+
+def _adam(outer: Outer, gradient: Array, moments: Moments) -> Array:
+    moments[_VARIANCE] *= outer.betas[1]
+    moments[_VARIANCE] += (1 - outer.betas[1]) * (gradient * gradient)
+    return _adaptive(outer, gradient, moments)
+
+
+def _yogi(outer: Outer, gradient: Array, moments: Moments) -> Array:
+    square = gradient * gradient
+    moments[_VARIANCE] -= (1 - outer.betas[1]) * square * np.sign(moments[_VARIANCE] - square)
+    return _adaptive(outer, gradient, moments)
+
+
+def _adaptive(outer: Outer, gradient: Array, moments: Moments) -> Array:
+    momentum = moments[_MOMENTUM]
+    momentum *= outer.betas[0]
+    momentum += (1 - outer.betas[0]) * gradient
+    step: Array = outer.learning_rate * momentum
+    return step / (np.sqrt(moments[_VARIANCE]) + outer.epsilon)
+
+
+_RULES: Mapping[str, tuple[Rule, tuple[str, ...]]] = {
+    "sgd": (_sgd, (_MOMENTUM,)),
+    "nesterov": (_nesterov, (_MOMENTUM,)),
+    "adagrad": (_adagrad, (_MOMENTUM, _VARIANCE)),
+    "adam": (_adam, (_MOMENTUM, _VARIANCE)),
+    "yogi": (_yogi, (_MOMENTUM, _VARIANCE)),
+}
+
+
+def first_state(
+    outer: Outer, model: Mapping[str, Array], trained: Collection[str]
+) -> dict[str, Array]:
+    """Return the state before the first round.
+
+    Args:
+        outer: The optimizer; not `none`, which has no state.
+        model: The model's tensors by name.
+        trained: The names of those that take steps.
+    """
+    begin = {_MOMENTUM: 0.0, _VARIANCE: outer.epsilon**2}
+    return {
+        f"{kind}/{name}": np.full(model[name].shape, begin[kind], _precision(model[name]))
+        for kind in _RULES[outer.optimizer][1]
+        for name in trained
+    }
+
+
+def is_state_of(outer: Outer, state: Collection[str]) -> bool:
+    """Whether an optimizer keeps what a state with tensors of these names holds."""
+    return {name.partition("/")[0] for name in state} == set(_RULES[outer.optimizer][1])
+
+
+def take_step(
+    outer: Outer,
+    base: Mapping[str, Array],
+    aggregate: Mapping[str, Array],
+    state: Mapping[str, Array],
+) -> dict[str, Array]:
+    """Make the aggregate of a round the next model, in place.
+
+    Args:
+        outer: The optimizer; not `none`, with which the aggregate is the next model.
+        base: The model that the round began from.
+        aggregate: What the fold returned; its trained tensors are changed.
+        state: That of the round before, or the first one.
+
+    Returns:
+        The state after this round.
+
+    Raises:
+        FileCorrupt: the state is not of this model.
+        NonFinite: the step overflows.
+    """
+    rule, kinds = _RULES[outer.optimizer]
+    after = {name: np.array(array) for name, array in state.items()}
+    prefix = f"{_MOMENTUM}/"
+    for name in (key.removeprefix(prefix) for key in after if key.startswith(prefix)):
+        kept = [after.get(f"{kind}/{name}") for kind in kinds]
+        known = base.get(name)
+        if known is None or any(one is None or one.shape != known.shape for one in kept):
+            raise FileCorrupt("outer state", f"is not of this model: {name}")
+        moments = {kind: after[f"{kind}/{name}"].reshape(-1) for kind in kinds}
+        with np.errstate(all="ignore"):  # looked for below
+            sound = _step(rule, outer, known.reshape(-1), aggregate[name].reshape(-1), moments)
+        if not sound:
+            rate = f"outer.learning_rate = {outer.learning_rate:g}"
+            raise NonFinite(f"the outer step of {name} overflows, with {rate}")
+    return after
+
+
+def _step(rule: Rule, outer: Outer, base: Array, mean: Array, moments: Moments) -> bool:
+    """Step one tensor, all flat [n]; return whether all numbers are finite that were."""
+    sound = True
+    for start in range(0, len(base), _WINDOW):
+        part = slice(start, start + _WINDOW)
+        x, there = base[part].astype(_precision(base)), mean[part]
+        # What is not finite in the base is a constant, and the fold has left it as it was.
+        moves = np.isfinite(there)
+        gradient = np.where(moves, x - there, 0).astype(x.dtype)
+        step = rule(outer, gradient, {kind: array[part] for kind, array in moments.items()})
+        there[...] = np.where(moves, x - step, there)
+        sound &= bool(np.all(np.isfinite(there) | ~moves))
+    return sound
+
+
+def _precision(array: Array) -> np.dtype[np.float64] | np.dtype[np.float32]:
+    return np.dtype(np.float64) if array.dtype == np.float64 else np.dtype(np.float32)

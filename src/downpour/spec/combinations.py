@@ -1,0 +1,82 @@
+"""Which fields of a spec fit together, where each of them is valid alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from downpour.spec.refusals import ACCEPTED, refusal
+from downpour.values import LOSS, Goal
+
+if TYPE_CHECKING:
+    from downpour.spec.spec import Spec
+
+_MEASURED = {LOSS, "accuracy"}
+_WITH_PATH = {"npz", "folder"}
+_OF_THE_BUILT_IN_TASK = (
+    "dataset",
+    "data_path",
+    "image_size",
+    "flip",
+    "dataset_options",
+    "model",
+    "model_options",
+    "loss",
+    "channels_last",
+)
+
+
+def check_together(spec: Spec) -> None:
+    """Refuse fields that contradict each other, or have no effect.
+
+    Raises:
+        InvalidField: names the first.
+    """
+    _optimizer_fits(spec)
+    _data_fits(spec)
+    _start_fits(spec)
+    _goal_fits(spec)
+
+
+def _optimizer_fits(spec: Spec) -> None:
+    if any(not 0 <= beta < 1 for beta in spec.betas):
+        raise refusal("betas", list(spec.betas), f"must be {ACCEPTED['betas']}")
+    if spec.nesterov and (spec.momentum == 0 or spec.optimizer != "sgd"):
+        sgd = f"is of sgd, not of {spec.optimizer}"
+        accepted = "needs a momentum above 0" if spec.optimizer == "sgd" else sgd
+        raise refusal("nesterov", value=True, accepted=accepted)
+
+
+def _data_fits(spec: Spec) -> None:
+    if spec.task is None and spec.task_options:
+        raise refusal("task_options", spec.task_options, "only a task takes them")
+    for field in _OF_THE_BUILT_IN_TASK if spec.task is not None else ():
+        value = getattr(spec, field)
+        if value != type(spec).model_fields[field].get_default(call_default_factory=True):
+            raise refusal(field, value, "has no effect with a task, which brings its own")
+    if (spec.data_path is not None) != (spec.dataset in _WITH_PATH) or spec.data_path == "":
+        needs = "needs one" if spec.dataset in _WITH_PATH else "has none; npz and folder do"
+        raise refusal("data_path", spec.data_path, f"dataset '{spec.dataset}' {needs}")
+
+
+def _start_fits(spec: Spec) -> None:
+    if spec.init_from == "":
+        raise refusal("init_from", "", "must be an experiment's ID, or a safetensors file")
+    for field, what in (
+        ("rounds_before", "which had them"),
+        ("init_checksum", "whose file it is"),
+        ("outer_checksum", "whose outer optimizer's state it is"),
+    ):
+        value = getattr(spec, field)
+        if value and spec.init_from is None:
+            raise refusal(field, value, f"needs init_from, {what}")
+
+
+def _goal_fits(spec: Spec) -> None:
+    fields = ("keep_best", "stop_after", "validation")
+    field = next((name for name in fields if getattr(spec, name)), None)
+    if field is not None and not spec.evaluate_every:
+        accepted = "needs evaluations, and evaluate_every = 0 makes none"
+        raise refusal(field, getattr(spec, field), accepted)
+    if spec.keep_best and spec.task is None and Goal.of(spec.keep_best).metric not in _MEASURED:
+        accepted = "must be accuracy or loss; a task may measure others"
+        raise refusal("keep_best", spec.keep_best, accepted)

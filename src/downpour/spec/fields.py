@@ -1,0 +1,57 @@
+"""What a spec and its tables have in common: frozen, strict, and every mistake is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+
+from downpour.errors import SpecError
+from downpour.spec.refusals import as_spec_error
+
+
+class Fields(BaseModel):
+    """Validated fields; `table` is the name before their own, if they are a table of a spec."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    table: ClassVar[str] = ""
+
+    def __setattr__(self, field: str, value: object) -> None:
+        if field in type(self).model_fields:
+            accepted = f"a spec never changes; spec.replace({field}=...) makes another"
+            raise SpecError(field, value, accepted)
+        super().__setattr__(field, value)
+
+    @classmethod
+    def make(cls, fields: Mapping[str, Any]) -> Self:
+        """Validate fields.
+
+        Raises:
+            SpecError: for the first invalid field; names the other invalid ones.
+        """
+        return cls.model_validate({str(key): value for key, value in fields.items()})
+
+    def _check_together(self) -> None:
+        """Raise `InvalidField` where fields are valid alone, and not together."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        self._check_together()
+        return self
+
+    @model_validator(mode="wrap")  # the last, so that it is around all others
+    @classmethod
+    def _in_one_line(cls, fields: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return validate(fields)
+        except ValidationError as error:
+            given = fields if isinstance(fields, Mapping) else {}
+            raise as_spec_error(cls, error.errors(), given, table=cls.table) from None

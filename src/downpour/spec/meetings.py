@@ -1,0 +1,54 @@
+"""How rounds and epochs belong together: an epoch has as many rounds as its shards meet.
+
+Rounds and epochs of an experiment count from 0. One that goes on with another may begin in the
+middle of an epoch; that epoch is its first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """An experiment's `epochs`, each of `each` rounds, and how many rounds were `before` it."""
+
+    epochs: int
+    each: int = 1
+    before: int = 0
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Self:
+        """Return those of a record's spec; specs of earlier versions had a round an epoch."""
+        numbers = (fields.get("epochs", 0), fields.get("meet", 1), fields.get("rounds_before", 0))
+        return cls(*map(int, numbers))
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the experiment has."""
+        return self.epochs * self.each - self._missed
+
+    @property
+    def epochs_in_all(self) -> int:
+        """How many epochs the whole training has, with those before the experiment."""
+        return self.before // self.each + self.epochs
+
+    def named(self, number: int) -> str:
+        """Return in words where a round is: its epoch, and the round if the epoch has several."""
+        which = f"epoch {self.epoch_of(number) + 1}"
+        return which if self.each == 1 else f"{which}, round {number + 1}"
+
+    @property
+    def _missed(self) -> int:
+        """How many rounds of the first epoch were before this experiment."""
+        return self.before % self.each
+
+    def epoch_of(self, number: int) -> int:
+        """Return the epoch of a round; both count from 0."""
+        return (self._missed + number) // self.each
+
+    def ends_epoch(self, number: int) -> bool:
+        """Whether an epoch ends with this round."""
+        return (self._missed + number + 1) % self.each == 0

@@ -1,0 +1,53 @@
+"""The table `[outer]` of a spec: how a model steps along the aggregate of its updates."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from downpour.spec.fields import Fields
+from downpour.spec.refusals import ACCEPTED, refusal
+
+
+class Outer(Fields):
+    """The optimizer of the rounds, as `optimizer` and its fields are that of the local steps.
+
+    Its gradient is the model minus the aggregate, so sgd with learning_rate = 1 and without
+    momentum takes the aggregate; `none` does so to the bit, and keeps no state.
+    `Spec(outer=Outer(optimizer="nesterov", momentum=0.6))` is one way to give it, a dictionary is
+    another.
+
+    Raises:
+        SpecError: a field is invalid.
+    """
+
+    table: ClassVar[str] = "outer"
+
+    optimizer: Literal["none", "sgd", "nesterov", "adagrad", "adam", "yogi"] = Field(
+        default="none", description="The optimizer of the rounds"
+    )
+    learning_rate: float = Field(default=1.0, gt=0, description="Its step size")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd and nesterov")
+    betas: tuple[float, float] = Field(
+        default=(0.9, 0.99), description="Decay rates of adagrad's, adam's and yogi's averages"
+    )
+    epsilon: float = Field(
+        default=1e-3, gt=0, description="Added to the denominator of adagrad, adam and yogi"
+    )
+
+    @field_validator("betas", mode="before")
+    @classmethod
+    def _betas_from_list(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    def _check_together(self) -> None:
+        if any(not 0 <= beta < 1 for beta in self.betas):
+            raise refusal("betas", list(self.betas), f"must be {ACCEPTED['betas']}")
+        if self.optimizer == "nesterov" and self.momentum == 0:
+            raise refusal("momentum", 0, "nesterov needs a momentum above 0; sgd does not")
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether there is an optimizer, and with it a state from round to round."""
+        return self.optimizer != "none"

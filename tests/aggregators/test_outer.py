@@ -1,0 +1,133 @@
+"""The outer optimizer: the rules of the papers, number by number, on what is trained alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from downpour.aggregators import first_state, is_state_of, outer, take_step
+from downpour.errors import FileCorrupt, NonFinite
+from downpour.spec import Outer
+
+Tensors = dict[str, NDArray[Any]]
+
+RATES: dict[str, Any] = {"learning_rate": 0.5, "momentum": 0.6, "betas": (0.8, 0.9)}
+
+
+def tensors(seed: int = 0, count: int = 5, dtype: str = "float32") -> Tensors:
+    """Return a model: a trained tensor, running means, and how many batches they are of."""
+    generator = np.random.default_rng(seed)
+    return {
+        "weight": generator.normal(size=(count, 3)).astype(dtype),
+        "running_mean": generator.normal(size=count).astype("float32"),
+        "batches": np.array([seed], dtype=np.int64),
+    }
+
+
+def stepped(asked: Outer, rounds: int, **options: Any) -> tuple[Tensors, Tensors, list[Tensors]]:
+    """Take steps from model 0; returns the last model, its state, and what each round gave."""
+    model = tensors(**options)
+    state = first_state(asked, model, ["weight"])
+    given_models = [tensors(seed, **options) for seed in range(1, rounds + 1)]
+    for aggregate in given_models:
+        made = {name: array.copy() for name, array in aggregate.items()}
+        state = take_step(asked, model, made, state)
+        model = made
+    return model, state, given_models
+
+
+def expected(name: str, rounds: int) -> NDArray[Any]:
+    """Return the trained tensor after some rounds, by the papers' formulas in float64."""
+    x = tensors()["weight"].astype(np.float64)
+    rate, mu, (one, two), tau = 0.5, 0.6, (0.8, 0.9), 1e-3
+    m, v = np.zeros_like(x), np.full_like(x, tau**2)
+    for seed in range(1, rounds + 1):
+        delta = tensors(seed)["weight"] - x  # Reddi et al. write the difference this way round
+        if name in {"sgd", "nesterov"}:
+            m = mu * m - delta
+            x = x - rate * (m if name == "sgd" else mu * m - delta)
+            continue
+        m = one * m + (1 - one) * delta
+        if name == "adagrad":
+            v = v + delta**2
+        elif name == "adam":
+            v = two * v + (1 - two) * delta**2
+        else:
+            v = v - (1 - two) * delta**2 * np.sign(v - delta**2)
+        x = x + rate * m / (np.sqrt(v) + tau)
+    return x
+
+
+@pytest.mark.parametrize("name", ["sgd", "nesterov", "adagrad", "adam", "yogi"])
+def test_the_rules_are_those_of_the_papers(name: str) -> None:
+    """Over three rounds, with what is kept from one to the next."""
+    model, state, _ = stepped(Outer.make({"optimizer": name, **RATES}), 3)
+    assert model["weight"] == pytest.approx(expected(name, 3), rel=1e-4)
+    assert model["weight"].dtype == np.float32
+    assert is_state_of(Outer.make({"optimizer": name}), state)
+
+
+@pytest.mark.parametrize("name", ["sgd", "nesterov"])
+def test_nesterov_is_torch_s(name: str) -> None:
+    """Which DiLoCo uses for its outer steps."""
+    import torch
+
+    model, _, given_models = stepped(Outer.make({"optimizer": name, **RATES}), 3)
+    weight = torch.from_numpy(tensors()["weight"].copy())
+    optimizer = torch.optim.SGD([weight], lr=0.5, momentum=0.6, nesterov=name == "nesterov")
+    for aggregate in given_models:
+        weight.grad = weight.clone() - torch.from_numpy(aggregate["weight"])
+        optimizer.step()
+    assert model["weight"] == pytest.approx(weight.numpy(), rel=1e-5)
+
+
+def test_buffers_are_the_aggregate_s() -> None:
+    """Running means and counters take no steps, and are the same to the bit."""
+    model, state, given_models = stepped(Outer(optimizer="adam"), 2)
+    for name in ("running_mean", "batches"):
+        assert model[name].tobytes() == given_models[-1][name].tobytes()
+    assert {key.partition("/")[2] for key in state} == {"weight"}
+
+
+@given(count=st.integers(1, 400), window=st.integers(1, 99), dtype=st.sampled_from(["f2", "f8"]))
+def test_windows_have_no_say_in_the_bytes(count: int, window: int, dtype: str) -> None:
+    """Nor in those of the state; float16 steps in float32, float64 as it is."""
+    asked = Outer(optimizer="yogi")
+    whole = stepped(asked, 2, count=count, dtype=dtype)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(outer, "_WINDOW", window)
+        parts = stepped(asked, 2, count=count, dtype=dtype)
+    assert parts[0]["weight"].tobytes() == whole[0]["weight"].tobytes()
+    assert {n: a.tobytes() for n, a in parts[1].items()} == {
+        n: a.tobytes() for n, a in whole[1].items()
+    }
+    assert whole[0]["weight"].dtype == dtype
+    assert {array.dtype.itemsize for array in whole[1].values()} == {max(4, int(dtype[1]))}
+
+
+def test_constants_stay_and_an_overflow_is_told() -> None:
+    """A mask's infinities are no step; a step into infinity is refused."""
+    base, asked = {"weight": np.array([1.0, -np.inf], np.float32)}, Outer(optimizer="sgd")
+    state = first_state(asked, base, ["weight"])
+    made = {"weight": np.array([0.5, -np.inf], np.float32)}
+    take_step(asked, base, made, state)
+    assert made["weight"].tolist() == [0.5, -np.inf]
+    far = {"weight": np.array([-3e38, -np.inf], np.float32)}
+    with pytest.raises(NonFinite, match=r"outer step of weight overflows, with outer\.learning_"):
+        take_step(Outer(optimizer="sgd", learning_rate=9), base, far, state)
+
+
+def test_a_state_of_another_model_is_refused() -> None:
+    """Before anything of it is applied."""
+    asked, model = Outer(optimizer="adam"), tensors()
+    state = first_state(asked, model, ["weight"])
+    del state["variance/weight"]
+    with pytest.raises(FileCorrupt, match="outer state: is not of this model: weight"):
+        take_step(asked, model, tensors(1), state)
+    assert not is_state_of(asked, state)
+    assert is_state_of(Outer(optimizer="sgd"), state)
