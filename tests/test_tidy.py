@@ -25,6 +25,7 @@ PURE = {
     "spec",
     "compression",
     "splitters",
+    "modes",
     "stragglers",
     "resolve",
     "scheduler",

@@ -12,6 +12,10 @@ import traceback
 from downpour.errors import DownpourError
 
 _LETTERS_MAX = 400
+USERS_ERRORS = Exception, SystemExit
+"""What a user's code may raise that is told. A sys.exit() in it would otherwise end, unseen, the
+thread of the manager's or worker's that it is called in, and its experiment would wait for ever."""
+
 _NOT_THE_USERS = sys.stdlib_module_names | {"downpour", "torch", "numpy"}
 
 

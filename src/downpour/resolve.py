@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from downpour.errors import SpecError
+from downpour.modes import check_mode, mode_of
 from downpour.spec import ResolvedSpec, Spec
 from downpour.stragglers import POLICIES, Policy, check_policy
 
@@ -25,11 +26,13 @@ def resolve(
         policies: the policies that a spec can name.
 
     Raises:
-        SpecError: the policy needs more workers, or neither shards nor workers are given.
+        SpecError: the mode or the policy cannot do what is asked, or needs more workers; or neither
+            shards nor workers are given.
     """
     # A policy checks that more workers than standbys are there. While their number is not known,
     # it is assumed to suffice.
     check_policy(spec, policies[spec.policy], workers or spec.standbys + 1)
+    check_mode(spec)
     if spec.shards is None and not workers:
         raise SpecError("shards", None, "no worker is there to count; name a number of shards")
     shards = spec.shards or (workers or 0) - spec.standbys
@@ -38,4 +41,6 @@ def resolve(
     if not spec.repeatable:
         fields["snapshot_every"] = 0.0
         fields["policy"] = "wait" if spec.policy == "handoff" else spec.policy
-    return ResolvedSpec.make(fields)
+    resolved = ResolvedSpec.make(fields)
+    mode_of(resolved)  # refuses options that are out of their range
+    return resolved

@@ -279,8 +279,7 @@ def test_an_experiment_that_fails_while_it_aggregates_leaves_nothing_behind(
         experiment="any",
         round=0,
         model=PublishedFile(name="m", size_bytes=1, checksum=""),
-        shards=(),
-        updates=(),
+        pushes=(),
         train_seconds=1.0,
     )
     recorder.note(submitted, Output(commands=[aggregate]))

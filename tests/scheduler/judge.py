@@ -20,6 +20,7 @@ class Judge:
         self.dropped: set[tuple[str, int, int]] = set()
         self.saved: dict[tuple[str, int, int], Snapshot] = {}
         self.aggregated: Counter[tuple[str, int]] = Counter()
+        self.applied: Counter[tuple[str, int, int]] = Counter()
         self.newest: dict[str, PublishedFile] = {}
         self.values: dict[str, dict[int, float]] = {}
         self.best: dict[str, facts.Improved] = {}
@@ -125,6 +126,7 @@ class Judge:
         if isinstance(event, on.Aggregated):
             self.aggregated[event.experiment, event.round] += 1
             self.newest[event.experiment] = event.model
+            self.applied.update((event.experiment, *part) for part in event.parts)
         if isinstance(event, on.Evaluated):
             self.measuring.remove((event.experiment, event.round, event.part))
             validates = self.specs[event.experiment].spec.validation
@@ -177,20 +179,37 @@ class Judge:
 
     def _aggregate(self, command: do.Aggregate) -> None:
         name, number = command.experiment, command.round
+        assert self.aggregated[name, number] == 0
+        assert number == 0 or self.aggregated[name, number - 1] == 1
         shards = range(self.specs[name].spec.shards)
+        if command.parts:
+            self._apply(command)
+            return
         there = [shard for shard in shards if (name, number, shard) not in self.dropped]
         wanted = tuple(self.contributions[name, number, shard] for shard in there)
         assert list(command.shards) == there
         assert command.updates == wanted, "one update a shard, in shard order"
-        assert self.aggregated[name, number] == 0
-        assert number == 0 or self.aggregated[name, number - 1] == 1
+
+    def _apply(self, command: do.Aggregate) -> None:
+        """Look at the version of an asynchronous mode."""
+        for part, push in zip(command.parts, command.pushes, strict=True):
+            task = command.experiment, *part
+            assert part == (push.round, push.shard)
+            assert push.update == self.contributions[task]
+            assert self.applied[task] == 0, "an update is in one version"
+            assert (command.experiment, push.base.name) not in self.discarded
 
     def _publish(self, command: do.Publish) -> None:
         name = command.experiment
         assert name not in self.asked_for, "the result is asked for once"
         assert command.model == self.newest[name], "the newest version is the result"
         assert (name, command.model.name) not in self.discarded
-        assert self.aggregated[name, self._last_round(name)] == 1
+        spec = self.specs[name].spec
+        if spec.mode == "sync":
+            assert self.aggregated[name, self._last_round(name)] == 1
+        else:
+            tasks = [(name, r, s) for r in range(spec.rounds) for s in range(spec.shards)]
+            assert [self.applied[task] for task in tasks] == [1] * len(tasks), "each counts once"
         assert not any(who == name for who, *_ in self.measuring), "all is measured before"
         keeps = self.specs[name].spec.keep_best is not None
         assert command.best == (self.best[name].model if keeps else None)
@@ -220,13 +239,13 @@ class Judge:
 
     def _discard(self, scheduler: Scheduler, command: do.Discard) -> None:
         experiment = scheduler.state.experiments[command.experiment]
-        current = experiment.round
-        updates = current.updates() if current else ()
+        tasks = [task for task in experiment.open_tasks() if not task.is_over]
+        updates = [task.update for task in tasks if task.update is not None]
         needed = {file.name for file in experiment.models}
         needed |= {file.name for file in experiment.optimizer_states.values()}
         needed |= {update.file.name for update in updates}
         needed |= {u.optimizer_state.name for u in updates if u.optimizer_state is not None}
-        needed |= {t.snapshot.file.name for t in (current.tasks if current else ()) if t.snapshot}
+        needed |= {task.snapshot.file.name for task in tasks if task.snapshot}
         if command.experiment in self.asked_for:
             needed.add(self.asked_for[command.experiment].name)
         names = {file.name for file in command.files}

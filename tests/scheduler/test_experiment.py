@@ -27,8 +27,11 @@ def train(make: Make, experiment: Experiment, *, keeps_state: bool = False) -> l
     assert current is not None
     number = current.number
     update = make.update(f"u{number}", keeps_state=keeps_state)
-    current.publish(current.assign(0, "ann", 0.0), "ann", update, 1.0)
-    spent = experiment.close_round(current, make.file(f"m{number + 1}"))
+    attempt = experiment.assign(current, 0, "ann", 0.0)
+    current.publish(attempt, "ann", update, 1.0)
+    experiment.arrive(attempt)
+    experiment.applying = experiment.due
+    _, spent = experiment.take_version(make.file(f"m{number + 1}"))
     experiment.start_round()
     return [file.name for file in spent]
 
@@ -77,9 +80,12 @@ def test_the_outer_state_is_kept_with_the_newest_model_alone(make: Make) -> None
     experiment.outer = make.file("o0")
     current = experiment.round
     assert current is not None
-    current.publish(current.assign(0, "ann", 0.0), "ann", make.update("u0"), 1.0)
+    attempt = experiment.assign(current, 0, "ann", 0.0)
+    current.publish(attempt, "ann", make.update("u0"), 1.0)
+    experiment.arrive(attempt)
+    experiment.applying = experiment.due
     assert make.file("o0") in experiment.files()
-    assert make.file("o0") in experiment.close_round(current, make.file("m1"), make.file("o1"))
+    assert make.file("o0") in experiment.take_version(make.file("m1"), make.file("o1"))[1]
     assert make.file("o1") in experiment.files()
     assert make.file("o1") not in experiment.close()
 

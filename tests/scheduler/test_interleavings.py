@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from downpour.modes import MODES
 from downpour.scheduler import (
     Checkpoint,
     Output,
@@ -86,12 +87,15 @@ class Surroundings(RuleBasedStateMachine):
         keep_best=st.sampled_from([None, "loss"]),
         stop_after=st.sampled_from([None, 1, 2]),
         validation=st.sampled_from([0.0, 0.5]),
+        mode=st.sampled_from(["sync", *MODES]),
     )
     def submit(self, name: str, keep: bool, **fields: Any) -> None:  # noqa: FBT001 - a strategy's
         """A client submits an experiment, perhaps for the second time."""
         state = "keep" if keep else "reset"
         if not fields["evaluate_every"]:
             fields |= {"keep_best": None, "stop_after": None, "validation": 0.0}
+        if fields.get("mode", "sync") != "sync":
+            fields |= {"stop_after": None}
         spec = self.make.spec(optimizer_state=state, **fields)
         self._happen(on.ExperimentSubmitted, experiment=name, spec=spec)
 
@@ -122,9 +126,7 @@ class Surroundings(RuleBasedStateMachine):
         """The files of some shards turn out to be unusable."""
         effect = next(e for e in self.effects if isinstance(e, do.Aggregate))
         self.effects.remove(effect)
-        shards = data.draw(
-            st.lists(st.integers(0, len(effect.updates) - 1), min_size=1, unique=True)
-        )
+        shards = data.draw(st.lists(st.sampled_from(effect.shards), min_size=1, unique=True))
         self._happen(
             on.AggregationFailed,
             experiment=effect.experiment,
@@ -347,7 +349,8 @@ class Surroundings(RuleBasedStateMachine):
             )
         elif isinstance(effect, do.Aggregate):
             model = self.make.file(f"m{effect.round + 1}")
-            self._happen(on.Aggregated, experiment=name, round=effect.round, model=model)
+            made = {"round": effect.round, "model": model, "parts": effect.parts}
+            self._happen(on.Aggregated, experiment=name, **made)
         elif isinstance(effect, do.Publish):
             self._happen(on.ModelPublished, experiment=name, model=self.make.file("result"))
         else:

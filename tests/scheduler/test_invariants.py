@@ -11,7 +11,7 @@ from downpour.scheduler import Scheduler
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.invariants import check_invariants
-from downpour.scheduler.round import Round
+from downpour.scheduler.round import Round, TaskKey
 from downpour.values import Failure, FailureKind
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def idle_and_busy(scheduler: Scheduler) -> None:
 
 def early_aggregation(scheduler: Scheduler) -> None:
     """Aggregate a round that is not complete."""
-    one(scheduler)[1].aggregating = True
+    one(scheduler)[0].applying = (TaskKey(0, 0), TaskKey(0, 2))
 
 
 def forgotten_worker(scheduler: Scheduler) -> None:
@@ -92,7 +92,7 @@ def standstill(scheduler: Scheduler) -> None:
     experiment, _ = one(scheduler)
     for worker in list(scheduler.state.workers):
         scheduler.state.workers.remove(worker.name)
-    experiment.round = None
+    experiment.rounds = []
 
 
 def no_model(scheduler: Scheduler) -> None:
@@ -126,7 +126,7 @@ def result_without_an_end(scheduler: Scheduler) -> None:
         (wrong_count, "counts 1 published"),
         (lost_shard, r"offers the shards \[\]"),
         (idle_and_busy, "does not agree with the workers' states"),
-        (early_aggregation, "is not complete, but not treated so"),
+        (early_aggregation, "applies .*, which it does not have"),
         (forgotten_worker, "is said to run on bob, which does not run it"),
         (too_many_failures, "has failed 99 times, and the experiment goes on"),
         (standstill, "stands still and waits for nothing"),

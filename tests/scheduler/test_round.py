@@ -32,7 +32,9 @@ def test_a_round_is_complete_when_every_shard_is_published(make: Make) -> None:
     published = [current.complete]
     current.publish(attempts[0], "ann", make.update("a"), 7.0)
     assert [*published, current.complete] == [False, True]
-    assert [update.file.name for update in current.apply()] == ["a", "b"]
+    applied = [current.apply(shard) for shard in (0, 1)]
+    assert [update.file.name for update in applied if update] == ["a", "b"]
+    assert current.is_over
     assert (current.started_at_seconds, current.last_update_at_seconds) == (1.0, 7.0)
 
 
@@ -116,7 +118,7 @@ def test_an_applied_shard_is_not_assigned_again(make: Make) -> None:
     """A shard that is part of a model version belongs to no worker."""
     current = Round("one", 0, (10,))
     current.publish(current.assign(0, "ann", 0.0), "ann", make.update("u"), 1.0)
-    current.apply()
+    current.apply(0)
     with pytest.raises(IllegalTransition, match="no step 'assign' from 'applied'"):
         current.assign(0, "bob", 0.0)
 

@@ -144,7 +144,9 @@ class _TakesASecondUpdate(Scheduler):
 class _Reversing(_Asking):
     def instead(self, command: Command) -> Command:
         if isinstance(command, do.Aggregate):
-            return replace(command, updates=tuple(reversed(command.updates)))
+            turned = zip(command.pushes, reversed(command.updates), strict=True)
+            pushes = tuple(replace(push, update=update) for push, update in turned)
+            return replace(command, pushes=pushes)
         return command
 
 

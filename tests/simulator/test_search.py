@@ -20,7 +20,7 @@ from downpour.simulator.search import outcomes, shrunken
 from downpour.spec import ResolvedSpec
 from downpour.stragglers import POLICIES
 from tests.node import defects as worker_defects
-from tests.simulator import defects
+from tests.simulator import async_defects, defects
 
 SEEDS_FOR_A_DEFECT = 600
 
@@ -89,6 +89,23 @@ def test_a_defect_is_found_by_the_check_that_is_there_for_it(
     manager_class: type[SimulatedManager], sentence: str
 ) -> None:
     """Some hundred seeds are enough for each, and the sentence says what is wrong."""
+    plan = plan_of(failing_seed(manager_class, sentence))
+    assert not simulate(plan).failure, "it is the defect's, and not the seed's"
+
+
+@pytest.mark.parametrize(
+    ("manager_class", "sentence"),
+    [
+        (async_defects.ForgetsTheBase, "is not what it should be"),
+        (async_defects.IgnoresTheBound, "open rounds, more than"),
+        (async_defects.CountsStaleAsFresh, "is not what it should be"),
+        (async_defects.LosesPushes, "have arrived, its tasks say"),
+    ],
+)
+def test_a_defect_of_asynchronous_modes_is_found(
+    manager_class: type[SimulatedManager], sentence: str
+) -> None:
+    """Which version a task began from, how old it is, and how far shards are apart."""
     plan = plan_of(failing_seed(manager_class, sentence))
     assert not simulate(plan).failure, "it is the defect's, and not the seed's"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -283,3 +284,11 @@ class Growing(Spoilt):
         self.kept.append(batch)
         shown: Tensor = super().loss(model, batch)
         return shown
+
+
+class Leaving(Spoilt):
+    """Ends the process where a loss is asked for."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:  # noqa: ARG002 - as a task's must be
+        """Leave."""
+        sys.exit("no more")

@@ -45,6 +45,7 @@ TOLD: list[tuple[str, dict[str, Any], str]] = [
     ("broken_tasks:Nothing", {}, "must return a torch.nn.Module"),
     ("broken_tasks:Unnamed", {}, "has nothing to train"),
     ("broken_tasks:Wide", {}, "out of bounds"),
+    ("broken_tasks:Leaving", {}, "SystemExit: no more"),
     ("broken_tasks:Early", {}, r"no attribute 'accuracy' \(broken_tasks.py:\d+ in metrics\)"),
 ]
 # What shows only later, elsewhere, or in what the first batches do not hold.

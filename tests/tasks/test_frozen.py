@@ -94,14 +94,16 @@ def held(space: Workspace, file: PublishedFile) -> dict[str, bytes]:
 
 def folded(space: Workspace) -> PublishedFile:
     """Train both shards, and make the next model of them."""
-    updates = tuple(trained(space, shard) for shard in (0, 1))
     made = workspace.ready(space)
+    pushes = tuple(
+        do.Push(round=0, shard=shard, update=trained(space, shard), base=made.model)
+        for shard in (0, 1)
+    )
     command = do.Aggregate(
         experiment="plane",
         round=0,
         model=made.model,
-        shards=(0, 1),
-        updates=updates,
+        pushes=pushes,
         train_seconds=1.0,
     )
     model, outer = workspace.aggregate(space, command)

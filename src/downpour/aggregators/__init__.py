@@ -1,4 +1,4 @@
-"""How a round's updates become the next model: rules that weigh, and one fold that sums.
+"""How updates become the next model: rules that weigh, one fold that sums a round, and moves.
 
 To add a rule, write a file with a function `weights`, name it in `AGGREGATORS` and in
 `Spec.aggregate`.
@@ -7,6 +7,7 @@ To add a rule, write a file with a function `weights`, name it in `AGGREGATORS` 
 from downpour.aggregators import average, first, samples, weighted
 from downpour.aggregators.base import Aggregator, Contribution
 from downpour.aggregators.fold import fold
+from downpour.aggregators.moving import Move, moved
 from downpour.aggregators.outer import first_state, is_state_of, take_step
 
 AGGREGATORS: dict[str, Aggregator] = {
@@ -20,8 +21,10 @@ __all__ = [
     "AGGREGATORS",
     "Aggregator",
     "Contribution",
+    "Move",
     "first_state",
     "fold",
     "is_state_of",
+    "moved",
     "take_step",
 ]

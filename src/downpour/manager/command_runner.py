@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import assert_never
 
-from downpour.blame import describe_error
+from downpour.blame import USERS_ERRORS, describe_error
 from downpour.errors import (
     DownpourError,
     OtherCode,
@@ -205,7 +205,7 @@ class CommandRunner:
                 effect()
             except SharedDirectoryError as error:
                 self._die(error)
-            except Exception as error:  # noqa: BLE001 - becomes the experiment's failure
+            except USERS_ERRORS as error:  # becomes the experiment's failure
                 self._fail(experiment, error)
 
         lane.submit(guarded)
@@ -225,7 +225,7 @@ class CommandRunner:
 
         self._works.submit(guarded)
 
-    def _fail(self, experiment: str, error: Exception) -> None:
+    def _fail(self, experiment: str, error: BaseException) -> None:
         """Report to the core that work of an experiment has failed."""
         # An error in the user's code is the cause of our SpecError, so it is logged with its
         # traceback: the one line of ours does not show where in the user's code it was raised.
@@ -395,6 +395,7 @@ class CommandRunner:
                 round=command.round,
                 model=model,
                 outer=outer,
+                parts=command.parts,
             )
         )
 

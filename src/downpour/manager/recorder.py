@@ -176,6 +176,8 @@ class Recorder:
             seconds=now - began,
             train_seconds=asked.train_seconds,
             loss=weighted / samples if samples else 0.0,
+            parts=asked.parts,
+            staleness=tuple(push.staleness for push in asked.pushes) if asked.parts else (),
         )
         self._write(event.experiment, now, line)
 

@@ -33,7 +33,7 @@ def status(
 ) -> Status:
     """Return the workers, and an experiment (by default the active one) with its round's tasks."""
     shown = core.state.experiments.get(experiment) if experiment else core.state.active
-    tasks = shown.round.tasks[:TASKS_SHOWN] if shown and shown.round else []
+    tasks = shown.tasks_at_hand()[:TASKS_SHOWN] if shown else []
     usual = _usual_pace(core, tasks)
     return Status(
         change=change,

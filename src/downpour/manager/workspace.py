@@ -25,7 +25,7 @@ import xxhash
 from filelock import BaseFileLock
 
 from downpour import tasks
-from downpour.aggregators import AGGREGATORS, Contribution, fold, take_step
+from downpour.aggregators import AGGREGATORS, Contribution, Move, fold, moved, take_step
 from downpour.errors import FileCorrupt, SpecError, StoreError
 from downpour.factory_code import check_code
 from downpour.manager.start_file import first_outer_state, start_of
@@ -34,7 +34,7 @@ from downpour.records.journal import Journal
 from downpour.records.record import RecordWriter
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile
-from downpour.scheduler.commands import Aggregate, Evaluate, Prepare, Publish
+from downpour.scheduler.commands import Aggregate, Evaluate, Prepare, Publish, Push
 from downpour.scheduler.experiment import Experiment
 from downpour.spec import ResolvedSpec, Spec
 from downpour.splitters import divide
@@ -319,7 +319,9 @@ def indices_of(
 
 
 def aggregate(space: Workspace, command: Aggregate) -> tuple[PublishedFile, PublishedFile | None]:
-    """Fold a round's updates into the next model version, and its outer optimizer's state.
+    """Make the next model version of updates, and its outer optimizer's state.
+
+    A round's updates are folded; in an asynchronous mode, the newest version is moved by some.
 
     Raises:
         UpdatesRefused: names the shards whose updates cannot be used.
@@ -330,9 +332,14 @@ def aggregate(space: Workspace, command: Aggregate) -> tuple[PublishedFile, Publ
         for shard, update in zip(command.shards, command.updates, strict=True)
     ]
     weights = AGGREGATORS[space.spec.aggregate](contributions)
-    arrays = fold(
-        space.store, command.model, contributions, weights, compression=space.spec.compression
-    )
+    if command.parts:
+        pairs = zip(command.pushes, weights, strict=True)
+        moves = [_move(command, push, weight) for push, weight in pairs]
+        arrays = moved(space.store, command.model, moves, compression=space.spec.compression)
+    else:
+        arrays = fold(
+            space.store, command.model, contributions, weights, compression=space.spec.compression
+        )
     # What it says of itself is true of every version.
     about = decode(space.store.view(command.model), command.model.name).metadata
     # With a token: an earlier manager may have published this version and ended before it journaled
@@ -346,6 +353,15 @@ def aggregate(space: Workspace, command: Aggregate) -> tuple[PublishedFile, Publ
         outer = space.store.put_new(layout.outer_name(version, token), encode(after, {}))
     name = layout.model_name(version, token)
     return space.store.put_new(name, encode(arrays, about)), outer
+
+
+def _move(command: Aggregate, push: Push, weight: float) -> Move:
+    return Move(
+        shard=push.shard,
+        file=push.update.file,
+        base=command.model if command.mixes else push.base,
+        factor=weight * push.weight,
+    )
 
 
 def measure(space: Workspace, command: Evaluate) -> Evaluation:

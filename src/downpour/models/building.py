@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from downpour.blame import describe_error
+from downpour.blame import USERS_ERRORS, describe_error
 from downpour.errors import DownpourError, SpecError
 from downpour.models import generators
 from downpour.spec import Spec
@@ -69,7 +69,7 @@ def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -
             model = builder(**arguments)
         except (DownpourError, MemoryError):
             raise
-        except Exception as error:
+        except USERS_ERRORS as error:
             raise _blamed(error, spec) from error
         if not isinstance(model, nn.Module):
             raise SpecError("model", spec.model, "its factory must return a torch.nn.Module")
@@ -78,7 +78,7 @@ def call_builder(builder: Callable[..., Any], spec: Spec, facts: DatasetFacts) -
     return model
 
 
-def _blamed(error: Exception, spec: Spec) -> SpecError:
+def _blamed(error: BaseException, spec: Spec) -> SpecError:
     """Return an error that names the options if it may be due to a value, else the network."""
     if spec.model_options and isinstance(error, TypeError | ValueError | AssertionError):
         return SpecError("model_options", spec.model_options, describe_error(error))
@@ -154,7 +154,7 @@ def _tried(model: nn.Module, spec: Spec, facts: DatasetFacts) -> object:
             output: object = model(torch.zeros(2, *facts.sample_shape, device=first.device))
     except (DownpourError, MemoryError):
         raise
-    except Exception as error:
+    except USERS_ERRORS as error:
         accepted = f"does not take examples of shape {facts.sample_shape}: {describe_error(error)}"
         raise SpecError("model", spec.model, accepted) from error
     finally:

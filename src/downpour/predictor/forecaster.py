@@ -123,9 +123,10 @@ class Forecaster:
     def _assign(self, core: Scheduler, assigned: facts.Assigned) -> None:
         experiment = core.state.experiments[assigned.attempt.experiment]
         self._wanted = self._always or core.state.policies[experiment.spec.policy].watches
-        if experiment.round is None:
+        context = core.state.find(assigned.attempt)
+        if context is None:
             return
-        task = experiment.round.tasks[assigned.attempt.shard]
+        task = context.task
         began_at = task.began_at[assigned.attempt.attempt]
         size = task.offer.samples
         self._usual_samples = sum(experiment.shard_samples) / len(experiment.shard_samples)

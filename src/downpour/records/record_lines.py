@@ -254,10 +254,12 @@ class AttemptFailedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatedLine:
-    """A round's updates became the next model version.
+    """Updates became the next model version.
 
-    `train_seconds` run from the round's first assignment to its last update; `loss` is the
-    sample-weighted mean of the updates' losses.
+    `round` numbers aggregations, which in step are rounds. `train_seconds` run from the round's
+    first assignment to its last update, or from the version before; `loss` is the sample-weighted
+    mean of the updates' losses. Where shards are not in step, `parts` are the tasks that it is made
+    of, by round and shard, and `staleness` how many versions old those were that they began from.
     """
 
     round: int
@@ -267,6 +269,8 @@ class AggregatedLine:
     seconds: float
     train_seconds: float
     loss: Measured
+    parts: tuple[tuple[int, int], ...] = ()
+    staleness: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -47,6 +48,8 @@ class RecordFold:
     end: FinishedLine | FailedLine | CancelledLine | None = None
     updated: dict[tuple[int, int], UpdatedLine] = field(default_factory=dict)
     aggregated: dict[int, AggregatedLine] = field(default_factory=dict)
+    versions: list[AggregatedLine] = field(default_factory=list)
+    applied: Counter[int] = field(default_factory=Counter)
     evaluated: dict[int, EvaluatedLine] = field(default_factory=dict)
     tested: EvaluatedLine | None = None
     improved: ImprovedLine | None = None
@@ -71,13 +74,40 @@ class RecordFold:
             case AttemptFailedLine():
                 self.failed.append(fact)
             case AggregatedLine():
-                self.aggregated[fact.round] = fact
+                self._take_version(fact)
             case EvaluatedLine():
                 self._take_evaluation(fact)
             case ImprovedLine():
                 self.improved = fact
             case FinishedLine() | FailedLine() | CancelledLine():
                 self.end = fact
+
+    def _take_version(self, fact: AggregatedLine) -> None:
+        """Note a version: a round's, or one of several between the ends of two rounds."""
+        if not fact.parts:
+            self.aggregated[fact.round] = fact
+            return
+        shards = self.submitted.shards if self.submitted is not None else 0
+        self.versions.append(fact)
+        for number, _ in fact.parts:
+            self.applied[number] += 1
+            if self.applied[number] == shards:
+                self.aggregated[number] = self._together(number)
+                self.versions = []
+
+    def _together(self, number: int) -> AggregatedLine:
+        """Return the versions since the end of another round as one, which ends this round."""
+        updates = [update for (of, _), update in self.updated.items() if of == number]
+        samples = sum(update.samples for update in updates)
+        last = self.versions[-1] if self.versions else self.aggregated[number - 1]
+        return dataclasses.replace(
+            last,
+            round=number,
+            bytes=sum(version.bytes for version in self.versions),
+            seconds=sum(version.seconds for version in self.versions),
+            train_seconds=sum(version.train_seconds for version in self.versions),
+            loss=sum(update.samples * update.loss for update in updates) / (samples or 1),
+        )
 
     def _take_evaluation(self, fact: EvaluatedLine) -> None:
         if self.validates and fact.part == "test":

@@ -76,21 +76,51 @@ class Adopt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregate:
-    """Aggregate a round's updates, given in the order of their `shards`, to the next model version.
+class Push:
+    """An update that is to become part of a model version.
 
-    `model` is the version that they were trained from, and `outer` the state of the outer optimizer
-    that belongs to it, if the spec has one; `train_seconds` is the wall time from the round's first
-    assignment to its last update.
+    It is the step of a shard's task in a round from the version `base` on, which is as many
+    versions old as its `staleness` says. The step is multiplied by its `weight` beside that of the
+    aggregation.
+    """
+
+    round: int
+    shard: int
+    update: Update
+    base: PublishedFile
+    staleness: int = 0
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    """Aggregate updates, given in the order of their rounds and shards, to the next model version.
+
+    `round` numbers aggregations, and so the rounds themselves where shards are in step. `model` is
+    the newest version, and `outer` the state of the outer optimizer that belongs to it, if the spec
+    has one; `parts` is what to name in the answer. Where it `mixes`, the version moves towards the
+    updates' parameters and not by their steps. `train_seconds` is the wall time from
+    the first assignment of the oldest round to its last update.
     """
 
     experiment: str
     round: int
     model: PublishedFile
     outer: PublishedFile | None = None
-    shards: tuple[int, ...]
-    updates: tuple[Update, ...]
+    pushes: tuple[Push, ...]
+    parts: tuple[tuple[int, int], ...] = ()
+    mixes: bool = False
     train_seconds: float
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """The updates' shards."""
+        return tuple(push.shard for push in self.pushes)
+
+    @property
+    def updates(self) -> tuple[Update, ...]:
+        """The updates themselves."""
+        return tuple(push.update for push in self.pushes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,8 +89,9 @@ class Scheduler:
             experiment.ready = False
             # Awaited, and not idle: calls to workers that only the journal knows fail, and each
             # such call cost a retry. One death of the manager could so end the experiment.
-            for attempt, worker in experiment.round.holders() if experiment.round else ():
-                state.workers.expect(worker, attempt, state.now_seconds)
+            for current in experiment.rounds:
+                for attempt, worker in current.holders():
+                    state.workers.expect(worker, attempt, state.now_seconds)
         queue.prepare(state, experiment)
         return state.output.commands
 

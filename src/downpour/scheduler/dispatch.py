@@ -50,13 +50,18 @@ _BETWEEN_LOOKS_SECONDS_A_TASK = 0.005
 def decide(state: SchedulerState, event: on.Event | None = None) -> None:
     """Ask the policy, and carry out its actions."""
     experiment = state.active
-    current = experiment.round if experiment else None
-    if experiment is None or current is None or not experiment.ready or current.aggregating:
+    if experiment is None or not experiment.ready or state.replaying:
         return
-    if state.replaying:
-        return
-    # Before the policy is asked, because both change what it is shown.
-    _ask_again(state, experiment, current)
+    _ask_again(state, experiment)
+    # The oldest first: the others wait for its shards, or will.
+    for current in list(experiment.rounds):
+        if not current.complete:
+            _decide_on(state, experiment, current, event)
+
+
+def _decide_on(
+    state: SchedulerState, experiment: Experiment, current: Round, event: on.Event | None
+) -> None:
     current.offer_again(state.now_seconds)
     policy = state.policies[experiment.spec.policy]
     # Most events leave nothing to assign: without this, each would cost a view.
@@ -90,7 +95,7 @@ def _do(state: SchedulerState, experiment: Experiment, current: Round, action: A
             if experiment.spec.repeatable:  # else another worker's bytes would differ
                 _hand_over(state, current, action)
         case Close():
-            _close(state, current, action)
+            _close(state, experiment, current, action)
         case Resize():
             _resize(state, experiment, current, action)
         case WorkerRequest():
@@ -113,7 +118,7 @@ def _assign(
     for holder in filter(None, map(state.workers.get, task.held_by)):
         state.record_forecast(holder)
     forecast = _forecast(state, task, action.worker)
-    attempt = current.assign(action.shard, action.worker, state.now_seconds)
+    attempt = experiment.assign(current, action.shard, action.worker, state.now_seconds)
     now, samples = state.now_seconds, task.offer.samples
     state.workers.assign(action.worker, attempt, now, samples, forecast)
     asked = _asked(state, experiment, current, attempt, action.worker, action.reason)
@@ -135,7 +140,7 @@ def _asked(
         cause=state.cause,
         worker=worker,
         attempt=attempt,
-        model=experiment.model,
+        model=current.tasks[attempt.shard].base or experiment.model,
         optimizer_state=experiment.optimizer_states.get(attempt.shard),
         reason=reason,
         snapshot=current.tasks[attempt.shard].snapshot,
@@ -143,15 +148,16 @@ def _asked(
     )
 
 
-def _ask_again(state: SchedulerState, experiment: Experiment, current: Round) -> None:
+def _ask_again(state: SchedulerState, experiment: Experiment) -> None:
     """Ask workers that came back without their attempts for them again."""
     for worker in state.workers.take_empty_handed():
-        if worker.running is not None and current.find(worker.running) is not None:
+        context = state.find(worker.running) if worker.running is not None else None
+        if worker.running is not None and context is not None:
             # Its timeouts begin anew, as at an assignment. The attempt is the same, so that no
             # retry is counted, and no fact is noted.
             worker.mentioned_at_seconds = worker.advanced_at_seconds = state.now_seconds
             reason = "asked again: it registered without the attempt"
-            asked = _asked(state, experiment, current, worker.running, worker.name, reason)
+            asked = _asked(state, experiment, context.round, worker.running, worker.name, reason)
             state.do(do.Assign(asked))
 
 
@@ -202,7 +208,7 @@ def _hand_over(state: SchedulerState, current: Round, action: Handoff) -> None:
     state.do(do.HandOver(worker=action.worker, attempt=attempt))
 
 
-def _close(state: SchedulerState, current: Round, action: Close) -> None:
+def _close(state: SchedulerState, experiment: Experiment, current: Round, action: Close) -> None:
     missing = tuple(task.shard for task in current.tasks if task.life.may("drop"))
     # Without any update there is nothing to aggregate.
     if not current.published or not missing:
@@ -230,7 +236,7 @@ def _close(state: SchedulerState, current: Round, action: Close) -> None:
         )
     )
     state.discard(current.experiment, spent)
-    updates.aggregate_if_complete(state, current)
+    updates.aggregate_if_due(state, experiment)
 
 
 def _resize(state: SchedulerState, experiment: Experiment, current: Round, action: Resize) -> None:

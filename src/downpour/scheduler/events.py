@@ -163,13 +163,18 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregated:
-    """A round's updates have become the next model version, with the outer optimizer's state."""
+    """Updates have become the next model version, with the outer optimizer's state.
+
+    `round` numbers aggregations. `parts` are the tasks whose updates it is made of, by round and
+    shard; none are named where these are all that had arrived, as they are in step.
+    """
 
     at_seconds: float
     experiment: str
     round: int
     model: PublishedFile
     outer: PublishedFile | None = None
+    parts: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

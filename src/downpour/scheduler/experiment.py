@@ -5,9 +5,13 @@ It knows which files are needed and which may be removed. It opens none, and hol
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+
+from downpour.modes import mode_of
 from downpour.scheduler.best import Best, better
 from downpour.scheduler.lifecycle import EXPERIMENT, Lifecycle
-from downpour.scheduler.round import Round, files_of
+from downpour.scheduler.round import Round, ShardTask, TaskKey, files_of
 from downpour.scheduler.timeouts import progress_timeout
 from downpour.spec import ResolvedSpec
 from downpour.values import AttemptId, Evaluation, ExperimentState, Part, PublishedFile
@@ -20,9 +24,13 @@ versions would pile up wherever an evaluation takes longer than a round."""
 class Experiment:
     """A submitted spec and how far it has come.
 
-    `dataset` names what was prepared, `frozen` the parameters that are never trained. `models` are
-    the versions not yet discarded, oldest first; `outer` is the state of the outer optimizer that
-    belongs to the newest, if there is one. `optimizer_states` are the states with which
+    `rounds` are those that have begun and are not over, oldest first: in step there is one at most.
+    Tasks that have `arrived` have an update that is part of no model version yet; those of
+    `applying` are being made into the next one, which comes after `version`, made at
+    `version_at_seconds`. `dataset` names what was prepared, `frozen` the parameters that are never
+    trained. `models` are the versions not yet discarded, oldest first; `outer` is the state of the
+    outer optimizer that belongs to the newest, if there is one. `optimizer_states` are the states
+    with which
     shards continue, by shard; `evaluating` are the versions being evaluated, by round. `best` is
     the best version evaluated so far, if the spec compares them. Where training examples are set
     apart for validation, the model is `tested` once, at the end. While it is `publishing`, only the
@@ -39,8 +47,13 @@ class Experiment:
         self.dataset: str | None = None
         self.frozen: PublishedFile | None = None
         self.shard_samples: tuple[int, ...] = ()
-        self.round: Round | None = None
+        self.mode = mode_of(spec)
+        self.rounds: list[Round] = []
         self.rounds_done = 0
+        self.version = 0
+        self.version_at_seconds: float | None = None
+        self.arrived: list[TaskKey] = []
+        self.applying: tuple[TaskKey, ...] = ()
         self.models: list[PublishedFile] = []
         self.outer: PublishedFile | None = None
         self.optimizer_states: dict[int, PublishedFile] = {}
@@ -57,6 +70,16 @@ class Experiment:
         self.asked_wrongly = False
         self.progress_timeout = progress_timeout()
         self.overhead_seconds = 0.0
+
+    @property
+    def round(self) -> Round | None:
+        """The oldest round that is not over, which is the only one where shards are in step."""
+        return self.rounds[0] if self.rounds else None
+
+    def round_of(self, number: int) -> Round | None:
+        """Return the round of this number if it has begun and is not over."""
+        place = number - self.rounds_done
+        return self.rounds[place] if 0 <= place < len(self.rounds) else None
 
     @property
     def model(self) -> PublishedFile:
@@ -86,6 +109,16 @@ class Experiment:
         newest = max(self.evaluating, default=self.evaluated_round)
         is_near = len(self.evaluating) <= EVALUATIONS_AHEAD and not self._ends_unless_better(newest)
         return is_near and not self.training_is_done
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a shard has done its task of the newest round, and may go on to the next."""
+        if not self.rounds:
+            return True
+        ahead = self.mode.ahead
+        near = ahead is None or len(self.rounds) <= ahead
+        left = self.rounds_done + len(self.rounds) < self.spec.rounds
+        return near and left and self.rounds[-1].applied > 0
 
     @property
     def may_publish(self) -> bool:
@@ -127,39 +160,95 @@ class Experiment:
         """Return the epoch of a round as people count: from 1."""
         return self.spec.meetings.epoch_of(round_number) + 1
 
+    def start_rounds(self) -> None:
+        """Begin every round that may begin."""
+        while self.may_start_round and self.has_room:
+            self.start_round()
+
     def start_round(self) -> None:
-        """Begin the next round."""
-        self.round = Round(self.name, self.rounds_done, self.shard_samples)
+        """Begin the next round, in which a shard waits for its task of the round before."""
+        former = self.rounds[-1].tasks if self.rounds else []
+        held_back = [task.shard for task in former if not task.is_over]
+        number = self.rounds_done + len(self.rounds)
+        self.rounds.append(Round(self.name, number, self.shard_samples, held_back))
 
-    def aggregating(self, number: int) -> Round | None:
-        """Return the current round if it has this number and is being aggregated, else None."""
-        current = self.round
-        if current is None or current.number != number or not current.aggregating:
-            return None
-        return current
+    def assign(self, current: Round, shard: int, worker: str, at_seconds: float) -> AttemptId:
+        """Assign a task to a worker; its first attempt makes the newest version the base of all."""
+        task = current.tasks[shard]
+        if task.base is None:
+            task.base, task.base_version = self.model, self.version
+        return current.assign(shard, worker, at_seconds)
 
-    def close_round(
-        self, current: Round, model: PublishedFile, outer: PublishedFile | None = None
-    ) -> tuple[PublishedFile, ...]:
-        """End the round with its model version; returns the files that may be removed now."""
-        shards, updates = current.shards(), current.apply()
-        snapshots = (t.snapshot.file for t in current.tasks if t.snapshot is not None)
-        states = {s: u.optimizer_state for s, u in zip(shards, updates, strict=True)}
-        # Only the states of shards that counted: a shard that was dropped goes on with its old one.
-        replaced = (self.optimizer_states[s] for s in states if s in self.optimizer_states)
-        former = (self.outer,) if self.outer is not None else ()
-        spent = (*(update.file for update in updates), *snapshots, *replaced, *former)
-        kept = {s: f for s, f in self.optimizer_states.items() if s not in states}
-        self.optimizer_states = kept | {s: f for s, f in states.items() if f is not None}
+    def arrive(self, attempt: AttemptId) -> None:
+        """Note that the update of a task waits to become part of a model version."""
+        self.arrived.append(TaskKey(attempt.round, attempt.shard))
+
+    def leave(self, key: TaskKey) -> None:
+        """Note that an update does not wait any more, because it cannot be used."""
+        self.arrived.remove(key)
+
+    @property
+    def due(self) -> tuple[TaskKey, ...]:
+        """The tasks whose updates are to become the next version now, in order; often none."""
+        together = self.mode.together
+        awaited = any(current.outstanding for current in self.rounds)
+        if awaited and (together is None or len(self.arrived) < together):
+            return ()
+        return tuple(sorted(self.arrived[:together]))
+
+    def staleness(self, task: ShardTask) -> int:
+        """Return how many versions were made since the one that a task began from."""
+        return self.version - task.base_version
+
+    def take_version(
+        self, model: PublishedFile, outer: PublishedFile | None = None
+    ) -> tuple[list[Round], tuple[PublishedFile, ...]]:
+        """Note the version that was made of the updates of `applying`.
+
+        Returns:
+            The rounds that are over with it, and the files that may be removed now.
+        """
+        spent, replaced = zip(*map(self._apply, self.applying), strict=True)
+        applied = set(self.applying)
+        self.arrived = [key for key in self.arrived if key not in applied]
+        self.applying = ()
+        self.version += 1
+        self.models.append(model)
+        over = []
+        while self.rounds and self.rounds[0].is_over:
+            over.append(self._close_round(model))
+        snapshots = (t.snapshot.file for each in over for t in each.tasks if t.snapshot is not None)
+        former = (*filter(None, replaced), *filter(None, (self.outer,)))
+        self.outer = outer
+        return over, (*spent, *snapshots, *former, *self._spent_models())
+
+    def _apply(self, key: TaskKey) -> tuple[PublishedFile, PublishedFile | None]:
+        """Make an update part of the version, and offer its shard again.
+
+        Returns:
+            The update's file, and that of the optimizer's state which it replaces.
+        """
+        current, following = self.round_of(key.round), self.round_of(key.round + 1)
+        update = current.apply(key.shard) if current is not None else None
+        if update is None:
+            raise RuntimeError(f"{key} of {self.name} has no update")
+        # A shard that was dropped goes on with its old state.
+        replaced = self.optimizer_states.pop(key.shard, None)
+        if update.optimizer_state is not None:
+            self.optimizer_states[key.shard] = update.optimizer_state
+        if following is not None:
+            following.release(key.shard)
+        return update.file, replaced
+
+    def _close_round(self, model: PublishedFile) -> Round:
+        """End the oldest round, after which the model is this one."""
+        current = self.rounds.pop(0)
         # A round of which no overhead is known leaves the last one that is.
         self.overhead_seconds = current.overhead_seconds or self.overhead_seconds
-        self.round = None
         self.rounds_done += 1
-        self.models.append(model)
-        self.outer = outer
         if self._wants_evaluation(current.number):
             self.evaluating[current.number] = model
-        return (*spent, *self._spent_models())
+        return current
 
     def take_test(self, evaluation: Evaluation) -> None:
         """Note how good the model is on the test examples, once training is done."""
@@ -180,7 +269,7 @@ class Experiment:
     def close(self) -> tuple[PublishedFile, ...]:
         """End the current round and the evaluations; returns the files that only they needed."""
         files = self._files_in_flight()
-        self.round = None
+        self.rounds, self.arrived, self.applying = [], [], ()
         self.testing = False
         self.optimizer_states = {}
         self.evaluating = {}
@@ -192,24 +281,34 @@ class Experiment:
         return (*self._files_in_flight(), *self.models, *outer)
 
     def _files_in_flight(self) -> tuple[PublishedFile, ...]:
-        tasks = self.round.tasks if self.round else ()
-        files = (file for task in tasks for file in task.files())
+        files = (file for task in self.open_tasks() for file in task.files())
         return (*files, *self.optimizer_states.values())
+
+    def tasks_at_hand(self) -> list[ShardTask]:
+        """Return each shard's newest task, in shard order; in step, the round's tasks."""
+        newest = {t.shard: t for c in self.rounds for t in c.tasks if t.shard not in c.held_back}
+        return [newest[shard] for shard in sorted(newest)]
+
+    def open_tasks(self) -> Iterator[ShardTask]:
+        """Return the tasks of all rounds that have begun and are not over."""
+        return chain.from_iterable(current.tasks for current in self.rounds)
 
     def knows(self, attempt: AttemptId) -> bool:
         """Whether the attempt was made; of earlier rounds, only round and shard can be checked."""
         # Only files of attempts that were made may be removed: a member of the cluster could
         # otherwise have any file removed by reporting it as late.
-        if self.round is not None and attempt.round == self.round.number:
-            return self.round.find(attempt) is not None
+        current = self.round_of(attempt.round)
+        if current is not None:
+            return current.find(attempt) is not None
         in_time = 0 <= attempt.round <= self.rounds_done
         return in_time and 0 <= attempt.shard < len(self.shard_samples) and attempt.attempt >= 0
 
     def needs(self, shard: int, file: PublishedFile) -> bool:
         """Whether a shard still needs a file: its optimizer's state, or its unapplied update."""
         state = self.optimizer_states.get(shard)
-        update = self.round.tasks[shard].update if self.round else None
-        needed = (state, *(files_of(update) if update else ()))
+        tasks = (current.tasks[shard] for current in self.rounds)
+        updates = (task.update for task in tasks if task.update and not task.is_over)
+        needed = (state, *chain.from_iterable(map(files_of, updates)))
         return any(each is not None and each.name == file.name for each in needed)
 
     def _wants_evaluation(self, round_number: int) -> bool:
@@ -226,9 +325,13 @@ class Experiment:
         since = epochs[0] - epochs[1]
         return self.spec.stop_after is not None and since >= self.spec.stop_after
 
+    def bases(self) -> Iterator[PublishedFile]:
+        """Return the versions that tasks began from whose updates are part of no version yet."""
+        return (t.base for t in self.open_tasks() if t.base is not None and not t.is_over)
+
     def _spent_models(self) -> tuple[PublishedFile, ...]:
         """Remove and return the model versions that are neither kept nor being evaluated."""
-        needed = {file.name for file in self.evaluating.values()}
+        needed = {file.name for file in (*self.evaluating.values(), *self.bases())}
         # Once there is a result, the best version is published beside it under its own name.
         if self.kept_best is not None and self.result is None:
             needed.add(self.kept_best.name)

@@ -29,10 +29,11 @@ def _violations(core: SchedulerState) -> Iterator[str]:
     yield from _workers(core)
     for experiment in core.experiments.values():
         yield from _experiment(experiment)
-        if experiment.round is not None:
-            yield from _round(experiment, experiment.round)
-            for task in experiment.round.tasks:
-                yield from _task(core, experiment, task)
+        for current in experiment.rounds:
+            yield from _round(experiment, current)
+        for task in experiment.open_tasks():
+            yield from _task(core, experiment, task)
+        yield from _arrived(experiment)
 
 
 def _in_turn(core: SchedulerState) -> Iterator[str]:
@@ -52,15 +53,16 @@ def _workers(core: SchedulerState) -> Iterator[str]:
     if sorted(idle) != sorted(name for name, state in states.items() if state is WorkerState.IDLE):
         yield f"the idle list {tuple(idle)} does not agree with the workers' states {states}"
     ready = core.active is not None and core.active.ready
-    current = core.active.round if core.active else None
-    if ready and current and current.any_pending and idle and len(idle) == len(states):
-        yield f"all workers are idle, although round {current.number} has pending shards"
+    for current in core.active.rounds if core.active else ():
+        if ready and current.any_pending and idle and len(idle) == len(states):
+            yield f"all workers are idle, although round {current.number} has pending shards"
     for worker in core.workers:
         if (worker.running is not None) != (worker.life.state in _HOLDING):
             yield f"{worker.name} is {worker.life.state} with {worker.running}"
         if worker.running is None:
             continue
-        task = current.find(worker.running) if current else None
+        context = core.find(worker.running)
+        task = context.task if context is not None else None
         if task is None or task.life.state is not TaskState.RUNNING:
             yield f"{worker.name} is busy with {worker.running}, which no round waits for"
         elif task.held_by.get(worker.name) != worker.running:
@@ -82,6 +84,7 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
         yield f"{who} runs ahead of its evaluations {sorted(experiment.evaluating)}"
     kept = experiment.spec.keep_models + len(experiment.evaluating)
     kept += experiment.kept_best is not None and experiment.result is None
+    kept += len({file.name for file in experiment.bases()})
     if len(experiment.models) > kept:
         yield f"{who} holds {len(experiment.models)} models, more than {kept}"
     if not all(file in experiment.models for file in experiment.evaluating.values()):
@@ -93,14 +96,14 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
 
 
 def _goes_on(experiment: Experiment) -> bool:
-    return bool(experiment.round or experiment.evaluating or experiment.testing)
+    return bool(experiment.rounds or experiment.evaluating or experiment.testing)
 
 
 def _outcome(experiment: Experiment, who: str, state: ExperimentState) -> Iterator[str]:
     outstanding = _goes_on(experiment)
     if state is ExperimentState.RUNNING and not (outstanding or experiment.publishing):
         yield f"{who} stands still and waits for nothing"
-    if state is ExperimentState.RUNNING and experiment.may_start_round and experiment.round is None:
+    if state is ExperimentState.RUNNING and experiment.may_start_round and experiment.has_room:
         yield f"{who} may go on and does not"
     if experiment.publishing and (outstanding or not experiment.training_is_done):
         yield f"{who} publishes a model, but something of it goes on"
@@ -111,26 +114,51 @@ def _outcome(experiment: Experiment, who: str, state: ExperimentState) -> Iterat
 def _round(experiment: Experiment, current: Round) -> Iterator[str]:
     who = f"round {current.number} of {current.experiment}"
     states = [task.life.state for task in current.tasks]
-    if (current.experiment, current.number) != (experiment.name, experiment.rounds_done):
+    if current.experiment != experiment.name or experiment.round_of(current.number) is not current:
         yield f"{who} is not the next of {experiment.name} after {experiment.rounds_done}"
-    if current.published != states.count(TaskState.PUBLISHED):
+    if current.applied != states.count(TaskState.APPLIED) or current.is_over:
+        yield f"{who} counts {current.applied} applied, its tasks say {states}"
+    if current.published != states.count(TaskState.PUBLISHED) + current.applied:
         yield f"{who} counts {current.published} published, its tasks say {states}"
     offered = [offer.shard for offer in current.pending(len(states))]
     pending = [shard for shard, state in enumerate(states) if state is TaskState.PENDING]
-    if offered != [shard for shard in pending if shard not in current.waiting]:
+    kept_back = current.waiting | current.held_back
+    if offered != [shard for shard in pending if shard not in kept_back]:
         yield f"{who} offers the shards {offered}, its tasks say {states}"
     if not current.waiting <= set(pending):
         yield f"{who} lets the shards {sorted(current.waiting)} wait, its tasks say {states}"
     if current.any_pending != bool(offered):
         yield f"{who} does not know whether a task is pending"
-    if experiment.ready and current.complete != current.aggregating:
-        yield f"{who} is {'' if current.complete else 'not '}complete, but not treated so"
+    former = experiment.round_of(current.number - 1)
+    waits = {task.shard for task in former.tasks if not task.is_over} if former else set()
+    if current.held_back != waits:
+        yield f"{who} holds the shards {current.held_back} back, and not {waits}"
+
+
+def _arrived(experiment: Experiment) -> Iterator[str]:
+    who = f"experiment {experiment.name}"
+    published = {
+        (current.number, task.shard)
+        for current in experiment.rounds
+        for task in current.tasks
+        if task.life.state is TaskState.PUBLISHED
+    }
+    if published != set(experiment.arrived) or len(published) != len(experiment.arrived):
+        yield f"{who} says that {experiment.arrived} have arrived, its tasks say {published}"
+    if not published.issuperset(experiment.applying):
+        yield f"{who} applies {experiment.applying}, which it does not have"
+    running = experiment.ready and experiment.life.state is ExperimentState.RUNNING
+    if running and experiment.due and not experiment.applying:
+        yield f"{who} is complete, but not treated so"
+    ahead = experiment.mode.ahead
+    if ahead is not None and len(experiment.rounds) > ahead + 1:
+        yield f"{who} has {len(experiment.rounds)} open rounds, more than {ahead + 1}"
 
 
 def _task(core: SchedulerState, experiment: Experiment, task: ShardTask) -> Iterator[str]:
     who, state = task.life.who, task.life.state
     has = {task.worker is not None, task.attempt is not None, task.update is not None}
-    if has != {state is TaskState.PUBLISHED}:
+    if has != {state in {TaskState.PUBLISHED, TaskState.APPLIED}}:
         yield f"{who} is {state} with {task.worker}, {task.attempt}, {task.update}"
     if bool(task.held_by) != (state is TaskState.RUNNING):
         yield f"{who} is {state}, held by {list(task.held_by)}"

@@ -81,7 +81,9 @@ def checkpoint(
     experiment = (
         state.experiments.get(event.experiment) if isinstance(event, on.Aggregated) else None
     )
-    if experiment is None or experiment.round is None:
+    # With shards rounds apart, none of which begins before all others are over, there is never a
+    # moment without tasks; and `replay` needs all that the journal has.
+    if experiment is None or experiment.round is None or experiment.mode.together is not None:
         return None
     assigned = sum(isinstance(fact, facts.Assigned) for fact in happened)
     if experiment.round.published or assigned != sum(t.attempts for t in experiment.round.tasks):
@@ -162,17 +164,16 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
         case facts.Assigned():
             # Without a worker: `Scheduler.resume` adds those that hold an attempt at the end.
             current = _round_of(state, entry.attempt)
-            current.assign(entry.attempt.shard, entry.worker, at_seconds)
+            experiment = state.experiments[entry.experiment]
+            experiment.assign(current, entry.attempt.shard, entry.worker, at_seconds)
         case facts.Accepted():
             current = _round_of(state, entry.attempt)
             current.publish(entry.attempt, entry.worker, entry.update, at_seconds)
-            updates.aggregate_if_complete(state, current)
+            state.experiments[entry.experiment].arrive(entry.attempt)
         case facts.Saved():
             _round_of(state, entry.attempt).save(entry.attempt.shard, entry.snapshot)
         case facts.Dropped():
-            current = _current(state, entry.experiment, entry.round)
-            current.drop(entry.shards)
-            updates.aggregate_if_complete(state, current)
+            _current(state, entry.experiment, entry.round).drop(entry.shards)
         case facts.Resized():
             _current(state, entry.experiment, entry.round).resize(entry.samples)
         case facts.GivenUp():
@@ -201,8 +202,8 @@ def _give_up(state: SchedulerState, entry: facts.GivenUp) -> None:
     current = _round_of(state, entry.attempt)
     # Only the update of a published task can be refused; all other attempts were running.
     if current.tasks[entry.attempt.shard].life.state is TaskState.PUBLISHED:
-        current.aggregating = False
-        updates.refuse(state, current, entry.attempt.shard, entry.reason)
+        experiment = state.experiments[entry.experiment]
+        updates.refuse(state, experiment, current, entry.attempt.shard, entry.reason)
     else:
         failure = Failure(entry.failure, entry.reason)
         updates.take_back(state, current, entry.attempt.shard, entry.worker, failure)
@@ -223,7 +224,7 @@ def _conclude(state: SchedulerState, entry: facts.Concluded) -> None:
 
 
 def _go_to(experiment: Experiment, entry: Checkpoint) -> None:
-    experiment.rounds_done = entry.rounds_done
+    experiment.rounds_done = experiment.version = entry.rounds_done
     experiment.models = list(entry.models)
     experiment.outer = entry.outer
     experiment.optimizer_states = dict(entry.optimizer_states)
@@ -231,7 +232,8 @@ def _go_to(experiment: Experiment, entry: Checkpoint) -> None:
     experiment.evaluated_round = entry.evaluated_round
     experiment.last_evaluation = entry.last_evaluation
     experiment.best = entry.best
-    experiment.start_round()
+    experiment.rounds, experiment.arrived = [], []
+    experiment.start_rounds()
 
 
 def _round_of(state: SchedulerState, attempt: AttemptId) -> Round:
@@ -240,14 +242,14 @@ def _round_of(state: SchedulerState, attempt: AttemptId) -> Round:
 
 def _current(state: SchedulerState, experiment: str, number: int) -> Round:
     """Return the current round if it is that one; entries out of order raise ValueError."""
-    current = state.active.round if state.active else None
-    if current is None or (experiment, number) != (current.experiment, current.number):
-        raise ValueError(f"round {number} of {experiment} is not the current one")
+    active = state.active_as(experiment)
+    current = active.round_of(number) if active is not None else None
+    if current is None:
+        raise ValueError(f"round {number} of {experiment} has not begun, or is over")
     return current
 
 
 def _projected(experiment: Experiment) -> DurableExperiment:
-    tasks = experiment.round.tasks if experiment.round else ()
     return DurableExperiment(
         name=experiment.name,
         state=experiment.life.state,
@@ -264,7 +266,7 @@ def _projected(experiment: Experiment) -> DurableExperiment:
         best=experiment.best,
         tested=experiment.tested,
         result=experiment.result,
-        tasks=tuple(_projected_task(task) for task in tasks),
+        tasks=tuple(map(_projected_task, experiment.open_tasks())),
     )
 
 

@@ -1,4 +1,4 @@
-"""One synchronous round: its tasks, which of them are pending, and what has been published.
+"""One round: its tasks, which of them are held back or pending, and what has been published.
 
 It keeps the state of a round and moves its tasks by their table. It decides nothing: `updates`
 decides whether a failure ends the experiment, `dispatch` which worker trains what.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import KeysView, Sequence
+from collections.abc import Collection, KeysView, Sequence
 from dataclasses import replace
 from operator import neg
 from statistics import median
+from typing import NamedTuple
 
 from downpour.scheduler.lifecycle import TASK, Lifecycle
 from downpour.stragglers import PendingTask
@@ -26,6 +27,13 @@ from downpour.values import (
 )
 
 
+class TaskKey(NamedTuple):
+    """Names a task of an experiment."""
+
+    round: int
+    shard: int
+
+
 class ShardTask:
     """Train one shard in one round.
 
@@ -34,7 +42,8 @@ class ShardTask:
     numbered below `first_to_count` no longer count. The next attempt goes on from `snapshot`, which
     holds the share `offer.saved` of the work; `began_at` are the shares from which attempts went
     on. `leaving` maps holders that were asked to hand it over to the worker that it is meant for,
-    and to when they were asked.
+    and to when they were asked. All its attempts train from the model `base`, which is version
+    `base_version`: so their updates are the same bytes, however far the model has come since.
     """
 
     def __init__(self, round_number: int, shard: int, samples: int) -> None:
@@ -48,6 +57,8 @@ class ShardTask:
         self.snapshot: Snapshot | None = None
         self.began_at: list[float] = []
         self.leaving: dict[str, tuple[str, float]] = {}
+        self.base: PublishedFile | None = None
+        self.base_version = 0
         self.completion_seconds = 0.0
         self.worker: str | None = None
         self.attempt: AttemptId | None = None
@@ -74,8 +85,15 @@ class ShardTask:
             return None
         return max(0.0, self.completion_seconds - self.update.train_seconds)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its update is part of a model version, or the round does without it."""
+        return self.life.state in {TaskState.APPLIED, TaskState.DROPPED}
+
     def files(self) -> tuple[PublishedFile, ...]:
-        """Return the files of its snapshot and of its update."""
+        """Return the files of its snapshot, and of its update until that is applied."""
+        if self.is_over:
+            return ()
         snapshot = (self.snapshot.file,) if self.snapshot is not None else ()
         return snapshot + (files_of(self.update) if self.update is not None else ())
 
@@ -87,17 +105,28 @@ def files_of(update: Update) -> tuple[PublishedFile, ...]:
 
 
 class Round:
-    """Every shard, trained once from the same model version."""
+    """Every shard, trained once: in step with all others, or each from the newest model version.
 
-    def __init__(self, experiment: str, number: int, shard_samples: Sequence[int]) -> None:
+    A shard that is `held_back` is not offered yet, because its task of the round before is not
+    over. `published` counts updates, `applied` those of them that are part of a model version.
+    """
+
+    def __init__(
+        self,
+        experiment: str,
+        number: int,
+        shard_samples: Sequence[int],
+        held_back: Collection[int] = (),
+    ) -> None:
         self.experiment = experiment
         self.number = number
         self.published = 0
+        self.applied = 0
         self.dropped = 0
         self.started_at_seconds: float | None = None
         self.last_update_at_seconds = 0.0
-        self.aggregating = False
         self.resized = False
+        self.held_back = set(held_back)
         # Counted here, because a view is made at almost every event, and asks for the maximum.
         self._failed_on: Counter[str] = Counter()
         self._cut(shard_samples)
@@ -112,13 +141,24 @@ class Round:
         self.tasks = [ShardTask(self.number, shard, samples) for shard, samples in sizes]
         # In falling order, because the lowest shard goes first, and taking the last entry from a
         # list costs the same however long it is.
-        self._pending = list(reversed(range(len(self.tasks))))
+        numbers = reversed(range(len(self.tasks)))
+        self._pending = [shard for shard in numbers if shard not in self.held_back]
         self._waiting: dict[int, float] = {}
 
     @property
     def complete(self) -> bool:
         """Whether every task is published or dropped."""
         return self.published + self.dropped == len(self.tasks)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every task is part of a model version, or dropped."""
+        return self.applied + self.dropped == len(self.tasks)
+
+    @property
+    def outstanding(self) -> int:
+        """How many tasks are offered, and have no update yet."""
+        return len(self.tasks) - self.published - self.dropped - len(self.held_back)
 
     @property
     def begun(self) -> bool:
@@ -153,6 +193,11 @@ class Round:
             return None
         task = self.tasks[attempt.shard]
         return task if 0 <= attempt.attempt < task.attempts else None
+
+    def release(self, shard: int) -> None:
+        """Offer a shard that was held back."""
+        self.held_back.remove(shard)
+        insort(self._pending, shard, key=neg)
 
     def assign(self, shard: int, worker: str, at_seconds: float) -> AttemptId:
         """Assign a task to a worker, alone or beside others; returns the new attempt."""
@@ -240,24 +285,16 @@ class Round:
         self.published -= 1
         insort(self._pending, shard, key=neg)
 
-    def apply(self) -> tuple[Update, ...]:
-        """Mark all updates as part of a model version; returns them in shard order."""
-        for task in self.tasks:
-            if task.update is not None:
-                task.life.step("apply")
-        return self.updates()
+    def apply(self, shard: int) -> Update | None:
+        """Mark the update of a task as part of a model version; returns it."""
+        task = self.tasks[shard]
+        task.life.step("apply")
+        self.applied += 1
+        return task.update
 
     def holders(self) -> tuple[tuple[AttemptId, str], ...]:
         """Return the running attempts and their workers, in shard order."""
         return tuple((a, worker) for task in self.tasks for worker, a in task.held_by.items())
-
-    def shards(self) -> tuple[int, ...]:
-        """Return the shards that have an update, in order."""
-        return tuple(task.shard for task in self.tasks if task.update is not None)
-
-    def updates(self) -> tuple[Update, ...]:
-        """Return the published updates in shard order."""
-        return tuple(task.update for task in self.tasks if task.update is not None)
 
     @property
     def overhead_seconds(self) -> float:

@@ -6,7 +6,7 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import dispatch, facts, queue, updates
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.round import Round, files_of
+from downpour.scheduler.round import TaskKey, files_of
 from downpour.scheduler.state import SchedulerState, TaskContext
 from downpour.values import (
     Evaluation,
@@ -45,7 +45,7 @@ def _start(experiment: Experiment, event: on.Prepared) -> None:
     experiment.shard_samples = event.shard_samples
     experiment.models.append(event.model)
     experiment.outer = event.outer
-    experiment.start_round()
+    experiment.start_rounds()
 
 
 def _go_on(state: SchedulerState, experiment: Experiment) -> None:
@@ -53,33 +53,42 @@ def _go_on(state: SchedulerState, experiment: Experiment) -> None:
     experiment.ready = True
     for number, model in experiment.evaluating.items():
         _evaluate(state, experiment, number, model)
-    if experiment.round is not None:
-        _adopt(state, experiment, experiment.round)
-        updates.aggregate_if_complete(state, experiment.round)
+    if experiment.rounds:
+        _adopt(state, experiment)
+        updates.aggregate_if_due(state, experiment)
     else:
         experiment.testing = False  # the earlier manager's test ended with it
         queue.publish_if_done(state, experiment)
 
 
-def _adopt(state: SchedulerState, experiment: Experiment, current: Round) -> None:
+def _adopt(state: SchedulerState, experiment: Experiment) -> None:
     """Ask for updates that were published but not reported, as their workers may be gone."""
-    if holders := current.holders():
+    holders = tuple(holder for current in experiment.rounds for holder in current.holders())
+    if holders:
         state.do(do.Adopt(experiment=experiment.name, attempts=holders))
 
 
 def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
-    """End the round, and begin the next one."""
+    """Take in a model version; the rounds that are over with it end, and others begin."""
     experiment = state.active_as(event.experiment)
-    current = experiment.aggregating(event.round) if experiment else None
-    if experiment is None or current is None:
+    if experiment is None or event.round != experiment.version:
         return
-    dispatch.learn(state, current)
-    spent = experiment.close_round(current, event.model, event.outer)
-    if experiment.may_start_round:
-        experiment.start_round()
-        dispatch.decide(state)  # first, so that no worker waits for the removal of files
-    if event.round in experiment.evaluating:
-        _evaluate(state, experiment, event.round, event.model)
+    if state.replaying:
+        # What was decided, and not what would be: updates that came meanwhile are in no version.
+        named = tuple(TaskKey(*part) for part in event.parts)
+        experiment.applying = named or tuple(sorted(experiment.arrived))
+    if not experiment.applying:
+        return
+    experiment.version_at_seconds = state.now_seconds
+    over, spent = experiment.take_version(event.model, event.outer)
+    for current in over:
+        dispatch.learn(state, current)
+    experiment.start_rounds()
+    dispatch.decide(state)  # first, so that no worker waits for the removal of files
+    for current in over:
+        if current.number in experiment.evaluating:
+            _evaluate(state, experiment, current.number, event.model)
+    updates.aggregate_if_due(state, experiment)
     state.discard(experiment.name, spent)
     queue.publish_if_done(state, experiment)
 
@@ -100,14 +109,16 @@ def _evaluate(
 def aggregation_failed(state: SchedulerState, event: on.AggregationFailed) -> None:
     """Have the shards whose updates cannot be used trained again."""
     experiment = state.active_as(event.experiment)
-    current = experiment.aggregating(event.round) if experiment else None
-    if experiment is None or current is None:
+    if experiment is None or not experiment.applying or event.round != experiment.version:
         return
-    current.aggregating = False
+    rounds = {key.shard: experiment.round_of(key.round) for key in experiment.applying}
+    experiment.applying = ()
     for shard, reason in event.reasons:
+        current = rounds[shard]
         # One refused shard may end the experiment, and with it the round.
-        if experiment.life.state is ExperimentState.RUNNING:
+        if experiment.life.state is ExperimentState.RUNNING and current is not None:
             _refuse(state, TaskContext(experiment, current, current.tasks[shard]), reason)
+    updates.aggregate_if_due(state, experiment)
 
 
 def _refuse(state: SchedulerState, context: TaskContext, reason: str) -> None:
@@ -115,7 +126,7 @@ def _refuse(state: SchedulerState, context: TaskContext, reason: str) -> None:
     worker, attempt, update = task.worker, task.attempt, task.update
     if worker is None or attempt is None or update is None:
         return
-    updates.refuse(state, context.round, task.shard, reason)
+    updates.refuse(state, context.experiment, context.round, task.shard, reason)
     state.note(
         facts.GivenUp(
             cause=state.cause,
@@ -158,8 +169,7 @@ def evaluated(state: SchedulerState, event: on.Evaluated) -> None:
         state.log(f"stopped after epoch {last}: {experiment.why_it_ends}")
     state.discard(experiment.name, spent)
     # Training may have waited for this evaluation.
-    if experiment.round is None and experiment.may_start_round:
-        experiment.start_round()
+    experiment.start_rounds()
     queue.publish_if_done(state, experiment)
 
 

@@ -113,9 +113,9 @@ class SchedulerState:
         return self.active if self.active is not None and self.active.name == name else None
 
     def find(self, attempt: AttemptId) -> TaskContext | None:
-        """Return the task of an attempt, or None if it was not made in the current round."""
+        """Return the task of an attempt, or None if no open round has it."""
         experiment = self.active_as(attempt.experiment)
-        current = experiment.round if experiment else None
+        current = experiment.round_of(attempt.round) if experiment else None
         task = current.find(attempt) if current else None
         if experiment is None or current is None or task is None:
             return None

@@ -9,8 +9,9 @@ from __future__ import annotations
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler import facts, queue
+from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.failures import failed_alike, wait_seconds
-from downpour.scheduler.round import Round, ShardTask, files_of
+from downpour.scheduler.round import Round, ShardTask, TaskKey, files_of
 from downpour.scheduler.state import SchedulerState, TaskContext
 from downpour.scheduler.workers import Worker
 from downpour.values import (
@@ -44,6 +45,7 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     # Also before it: the task's snapshot is of no use once it has an update.
     spent = context.task.files()
     context.round.publish(attempt, event.worker, update, state.now_seconds)
+    context.experiment.arrive(attempt)
     # No worker is known where a manager that was restarted has adopted the update.
     if reporter is not None:
         reporter.tasks_done += 1
@@ -59,7 +61,7 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
         )
     )
     state.discard(context.experiment.name, spent)
-    aggregate_if_complete(state, context.round)
+    aggregate_if_due(state, context.experiment)
 
 
 def _turn_down(
@@ -174,8 +176,11 @@ def take_back(
         _let_wait(state, current, shard)
 
 
-def refuse(state: SchedulerState, current: Round, shard: int, reason: str) -> None:
+def refuse(
+    state: SchedulerState, experiment: Experiment, current: Round, shard: int, reason: str
+) -> None:
     """Make a published task pending again whose update cannot be used; it waits before a retry."""
+    experiment.leave(TaskKey(current.number, shard))
     current.refuse(shard, reason)
     _let_wait(state, current, shard)
 
@@ -208,24 +213,60 @@ def _would_fail_everywhere(state: SchedulerState, task: ShardTask) -> bool:
     return len(alike) > 1 and len(set(alike)) >= enough
 
 
-def aggregate_if_complete(state: SchedulerState, current: Round) -> None:
-    """Ask for the next model version once every shard that was not dropped has its update."""
-    active = state.active
-    # While a restarted manager prepares, it cannot aggregate; `rounds` asks again afterwards.
-    if not current.complete or active is None or not active.ready:
+def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
+    """Ask for the next model version, if enough updates are there; one is made at a time."""
+    # While a restarted manager replays and prepares, it cannot aggregate; `rounds` asks afterwards.
+    if state.replaying or not experiment.ready or state.active is not experiment:
         return
-    current.aggregating = True
-    began = current.started_at_seconds or 0.0
+    if experiment.applying:
+        return
+    experiment.applying = experiment.due
+    if not experiment.applying:
+        return
+    in_step = experiment.mode.together is None
     state.do(
         do.Aggregate(
-            experiment=current.experiment,
-            round=current.number,
-            model=active.model,
-            outer=active.outer,
-            shards=current.shards(),
-            updates=current.updates(),
-            train_seconds=current.last_update_at_seconds - began,
+            experiment=experiment.name,
+            round=experiment.version,
+            model=experiment.model,
+            outer=experiment.outer,
+            pushes=tuple(_push(experiment, key) for key in experiment.applying),
+            # In step these are all that have arrived, and a list of them would only fill journals.
+            parts=() if in_step else experiment.applying,
+            mixes=experiment.mode.mixes,
+            train_seconds=_train_seconds(state, experiment),
         )
+    )
+
+
+def _train_seconds(state: SchedulerState, experiment: Experiment) -> float:
+    """Return the seconds from the oldest round's first assignment to its last update.
+
+    Where shards are apart, versions follow each other faster than rounds: from the last version on.
+    """
+    current = experiment.round
+    began = current.started_at_seconds if current is not None else None
+    if current is None or began is None:
+        return 0.0
+    if experiment.mode.together is None:
+        return current.last_update_at_seconds - began
+    since = experiment.version_at_seconds
+    return state.now_seconds - (began if since is None else since)
+
+
+def _push(experiment: Experiment, key: TaskKey) -> do.Push:
+    current = experiment.round_of(key.round)
+    task = current.tasks[key.shard] if current is not None else None
+    if task is None or task.update is None or task.base is None:
+        raise RuntimeError(f"{key} of {experiment.name} has no update")
+    staleness = experiment.staleness(task)
+    return do.Push(
+        round=key.round,
+        shard=key.shard,
+        update=task.update,
+        base=task.base,
+        staleness=staleness,
+        weight=experiment.mode.weight(staleness),
     )
 
 

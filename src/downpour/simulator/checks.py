@@ -82,7 +82,7 @@ class DurabilityCheck(Observer):
         self._disk = disk
         self._submitted: set[str] = set()
         self._accepted: dict[TaskKey, str] = {}
-        self._rounds: dict[str, int] = {}
+        self._versions: dict[str, int] = {}
         self._concluded: dict[str, str] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:
@@ -91,10 +91,10 @@ class DurabilityCheck(Observer):
         harmed = self._disk.harmed
         missing = self._submitted - set(core.state.experiments) - harmed
         expect(not missing, f"{sorted(missing)} was taken in, and is forgotten")
-        for name, rounds in self._rounds.items():
+        for name, versions in self._versions.items():
             if name not in harmed:
-                done = core.state.experiments[name].rounds_done
-                expect(done >= rounds, f"round {done} of {name} was over, and is forgotten")
+                made = core.state.experiments[name].version
+                expect(made >= versions, f"version {made + 1} of {name} was made, and is forgotten")
         for name, ending in self._concluded.items():
             if name not in harmed:
                 state = core.state.experiments[name].life.state
@@ -115,21 +115,22 @@ class DurabilityCheck(Observer):
             return
         if isinstance(step.event, on.ExperimentSubmitted):
             self._submitted.add(step.event.experiment)
+        elif isinstance(step.event, on.Aggregated):
+            name, made = step.event.experiment, step.event.round + 1
+            self._versions[name] = max(self._versions.get(name, 0), made)
         for fact in step.output.facts:
             if isinstance(fact, facts.Accepted):
                 self._accepted[_task(fact)] = fact.update.file.name
-            elif isinstance(fact, facts.Assigned):
-                name, number = fact.attempt.experiment, fact.attempt.round
-                self._rounds[name] = max(self._rounds.get(name, 0), number)
             elif isinstance(fact, facts.Concluded):
                 self._concluded[fact.experiment] = fact.ending
 
     def _is_there(self, core: Scheduler, task: TaskKey, file: str) -> None:
         name, number, shard = task
         experiment = core.state.experiments[name]
-        if experiment.round is None or experiment.rounds_done != number:
+        current = experiment.round_of(number)
+        if current is None:
             return
-        update = experiment.round.tasks[shard].update
+        update = current.tasks[shard].update
         there = update is not None and update.file.name == file
         expect(there, f"the update of shard {shard} in round {number} was taken in, and is lost")
 

@@ -7,7 +7,7 @@ worker in order. The result of a command comes back to the manager as an event.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
@@ -296,10 +296,11 @@ class SimulatedCommandRunner:
         if not reasons:
 
             def folded(model: PublishedFile, outer: PublishedFile | None) -> None:
-                self._post(on.Aggregated, experiment=name, round=number, model=model, outer=outer)
+                made = {"model": model, "outer": outer, "parts": command.parts}
+                self._post(on.Aggregated, experiment=name, round=number, **made)
                 done()
 
-            made, outer = fake_files.folded(base[0], contents), base[1]
+            made, outer = _next_model(command, base[0], contents), base[1]
             if outer is not None:
                 made, outer = fake_files.stepped(base[0], made, outer)
             self._put_version(name, number + 1, made, outer, folded, done)
@@ -460,6 +461,14 @@ class SimulatedCommandRunner:
         patience = self._environment.disk.timings.patience_seconds
         read = self._environment.disk.read
         read(self._manager, experiment, file, then, failed, patience, patience)
+
+
+def _next_model(command: do.Aggregate, base: bytes, contents: Sequence[tuple[int, bytes]]) -> bytes:
+    if not command.parts:
+        return fake_files.folded(base, contents)
+    weighed = zip(contents, command.pushes, strict=True)
+    pushes = [(shard, made, push.weight) for (shard, made), push in weighed]
+    return fake_files.moved(base, pushes, mixes=command.mixes)
 
 
 def _nothing() -> None:

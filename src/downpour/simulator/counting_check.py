@@ -16,6 +16,7 @@ from downpour.simulator.checks import expect
 from downpour.simulator.disk import Disk
 from downpour.simulator.environment import Observation, Observer, Stories
 from downpour.simulator.fake_files import WHOLE, Cut, Version, first_version, loss_of
+from downpour.simulator.push_check import PushCheck
 from downpour.spec import ResolvedSpec
 from downpour.store import layout
 from downpour.stragglers import POLICIES
@@ -65,7 +66,7 @@ class CountingCheck(Observer):
 
     def handled(self, step: Observation) -> None:
         """Count what was accepted, refused and aggregated."""
-        if isinstance(step.event, on.AggregationFailed):
+        if isinstance(step.event, on.AggregationFailed) and self._is_in_step(step.event.experiment):
             self._look_at_refused(self._tally(step.core, step.event.experiment), step.event)
         for entry in step.kept:
             if isinstance(entry, Checkpoint) and isinstance(step.event, on.Aggregated):
@@ -74,10 +75,10 @@ class CountingCheck(Observer):
                 )  # because the checkpoint is journaled in its place
             self._count(step.core, entry)
         for fact in step.output.facts:
-            if isinstance(fact, facts.Accepted):
+            if isinstance(fact, facts.Accepted) and self._is_in_step(fact.experiment):
                 self._look(step.core, fact)
         for command in step.output.commands:
-            if isinstance(command, do.Aggregate):
+            if isinstance(command, do.Aggregate) and self._is_in_step(command.experiment):
                 self._in_order(step.core, command)
 
     def version_of(self, experiment: str, model: PublishedFile) -> Version:
@@ -92,7 +93,15 @@ class CountingCheck(Observer):
         versions = self._by_number[experiment]
         return [versions[number + 1].model for number in range(rounds)]
 
+    def _is_in_step(self, experiment: str) -> bool:
+        """Whether an experiment has rounds that all shards go through together."""
+        return experiment in self._specs and self._specs[experiment].mode == "sync"
+
     def _count(self, core: Scheduler, entry: Entry) -> None:
+        if self._is_in_step(entry.experiment):
+            self._count_in_step(core, entry)
+
+    def _count_in_step(self, core: Scheduler, entry: Entry) -> None:
         match entry:
             case on.Prepared():
                 self._prepared(core, entry)
@@ -209,11 +218,18 @@ class CountingCheck(Observer):
 
 
 def check_the_end(
-    disk: Disk, core: Scheduler, counting: CountingCheck, may_fail: Collection[str]
+    disk: Disk,
+    core: Scheduler,
+    counting: CountingCheck,
+    pushes: PushCheck,
+    may_fail: Collection[str],
 ) -> None:
     """Raise AssertionError where an experiment has not ended as it would without faults."""
     for name, experiment in core.state.experiments.items():
-        if experiment.life.state is ExperimentState.FINISHED:
+        finished = experiment.life.state is ExperimentState.FINISHED
+        if finished and experiment.spec.mode != "sync":
+            pushes.check_result(core, experiment)
+        elif finished:
             _check_result(disk, experiment, counting)
         elif name not in may_fail:
             raise AssertionError(f"{name} is {experiment.life.state}: {experiment.reason}")

@@ -72,6 +72,12 @@ def folded(model: bytes, updates: Iterable[tuple[int, bytes]]) -> bytes:
     return _digest("model", model.hex(), *(f"{shard} {made.hex()}" for shard, made in updates))
 
 
+def moved(model: bytes, pushes: Iterable[tuple[int, bytes, float]], *, mixes: bool) -> bytes:
+    """Return an asynchronous mode's next model: made of updates and their weights, in order."""
+    made = (f"{shard} {update.hex()} {weight:.6g}" for shard, update, weight in pushes)
+    return _digest("mixed" if mixes else "moved", model.hex(), *made)
+
+
 def first_outer(spec: ResolvedSpec) -> bytes:
     """Return the outer optimizer's state before the first round."""
     return _digest("outer", str(spec.seed), spec.outer.optimizer)

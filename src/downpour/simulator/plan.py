@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from downpour.modes import MODES
 from downpour.simulator.disk import DAMAGES, ERRORS, OPERATIONS, DiskTimings
 from downpour.simulator.environment import Timings
 from downpour.simulator.faults import Fault, FaultKind
@@ -130,13 +131,14 @@ def plan_of(seed: int) -> Plan:
     managers = _MANAGERS[: random.choice((1, 1, 2))]
     experiments = random.choice((1, 1, 1, 1, 2, 2, 3, 4))
     # From a generator of its own, so that all else of a seed stays as it was.
-    goals = Random(f"goals of {seed}")
+    goals, modes = Random(f"goals of {seed}"), Random(f"modes of {seed}")
     rounds = Random(f"rounds of {seed}")
     specs = tuple(
         (f"e{n + 1}", _with_goal(_spec(random, large=large, few_retries=managers_alone), goals))
         for n in range(experiments)
     )
     specs = tuple((name, _with_meetings(spec, rounds)) for name, spec in specs)
+    specs = tuple((name, _with_mode(spec, modes)) for name, spec in specs)
     task_seconds = random.uniform(0.5, 4.0)
     tasks = sum(spec.shards * spec.rounds for _, spec in specs)
     # Twice what it takes where nothing goes wrong: the last faults strike what the first delayed.
@@ -214,6 +216,15 @@ def _with_meetings(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
     meet = 1 if POLICIES[spec.policy].cuts_rounds else random.choice((1, 1, 2, 3))
     outer = {"optimizer": random.choice(("none", "nesterov", "adam"))}
     return spec.replace(meet=meet, outer=outer)
+
+
+def _with_mode(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
+    """Let the shards of some be apart, if their policy can do with that."""
+    mode = random.choice(("sync", "sync", *MODES))
+    if mode == "sync" or spec.policy not in {"wait", "handoff"} or spec.standbys:
+        return spec
+    options = {"ssp": {"bound": random.randint(0, 2)}, "fedbuff": {"k": random.randint(1, 3)}}
+    return spec.replace(mode=mode, mode_options=options.get(mode, {}), stop_after=None)
 
 
 def _fault(

@@ -26,6 +26,7 @@ from downpour.simulator.disk import Disk
 from downpour.simulator.environment import Observation, Observer, Stories, WorkerAction
 from downpour.simulator.manager import SimulatedManager
 from downpour.simulator.plan import Plan
+from downpour.simulator.push_check import PushCheck
 from downpour.simulator.random_predictor import Guessing
 from downpour.simulator.worker import NodeClass
 from downpour.simulator.worker_check import WorkerCheck
@@ -104,10 +105,12 @@ class _Run:
 
     def _watch(self, disk: Disk) -> Observer:
         self._counting = CountingCheck(disk, dict(self._plan.specs))
+        self._pushes = PushCheck(disk, dict(self._plan.specs))
         self._ending = _Ending(disk)
         observers: list[Observer] = [
             InvariantCheck(),
             self._counting,
+            self._pushes,
             ReplayCheck(),
             DurabilityCheck(disk),
             LeaderCheck(disk),
@@ -135,7 +138,7 @@ class _Run:
         core = Scheduler()
         replay(core, self.cluster.disk.stories())
         may_fail = self._plan.may_fail | self.cluster.disk.harmed
-        check_the_end(self.cluster.disk, core, self._counting, may_fail)
+        check_the_end(self.cluster.disk, core, self._counting, self._pushes, may_fail)
         self.tell("all experiments have ended")
         self._tidy_up(limit)
 

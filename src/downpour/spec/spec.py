@@ -113,9 +113,13 @@ class Spec(Fields):
         default="cross_entropy", description="What training minimises"
     )
 
-    mode: Literal["sync"] = Field(
+    mode: Literal["sync", "downpour", "ssp", "fedasync", "fedbuff", "k-async"] = Field(
         default="sync",
-        description="sync: every round is a barrier (local SGD; FedAvg once an epoch)",
+        description="sync: every round is a barrier (local SGD; FedAvg once an epoch); downpour, "
+        "ssp, fedasync, fedbuff, k-async: shards train on while others do",
+    )
+    mode_options: dict[str, Option] = Field(
+        default_factory=dict, description="Parameters of the mode"
     )
     shards: int | None = Field(
         default=None, ge=1, le=100_000, description="Parts the training set is cut into"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from downpour.allowlist import load_factory
-from downpour.blame import describe_error
+from downpour.blame import USERS_ERRORS, describe_error
 from downpour.errors import DownpourError, SpecError
 from downpour.models import generators
 from downpour.spec import Spec
@@ -86,13 +86,13 @@ def theirs(spec: Spec, what: str) -> Iterator[None]:
         yield
     except (DownpourError, MemoryError):
         raise
-    except Exception as error:
+    except USERS_ERRORS as error:
         if is_lack_of_memory(error):
             raise
         raise SpecError(*spec.trained_code, f"{what}: {describe_error(error)}") from error
 
 
-def is_lack_of_memory(error: Exception) -> bool:
+def is_lack_of_memory(error: BaseException) -> bool:
     """Whether torch found too little memory, on the CPU or on an accelerator."""
     text = str(error)
     return isinstance(error, RuntimeError) and (

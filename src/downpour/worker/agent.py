@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 
-from downpour.blame import describe_error
+from downpour.blame import USERS_ERRORS, describe_error
 from downpour.discovery.waiting import manager_may_come
 from downpour.errors import (
     DownpourError,
@@ -254,7 +254,7 @@ class WorkerAgent:
             return Stopped()
         except HandOverStop as stopped:
             return stopped.snapshot
-        except Exception as error:
+        except USERS_ERRORS as error:
             known = isinstance(error, DownpourError)
             log.warning("%s: %s failed: %s", self.name, given.attempt, error, exc_info=not known)
             return Failure(_failure_kind(error), _in_one_line(error))
@@ -362,11 +362,11 @@ _KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
 )
 
 
-def _failure_kind(error: Exception) -> FailureKind:
+def _failure_kind(error: BaseException) -> FailureKind:
     return next((kind for cls, kind in _KINDS if isinstance(error, cls)), FailureKind.TASK)
 
 
-def _in_one_line(error: Exception) -> str:
+def _in_one_line(error: BaseException) -> str:
     """Describe an error; equal errors at equal steps give equal lines on every worker."""
     # The scheduler compares these lines: a task that fails alike on two workers is not retried.
     where = "" if isinstance(error, DownpourError) else "; the worker's log has the traceback"

@@ -1,0 +1,61 @@
+"""What a mode is: when updates become a model version, and how far shards may be apart.
+
+All modes share one mechanism. A shard trains its task of each round, one after the other, each from
+the newest model version that there is when the task is first assigned. In step (`sync`), a version
+is made of all updates of a round, and the next round begins when it is there. The asynchronous
+modes make a version of fewer updates, and let shards be rounds apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from downpour.spec import Option
+
+Weight = Callable[[int], float]
+"""An update's staleness, the versions made since the one that it began from → its factor."""
+
+
+def unweighted(_staleness: int) -> float:
+    """Return 1: every update counts fully, however old the version that it began from."""
+    return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """A mode with its options: what the scheduler and the fold must know of it.
+
+    `together` updates make a version; None: all that are awaited. A shard may be `ahead` of the
+    slowest one by this many rounds; None: by any number. `weight` is what an update is multiplied
+    by. Usually that is its step, from the version that it began from; a mode that `mixes` moves the
+    newest version towards the update's parameters instead.
+    """
+
+    together: int | None
+    ahead: int | None
+    weight: Weight = unweighted
+    mixes: bool = False
+
+
+Options = Mapping[str, Option]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeKind:
+    """A mode that a spec can name: its options with their defaults, and how they make a `Mode`.
+
+    `make` takes the options, all of them, and the number of shards.
+
+    Raises:
+        SpecError: by `make`, for an option that is out of its range.
+    """
+
+    make: Callable[[Options, int], Mode]
+    options: Options = field(default_factory=dict)
+    summary: str = ""
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether a version can be made of fewer updates than there are shards."""
+        return self.make(self.options, 2).together is not None

@@ -1,0 +1,42 @@
+"""A spec → its mode, or a refusal where it asks for what the mode cannot do."""
+
+from __future__ import annotations
+
+from downpour.errors import SpecError
+from downpour.modes.base import Mode
+from downpour.modes.kinds import MODES
+from downpour.spec import ResolvedSpec, Spec
+
+
+def mode_of(spec: ResolvedSpec) -> Mode:
+    """Return the mode that a spec names, with the spec's options.
+
+    Raises:
+        SpecError: an option is out of its range.
+    """
+    kind = MODES[spec.mode]
+    return kind.make({**kind.options, **spec.mode_options}, spec.shards)
+
+
+def check_mode(spec: Spec) -> None:
+    """Refuse options that a mode does not have, and fields that need shards to be in step.
+
+    Raises:
+        SpecError: names the field, and what is accepted.
+    """
+    kind = MODES[spec.mode]
+    for name, value in spec.mode_options.items():
+        if name not in kind.options:
+            known = ", ".join(kind.options) or "none"
+            accepted = f"mode '{spec.mode}' has no such option; it has: {known}"
+            raise SpecError(f"mode_options.{name}", value, accepted)
+    if not kind.is_asynchronous:
+        return
+    if kind.make(kind.options, 2).mixes and spec.compression != "none":
+        accepted = f"mode '{spec.mode}' moves towards whole updates: none"
+        raise SpecError("compression", spec.compression, accepted)
+    in_step = f"mode '{spec.mode}' has no rounds to"
+    if spec.policy not in {"wait", "handoff"}:
+        raise SpecError("policy", spec.policy, f"{in_step} mend: handoff or wait")
+    if spec.stop_after is not None:
+        raise SpecError("stop_after", spec.stop_after, f"{in_step} end with; mode 'sync' has")

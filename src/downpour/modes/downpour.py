@@ -1,0 +1,21 @@
+"""`downpour`: every update becomes a version at once (Downpour SGD, Dean et al. 2012, sec. 4.1).
+
+A worker fetches the newest version when a task begins and pushes its step when the task ends, so
+`n_fetch` and `n_push` are both the steps of a task, which `meet` sets. The outer optimizer is the
+server's: SGD, or Adagrad as in the paper.
+"""
+
+from __future__ import annotations
+
+from downpour.modes.base import Mode, ModeKind, Options
+from downpour.modes.staleness import STALENESS, STEP, staleness_of, step_of
+
+
+def _make(options: Options, shards: int) -> Mode:
+    step, weight = step_of(options, shards), staleness_of(options)
+    return Mode(together=1, ahead=None, weight=lambda staleness: step * weight(staleness))
+
+
+DOWNPOUR = ModeKind(
+    make=_make, options={**STEP, **STALENESS}, summary="every update becomes a version at once"
+)

@@ -1,0 +1,26 @@
+"""`fedasync`: the newest version moves towards every update at once (Xie et al. 2019, alg. 1).
+
+x ← (1 - a) x + a x_new with a = alpha s(τ): towards the parameters, and not by their step.
+"""
+
+from __future__ import annotations
+
+from downpour.errors import SpecError
+from downpour.modes.base import Mode, ModeKind, Options
+from downpour.modes.staleness import STALENESS, number, staleness_of
+
+
+def _make(options: Options, _shards: int) -> Mode:
+    alpha, weight = number(options, "alpha"), staleness_of(options)
+    if not 0 < alpha <= 1:
+        raise SpecError("mode_options.alpha", alpha, "must be above 0 and at most 1")
+    return Mode(
+        together=1, ahead=None, weight=lambda staleness: alpha * weight(staleness), mixes=True
+    )
+
+
+FEDASYNC = ModeKind(
+    make=_make,
+    options={"alpha": 0.6, **STALENESS, "staleness": "polynomial"},
+    summary="the newest version moves towards every update at once",
+)

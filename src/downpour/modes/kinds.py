@@ -1,0 +1,19 @@
+"""The modes that a spec can name."""
+
+from __future__ import annotations
+
+from downpour.modes.base import ModeKind
+from downpour.modes.downpour import DOWNPOUR
+from downpour.modes.fedasync import FEDASYNC
+from downpour.modes.fedbuff import FEDBUFF, K_ASYNC
+from downpour.modes.ssp import SSP
+from downpour.modes.sync import SYNC
+
+MODES: dict[str, ModeKind] = {
+    "sync": SYNC,
+    "downpour": DOWNPOUR,
+    "ssp": SSP,
+    "fedasync": FEDASYNC,
+    "fedbuff": FEDBUFF,
+    "k-async": K_ASYNC,
+}

@@ -1,0 +1,25 @@
+"""`ssp`: as downpour, but no shard is more than `bound` rounds ahead of the slowest one.
+
+Stale synchronous parallel (Ho et al. 2013, sec. 3); bound 0 keeps shards within one round.
+"""
+
+from __future__ import annotations
+
+from downpour.modes.base import Mode, ModeKind, Options
+from downpour.modes.staleness import STALENESS, STEP, number, staleness_of, step_of
+
+
+def _make(options: Options, shards: int) -> Mode:
+    bound, step, weight = (
+        int(number(options, "bound")),
+        step_of(options, shards),
+        staleness_of(options),
+    )
+    return Mode(together=1, ahead=bound, weight=lambda staleness: step * weight(staleness))
+
+
+SSP = ModeKind(
+    make=_make,
+    options={"bound": 2, **STEP, **STALENESS},
+    summary="every update becomes a version at once; no shard is far ahead of the slowest",
+)

@@ -1,0 +1,167 @@
+"""Checks asynchronous modes: every task counts once, and each version is made of what counted.
+
+Which updates a version takes in depends on when they come, so there is no run without faults to
+compare with. The journal says what came and in which order; all else follows from that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from downpour.modes import Mode, mode_of
+from downpour.scheduler import Entry, Scheduler, facts
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.scheduler.experiment import Experiment
+from downpour.simulator import fake_files
+from downpour.simulator.checks import expect
+from downpour.simulator.disk import Disk
+from downpour.simulator.environment import Observation, Observer, Stories
+from downpour.spec import ResolvedSpec
+from downpour.store import layout
+from downpour.values import PublishedFile
+
+Key = tuple[int, int]
+"""A task, by round and shard."""
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """What one core has counted of an experiment, and what its newest version must hold.
+
+    `done` counts the tasks of each shard that are part of a version; `bases` are the versions that
+    tasks began from, `arrived` the updates that are part of none yet, with their files' names.
+    """
+
+    spec: ResolvedSpec
+    mode: Mode
+    model: bytes
+    outer: bytes | None
+    version: int = 0
+    done: Counter[int] = field(default_factory=Counter)
+    states: dict[int, bytes] = field(default_factory=dict)
+    bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)
+    arrived: dict[Key, tuple[str, bytes]] = field(default_factory=dict)
+
+    def assign(self, key: Key) -> None:
+        """Note the version that a task begins from."""
+        number, shard = key
+        expect(number == self.done[shard], f"shard {shard} is in round {number}, and not next")
+        slowest = min(self.done[each] for each in range(self.spec.shards))
+        ahead = self.mode.ahead
+        near = ahead is None or number - slowest <= ahead
+        expect(near, f"shard {shard} is {number - slowest} rounds ahead, more than {ahead}")
+        self.bases.setdefault(key, (self.version, self.model))
+
+    def accept(self, key: Key, file: str) -> bytes:
+        """Note an update; returns what it must hold."""
+        number, shard = key
+        expect(key not in self.arrived, f"round {number} shard {shard} is one too many")
+        expect(number == self.done[shard], f"round {number} shard {shard} counts twice")
+        _, base = self.bases[key]
+        made = fake_files.trained(number, shard, None, base, self.states.get(shard, b""))
+        self.arrived[key] = file, made
+        return made
+
+    def take(self, parts: tuple[Key, ...]) -> None:
+        """Make the next version."""
+        missing = [part for part in parts if part not in self.arrived]
+        expect(not missing, f"version {self.version + 1} is made of {missing}, which is not there")
+        made = {part: self.arrived.pop(part)[1] for part in parts}
+        weights = {part: self.mode.weight(self.version - self.bases[part][0]) for part in parts}
+        pushes = [(shard, made[r, shard], weights[r, shard]) for r, shard in parts]
+        after = fake_files.moved(self.model, pushes, mixes=self.mode.mixes)
+        if self.outer is not None:
+            after, self.outer = fake_files.stepped(self.model, after, self.outer)
+        self.model = after
+        self.version += 1
+        for number, shard in parts:
+            self.done[shard] += 1
+            del self.bases[number, shard]
+            if self.spec.hands_on:
+                self.states[shard] = fake_files.state_after(made[number, shard])
+
+
+class PushCheck(Observer):
+    """Follows the asynchronous experiments of a run."""
+
+    def __init__(self, disk: Disk, specs: Mapping[str, ResolvedSpec]) -> None:
+        self._disk = disk
+        self._specs = {name: spec for name, spec in specs.items() if spec.mode != "sync"}
+        self._ledgers: dict[Scheduler, dict[str, _Ledger]] = {}
+
+    def recovered(self, core: Scheduler, stories: Stories) -> None:
+        """Count anew from the journals."""
+        self._ledgers[core] = {}
+        for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
+            self._count(core, line.entry)
+
+    def handled(self, step: Observation) -> None:
+        """Count what is journaled, and look at what is to be aggregated."""
+        for entry in step.kept:
+            self._count(step.core, entry)
+        for command in step.output.commands:
+            if isinstance(command, do.Aggregate) and command.experiment in self._specs:
+                self._in_order(self._ledgers[step.core][command.experiment], command)
+
+    def check_result(self, core: Scheduler, experiment: Experiment) -> None:
+        """Raise AssertionError unless the result is made of every task, each of them once."""
+        name, spec = experiment.name, experiment.spec
+        self.recovered(core, {name: self._disk.stories()[name]})
+        ledger = self._ledgers[core][name]
+        wanted = dict.fromkeys(range(spec.shards), spec.rounds)
+        expect(dict(ledger.done) == wanted, f"{name} ends with {dict(ledger.done)} tasks a shard")
+        final = self._read(name, experiment.result) if experiment.result else None
+        expect(final == ledger.model, f"the result of {name} is not made of what has counted")
+        best = layout.BEST_NAME in self._disk.store(name).list()
+        expect(best == (spec.keep_best is not None), f"{name} keeps what it should not")
+
+    def _count(self, core: Scheduler, entry: Entry) -> None:
+        name = entry.experiment
+        if name not in self._specs:
+            return
+        ledgers = self._ledgers[core]
+        if isinstance(entry, on.Prepared) and name not in ledgers:
+            spec = self._specs[name]
+            outer = fake_files.first_outer(spec) if entry.outer is not None else None
+            model = fake_files.first_model(spec)
+            ledgers[name] = _Ledger(spec, mode_of(spec), model, outer)
+            self._compare(name, entry.model, ledgers[name].model)
+        ledger = ledgers.get(name)
+        if ledger is None:
+            return
+        match entry:
+            case facts.Assigned():
+                ledger.assign((entry.attempt.round, entry.attempt.shard))
+            case facts.Accepted():
+                key = entry.attempt.round, entry.attempt.shard
+                self._compare(name, entry.update.file, ledger.accept(key, entry.update.file.name))
+            case facts.GivenUp():
+                ledger.arrived.pop((entry.attempt.round, entry.attempt.shard), None)
+            case on.Aggregated() if entry.round == ledger.version:
+                ledger.take(entry.parts)
+                self._compare(name, entry.model, ledger.model)
+                expect(
+                    (entry.outer is None) == (ledger.outer is None), f"{name} has no outer state"
+                )
+                if entry.outer is not None and ledger.outer is not None:
+                    self._compare(name, entry.outer, ledger.outer)
+            case _:
+                pass
+
+    def _in_order(self, ledger: _Ledger, command: do.Aggregate) -> None:
+        asked = [(push.round, push.shard, push.update.file.name) for push in command.pushes]
+        known = [(*key, ledger.arrived[key][0]) for key in command.parts if key in ledger.arrived]
+        expect(asked == known, f"version {command.round + 1} takes in {asked}, not {known}")
+        together = ledger.mode.together or len(asked)
+        expect(len(asked) <= together, f"version {command.round + 1} takes in more than {together}")
+
+    def _compare(self, experiment: str, file: PublishedFile, wanted: bytes) -> None:
+        content = self._read(experiment, file)
+        expect(content in {None, wanted}, f"{file.name} of {experiment} is not what it should be")
+
+    def _read(self, experiment: str, file: PublishedFile) -> bytes | None:
+        there = file.name in self._disk.store(experiment).list()
+        return bytes(self._disk.store(experiment).read(file)) if there else None

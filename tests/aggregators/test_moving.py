@@ -1,0 +1,80 @@
+"""The numbers of an asynchronous version: by which step, from which base, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from downpour.aggregators import Move, moved
+from downpour.errors import NonFinite, UpdatesRefused
+from downpour.store import Array, DirectoryStore, encode
+from downpour.values import PublishedFile
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    """An empty folder."""
+    return DirectoryStore(tmp_path)
+
+
+def put(store: DirectoryStore, name: str, *numbers: float, count: int = 0) -> PublishedFile:
+    """Publish two tensors: floats, and a whole number."""
+    tensors: dict[str, Array] = {
+        "w": np.array(numbers, np.float32),
+        "batches": np.array([count], np.int64),
+    }
+    return store.put_new(f"{name}.safetensors", encode(tensors, {}))
+
+
+def test_a_step_is_taken_from_the_version_that_it_began_from(store: DirectoryStore) -> None:
+    """The model has come on since: the step is added to what it is now."""
+    old, model = put(store, "old", 1.0, 2.0), put(store, "model", 5.0, 5.0)
+    update = put(store, "update", 0.5, 4.0, count=7)
+    after = moved(store, model, [Move(shard=0, file=update, base=old, factor=0.5)])
+    np.testing.assert_allclose(after["w"], [5 - 0.5 * 0.5, 5 + 0.5 * 2.0])
+    assert after["batches"] == 7
+
+
+def test_with_the_model_for_its_base_a_move_mixes(store: DirectoryStore) -> None:
+    """(1 - a) x + a x_new, as FedAsync has it."""
+    model, update = put(store, "model", 5.0, 5.0), put(store, "update", 1.0, 9.0)
+    after = moved(store, model, [Move(shard=0, file=update, base=model, factor=0.25)])
+    np.testing.assert_allclose(after["w"], [4.0, 6.0])
+
+
+def test_moves_add_up(store: DirectoryStore) -> None:
+    """Each by its own base and factor."""
+    old, model = put(store, "old", 0.0, 0.0), put(store, "model", 1.0, 1.0)
+    one, two = put(store, "one", 1.0, 0.0), put(store, "two", 1.0, 3.0)
+    moves = [
+        Move(shard=0, file=one, base=old, factor=1.0),
+        Move(shard=1, file=two, base=model, factor=0.5),
+    ]
+    np.testing.assert_allclose(moved(store, model, moves)["w"], [2.0, 2.0])
+
+
+def test_exactly_the_updates_that_cannot_be_used_are_refused(store: DirectoryStore) -> None:
+    """One is missing, one of another shape, one not finite; the fourth is not named."""
+    model = put(store, "model", 1.0, 1.0)
+    gone = put(store, "gone", 1.0, 1.0)
+    store.delete(gone.name)
+    files = [
+        gone,
+        put(store, "long", 1.0, 1.0, 1.0),
+        put(store, "nan", 1.0, np.nan),
+        put(store, "good", 1.0, 0.0),
+    ]
+    moves = [Move(shard=s, file=file, base=model, factor=1.0) for s, file in enumerate(files)]
+    with pytest.raises(UpdatesRefused) as refused:
+        moved(store, model, moves)
+    assert sorted(refused.value.reasons) == [0, 1, 2]
+
+
+def test_a_sum_that_overflows_refuses_no_update(store: DirectoryStore) -> None:
+    """Each update is finite, so none is refused."""
+    model, update = put(store, "model", 3e38, 0.0), put(store, "update", -3e38, 0.0)
+    move = Move(shard=0, file=update, base=model, factor=-1.0)
+    with pytest.raises(NonFinite, match="overflows"):
+        moved(store, model, [move])

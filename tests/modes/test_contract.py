@@ -1,0 +1,93 @@
+"""What every mode must keep to, whatever its options and however many shards there are."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from downpour.errors import SpecError
+from downpour.modes import MODES, ModeKind, check_mode, mode_of
+from downpour.resolve import resolve
+from downpour.spec import ResolvedSpec, Spec
+
+EVERY_MODE = pytest.mark.parametrize("kind", MODES.values(), ids=MODES)
+ASYNCHRONOUS = [name for name, kind in MODES.items() if kind.is_asynchronous]
+
+
+@EVERY_MODE
+@given(shards=st.integers(1, 1000))
+def test_a_version_is_made_of_some_updates_and_of_no_more_than_there_are(
+    kind: ModeKind, shards: int
+) -> None:
+    """A mode that waited for more updates than shards can bring would never make a version."""
+    mode = kind.make(kind.options, shards)
+    assert mode.together is None or 1 <= mode.together <= shards
+    assert mode.ahead is None or mode.ahead >= 0
+
+
+@EVERY_MODE
+@given(younger=st.integers(0, 10_000), older=st.integers(0, 10_000))
+def test_an_older_update_never_counts_more(kind: ModeKind, younger: int, older: int) -> None:
+    """The weight is above 0 and at most 1, and falls with staleness or stays."""
+    weight = kind.make(kind.options, 4).weight
+    younger, older = sorted((younger, older))
+    assert 0 < weight(older) <= weight(younger) <= 1
+    assert isfinite(weight(older))
+
+
+@EVERY_MODE
+def test_a_mode_says_in_a_line_what_it_does(kind: ModeKind) -> None:
+    """Help texts and the documentation show it."""
+    assert kind.summary
+    assert "\n" not in kind.summary
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_spec_names_every_mode(name: str) -> None:
+    """With the mode's defaults, a spec needs nothing else."""
+    resolved = resolve(Spec.make({"mode": name}), 3)
+    assert mode_of(resolved).together in {None, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "sentence"),
+    [
+        ("sync", {"bound": 1}, "mode 'sync' has no such option; it has: none"),
+        ("ssp", {"bound": -1}, "must be a number of at least 0"),
+        ("ssp", {"bound": "two"}, "must be a number of at least 0"),
+        ("ssp", {"bound": True}, "must be a number of at least 0"),
+        ("ssp", {"limit": 1}, "it has: bound, step, staleness, decay, grace"),
+        ("downpour", {"staleness": "cubic"}, "must be constant, polynomial or hinge"),
+        ("downpour", {"decay": -0.5}, "must be a number of at least 0"),
+        ("downpour", {"step": "half"}, "must be mean, root or whole"),
+        ("fedasync", {"alpha": 0}, "must be above 0 and at most 1"),
+        ("fedasync", {"alpha": 1.5}, "must be above 0 and at most 1"),
+        ("fedbuff", {"k": -1}, "must be a number of at least 0"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_by_name(
+    mode: str, options: dict[str, float | str], sentence: str
+) -> None:
+    """The line says which option, and what is accepted."""
+    with pytest.raises(SpecError, match=rf"^mode_options\.\w+ = .*{sentence}"):
+        resolve(Spec.make({"mode": mode, "mode_options": options}), 3)
+
+
+@pytest.mark.parametrize("mode", ASYNCHRONOUS)
+@pytest.mark.parametrize("fields", [{"policy": "drop"}, {"stop_after": 2}])
+def test_what_needs_shards_in_step_is_refused(mode: str, fields: dict[str, object]) -> None:
+    """A policy that closes or cuts rounds has none, and no round is the last one alone."""
+    with pytest.raises(SpecError, match=f"mode '{mode}' has no rounds to"):
+        check_mode(Spec.make({"mode": mode, **fields}))
+
+
+def test_k_is_a_share_or_a_number() -> None:
+    """Up to 1 it is a share of the shards, above that a number of them."""
+    made = [
+        mode_of(ResolvedSpec(mode="k-async", mode_options={"k": k}, shards=10)).together
+        for k in (0, 0.01, 0.28, 1, 3, 99)
+    ]
+    assert made == [1, 1, 3, 10, 3, 10]

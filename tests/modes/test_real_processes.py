@@ -1,0 +1,50 @@
+"""Asynchronous modes as a user meets them: real processes, sockets and files."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import downpour
+from downpour.modes import MODES
+
+SHARDS, EPOCHS, MEET = 3, 3, 2
+ASYNCHRONOUS = [name for name, kind in MODES.items() if kind.is_asynchronous]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "mode",
+    [name if name == "downpour" else pytest.param(name, marks=pytest.mark.slow) for name in MODES],
+)
+def test_every_task_counts_once_and_every_epoch_is_measured(mode: str, tmp_path: Path) -> None:
+    """Two workers train three shards; what each version is made of is in the record."""
+    fields = {"mode": mode, "shards": SHARDS, "epochs": EPOCHS, "meet": MEET, "seed": 7}
+    result = downpour.run(downpour.Spec.make(fields), workers=2, shared=tmp_path)
+    assert result.state == "finished"
+    assert [epoch.epoch for epoch in result.epochs] == [1, 2, 3]
+    assert all(epoch.accuracy is not None for epoch in result.epochs)
+    tasks = Counter((task.round, task.shard) for task in result.tasks)
+    wanted = [(r + 1, s) for r in range(EPOCHS * MEET) for s in range(SHARDS)]
+    assert tasks == Counter(wanted)
+    (record,) = tmp_path.glob("experiments/*/record.jsonl")
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    parts = Counter(tuple(part) for line in lines for part in line.get("parts", ()))
+    assert parts == (Counter((r - 1, s) for r, s in wanted) if mode != "sync" else Counter())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("compression", ["int8", "topk"])
+def test_a_compressed_update_moves_the_version_from_which_it_is_a_difference(
+    compression: str, tmp_path: Path
+) -> None:
+    """The model learns, although updates say how far they are from versions that are gone."""
+    fields = {"mode": "ssp", "shards": SHARDS, "epochs": 6, "compression": compression, "seed": 7}
+    result = downpour.run(downpour.Spec.make(fields), workers=2, shared=tmp_path)
+    assert result.state == "finished"
+    assert result.accuracy is not None
+    assert result.accuracy > 0.5

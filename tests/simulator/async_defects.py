@@ -1,0 +1,84 @@
+"""Managers with one defect each that only asynchronous modes can have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from unittest.mock import patch
+
+from downpour.scheduler import Output, Scheduler
+from downpour.scheduler import events as on
+from downpour.scheduler.experiment import Experiment
+from downpour.scheduler.round import Round
+from downpour.simulator.manager import SimulatedManager
+from downpour.values import AttemptId
+
+_assign = Experiment.assign
+
+
+def _assign_anew(
+    one: Experiment, current: Round, shard: int, worker: str, at_seconds: float
+) -> AttemptId:
+    current.tasks[shard].base = None
+    return _assign(one, current, shard, worker, at_seconds)
+
+
+def _has_room(one: Experiment) -> bool:
+    left = one.rounds_done + len(one.rounds) < one.spec.rounds
+    return not one.rounds or (left and one.rounds[-1].applied > 0)
+
+
+class _Patched(Scheduler):
+    instead: Mapping[str, Any] = {}
+
+    def handle(self, event: on.Event) -> Output:
+        with patch.multiple(Experiment, **self.instead):
+            return super().handle(event)
+
+
+class _ForgetsTheBase(_Patched):
+    instead = {"assign": _assign_anew}  # noqa: RUF012
+
+
+class ForgetsTheBase(SimulatedManager):
+    """Has each attempt at a task begin from the newest version."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _ForgetsTheBase()
+
+
+class _IgnoresTheBound(_Patched):
+    instead = {"has_room": property(_has_room)}  # noqa: RUF012
+
+
+class IgnoresTheBound(SimulatedManager):
+    """Lets shards be ahead of the slowest by any number of rounds."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _IgnoresTheBound()
+
+
+class _CountsStaleAsFresh(_Patched):
+    instead = {"staleness": lambda _one, _task: 0}  # noqa: RUF012
+
+
+class CountsStaleAsFresh(SimulatedManager):
+    """Weighs each update as if it had begun from the newest version."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _CountsStaleAsFresh()
+
+
+class _LosesPushes(_Patched):
+    instead = {"arrive": lambda one, _attempt: one.arrived.clear()}  # noqa: RUF012
+
+
+class LosesPushes(SimulatedManager):
+    """Forgets the updates that wait where another one comes."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _LosesPushes()
