@@ -3,7 +3,7 @@
 Every task loads the model, takes no step, publishes its update and reports it; the manager folds
 the updates and publishes the next model. So a round is what Downpour adds to the training. The raw
 line writes and fsyncs the same bytes with plain files, one after the other: what the disk costs
-whoever coordinates.
+whatever coordinates.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from downpour.store import SharedDirectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One measurement: so many workers, a network of so many parameters, so many rounds."""
+    """One measurement: the numbers of workers, of the network's parameters and of rounds."""
 
     workers: int
     network: str
@@ -109,7 +109,7 @@ def raw_writes(folder: Path, size_bytes: int, files: int) -> float:
 def main() -> None:
     """Measure every case on disk and in memory, and print a line for each."""
     parser = command_line(__doc__)
-    parser.add_argument("--workers", type=int, nargs="*", help="only cases of so many workers")
+    parser.add_argument("--workers", type=int, nargs="*", help="only cases of these workers")
     options = parser.parse_args()
     rows = []
     for case in CASES:

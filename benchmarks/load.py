@@ -130,7 +130,7 @@ def experiment(folder: Path, shards: int) -> downpour.Spec:
 
 
 def watch(client: downpour.Client) -> None:
-    """Look at what goes on whenever it changes, until nobody answers."""
+    """Look at what goes on whenever it changes, until no manager answers."""
     try:
         for _ in client.watch():
             pass
@@ -152,7 +152,7 @@ def torch_memory() -> tuple[int, int]:
 
 
 def cores(process: psutil.Process, seconds: float) -> float:
-    """Return the processor seconds a second that a process takes, over so many seconds."""
+    """Return the processor seconds a second that a process takes, over some seconds."""
     began, before = time.monotonic(), process.cpu_times()
     time.sleep(seconds)
     after, elapsed = process.cpu_times(), time.monotonic() - began

@@ -2,7 +2,7 @@
 
 What is held: the cost of an event stays roughly flat as workers and shards grow. Three kinds of
 rounds are driven, each with heartbeats between assignment and answer: as many shards as workers
-(`even`), three times as many (`queue`: whoever answers is given the next shard), and half as many
+(`even`), three times as many (`queue`: a worker that answers gets the next shard), and half as many
 (`spare`: half of the workers stay idle). Every twentieth attempt fails. Ticks come once per five
 hundred events; they look at every worker, so they are timed apart.
 """

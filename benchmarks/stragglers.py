@@ -2,10 +2,10 @@
 
 Eight shards and eight workers, each on a share of a processor of its own. One of the eight is
 slowed: to a quarter of its share, by standing still now and then, by three busy neighbours in its
-share, or to a quarter for a few seconds, and then another one is (`wandering`). First nobody is
-slowed, and then everybody is waited for (`wait`); then a ninth worker joins, to stand by, and the
-policies have their turn, with nobody slowed as well. Every seed is a row of the JSON; the table has
-means, and standard deviations over seeds.
+share, or to a quarter for a few seconds, and then another one is (`wandering`). First no worker is
+slowed, and then all are waited for (`wait`); then a ninth worker joins, to stand by, and the
+policies have their turn, with no worker slowed as well. Every seed is a row of the JSON; the table
+has means, and standard deviations over seeds.
 
   mitigation  (T_wait - T_policy) / (T_wait - T_ideal), T_ideal the undisturbed rounds' median
   to_target   seconds of rounds until the target accuracy, over those of the undisturbed run
@@ -44,7 +44,7 @@ WORKERS = 9
 SLOWED = "worker-3"
 _COMMAND = [sys.executable, "-m", "downpour.cli"]
 _ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
-NOBODY = "nobody"
+UNDISTURBED = "undisturbed"
 WAYS = ("quarter", "pauses", "neighbours", "wandering")
 
 
@@ -108,7 +108,7 @@ class Cluster:
         finally:
             share.set(self.share)
 
-    def run(self, spec: Spec, way: str = NOBODY) -> Run:
+    def run(self, spec: Spec, way: str = UNDISTURBED) -> Run:
         """Run an experiment to its end, with one worker slowed in a way."""
         before = self._cpu_seconds()
         with self.slowed(way), Client(self.manager, shared=self._shared) as client:
@@ -163,7 +163,7 @@ class Run:
             "seed": self.spec.seed,
             "round_s": mean,
             "worst_s": max(self.seconds),
-            "mitigation": (wait - mean) / (wait - ideal) if self.way != NOBODY else math.nan,
+            "mitigation": (wait - mean) / (wait - ideal) if self.way != UNDISTURBED else math.nan,
             "to_target": reached / cleanly if reached and cleanly else math.nan,
             "extra_work": (told.extra_work or 0.0) if told else 0.0,
             "moves": told.moves / len(self.result.rounds) if told else 0.0,
@@ -189,15 +189,15 @@ def measure(
         cluster.join(*range(1, WORKERS))
         cluster.run(specs[0].replace(epochs=1))  # loads everything
         waited = {}
-        for spec, way in product(specs, (NOBODY, *ways)):
+        for spec, way in product(specs, (UNDISTURBED, *ways)):
             run = waited[spec.seed, way] = cluster.run(spec, way)
-            rows.append(_told(run.row(waited[spec.seed, NOBODY], run)))
+            rows.append(_told(run.row(waited[spec.seed, UNDISTURBED], run)))
             runs.append(run)
         cluster.join(WORKERS)
         cluster.run(specs[0].replace(epochs=2, policy="handoff", standbys=1))
-        for spec, policy, way in product(specs, policies, (NOBODY, *ways)):
+        for spec, policy, way in product(specs, policies, (UNDISTURBED, *ways)):
             run = cluster.run(spec.replace(policy=policy, standbys=1), way)
-            rows.append(_told(run.row(waited[spec.seed, NOBODY], waited[spec.seed, way])))
+            rows.append(_told(run.row(waited[spec.seed, UNDISTURBED], waited[spec.seed, way])))
             runs.append(run)
     return rows, runs
 

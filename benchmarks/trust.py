@@ -125,7 +125,7 @@ def _parent() -> Iterator[Path]:
 def main() -> None:
     """Measure calls and connections, then rounds, and print a line for each way."""
     parser = command_line(__doc__)
-    parser.add_argument("--workers", type=int, nargs="*", help="only rounds of so many workers")
+    parser.add_argument("--workers", type=int, nargs="*", help="only rounds of these workers")
     parser.add_argument("--turns", type=int, default=7, help="how often each round is measured")
     options = parser.parse_args()
     with _parent() as folder:

@@ -3,7 +3,8 @@
     downpour grid examples/papers/convlstm.toml --data-dir DIR
     python examples/papers/convlstm.py results/convlstm
 
-Accuracies are measured, all of them: that of 32 workers is that of 32 shards, whoever trained them.
+Accuracies are measured, all of them: that of 32 workers is that of 32 shards, which may have been
+trained by fewer.
 Times are measured up to eight workers, which share the cores of one machine. What each would take
 on a core of its own is simulated, by the real scheduler in virtual time, from the processor time
 that tasks were measured to take with one worker, and the seconds of files, messages and
@@ -154,7 +155,7 @@ class Measured:
         )
 
     def epoch_seconds(self, examples: int, workers: int) -> float:
-        """Simulate epochs of so many workers, each on a core of its own; return their median."""
+        """Simulate epochs of some workers, each on its own core; return their median."""
         timings = Timings(
             task_seconds=self.example * examples / workers,
             spread=self.spread,
@@ -275,14 +276,14 @@ def _flops_row(run: RunResult) -> tuple[Cell, ...]:
 
 
 def _trained(study: StudyResult, network: str, count: int) -> list[RunResult]:
-    """Return the runs of so many shards."""
+    """Return the runs of a number of shards."""
     if count in TRAINED_BY_FEWER:
         return runs_at(study, "shards", model=network, shards=count)
     return _timed(study, network, count)
 
 
 def _timed(study: StudyResult, network: str, count: int) -> list[RunResult]:
-    """Return the runs of so many workers."""
+    """Return the runs of a number of workers."""
     if count not in MEASURED:
         return []
     return runs_at(study, "workers", model=network, workers=count)

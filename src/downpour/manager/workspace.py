@@ -349,7 +349,7 @@ def aggregate(space: Workspace, command: Aggregate) -> tuple[PublishedFile, Publ
         files = (command.model, command.outer)
         base, state = (_tensors(space.store, file) for file in files)
         after = take_step(space.spec.outer, base, arrays, state)
-        # Before the model: whoever finds a version can go on from it.
+        # Before the model, so that a manager which finds a version can go on from it.
         outer = space.store.put_new(layout.outer_name(version, token), encode(after, {}))
     name = layout.model_name(version, token)
     return space.store.put_new(name, encode(arrays, about)), outer
