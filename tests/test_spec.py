@@ -109,7 +109,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"flip": 1}, "flip = 1: must be true or false"),
     ({"data_path": 3}, "data_path = 3: must be text"),
     ({"optimizer": "rmsprop"}, "optimizer = 'rmsprop': must be sgd, adam or adamw"),
-    ({"mode": "async"}, "mode = 'async': must be sync"),
+    (
+        {"mode": "async"},
+        "mode = 'async': must be sync, downpour, ssp, fedasync, fedbuff or k-async",
+    ),
     ({"split": "iid"}, "split = 'iid': must be random, class, equal or dirichlet(ALPHA)"),
     ({"split": 5}, "split = 5: must be random, class, equal or dirichlet(ALPHA)"),
     (

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, get_args
 
+DEFAULT_PORT = 9090
+"""The manager's port; here, because command lines show it before anything of Thrift is imported."""
+
 NAME_BYTES_MAX = 200
 BARE_NAME = f"a bare name: 1 to {NAME_BYTES_MAX} bytes, printable, no slash, no leading dot"
 

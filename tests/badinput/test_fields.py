@@ -36,7 +36,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "code": ("a table", "1", "'x'", "[]"),
     "model_options": ("a table", "0.5", "'dropout'", "[]"),
     "loss": ("cross_entropy or binary_cross_entropy", "'mse'", "'cross-entropy'", "1", "''"),
-    "mode": ("must be sync", "'async'", "'SYNC'", "0"),
+    "mode": ("must be sync, downpour, ssp", "'async'", "'SYNC'", "0"),
+    "mode_options": ("a table", "1", "'bound=1'"),
     "shards": (f"{WHOLE} of at least 1 and at most 100000", "0", "-1", "100001", "2.0", "'four'"),
     "split": ("dirichlet(ALPHA)", "'iid'", "'dirichlet'", "'dirichlet(0)'", "'dirichlet(x)'"),
     "batches": ("shuffled or balanced", "'random'", "32", "''"),
@@ -95,7 +96,15 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "device": ("cpu or cuda", "'gpu'", "'cuda:0'", "0"),
     "channels_last": ("true or false", "1", "'yes'"),
 }
-TABLES = {"task_options", "dataset_options", "model_options", "policy_options", "code", "outer"}
+TABLES = {
+    "task_options",
+    "dataset_options",
+    "model_options",
+    "mode_options",
+    "policy_options",
+    "code",
+    "outer",
+}
 FLAGS = {"repeatable", "scale_rate", "flip", "nesterov", "channels_last"}
 
 

@@ -9,7 +9,8 @@ import pytest
 import typer
 
 from downpour.cli.options import MANAGER, whole_number
-from downpour.rpc import DEFAULT_PORT, parse_address
+from downpour.rpc import parse_address
+from downpour.values import DEFAULT_PORT
 
 
 def test_the_default_manager_is_at_the_default_port() -> None:

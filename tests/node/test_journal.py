@@ -17,11 +17,13 @@ from downpour.errors import SharedDirectoryError, StoreError
 from downpour.node.journal import JournalWriter, Line, Segment
 from downpour.records.journal import DiskSegments, read_journal
 from downpour.scheduler import Checkpoint, Entry
+from downpour.simulator.faults import FaultKind
 from downpour.simulator.manager import SimulatedManager
 from downpour.simulator.run import simulate
 from downpour.simulator.search import outcomes
 from tests.node.journal_defects import DEFECTS, RemovesBeforeItPublishes, WritesOnAfterAFailure
 from tests.records.test_journal import ONE_OF_EACH
+from tests.simulator.seeds import seeds_with
 
 SUBMITTED, PREPARED, ASSIGNED = ONE_OF_EACH[:3]
 ANEW = ONE_OF_EACH[-1]
@@ -163,18 +165,24 @@ def test_a_defect_of_the_rules_is_found_on_a_disk(
 
 
 @pytest.mark.parametrize(
-    ("defect", "sentence"),
+    ("defect", "sentence", "refusal"),
     [
-        (WritesOnAfterAFailure, "is running"),
-        pytest.param(RemovesBeforeItPublishes, "is forgotten", marks=pytest.mark.slow),
+        (WritesOnAfterAFailure, ", and is forgotten", FaultKind.DISK_REFUSES_ONCE),
+        pytest.param(
+            RemovesBeforeItPublishes,
+            "is forgotten",
+            FaultKind.DISK_REFUSES,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_defect_of_the_rules_is_found_by_the_simulator(
-    defect: type[JournalWriter], sentence: str
+    defect: type[JournalWriter], sentence: str, refusal: FaultKind
 ) -> None:
-    """A manager goes on from less than was acknowledged."""
+    """A manager goes on from less than was acknowledged, where the directory refused to write."""
     manager_class = type("Defective", (SimulatedManager,), {"journal_class": defect})
-    for outcome in outcomes(range(SEEDS), manager_class):
+    seeds = seeds_with(refusal, FaultKind.MANAGER_DIES, number=SEEDS)
+    for outcome in outcomes(seeds, manager_class):
         if sentence in outcome.failure:
             assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
             return

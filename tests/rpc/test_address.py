@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.errors import SpecError
-from downpour.rpc import DEFAULT_PORT, Address, parse_address
+from downpour.rpc import Address, parse_address
+from downpour.values import DEFAULT_PORT
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,16 @@ from downpour.spec import ResolvedSpec
 from downpour.stragglers import POLICIES
 from tests.node import defects as worker_defects
 from tests.simulator import async_defects, defects
+from tests.simulator.seeds import seeds_with
 
 SEEDS_FOR_A_DEFECT = 600
 
 
-def failing_seed(manager_class: type[SimulatedManager], sentence: str) -> int:
-    """Return the first seed with which a manager fails with this sentence."""
-    for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), manager_class):
+def failing_seed(
+    manager_class: type[SimulatedManager], sentence: str, faults: tuple[FaultKind, ...] = ()
+) -> int:
+    """Return the first seed that has these faults, and with which a manager fails so."""
+    for outcome in outcomes(seeds_with(*faults, number=SEEDS_FOR_A_DEFECT), manager_class):
         if sentence in outcome.failure:
             return outcome.plan.seed
     pytest.fail("the defect was not found")
@@ -54,7 +57,6 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: range) -> N
     [
         (defects.ActsBeforeItKeeps, "is running"),
         (defects.ForgetsAssignments, "gives another state"),
-        pytest.param(defects.BuildsOnSand, "is forgotten", marks=pytest.mark.slow),
         (defects.NeverResigns, "in the time of a later one"),
         (defects.ActsWithoutLeading, "in the time of a later one"),
         (defects.ForgetsToKeep, "gives another state"),
@@ -67,22 +69,9 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: range) -> N
         (defects.LeavesFiles, "are left over"),
         (defects.ForgetsTheOuterState, "is another one"),
         (defects.ForgetsTheBusy, "which does not run it"),
-        pytest.param(
-            defects.RefusesByPlace, "is complete, but not treated so", marks=pytest.mark.slow
-        ),
         (defects.FoldsWhatIsDropped, "folds"),
         (defects.CountsTheAbsentIn, "and is not registered"),
         (defects.BlamesWhoComesBack, "costs a retry"),
-        pytest.param(defects.TakesCopies, "KeyError", marks=pytest.mark.slow),
-        pytest.param(defects.EndsWithOneJournal, "does not end", marks=pytest.mark.slow),
-        pytest.param(defects.BlamesWorkers, "is whole, and refused", marks=pytest.mark.slow),
-        pytest.param(
-            defects.FailsWithTheDirectory, "the directory refuses", marks=pytest.mark.slow
-        ),
-        pytest.param(defects.BelievesItIsKept, "was taken in, and is", marks=pytest.mark.slow),
-        pytest.param(
-            defects.DecidesWhileItReads, "no step 'drop' from 'dropped'", marks=pytest.mark.slow
-        ),
     ],
 )
 def test_a_defect_is_found_by_the_check_that_is_there_for_it(
@@ -90,6 +79,37 @@ def test_a_defect_is_found_by_the_check_that_is_there_for_it(
 ) -> None:
     """Some hundred seeds are enough for each, and the sentence says what is wrong."""
     plan = plan_of(failing_seed(manager_class, sentence))
+    assert not simulate(plan).failure, "it is the defect's, and not the seed's"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("manager_class", "sentence", "faults"),
+    [
+        (defects.BuildsOnSand, "is forgotten", [FaultKind.MANAGER_MACHINE_DIES]),
+        (defects.RefusesByPlace, "KeyError", [FaultKind.UPDATE_DAMAGED]),
+        (defects.TakesCopies, "KeyError", [FaultKind.DAMAGED_MEANWHILE]),
+        (defects.EndsWithOneJournal, "does not end", [FaultKind.DAMAGED_MEANWHILE]),
+        (defects.BlamesWorkers, "is whole, and refused", [FaultKind.DISK_REFUSES]),
+        (defects.FailsWithTheDirectory, "the directory refuses", [FaultKind.DISK_REFUSES]),
+        (
+            defects.BelievesItIsKept,
+            ", and is forgotten",
+            [FaultKind.DISK_REFUSES, FaultKind.MANAGER_DIES],
+        ),
+        (
+            defects.DecidesWhileItReads,
+            "no step 'drop' from 'dropped'",
+            [FaultKind.MANAGER_DIES, FaultKind.UPDATE_DAMAGED],
+        ),
+    ],
+)
+def test_a_rare_defect_is_found_where_its_faults_are(
+    manager_class: type[SimulatedManager], sentence: str, faults: list[FaultKind]
+) -> None:
+    """Some hundred seeds that have the faults it takes are enough for each."""
+    plan = plan_of(failing_seed(manager_class, sentence, tuple(faults)))
     assert not simulate(plan).failure, "it is the defect's, and not the seed's"
 
 

@@ -28,8 +28,8 @@ from downpour.discovery.waiting import CONNECT_SECONDS, checked_seconds
 from downpour.errors import SpecError
 from downpour.extras import require
 from downpour.manager.options import ManagerOptions, checked_patience
-from downpour.rpc.address import DEFAULT_PORT
 from downpour.text import log_to_stderr
+from downpour.values import DEFAULT_PORT
 from downpour.worker.options import WorkerOptions
 
 DEVICES = ("cpu", "cuda")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from downpour.credentials import Credentials
 from downpour.errors import SpecError
-from downpour.rpc.address import DEFAULT_PORT
+from downpour.values import DEFAULT_PORT
 
 DEFAULT_MANAGER = f"localhost:{DEFAULT_PORT}"
 DEFAULT_SHARED = "shared_dir"

@@ -6,7 +6,7 @@ Outside this folder there are no structs, transports or Thrift exceptions. Who i
 the names of files.
 """
 
-from downpour.rpc.address import DEFAULT_PORT, Address, parse_address
+from downpour.rpc.address import Address, parse_address
 from downpour.rpc.client import ManagerClient, WorkerClient
 from downpour.rpc.generated.constants import PROTOCOL
 from downpour.rpc.indices import PACKED_BYTES_MAX, PackedIndices, pack_indices, unpack_indices
@@ -31,7 +31,6 @@ from downpour.rpc.services import ManagerService, WorkerService, serve_manager, 
 from downpour.rpc.trust import OPEN, Trust
 
 __all__ = [
-    "DEFAULT_PORT",
     "OPEN",
     "PACKED_BYTES_MAX",
     "PROTOCOL",

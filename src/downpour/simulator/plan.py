@@ -214,8 +214,10 @@ def _with_goal(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
 def _with_meetings(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
     """Have some meet several times in an epoch, and some have an outer optimizer."""
     meet = 1 if POLICIES[spec.policy].cuts_rounds else random.choice((1, 1, 2, 3))
+    # About as many rounds as without, because a seed's time is theirs.
+    epochs = max(1, spec.epochs // meet)
     outer = {"optimizer": random.choice(("none", "nesterov", "adam"))}
-    return spec.replace(meet=meet, outer=outer)
+    return spec.replace(meet=meet, epochs=epochs, outer=outer)
 
 
 def _with_mode(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
