@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterator
+from threading import Event
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from downpour.rpc.messages import Heartbeat, Registration, TaskMessage
 from downpour.values import ExperimentState, NumericClass, SystemState
 
 CALM = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
+PATIENCE_SECONDS = 30.0
 NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
 
 
@@ -38,9 +40,11 @@ def ended(worker: Any) -> str:
 
 def test_a_dead_workers_shard_is_trained_by_another_at_once(cluster: Any) -> None:
     """Not its silence tells, which takes ten seconds, but the end of its connection."""
-    dying = cluster.join("dying", never)
+    begun = Event()
+    dying = cluster.join("dying", lambda *_: begun.set())
     experiment = cluster.submit(evaluate_every=0, policy="wait")
-    cluster.status_when(lambda status: any(one.running for one in status.workers))
+    # Not only assigned: the call that asks for the task would find the worker gone.
+    assert begun.wait(PATIENCE_SECONDS)
     with ManagerClient(parse_address(str(cluster.manager.address))) as its:
         assert its.heartbeat(Heartbeat(worker=dying.name, running=(), system=CALM)).known
         dying.server.stop()
