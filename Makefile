@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 CALCULATIONS := tests/predictor tests/scheduler tests/simulator tests/node
 
 # What reaches the pure layers, whose coverage pyproject.toml asks for.
-DECISIONS := $(addprefix tests/,node scheduler splitters stragglers records/test_record.py \
+DECISIONS := $(addprefix tests/,modes node scheduler splitters stragglers records/test_record.py \
 	test_resolve.py test_spec.py test_spec_file.py badinput/test_fields.py badinput/test_toml.py)
 
 .DEFAULT_GOAL := help

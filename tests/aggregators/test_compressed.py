@@ -62,9 +62,9 @@ def trained_from(model: Tensors, random: np.random.Generator) -> Tensors:
     return moved
 
 
-def publish_model(store: Store, tensors: Tensors, compression: str) -> PublishedFile:
-    """Publish a model whose updates are compressed."""
-    return store.put_new("model", encode(tensors, model_metadata(compression, BUFFERS)))
+def publish_model(store: Store, tensors: Tensors) -> PublishedFile:
+    """Publish a model that names its buffers."""
+    return store.put_new("model", encode(tensors, model_metadata(BUFFERS)))
 
 
 def publish(
@@ -119,7 +119,7 @@ def test_the_fold_takes_the_weighted_differences_from_the_model(
 ) -> None:
     """x0 - Σ w_i d_i, with what each update's file holds; buffers are averaged as they are."""
     store, start = MemoryStore(), model_of(random)
-    model = publish_model(store, start, name)
+    model = publish_model(store, start)
     trained = [trained_from(start, random) for _ in range(3)]
     parts = contributions(store, model, trained, name)
     found, weights = folded(store, model, parts, name, rule), AGGREGATORS[rule](parts)
@@ -147,7 +147,7 @@ def test_what_no_update_changes_stays_to_the_bit(
     """The sign of a zero, too."""
     store, start = MemoryStore(), model_of(random)
     start["weight"][0] = -0.0, 1e-45, 1e38
-    model = publish_model(store, start, name)
+    model = publish_model(store, start)
     trained = [trained_from(start, random) for _ in range(3)]
     found = folded(store, model, contributions(store, model, trained, name), name, rule)
     assert found["weight"][::2].tobytes() == start["weight"][::2].tobytes()
@@ -161,7 +161,7 @@ def test_neither_windows_nor_threads_nor_groups_change_a_byte(
 ) -> None:
     """Checksums are right for all of them, or the fold would refuse."""
     store, start = MemoryStore(), model_of(random)
-    model = publish_model(store, start, name)
+    model = publish_model(store, start)
     trained = [trained_from(start, random) for _ in range(5)]
     parts = contributions(store, model, trained, name)
     expected = whole(folded(store, model, parts, name, rule))
@@ -218,7 +218,7 @@ def test_exactly_the_bad_updates_are_named(
 ) -> None:
     """Each with its reason, whatever it would have counted."""
     store, start = MemoryStore(), model_of(random)
-    model = publish_model(store, start, name)
+    model = publish_model(store, start)
     trained = [trained_from(start, random) for _ in range(2 * len(FAULTS) + 1)]
     parts = contributions(store, model, trained, name)
     bad = {2 * number + 1: fault for number, fault in enumerate(FAULTS)}
@@ -241,7 +241,7 @@ def test_a_compressed_update_is_refused_where_whole_ones_are_summed(
 ) -> None:
     """One spec has one compression."""
     store, start = MemoryStore(), model_of(random)
-    model = publish_model(store, start, "int8")
+    model = publish_model(store, start)
     parts = contributions(store, model, [start] * 3, WHOLE)
     parts[1] = replace(parts[1], file=publish(store, model, start, "int8", "odd"))
     with pytest.raises(UpdatesRefused, match="shard 1: its compression is 'int8', not 'none'"):
@@ -253,7 +253,7 @@ def test_memory_holds_one_model(random: np.random.Generator, name: str) -> None:
     """However many updates there are."""
     start = {"w": random.normal(size=2_000_000).astype(np.float32)}
     store = MemoryStore()
-    model = publish_model(store, start, name)
+    model = publish_model(store, start)
     parts = contributions(store, model, [{"w": start["w"] * 1.01}] * 4, name)
     gc.collect()
     tracemalloc.start()

@@ -9,7 +9,7 @@ import pytest
 
 from downpour.aggregators import Move, moved
 from downpour.errors import NonFinite, UpdatesRefused
-from downpour.store import Array, DirectoryStore, encode
+from downpour.store import Array, DirectoryStore, encode, model_metadata
 from downpour.values import PublishedFile
 
 
@@ -42,6 +42,20 @@ def test_with_the_model_for_its_base_a_move_mixes(store: DirectoryStore) -> None
     model, update = put(store, "model", 5.0, 5.0), put(store, "update", 1.0, 9.0)
     after = moved(store, model, [Move(shard=0, file=update, base=model, factor=0.25)])
     np.testing.assert_allclose(after["w"], [4.0, 6.0])
+
+
+def test_steps_from_an_old_version_do_not_carry_a_variance_below_zero(
+    store: DirectoryStore,
+) -> None:
+    """The model's file names its buffers: each lands between what it was and the update's."""
+    variance: dict[str, Array] = {"variance": np.array([0.1], np.float32)}
+    metadata = model_metadata(["variance"])
+    model = store.put_new("model.safetensors", encode(variance, metadata))
+    old = store.put_new("old.safetensors", encode({"variance": variance["variance"] + 1}, metadata))
+    update = store.put_new("update.safetensors", encode({"variance": variance["variance"] * 2}, {}))
+    moves = [Move(shard=shard, file=update, base=old, factor=0.5) for shard in range(3)]
+    after = moved(store, model, moves)
+    np.testing.assert_allclose(after["variance"], [0.2 - 0.1 * 0.5**3], rtol=1e-6)
 
 
 def test_moves_add_up(store: DirectoryStore) -> None:

@@ -182,7 +182,7 @@ class Judge:
         assert self.aggregated[name, number] == 0
         assert number == 0 or self.aggregated[name, number - 1] == 1
         shards = range(self.specs[name].spec.shards)
-        if command.parts:
+        if not command.in_step:
             self._apply(command)
             return
         there = [shard for shard in shards if (name, number, shard) not in self.dropped]
@@ -205,7 +205,7 @@ class Judge:
         assert command.model == self.newest[name], "the newest version is the result"
         assert (name, command.model.name) not in self.discarded
         spec = self.specs[name].spec
-        if spec.mode == "sync":
+        if spec.in_step:
             assert self.aggregated[name, self._last_round(name)] == 1
         else:
             tasks = [(name, r, s) for r in range(spec.rounds) for s in range(spec.shards)]

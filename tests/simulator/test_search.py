@@ -40,7 +40,7 @@ def failing_seed(
 @pytest.mark.parametrize(
     "seeds",
     [
-        range(50),
+        range(150),
         pytest.param(range(1_500), marks=pytest.mark.slow),
         pytest.param(range(1_500, 3_000), marks=pytest.mark.slow),
     ],
@@ -72,6 +72,10 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: range) -> N
         (defects.FoldsWhatIsDropped, "folds"),
         (defects.CountsTheAbsentIn, "and is not registered"),
         (defects.BlamesWhoComesBack, "costs a retry"),
+        (async_defects.ForgetsTheBase, "is not what it should be"),
+        (async_defects.IgnoresTheBound, "open rounds, more than"),
+        (async_defects.CountsStaleAsFresh, "is not what it should be"),
+        (async_defects.LosesPushes, "have arrived, its tasks say"),
     ],
 )
 def test_a_defect_is_found_by_the_check_that_is_there_for_it(
@@ -110,23 +114,6 @@ def test_a_rare_defect_is_found_where_its_faults_are(
 ) -> None:
     """Some hundred seeds that have the faults it takes are enough for each."""
     plan = plan_of(failing_seed(manager_class, sentence, tuple(faults)))
-    assert not simulate(plan).failure, "it is the defect's, and not the seed's"
-
-
-@pytest.mark.parametrize(
-    ("manager_class", "sentence"),
-    [
-        (async_defects.ForgetsTheBase, "is not what it should be"),
-        (async_defects.IgnoresTheBound, "open rounds, more than"),
-        (async_defects.CountsStaleAsFresh, "is not what it should be"),
-        (async_defects.LosesPushes, "have arrived, its tasks say"),
-    ],
-)
-def test_a_defect_of_asynchronous_modes_is_found(
-    manager_class: type[SimulatedManager], sentence: str
-) -> None:
-    """Which version a task began from, how old it is, and how far shards are apart."""
-    plan = plan_of(failing_seed(manager_class, sentence))
     assert not simulate(plan).failure, "it is the defect's, and not the seed's"
 
 

@@ -95,7 +95,7 @@ def compressed(shared: SharedDirectory, task: TaskMessage, compression: str) -> 
     return replace(
         task,
         spec=store.put_new(f"spec-{token}", [text]),
-        model=store.put_new(f"model-{token}", encode(tensors, model_metadata(compression, []))),
+        model=store.put_new(f"model-{token}", encode(tensors, model_metadata([]))),
     )
 
 

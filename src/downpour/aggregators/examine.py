@@ -14,7 +14,7 @@ import numpy as np
 from downpour.aggregators.base import Contribution
 from downpour.aggregators.summing import is_sound
 from downpour.errors import SharedDirectoryError, StoreError
-from downpour.store import WHOLE, ParameterFile, Store, UpdateFormat, decode, decompressed
+from downpour.store import WHOLE, Array, ParameterFile, Store, UpdateFormat, decode, decompressed
 from downpour.values import PublishedFile
 
 
@@ -54,13 +54,16 @@ def examine(
             continue
         if misfit := form.misfit(file):
             reasons[shard] = misfit
-        elif tensor := _first_unsound(file, model):
+        elif tensor := first_unsound(file, model, dict(decompressed(file))):
             reasons[shard] = f"{name}: tensor {tensor!r} holds NaN or infinity"
     return reasons
 
 
-def _first_unsound(file: ParameterFile, model: ParameterFile) -> str | None:
-    for name, difference in decompressed(file):
+def first_unsound(
+    file: ParameterFile, model: ParameterFile, differences: Mapping[str, Array]
+) -> str | None:
+    """Return the name of a tensor that cannot be used; `differences` are what a file holds."""
+    for name, difference in differences.items():
         if not np.isfinite(difference).all():
             return name
     return next(

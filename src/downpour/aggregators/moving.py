@@ -6,12 +6,14 @@ a version of its own that it began from. So files are read whole, which verifies
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from downpour.errors import NonFinite, SharedDirectoryError, StoreError, UpdatesRefused
+from downpour.aggregators.examine import first_unsound
+from downpour.aggregators.summing import is_sound
+from downpour.errors import FileCorrupt, NonFinite, SharedDirectoryError, StoreError, UpdatesRefused
 from downpour.store import (
     WHOLE,
     Array,
@@ -39,14 +41,16 @@ def moved(
 ) -> dict[str, Array]:
     """Return the model after some moves: x - Σ f_i (b_i - x_i), with b_i the base of update x_i.
 
-    A base that is the model itself moves it towards the update's parameters. It is computed in the
-    order of the moves, in float32 (float64 in float64). Numbers of other types, such as a count of
+    A base that is the model itself moves it towards the update's parameters. So are the buffers
+    moved whatever the base is, those that the model's file names: steps of several shards from one
+    old version add up, and would carry a running variance below zero. It is computed in the order
+    of the moves, in float32 (float64 in float64). Numbers of other types, such as a count of
     batches, are those of the last move.
 
     Args:
         store: Where the files lie.
         model: The newest version.
-        moves: The updates, each with its base.
+        moves: The updates, each with its base; a factor is above 0 and at most 1.
         compression: That of all updates; a compressed one says how far it moved from its base.
 
     Raises:
@@ -62,54 +66,46 @@ def moved(
         base = begun if move.base == model else decode(store.read(move.base), move.base.name)
         form = UpdateFormat.of(base, move.base, compression)
         try:
-            update = decode(store.read(move.file), move.file.name)
+            update, differences = _read(store, move.file, form, begun)
         except SharedDirectoryError:
             raise  # the directory failed, not this update
         except StoreError as error:
             reasons[move.shard] = str(error)
             continue
-        if reason := form.misfit(update) or _unsound(move.file.name, update, begun):
-            reasons[move.shard] = reason
-            continue
-        _add(tensors, base.tensors, update, move.factor)
+        for name, numbers in tensors.items():
+            start = numbers if name in form.buffers else base.tensors[name]
+            _add(numbers, start, update.tensors[name], differences.get(name), move.factor)
     if reasons:
         raise UpdatesRefused(reasons)
-    if not all(_is_finite(tensor, begun.tensors[name]) for name, tensor in tensors.items()):
+    if not all(is_sound(tensor, begun.tensors[name]) for name, tensor in tensors.items()):
         raise NonFinite("the sum of the updates overflows, although each of them is finite")
     return tensors
 
 
-def _unsound(name: str, update: ParameterFile, model: ParameterFile) -> str:
-    """Return what is not finite in an update, or nothing."""
-    compressed = dict(decompressed(update))
-    for tensor, numbers in {**update.tensors, **compressed}.items():
-        if not _is_finite(numbers, model.tensors[tensor]):
-            return f"{name}: tensor {tensor!r} holds NaN or infinity"
-    return ""
+def _read(
+    store: Store, file: PublishedFile, form: UpdateFormat, model: ParameterFile
+) -> tuple[ParameterFile, dict[str, Array]]:
+    """Return an update, and the differences that it holds in place of numbers, by name."""
+    update = decode(store.read(file), file.name)
+    if misfit := form.misfit(update):
+        raise FileCorrupt(file.name, misfit)
+    differences = dict(decompressed(update))
+    if tensor := first_unsound(update, model, differences):
+        raise FileCorrupt(file.name, f"tensor {tensor!r} holds NaN or infinity")
+    return update, differences
 
 
-def _add(
-    tensors: dict[str, Array], base: Mapping[str, Array], update: ParameterFile, factor: float
-) -> None:
-    """Add an update's step, times a factor."""
-    steps = dict(decompressed(update))
-    for name, tensor in tensors.items():
-        if tensor.dtype.kind != "f":
-            np.copyto(tensor, update.tensors[name])
-            continue
-        # What is not finite in the model is a constant, such as an attention's mask; overflow is
-        # looked for in the end.
-        with np.errstate(invalid="ignore", over="ignore"):
-            wide = np.promote_types(tensor.dtype, np.float32)
-            step = steps.get(name)
-            if step is None:
-                step = np.subtract(base[name], update.tensors[name], dtype=wide)
-            after = tensor - factor * step
-            np.copyto(tensor, after, where=np.isfinite(tensor), casting="same_kind")
-
-
-def _is_finite(numbers: Array, model: Array) -> bool:
-    """Whether all numbers are finite, but those that are not in the model either."""
+def _add(numbers: Array, base: Array, update: Array, difference: Array | None, f: float) -> None:
+    """Add one tensor's step, which is its difference if that is known, times a factor."""
     if numbers.dtype.kind != "f":
-        return True
-    return bool((np.isfinite(numbers) | ~np.isfinite(model)).all())
+        np.copyto(numbers, update)
+        return
+    # What is not finite in the model is a constant, such as an attention's mask; overflow is looked
+    # for in the end.
+    with np.errstate(invalid="ignore", over="ignore"):
+        if difference is None:
+            wide = np.promote_types(numbers.dtype, np.float32)
+            difference = np.subtract(base, update, dtype=wide)
+        np.copyto(
+            numbers, numbers - f * difference, where=np.isfinite(numbers), casting="same_kind"
+        )

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from downpour.spec import Spec
-from downpour.store import model_metadata
+from downpour.store import WHOLE, model_metadata
 from downpour.tasks import Data
 from downpour.tasks.loaded import load
 from downpour.training.evaluation import evaluate, evaluate_on
@@ -97,8 +97,9 @@ class GlobalModel:
         return parameters_of(self._network, copy=False)
 
     def metadata(self) -> dict[str, str]:
-        """Return what the file of a model version says of itself."""
-        return model_metadata(self._spec.compression, buffers_of(self._network))
+        """Return what a model version's file says of itself: its buffers, where that counts."""
+        whole_rounds = self._spec.in_step and self._spec.compression == WHOLE
+        return {} if whole_rounds else model_metadata(buffers_of(self._network))
 
     def trained(self) -> tuple[str, ...]:
         """Return the names of the parameters that are trained; all else that travels is buffers."""

@@ -332,14 +332,13 @@ def aggregate(space: Workspace, command: Aggregate) -> tuple[PublishedFile, Publ
         for shard, update in zip(command.shards, command.updates, strict=True)
     ]
     weights = AGGREGATORS[space.spec.aggregate](contributions)
-    if command.parts:
+    store, model, compression = space.store, command.model, space.spec.compression
+    if command.in_step:
+        arrays = fold(store, model, contributions, weights, compression=compression)
+    else:
         pairs = zip(command.pushes, weights, strict=True)
         moves = [_move(command, push, weight) for push, weight in pairs]
-        arrays = moved(space.store, command.model, moves, compression=space.spec.compression)
-    else:
-        arrays = fold(
-            space.store, command.model, contributions, weights, compression=space.spec.compression
-        )
+        arrays = moved(store, model, moves, compression=compression)
     # What it says of itself is true of every version.
     about = decode(space.store.view(command.model), command.model.name).metadata
     # With a token: an earlier manager may have published this version and ended before it journaled

@@ -54,8 +54,3 @@ class ModeKind:
     make: Callable[[Options, int], Mode]
     options: Options = field(default_factory=dict)
     summary: str = ""
-
-    @property
-    def is_asynchronous(self) -> bool:
-        """Whether a version can be made of fewer updates than there are shards."""
-        return self.make(self.options, 2).together is not None

@@ -30,7 +30,7 @@ def check_mode(spec: Spec) -> None:
             known = ", ".join(kind.options) or "none"
             accepted = f"mode '{spec.mode}' has no such option; it has: {known}"
             raise SpecError(f"mode_options.{name}", value, accepted)
-    if not kind.is_asynchronous:
+    if spec.in_step:
         return
     if kind.make(kind.options, 2).mixes and spec.compression != "none":
         accepted = f"mode '{spec.mode}' moves towards whole updates: none"

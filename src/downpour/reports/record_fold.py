@@ -46,7 +46,7 @@ class RecordFold:
     submitted: SubmittedLine | None = None
     prepared: PreparedLine | None = None
     end: FinishedLine | FailedLine | CancelledLine | None = None
-    updated: dict[tuple[int, int], UpdatedLine] = field(default_factory=dict)
+    updated: dict[int, dict[int, UpdatedLine]] = field(default_factory=dict)
     aggregated: dict[int, AggregatedLine] = field(default_factory=dict)
     versions: list[AggregatedLine] = field(default_factory=list)
     applied: Counter[int] = field(default_factory=Counter)
@@ -69,7 +69,7 @@ class RecordFold:
                 self.prepared = fact
                 self.drawn_with = self.drawn_with or fact.numeric_class
             case UpdatedLine():
-                self.updated[fact.round, fact.shard] = fact
+                self.updated.setdefault(fact.round, {})[fact.shard] = fact
                 self.used.setdefault(self.joined_with.get(fact.worker, ""), {})[fact.worker] = None
             case AttemptFailedLine():
                 self.failed.append(fact)
@@ -97,7 +97,7 @@ class RecordFold:
 
     def _together(self, number: int) -> AggregatedLine:
         """Return the versions since the end of another round as one, which ends this round."""
-        updates = [update for (of, _), update in self.updated.items() if of == number]
+        updates = self.updated.get(number, {}).values()
         samples = sum(update.samples for update in updates)
         last = self.versions[-1] if self.versions else self.aggregated[number - 1]
         return dataclasses.replace(
@@ -134,6 +134,14 @@ class RecordFold:
         """How rounds and epochs belong together."""
         return Meetings.of(self.submitted.spec if self.submitted is not None else {})
 
+    def updates(self) -> list[UpdatedLine]:
+        """Return all updates by round and shard."""
+        return [
+            self.updated[number][shard]
+            for number in sorted(self.updated)
+            for shard in sorted(self.updated[number])
+        ]
+
     def rounds(self, costs: Mapping[int, Cost]) -> tuple[RoundResult, ...]:
         """Return the rounds, each with what its stragglers cost, where that is known."""
         return tuple(self._merged([number], costs) for number in sorted(self.aggregated))
@@ -147,7 +155,7 @@ class RecordFold:
         """Return rounds of one epoch as one."""
         evaluated = self.evaluated.get(numbers[-1])
         lines = [self.aggregated[number] for number in numbers]
-        updates = [update for (number, _), update in self.updated.items() if number in numbers]
+        updates = [one for number in numbers for one in self.updated.get(number, {}).values()]
         known = [costs[number] for number in numbers if number in costs]
         samples = sum(update.samples for update in updates)
         whole = sum(update.samples * update.loss for update in updates)

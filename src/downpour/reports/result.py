@@ -319,7 +319,7 @@ def _folded(record: Sequence[tuple[float, RecordLine]], folder: Path | None) -> 
         parameters=prepared.parameters,
         rounds=fold.rounds(costs),
         epochs=fold.epochs(costs),
-        tasks=tuple(fold.task_of(fold.updated[key]) for key in sorted(fold.updated)),
+        tasks=tuple(map(fold.task_of, fold.updates())),
         failures=tuple(fold.failure_of(fact) for fact in fold.failed),
         prepare_seconds=prepared.prepare_seconds,
         split_seconds=prepared.split_seconds,
@@ -349,7 +349,7 @@ def _sent(fold: RecordFold, spec: Mapping[str, Any]) -> Iterator[str]:
     compression = spec.get("compression", "none")
     if compression == "none" or not fold.updated or not fold.aggregated:
         return
-    update = max(line.bytes for line in fold.updated.values())
+    update = max(line.bytes for line in fold.updates())
     model = max(line.bytes for line in fold.aggregated.values())
     fewer = f"{model / update:.3g} times fewer than the model's {model:,}"
     yield f"updates ({compression}): {update:,} bytes each, {fewer}"

@@ -98,8 +98,8 @@ class Aggregate:
 
     `round` numbers aggregations, and so the rounds themselves where shards are in step. `model` is
     the newest version, and `outer` the state of the outer optimizer that belongs to it, if the spec
-    has one; `parts` is what to name in the answer. Where it `mixes`, the version moves towards the
-    updates' parameters and not by their steps. `train_seconds` is the wall time from
+    has one. Where shards are not `in_step`, the version moves by the updates' steps, or where it
+    `mixes`, towards their parameters. `train_seconds` is the wall time from
     the first assignment of the oldest round to its last update.
     """
 
@@ -108,9 +108,14 @@ class Aggregate:
     model: PublishedFile
     outer: PublishedFile | None = None
     pushes: tuple[Push, ...]
-    parts: tuple[tuple[int, int], ...] = ()
+    in_step: bool = True
     mixes: bool = False
     train_seconds: float
+
+    @property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """What the answer names: in step these are all that have arrived, and go without saying."""
+        return () if self.in_step else tuple((push.round, push.shard) for push in self.pushes)
 
     @property
     def shards(self) -> tuple[int, ...]:

@@ -55,7 +55,8 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
     _ask_again(state, experiment)
     # The oldest first: the others wait for its shards, or will.
     for current in list(experiment.rounds):
-        if not current.complete:
+        # Of many open rounds, most have only shards that are done or held back.
+        if current.outstanding:
             _decide_on(state, experiment, current, event)
 
 

@@ -83,7 +83,7 @@ def checkpoint(
     )
     # With shards rounds apart, none of which begins before all others are over, there is never a
     # moment without tasks; and `replay` needs all that the journal has.
-    if experiment is None or experiment.round is None or experiment.mode.together is not None:
+    if experiment is None or experiment.round is None or not experiment.spec.in_step:
         return None
     assigned = sum(isinstance(fact, facts.Assigned) for fact in happened)
     if experiment.round.published or assigned != sum(t.attempts for t in experiment.round.tasks):

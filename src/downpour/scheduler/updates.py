@@ -223,7 +223,6 @@ def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
     experiment.applying = experiment.due
     if not experiment.applying:
         return
-    in_step = experiment.mode.together is None
     state.do(
         do.Aggregate(
             experiment=experiment.name,
@@ -231,8 +230,7 @@ def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
             model=experiment.model,
             outer=experiment.outer,
             pushes=tuple(_push(experiment, key) for key in experiment.applying),
-            # In step these are all that have arrived, and a list of them would only fill journals.
-            parts=() if in_step else experiment.applying,
+            in_step=experiment.spec.in_step,
             mixes=experiment.mode.mixes,
             train_seconds=_train_seconds(state, experiment),
         )
@@ -248,7 +246,7 @@ def _train_seconds(state: SchedulerState, experiment: Experiment) -> float:
     began = current.started_at_seconds if current is not None else None
     if current is None or began is None:
         return 0.0
-    if experiment.mode.together is None:
+    if experiment.spec.in_step:
         return current.last_update_at_seconds - began
     since = experiment.version_at_seconds
     return state.now_seconds - (began if since is None else since)

@@ -117,7 +117,8 @@ class DurabilityCheck(Observer):
             self._submitted.add(step.event.experiment)
         elif isinstance(step.event, on.Aggregated):
             name, made = step.event.experiment, step.event.round + 1
-            self._versions[name] = max(self._versions.get(name, 0), made)
+            if name not in self._concluded:  # a cancelled experiment takes no version any more
+                self._versions[name] = max(self._versions.get(name, 0), made)
         for fact in step.output.facts:
             if isinstance(fact, facts.Accepted):
                 self._accepted[_task(fact)] = fact.update.file.name

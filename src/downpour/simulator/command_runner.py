@@ -464,7 +464,7 @@ class SimulatedCommandRunner:
 
 
 def _next_model(command: do.Aggregate, base: bytes, contents: Sequence[tuple[int, bytes]]) -> bytes:
-    if not command.parts:
+    if command.in_step:
         return fake_files.folded(base, contents)
     weighed = zip(contents, command.pushes, strict=True)
     pushes = [(shard, made, push.weight) for (shard, made), push in weighed]

@@ -95,7 +95,7 @@ class CountingCheck(Observer):
 
     def _is_in_step(self, experiment: str) -> bool:
         """Whether an experiment has rounds that all shards go through together."""
-        return experiment in self._specs and self._specs[experiment].mode == "sync"
+        return experiment in self._specs and self._specs[experiment].in_step
 
     def _count(self, core: Scheduler, entry: Entry) -> None:
         if self._is_in_step(entry.experiment):
@@ -227,7 +227,7 @@ def check_the_end(
     """Raise AssertionError where an experiment has not ended as it would without faults."""
     for name, experiment in core.state.experiments.items():
         finished = experiment.life.state is ExperimentState.FINISHED
-        if finished and experiment.spec.mode != "sync":
+        if finished and not experiment.spec.in_step:
             pushes.check_result(core, experiment)
         elif finished:
             _check_result(disk, experiment, counting)

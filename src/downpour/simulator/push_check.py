@@ -89,7 +89,7 @@ class PushCheck(Observer):
 
     def __init__(self, disk: Disk, specs: Mapping[str, ResolvedSpec]) -> None:
         self._disk = disk
-        self._specs = {name: spec for name, spec in specs.items() if spec.mode != "sync"}
+        self._specs = {name: spec for name, spec in specs.items() if not spec.in_step}
         self._ledgers: dict[Scheduler, dict[str, _Ledger]] = {}
 
     def recovered(self, core: Scheduler, stories: Stories) -> None:

@@ -350,6 +350,11 @@ class Spec(Fields):
         return self.optimizer_state == "keep" or self.compression in WITH_ERROR_MEMORY
 
     @property
+    def in_step(self) -> bool:
+        """Whether all shards go through rounds together, as in every mode but asynchronous ones."""
+        return self.mode == "sync"
+
+    @property
     def trains_own_code(self) -> bool:
         """Whether what is trained is code that is neither Downpour's nor torchvision's."""
         return self.task is not None or ":" in self.model

@@ -50,9 +50,9 @@ class HeldRange:
     codec: Codec | None = None
 
 
-def model_metadata(compression: str, buffers: Iterable[str]) -> dict[str, str]:
-    """Return what a model's file says of itself: its buffers, if updates are compressed."""
-    return {} if compression == WHOLE else {_BUFFERS: json.dumps(sorted(buffers))}
+def model_metadata(buffers: Iterable[str]) -> dict[str, str]:
+    """Return what a model's file says of itself: which of its tensors no optimizer trains."""
+    return {_BUFFERS: json.dumps(sorted(buffers))}
 
 
 @dataclass(frozen=True, kw_only=True)
