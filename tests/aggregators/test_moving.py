@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from downpour.aggregators import Move, moved
+from downpour.aggregators import Move, moved, own_after
 from downpour.errors import NonFinite, UpdatesRefused
 from downpour.store import Array, DirectoryStore, encode, model_metadata
 from downpour.values import PublishedFile
@@ -67,6 +67,16 @@ def test_moves_add_up(store: DirectoryStore) -> None:
         Move(shard=1, file=two, base=model, factor=0.5),
     ]
     np.testing.assert_allclose(moved(store, model, moves)["w"], [2.0, 2.0])
+
+
+def test_model_and_shard_move_by_the_same_distance(store: DirectoryStore) -> None:
+    """An elastic meeting keeps their sum; whole numbers stay the shard's."""
+    model, update = put(store, "model", 5.0, 5.0), put(store, "update", 1.0, 9.0, count=7)
+    move = Move(shard=0, file=update, base=model, factor=0.25)
+    own, after = own_after(store, model, move), moved(store, model, [move])
+    np.testing.assert_allclose(own["w"], [2.0, 8.0])
+    np.testing.assert_allclose(own["w"] + after["w"], [6.0, 14.0])
+    assert own["batches"] == 7
 
 
 def test_exactly_the_updates_that_cannot_be_used_are_refused(store: DirectoryStore) -> None:

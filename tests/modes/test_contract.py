@@ -65,6 +65,9 @@ def test_a_spec_names_every_mode(name: str) -> None:
         ("downpour", {"step": "half"}, "must be mean, root or whole"),
         ("fedasync", {"alpha": 0}, "must be above 0 and at most 1"),
         ("fedasync", {"alpha": 1.5}, "must be above 0 and at most 1"),
+        ("easgd", {"beta": 0}, "must be above 0 and at most 1"),
+        ("easgd", {"beta": 1.1}, "must be above 0 and at most 1"),
+        ("easgd", {"alpha": 0.1}, "it has: beta"),
         ("fedbuff", {"k": -1}, "must be a number of at least 0"),
     ],
 )
@@ -82,6 +85,30 @@ def test_what_needs_shards_in_step_is_refused(mode: str, fields: dict[str, objec
     """A policy that closes or cuts rounds has none, and no round is the last one alone."""
     with pytest.raises(SpecError, match=f"mode '{mode}' has no rounds to"):
         check_mode(Spec.make({"mode": mode, **fields}))
+
+
+@pytest.mark.parametrize(
+    ("mode", "fields", "sentence"),
+    [
+        ("easgd", {"outer": {"optimizer": "nesterov"}}, "moves the model as far as a shard: none"),
+        ("easgd", {"compression": "int8"}, "moves towards whole updates: none"),
+        ("fedasync", {"compression": "int8"}, "moves towards whole updates: none"),
+    ],
+)
+def test_what_a_mode_cannot_do_is_refused(
+    mode: str, fields: dict[str, object], sentence: str
+) -> None:
+    """A mode that moves towards updates needs them whole, and alone decides how far."""
+    with pytest.raises(SpecError, match=rf"mode '{mode}' {sentence}"):
+        check_mode(Spec.make({"mode": mode, **fields}))
+
+
+def test_elastic_force_is_shared_among_the_shards() -> None:
+    """The centre moves by beta times the mean difference, once every shard has met it."""
+    mode = mode_of(ResolvedSpec(mode="easgd", mode_options={"beta": 0.8}, shards=4))
+    assert mode.elastic
+    assert mode.mixes
+    assert mode.weight(7) == 0.2
 
 
 def test_k_is_a_share_or_a_number() -> None:

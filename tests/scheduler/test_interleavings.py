@@ -350,6 +350,8 @@ class Surroundings(RuleBasedStateMachine):
         elif isinstance(effect, do.Aggregate):
             model = self.make.file(f"m{effect.round + 1}")
             made = {"round": effect.round, "model": model, "parts": effect.parts}
+            if effect.elastic:
+                made["own"] = tuple(self.make.file(f"o{effect.round}-{n}") for n in effect.shards)
             self._happen(on.Aggregated, experiment=name, **made)
         elif isinstance(effect, do.Publish):
             self._happen(on.ModelPublished, experiment=name, model=self.make.file("result"))

@@ -28,6 +28,15 @@ def _has_room(one: Experiment) -> bool:
     return not one.rounds or (left and one.rounds[-1].applied > 0)
 
 
+def _assign_the_centre(
+    one: Experiment, current: Round, shard: int, worker: str, at_seconds: float
+) -> AttemptId:
+    own, one.own = one.own, {}
+    attempt = _assign(one, current, shard, worker, at_seconds)
+    one.own = own
+    return attempt
+
+
 class _Patched(Scheduler):
     instead: Mapping[str, Any] = {}
 
@@ -46,6 +55,18 @@ class ForgetsTheBase(SimulatedManager):
     def make_core(self) -> Scheduler:
         """Make the core that does so."""
         return _ForgetsTheBase()
+
+
+class _BeginsFromTheCentre(_Patched):
+    instead = {"assign": _assign_the_centre}  # noqa: RUF012
+
+
+class BeginsFromTheCentre(SimulatedManager):
+    """Has a shard begin from the model that should go on from its own parameters."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _BeginsFromTheCentre()
 
 
 class _IgnoresTheBound(_Patched):

@@ -73,6 +73,7 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: range) -> N
         (defects.CountsTheAbsentIn, "and is not registered"),
         (defects.BlamesWhoComesBack, "costs a retry"),
         (async_defects.ForgetsTheBase, "is not what it should be"),
+        (async_defects.BeginsFromTheCentre, "is not what it should be"),
         (async_defects.IgnoresTheBound, "open rounds, more than"),
         (async_defects.CountsStaleAsFresh, "is not what it should be"),
         (async_defects.LosesPushes, "have arrived, its tasks say"),

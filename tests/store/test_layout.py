@@ -25,7 +25,7 @@ from downpour.store import (
     parse_name,
 )
 from downpour.store.directory import names_in
-from downpour.store.layout import AttemptKind, is_spent
+from downpour.store.layout import AttemptKind, OwnName, is_in_flight, is_spent, own_name
 from downpour.store.os_errors import explain
 from downpour.values import AttemptId
 
@@ -38,6 +38,14 @@ def test_model_names_are_read_back(version: int, token: str) -> None:
     """What a model's name was made from comes back from it."""
     name = check_bare_name(model_name(version, token))
     assert parse_name(name) == ModelName(version=version, token=token)
+
+
+@given(version=numbers, shard=numbers, token=tokens)
+def test_names_of_shards_own_parameters_are_read_back(version: int, shard: int, token: str) -> None:
+    """Only a running experiment needs them."""
+    name = check_bare_name(own_name(version, shard, token))
+    assert parse_name(name) == OwnName(version=version, shard=shard, token=token)
+    assert is_in_flight(name)
 
 
 @given(
@@ -63,6 +71,7 @@ def test_attempt_names_are_read_back(
         ("update-000001-000000-000-ab.safetensors", True),
         ("snapshot-000001-000000-000-ab.safetensors", True),
         ("update-000002-000000-000-ab.safetensors", False),
+        ("own-000009-000001-ab.safetensors", True),
         (SPEC_NAME, False),
     ],
 )

@@ -106,7 +106,7 @@ def folded(space: Workspace) -> PublishedFile:
         pushes=pushes,
         train_seconds=1.0,
     )
-    model, outer = workspace.aggregate(space, command)
+    model, outer, _ = workspace.aggregate(space, command)
     assert outer is None
     return model
 

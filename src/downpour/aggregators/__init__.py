@@ -7,7 +7,7 @@ To add a rule, write a file with a function `weights`, name it in `AGGREGATORS` 
 from downpour.aggregators import average, first, samples, weighted
 from downpour.aggregators.base import Aggregator, Contribution
 from downpour.aggregators.fold import fold
-from downpour.aggregators.moving import Move, moved
+from downpour.aggregators.moving import Move, moved, own_after
 from downpour.aggregators.outer import first_state, is_state_of, take_step
 
 AGGREGATORS: dict[str, Aggregator] = {
@@ -26,5 +26,6 @@ __all__ = [
     "fold",
     "is_state_of",
     "moved",
+    "own_after",
     "take_step",
 ]

@@ -82,6 +82,30 @@ def moved(
     return tensors
 
 
+def own_after(store: Store, model: PublishedFile, move: Move) -> dict[str, Array]:
+    """Return a shard's own parameters after it has met the model: x_i - f (x_i - x).
+
+    The model moves by the same distance, the other way (`moved`). Numbers that are no floats are
+    the shard's.
+
+    Raises:
+        UpdatesRefused: the update is missing or altered.
+        StoreError: the model cannot be read.
+    """
+    begun = decode(store.read(model), model.name)
+    try:
+        update, _ = _read(store, move.file, UpdateFormat.of(begun, model, WHOLE), begun)
+    except SharedDirectoryError:
+        raise
+    except StoreError as error:
+        raise UpdatesRefused({move.shard: str(error)}) from error
+    tensors = {name: tensor.copy() for name, tensor in update.tensors.items()}
+    for name, numbers in tensors.items():
+        if numbers.dtype.kind == "f":
+            _add(numbers, update.tensors[name], begun.tensors[name], None, move.factor)
+    return tensors
+
+
 def _read(
     store: Store, file: PublishedFile, form: UpdateFormat, model: ParameterFile
 ) -> tuple[ParameterFile, dict[str, Array]]:

@@ -377,7 +377,7 @@ class CommandRunner:
     def _aggregate(self, command: do.Aggregate) -> None:
         space = self._spaces[command.experiment]
         try:
-            model, outer = workspace.aggregate(space, command)
+            made = workspace.aggregate(space, command)
         except UpdatesRefused as refused:
             self._post(
                 on.AggregationFailed(
@@ -393,9 +393,10 @@ class CommandRunner:
                 at_seconds=self._clock(),
                 experiment=command.experiment,
                 round=command.round,
-                model=model,
-                outer=outer,
+                model=made.model,
+                outer=made.outer,
                 parts=command.parts,
+                own=made.own,
             )
         )
 

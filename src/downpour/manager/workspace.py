@@ -18,14 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xxhash
 from filelock import BaseFileLock
 
 from downpour import tasks
-from downpour.aggregators import AGGREGATORS, Contribution, Move, fold, moved, take_step
+from downpour.aggregators import AGGREGATORS, Contribution, Move, fold, moved, own_after, take_step
 from downpour.errors import FileCorrupt, SpecError, StoreError
 from downpour.factory_code import check_code
 from downpour.manager.start_file import first_outer_state, start_of
@@ -318,8 +318,19 @@ def indices_of(
     return space.index_files[key]
 
 
-def aggregate(space: Workspace, command: Aggregate) -> tuple[PublishedFile, PublishedFile | None]:
-    """Make the next model version of updates, and its outer optimizer's state.
+class NewVersion(NamedTuple):
+    """A model version, its outer optimizer's state, and parameters that shards have of their own.
+
+    The latter are in the order of the updates.
+    """
+
+    model: PublishedFile
+    outer: PublishedFile | None
+    own: tuple[PublishedFile, ...]
+
+
+def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
+    """Make the next model version of updates, and what belongs to it.
 
     A round's updates are folded; in an asynchronous mode, the newest version is moved by some.
 
@@ -333,11 +344,10 @@ def aggregate(space: Workspace, command: Aggregate) -> tuple[PublishedFile, Publ
     ]
     weights = AGGREGATORS[space.spec.aggregate](contributions)
     store, model, compression = space.store, command.model, space.spec.compression
+    moves = [_move(command, *pair) for pair in zip(command.pushes, weights, strict=True)]
     if command.in_step:
         arrays = fold(store, model, contributions, weights, compression=compression)
     else:
-        pairs = zip(command.pushes, weights, strict=True)
-        moves = [_move(command, push, weight) for push, weight in pairs]
         arrays = moved(store, model, moves, compression=compression)
     # What it says of itself is true of every version.
     about = decode(space.store.view(command.model), command.model.name).metadata
@@ -350,8 +360,12 @@ def aggregate(space: Workspace, command: Aggregate) -> tuple[PublishedFile, Publ
         after = take_step(space.spec.outer, base, arrays, state)
         # Before the model, so that a manager which finds a version can go on from it.
         outer = space.store.put_new(layout.outer_name(version, token), encode(after, {}))
-    name = layout.model_name(version, token)
-    return space.store.put_new(name, encode(arrays, about)), outer
+    own = []
+    for move in moves if command.elastic else ():
+        name, tensors = layout.own_name(version, move.shard, token), own_after(store, model, move)
+        own.append(store.put_new(name, encode(tensors, about)))
+    made = store.put_new(layout.model_name(version, token), encode(arrays, about))
+    return NewVersion(made, outer, tuple(own))
 
 
 def _move(command: Aggregate, push: Push, weight: float) -> Move:

@@ -29,13 +29,15 @@ class Mode:
     `together` updates make a version; None: all that are awaited. A shard may be `ahead` of the
     slowest one by this many rounds; None: by any number. `weight` is what an update is multiplied
     by. Usually that is its step, from the version that it began from; a mode that `mixes` moves the
-    newest version towards the update's parameters instead.
+    newest version towards the update's parameters instead. Where it is `elastic` too, the shard
+    goes on from its own parameters, moved as far towards that version.
     """
 
     together: int | None
     ahead: int | None
     weight: Weight = unweighted
     mixes: bool = False
+    elastic: bool = False
 
 
 Options = Mapping[str, Option]

@@ -32,9 +32,13 @@ def check_mode(spec: Spec) -> None:
             raise SpecError(f"mode_options.{name}", value, accepted)
     if spec.in_step:
         return
-    if kind.make(kind.options, 2).mixes and spec.compression != "none":
+    usual = kind.make(kind.options, 2)
+    if usual.mixes and spec.compression != "none":
         accepted = f"mode '{spec.mode}' moves towards whole updates: none"
         raise SpecError("compression", spec.compression, accepted)
+    if usual.elastic and spec.outer.keeps_state:
+        accepted = f"mode '{spec.mode}' moves the model as far as a shard: none"
+        raise SpecError("outer.optimizer", spec.outer.optimizer, accepted)
     in_step = f"mode '{spec.mode}' has no rounds to"
     if spec.policy not in {"wait", "handoff"}:
         raise SpecError("policy", spec.policy, f"{in_step} mend: handoff or wait")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from downpour.modes.base import ModeKind
 from downpour.modes.downpour import DOWNPOUR
+from downpour.modes.easgd import EASGD
 from downpour.modes.fedasync import FEDASYNC
 from downpour.modes.fedbuff import FEDBUFF, K_ASYNC
 from downpour.modes.ssp import SSP
@@ -13,6 +14,7 @@ MODES: dict[str, ModeKind] = {
     "sync": SYNC,
     "downpour": DOWNPOUR,
     "ssp": SSP,
+    "easgd": EASGD,
     "fedasync": FEDASYNC,
     "fedbuff": FEDBUFF,
     "k-async": K_ASYNC,

@@ -99,8 +99,9 @@ class Aggregate:
     `round` numbers aggregations, and so the rounds themselves where shards are in step. `model` is
     the newest version, and `outer` the state of the outer optimizer that belongs to it, if the spec
     has one. Where shards are not `in_step`, the version moves by the updates' steps, or where it
-    `mixes`, towards their parameters. `train_seconds` is the wall time from
-    the first assignment of the oldest round to its last update.
+    `mixes`, towards their parameters; where it is `elastic`, these move towards the version as
+    well, and are published, each for its shard. `train_seconds` is the wall time from the first
+    assignment of the oldest round to its last update.
     """
 
     experiment: str
@@ -110,6 +111,7 @@ class Aggregate:
     pushes: tuple[Push, ...]
     in_step: bool = True
     mixes: bool = False
+    elastic: bool = False
     train_seconds: float
 
     @property

@@ -166,7 +166,8 @@ class Aggregated:
     """Updates have become the next model version, with the outer optimizer's state.
 
     `round` numbers aggregations. `parts` are the tasks whose updates it is made of, by round and
-    shard; none are named where these are all that had arrived, as they are in step.
+    shard; none are named where these are all that had arrived, as they are in step. `own` are the
+    parameters with which the shards of `parts` go on, in their order, where shards keep their own.
     """
 
     at_seconds: float
@@ -175,6 +176,7 @@ class Aggregated:
     model: PublishedFile
     outer: PublishedFile | None = None
     parts: tuple[tuple[int, int], ...] = ()
+    own: tuple[PublishedFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ It knows which files are needed and which may be removed. It opens none, and hol
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from downpour.modes import mode_of
@@ -30,8 +30,8 @@ class Experiment:
     `version_at_seconds`. `dataset` names what was prepared, `frozen` the parameters that are never
     trained. `models` are the versions not yet discarded, oldest first; `outer` is the state of the
     outer optimizer that belongs to the newest, if there is one. `optimizer_states` are the states
-    with which
-    shards continue, by shard; `evaluating` are the versions being evaluated, by round. `best` is
+    with which shards continue, by shard, and `own` their parameters, if the mode has them keep
+    their own; `evaluating` are the versions being evaluated, by round. `best` is
     the best version evaluated so far, if the spec compares them. Where training examples are set
     apart for validation, the model is `tested` once, at the end. While it is `publishing`, only the
     result is outstanding. It is not `ready` while a restarted manager prepares what it needs to go
@@ -57,6 +57,7 @@ class Experiment:
         self.models: list[PublishedFile] = []
         self.outer: PublishedFile | None = None
         self.optimizer_states: dict[int, PublishedFile] = {}
+        self.own: dict[int, PublishedFile] = {}
         self.evaluating: dict[int, PublishedFile] = {}
         self.publishing = False
         self.ready = True
@@ -173,10 +174,13 @@ class Experiment:
         self.rounds.append(Round(self.name, number, self.shard_samples, held_back))
 
     def assign(self, current: Round, shard: int, worker: str, at_seconds: float) -> AttemptId:
-        """Assign a task to a worker; its first attempt makes the newest version the base of all."""
+        """Assign a task to a worker; its first attempt fixes the base of all.
+
+        That is the newest version, or what the shard has of its own.
+        """
         task = current.tasks[shard]
         if task.base is None:
-            task.base, task.base_version = self.model, self.version
+            task.base, task.base_version = self.own.get(shard, self.model), self.version
         return current.assign(shard, worker, at_seconds)
 
     def arrive(self, attempt: AttemptId) -> None:
@@ -201,7 +205,10 @@ class Experiment:
         return self.version - task.base_version
 
     def take_version(
-        self, model: PublishedFile, outer: PublishedFile | None = None
+        self,
+        model: PublishedFile,
+        outer: PublishedFile | None = None,
+        own: Sequence[PublishedFile] = (),
     ) -> tuple[list[Round], tuple[PublishedFile, ...]]:
         """Note the version that was made of the updates of `applying`.
 
@@ -209,6 +216,10 @@ class Experiment:
             The rounds that are over with it, and the files that may be removed now.
         """
         spent, replaced = zip(*map(self._apply, self.applying), strict=True)
+        # Each was the base of the task that has just ended, and of no other.
+        left = [self.own.pop(key.shard, None) for key in self.applying]
+        if own:
+            self.own |= zip((key.shard for key in self.applying), own, strict=True)
         applied = set(self.applying)
         self.arrived = [key for key in self.arrived if key not in applied]
         self.applying = ()
@@ -218,7 +229,7 @@ class Experiment:
         while self.rounds and self.rounds[0].is_over:
             over.append(self._close_round(model))
         snapshots = (t.snapshot.file for each in over for t in each.tasks if t.snapshot is not None)
-        former = (*filter(None, replaced), *filter(None, (self.outer,)))
+        former = (*filter(None, replaced), *filter(None, left), *filter(None, (self.outer,)))
         self.outer = outer
         return over, (*spent, *snapshots, *former, *self._spent_models())
 
@@ -271,7 +282,7 @@ class Experiment:
         files = self._files_in_flight()
         self.rounds, self.arrived, self.applying = [], [], ()
         self.testing = False
-        self.optimizer_states = {}
+        self.optimizer_states, self.own = {}, {}
         self.evaluating = {}
         return (*files, *self._spent_models())
 
@@ -282,7 +293,7 @@ class Experiment:
 
     def _files_in_flight(self) -> tuple[PublishedFile, ...]:
         files = (file for task in self.open_tasks() for file in task.files())
-        return (*files, *self.optimizer_states.values())
+        return (*files, *self.optimizer_states.values(), *self.own.values())
 
     def tasks_at_hand(self) -> list[ShardTask]:
         """Return each shard's newest task, in shard order; in step, the round's tasks."""

@@ -140,6 +140,7 @@ class DurableExperiment:
     models: tuple[PublishedFile, ...]
     outer: PublishedFile | None
     optimizer_states: tuple[tuple[int, PublishedFile], ...]
+    own: tuple[tuple[int, PublishedFile], ...]
     evaluating: tuple[int, ...]
     last_evaluation: Evaluation | None
     best: Best | None
@@ -261,6 +262,7 @@ def _projected(experiment: Experiment) -> DurableExperiment:
         models=tuple(experiment.models),
         outer=experiment.outer,
         optimizer_states=tuple(sorted(experiment.optimizer_states.items())),
+        own=tuple(sorted(experiment.own.items())),
         evaluating=tuple(sorted(experiment.evaluating)),
         last_evaluation=experiment.last_evaluation,
         best=experiment.best,

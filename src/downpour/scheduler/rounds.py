@@ -80,7 +80,7 @@ def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
     if not experiment.applying:
         return
     experiment.version_at_seconds = state.now_seconds
-    over, spent = experiment.take_version(event.model, event.outer)
+    over, spent = experiment.take_version(event.model, event.outer, event.own)
     for current in over:
         dispatch.learn(state, current)
     experiment.start_rounds()

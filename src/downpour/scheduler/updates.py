@@ -232,6 +232,7 @@ def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
             pushes=tuple(_push(experiment, key) for key in experiment.applying),
             in_step=experiment.spec.in_step,
             mixes=experiment.mode.mixes,
+            elastic=experiment.mode.elastic,
             train_seconds=_train_seconds(state, experiment),
         )
     )

@@ -203,16 +203,17 @@ class SimulatedCommandRunner:
         if spec.hands_on:
             self._with_states.add(name)
 
-        def ready(model: PublishedFile, outer: PublishedFile | None) -> None:
+        def ready(model: PublishedFile, rest: Sequence[PublishedFile | None]) -> None:
             samples = (self._environment.timings.shard_samples,) * spec.shards
             made = fake_files.dataset(spec)
+            outer = rest[0] if rest else None
             begun = {"dataset": made, "shard_samples": samples, "model": model, "outer": outer}
             self._post(on.Prepared, experiment=name, **begun)
             done()
 
         def publish() -> None:
             if command.model is not None:
-                ready(command.model, command.outer)
+                ready(command.model, [command.outer])
                 return
             outer = fake_files.first_outer(spec) if spec.outer.keeps_state else None
             self._put_version(name, 0, fake_files.first_model(spec), outer, ready, done)
@@ -295,15 +296,17 @@ class SimulatedCommandRunner:
                 return
         if not reasons:
 
-            def folded(model: PublishedFile, outer: PublishedFile | None) -> None:
-                made = {"model": model, "outer": outer, "parts": command.parts}
+            def folded(model: PublishedFile, rest: Sequence[PublishedFile]) -> None:
+                outer, own = (rest[0], rest[1:]) if command.outer is not None else (None, rest)
+                made = {"model": model, "outer": outer, "parts": command.parts, "own": tuple(own)}
                 self._post(on.Aggregated, experiment=name, round=number, **made)
                 done()
 
             made, outer = _next_model(command, base[0], contents), base[1]
             if outer is not None:
                 made, outer = fake_files.stepped(base[0], made, outer)
-            self._put_version(name, number + 1, made, outer, folded, done)
+            own = _own(command, base[0], contents)
+            self._put_version(name, number + 1, made, outer, folded, done, own)
             return
         patience = self._environment.disk.timings.patience_seconds
         if all(unusable.get(shard, 0.0) >= patience for shard, _ in reasons):
@@ -418,20 +421,25 @@ class SimulatedCommandRunner:
         number: int,
         model: bytes,
         outer: bytes | None,
-        then: Callable[[PublishedFile, PublishedFile | None], None],
+        then: Callable[[PublishedFile, Sequence[PublishedFile]], None],
         done: Done,
+        own: Mapping[int, bytes] | None = None,
     ) -> None:
-        """Publish a model version; before it the outer state that belongs to it."""
+        """Publish a model version; before it the outer state and the shards' own parameters."""
         token = self._environment.token()
-        name = layout.model_name(number, token)
+        files = deque([(layout.outer_name(number, token), outer)] if outer is not None else [])
+        files += ((layout.own_name(number, n, token), made) for n, made in (own or {}).items())
+        published: list[PublishedFile] = []
 
-        def put_model(state: PublishedFile | None) -> None:
-            self._put(experiment, name, model, lambda file: then(file, state), done)
+        def next_one(file: PublishedFile | None = None) -> None:
+            published.extend([file] if file is not None else [])
+            if files:
+                self._put(experiment, *files.popleft(), next_one, done)
+            else:
+                name = layout.model_name(number, token)
+                self._put(experiment, name, model, lambda made: then(made, published), done)
 
-        if outer is None:
-            put_model(None)
-        else:
-            self._put(experiment, layout.outer_name(number, token), outer, put_model, done)
+        next_one()
 
     def _put(
         self,
@@ -469,6 +477,14 @@ def _next_model(command: do.Aggregate, base: bytes, contents: Sequence[tuple[int
     weighed = zip(contents, command.pushes, strict=True)
     pushes = [(shard, made, push.weight) for (shard, made), push in weighed]
     return fake_files.moved(base, pushes, mixes=command.mixes)
+
+
+def _own(
+    command: do.Aggregate, model: bytes, contents: Sequence[tuple[int, bytes]]
+) -> dict[int, bytes]:
+    """Return what the shards go on from that keep parameters of their own."""
+    met = zip(contents, command.pushes, strict=True) if command.elastic else ()
+    return {n: fake_files.own_after(model, made, push.weight) for (n, made), push in met}
 
 
 def _nothing() -> None:

@@ -78,6 +78,11 @@ def moved(model: bytes, pushes: Iterable[tuple[int, bytes, float]], *, mixes: bo
     return _digest("mixed" if mixes else "moved", model.hex(), *made)
 
 
+def own_after(model: bytes, update: bytes, weight: float) -> bytes:
+    """Return a shard's own parameters after its update has met the model."""
+    return _digest("own", model.hex(), update.hex(), f"{weight:.6g}")
+
+
 def first_outer(spec: ResolvedSpec) -> bytes:
     """Return the outer optimizer's state before the first round."""
     return _digest("outer", str(spec.seed), spec.outer.optimizer)

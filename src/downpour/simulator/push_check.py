@@ -33,6 +33,7 @@ class _Ledger:
 
     `done` counts the tasks of each shard that are part of a version; `bases` are the versions that
     tasks began from, `arrived` the updates that are part of none yet, with their files' names.
+    `own` are the parameters that shards have of their own.
     """
 
     spec: ResolvedSpec
@@ -42,6 +43,7 @@ class _Ledger:
     version: int = 0
     done: Counter[int] = field(default_factory=Counter)
     states: dict[int, bytes] = field(default_factory=dict)
+    own: dict[int, bytes] = field(default_factory=dict)
     bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)
     arrived: dict[Key, tuple[str, bytes]] = field(default_factory=dict)
 
@@ -53,7 +55,7 @@ class _Ledger:
         ahead = self.mode.ahead
         near = ahead is None or number - slowest <= ahead
         expect(near, f"shard {shard} is {number - slowest} rounds ahead, more than {ahead}")
-        self.bases.setdefault(key, (self.version, self.model))
+        self.bases.setdefault(key, (self.version, self.own.get(shard, self.model)))
 
     def accept(self, key: Key, file: str) -> bytes:
         """Note an update; returns what it must hold."""
@@ -72,6 +74,9 @@ class _Ledger:
         made = {part: self.arrived.pop(part)[1] for part in parts}
         weights = {part: self.mode.weight(self.version - self.bases[part][0]) for part in parts}
         pushes = [(shard, made[r, shard], weights[r, shard]) for r, shard in parts]
+        if self.mode.elastic:
+            met = {shard: (made, weight) for shard, made, weight in pushes}
+            self.own |= {n: fake_files.own_after(self.model, *one) for n, one in met.items()}
         after = fake_files.moved(self.model, pushes, mixes=self.mode.mixes)
         if self.outer is not None:
             after, self.outer = fake_files.stepped(self.model, after, self.outer)
@@ -143,6 +148,9 @@ class PushCheck(Observer):
             case on.Aggregated() if entry.round == ledger.version:
                 ledger.take(entry.parts)
                 self._compare(name, entry.model, ledger.model)
+                kept = [shard for _, shard in entry.parts] if ledger.mode.elastic else []
+                for shard, file in zip(kept, entry.own, strict=True):
+                    self._compare(name, file, ledger.own[shard])
                 expect(
                     (entry.outer is None) == (ledger.outer is None), f"{name} has no outer state"
                 )

@@ -113,10 +113,10 @@ class Spec(Fields):
         default="cross_entropy", description="What training minimises"
     )
 
-    mode: Literal["sync", "downpour", "ssp", "fedasync", "fedbuff", "k-async"] = Field(
+    mode: Literal["sync", "downpour", "ssp", "easgd", "fedasync", "fedbuff", "k-async"] = Field(
         default="sync",
         description="sync: every round is a barrier (local SGD; FedAvg once an epoch); downpour, "
-        "ssp, fedasync, fedbuff, k-async: shards train on while others do",
+        "ssp, easgd, fedasync, fedbuff, k-async: shards train on while others do",
     )
     mode_options: dict[str, Option] = Field(
         default_factory=dict, description="Parameters of the mode"

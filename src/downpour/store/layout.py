@@ -45,6 +45,7 @@ _PRESENCE_BYTES_MAX = 4096
 # Short, because the name was never looked up before, so no cache can hide it for long.
 _PRESENCE_PATIENCE_SECONDS = 5.0
 _MODEL = re.compile(r"(model|outer)-(\d+)-(\w+)\.safetensors")
+_OWN = re.compile(r"own-(\d+)-(\d+)-(\w+)\.safetensors")
 _ATTEMPT = re.compile(r"(update|optimizer|snapshot)-(\d+)-(\d+)-(\d+)-(\w+)\.safetensors")
 
 
@@ -68,6 +69,18 @@ class OuterName:
 
     def __str__(self) -> str:
         return f"outer-{self.version:06d}-{self.token}.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnName:
+    """A shard's own parameters, as they are once it is part of a model version."""
+
+    version: int
+    shard: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"own-{self.version:06d}-{self.shard:06d}-{self.token}.safetensors"
 
 
 AttemptKind = Literal["update", "optimizer", "snapshot"]
@@ -99,6 +112,11 @@ def outer_name(version: int, token: str) -> str:
     return str(OuterName(version=version, token=token))
 
 
+def own_name(version: int, shard: int, token: str) -> str:
+    """Name a shard's own parameters, published with the model version of this number and token."""
+    return str(OwnName(version=version, shard=shard, token=token))
+
+
 def attempt_name(kind: AttemptKind, attempt: AttemptId, token: str) -> str:
     """Name a file that an attempt publishes."""
     return str(
@@ -124,22 +142,24 @@ def frozen_name(token: str) -> str:
 
 def is_in_flight(name: str) -> bool:
     """Whether only a running experiment needs a file of this name."""
-    return isinstance(parse_name(name), AttemptName) or name.startswith(_INDICES)
+    return isinstance(parse_name(name), AttemptName | OwnName) or name.startswith(_INDICES)
 
 
 def is_spent(name: str, round_: int) -> bool:
     """Whether an unknown file is one that no report of this round or a later one can name."""
     parsed = parse_name(name)
-    return isinstance(parsed, ModelName | OuterName) or (
+    return isinstance(parsed, ModelName | OuterName | OwnName) or (
         isinstance(parsed, AttemptName) and parsed.round < round_
     )
 
 
-def parse_name(name: str) -> ModelName | OuterName | AttemptName | None:
-    """Parse the name of a model version, its state or an attempt's file; None for other names."""
+def parse_name(name: str) -> ModelName | OuterName | OwnName | AttemptName | None:
+    """Parse the name of a file that a manager or an attempt publishes; None for other names."""
     if match := _MODEL.fullmatch(name):
         kind = ModelName if match[1] == "model" else OuterName
         return kind(version=int(match[2]), token=match[3])
+    if match := _OWN.fullmatch(name):
+        return OwnName(version=int(match[1]), shard=int(match[2]), token=match[3])
     if match := _ATTEMPT.fullmatch(name):
         return AttemptName(
             kind=_ATTEMPT_KINDS[match[1]],
