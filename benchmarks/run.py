@@ -1,7 +1,8 @@
 """Run the benchmarks one after the other, each in a process of its own, and keep their figures.
 
-Without names all run, except `stragglers` and `accuracy`, which train for half an hour each. Close
-first: most figures are times, and even those that are ratios vary on a busy machine.
+Without names all run, except `stragglers`, `accuracy` and `more_workers`, which train for half an
+hour each and longer. Close first: most figures are times, and even those that are ratios vary on a
+busy machine.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ USUAL = (
     "sampling",
     "recovery",
 )
-ALL = (*USUAL, "stragglers", "accuracy")
+ALL = (*USUAL, "stragglers", "accuracy", "more_workers")
 
 
 def run(name: str) -> list[Row] | None:
