@@ -36,7 +36,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "code": ("a table", "1", "'x'", "[]"),
     "model_options": ("a table", "0.5", "'dropout'", "[]"),
     "loss": ("cross_entropy or binary_cross_entropy", "'mse'", "'cross-entropy'", "1", "''"),
-    "mode": ("must be sync, downpour, ssp", "'async'", "'SYNC'", "0"),
+    "mode": ("must be sync, k-sync, downpour, ssp", "'async'", "'SYNC'", "0"),
     "mode_options": ("a table", "1", "'bound=1'"),
     "shards": (f"{WHOLE} of at least 1 and at most 100000", "0", "-1", "100001", "2.0", "'four'"),
     "split": ("dirichlet(ALPHA)", "'iid'", "'dirichlet'", "'dirichlet(0)'", "'dirichlet(x)'"),

@@ -14,7 +14,7 @@ from downpour.resolve import resolve
 from downpour.spec import ResolvedSpec, Spec
 
 EVERY_MODE = pytest.mark.parametrize("kind", MODES.values(), ids=MODES)
-ASYNCHRONOUS = [name for name in MODES if name != "sync"]
+ASYNCHRONOUS = [name for name in MODES if not Spec.make({"mode": name}).in_step]
 
 
 @EVERY_MODE
@@ -26,6 +26,7 @@ def test_a_version_is_made_of_some_updates_and_of_no_more_than_there_are(
     mode = kind.make(kind.options, shards)
     assert mode.together is None or 1 <= mode.together <= shards
     assert mode.ahead is None or mode.ahead >= 0
+    assert mode.enough is None or 1 <= mode.enough <= shards
 
 
 @EVERY_MODE
@@ -68,6 +69,10 @@ def test_a_spec_names_every_mode(name: str) -> None:
         ("easgd", {"beta": 0}, "must be above 0 and at most 1"),
         ("easgd", {"beta": 1.1}, "must be above 0 and at most 1"),
         ("easgd", {"alpha": 0.1}, "it has: beta"),
+        ("k-sync", {"k": -1}, "must be a number of at least 0"),
+        ("k-sync", {"staleness": "hinge"}, "it has: k"),
+        ("quorum", {"quorum": "half"}, "must be a number of at least 0"),
+        ("quorum", {"grace_seconds": -1}, "must be a number of at least 0"),
         ("fedbuff", {"k": -1}, "must be a number of at least 0"),
     ],
 )

@@ -12,7 +12,6 @@ import downpour
 from downpour.modes import MODES
 
 SHARDS, EPOCHS, MEET = 3, 3, 2
-ASYNCHRONOUS = [name for name in MODES if name != "sync"]
 
 
 @pytest.mark.timeout(300)
@@ -33,7 +32,32 @@ def test_every_task_counts_once_and_every_epoch_is_measured(mode: str, tmp_path:
     (record,) = tmp_path.glob("experiments/*/record.jsonl")
     lines = [json.loads(line) for line in record.read_text().splitlines()]
     parts = Counter(tuple(part) for line in lines for part in line.get("parts", ()))
-    assert parts == (Counter((r - 1, s) for r, s in wanted) if mode != "sync" else Counter())
+    in_step = downpour.Spec.make({"mode": mode}).in_step
+    assert parts == (Counter() if in_step else Counter((r - 1, s) for r, s in wanted))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_round_of_k_sync_ends_with_k_updates(tmp_path: Path) -> None:
+    """The worker that trains the rest is told to stop, and goes on in the next round."""
+    fields = {"mode": "k-sync", "mode_options": {"k": 2}, "shards": SHARDS, "epochs": EPOCHS}
+    result = downpour.run(downpour.Spec.make(fields), workers=2, shared=tmp_path)
+    assert result.state == "finished"
+    assert [epoch.epoch for epoch in result.epochs] == [1, 2, 3]
+    assert Counter(task.round for task in result.tasks) == {1: 2, 2: 2, 3: 2}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_quorum_waits_for_its_grace_window(tmp_path: Path) -> None:
+    """A window longer than a task has the others in: every version is made of all that train."""
+    options = {"quorum": 1, "grace_seconds": 300.0}
+    fields = {"mode": "quorum", "mode_options": options, "shards": SHARDS, "epochs": EPOCHS}
+    result = downpour.run(downpour.Spec.make(fields), workers=SHARDS, shared=tmp_path)
+    assert result.state == "finished"
+    (record,) = tmp_path.glob("experiments/*/record.jsonl")
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [len(line["parts"]) for line in lines if line.get("parts")] == [SHARDS] * EPOCHS
 
 
 @pytest.mark.slow

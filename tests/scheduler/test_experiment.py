@@ -29,8 +29,8 @@ def train(make: Make, experiment: Experiment, *, keeps_state: bool = False) -> l
     update = make.update(f"u{number}", keeps_state=keeps_state)
     attempt = experiment.assign(current, 0, "ann", 0.0)
     current.publish(attempt, "ann", update, 1.0)
-    experiment.arrive(attempt)
-    experiment.applying = experiment.due
+    experiment.arrive(attempt, 0.0)
+    experiment.applying = experiment.due(0.0)
     _, spent = experiment.take_version(make.file(f"m{number + 1}"))
     experiment.start_round()
     return [file.name for file in spent]
@@ -82,8 +82,8 @@ def test_the_outer_state_is_kept_with_the_newest_model_alone(make: Make) -> None
     assert current is not None
     attempt = experiment.assign(current, 0, "ann", 0.0)
     current.publish(attempt, "ann", make.update("u0"), 1.0)
-    experiment.arrive(attempt)
-    experiment.applying = experiment.due
+    experiment.arrive(attempt, 0.0)
+    experiment.applying = experiment.due(0.0)
     assert make.file("o0") in experiment.files()
     assert make.file("o0") in experiment.take_version(make.file("m1"), make.file("o1"))[1]
     assert make.file("o1") in experiment.files()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 from unittest.mock import patch
@@ -9,11 +10,11 @@ from unittest.mock import patch
 from downpour.scheduler import Output, Scheduler
 from downpour.scheduler import events as on
 from downpour.scheduler.experiment import Experiment
-from downpour.scheduler.round import Round
+from downpour.scheduler.round import Round, TaskKey
 from downpour.simulator.manager import SimulatedManager
 from downpour.values import AttemptId
 
-_assign = Experiment.assign
+_assign, _due = Experiment.assign, Experiment.due
 
 
 def _assign_anew(
@@ -93,8 +94,36 @@ class CountsStaleAsFresh(SimulatedManager):
         return _CountsStaleAsFresh()
 
 
+def _due_at_once(one: Experiment, _now_seconds: float) -> tuple[TaskKey, ...]:
+    return _due(one, math.inf)
+
+
+class _HasNoGrace(_Patched):
+    instead = {"due": _due_at_once}  # noqa: RUF012
+
+
+class HasNoGrace(SimulatedManager):
+    """Makes a version as soon as the quorum is there."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _HasNoGrace()
+
+
+class _EndsRoundsEarly(_Patched):
+    instead = {"has_enough": lambda one, current: bool(one.mode.enough and current.published)}  # noqa: RUF012
+
+
+class EndsRoundsEarly(SimulatedManager):
+    """Ends a round of k-sync with its first update."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _EndsRoundsEarly()
+
+
 class _LosesPushes(_Patched):
-    instead = {"arrive": lambda one, _attempt: one.arrived.clear()}  # noqa: RUF012
+    instead = {"arrive": lambda one, _attempt, _at: one.arrived.clear()}  # noqa: RUF012
 
 
 class LosesPushes(SimulatedManager):

@@ -76,6 +76,8 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: range) -> N
         (async_defects.BeginsFromTheCentre, "is not what it should be"),
         (async_defects.IgnoresTheBound, "open rounds, more than"),
         (async_defects.CountsStaleAsFresh, "is not what it should be"),
+        (async_defects.HasNoGrace, "before its grace window is over"),
+        (async_defects.EndsRoundsEarly, "ends with 1 of"),
         (async_defects.LosesPushes, "have arrived, its tasks say"),
     ],
 )

@@ -7,17 +7,12 @@ are more shards than workers.
 
 from __future__ import annotations
 
-from math import ceil
-
 from downpour.modes.base import Mode, ModeKind, Options
-from downpour.modes.staleness import STALENESS, number, staleness_of
+from downpour.modes.staleness import STALENESS, count_of, staleness_of
 
 
 def _make(options: Options, shards: int) -> Mode:
-    k = number(options, "k")
-    # Less a trifle, because 0.28 * 25 is 7.000000000000001, which would ask for an eighth.
-    count = ceil(k * shards - 1e-9) if k <= 1 else int(k)
-    return Mode(together=min(max(count, 1), shards), ahead=None, weight=staleness_of(options))
+    return Mode(together=count_of(options, "k", shards), ahead=None, weight=staleness_of(options))
 
 
 FEDBUFF = ModeKind(

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from downpour.errors import SpecError
 from downpour.modes.base import Options, Weight, unweighted
 
@@ -71,6 +73,18 @@ def number(options: Options, name: str, least: float = 0.0) -> float:
     if value < least:
         raise SpecError(f"mode_options.{name}", value, f"must be at least {least:g}")
     return value
+
+
+def count_of(options: Options, name: str, shards: int) -> int:
+    """Return an option that is a share of the shards up to 1, and a number of them above that.
+
+    Raises:
+        SpecError: it is below 0.
+    """
+    k = number(options, name)
+    # Less a trifle, because 0.28 * 25 is 7.000000000000001, which would ask for an eighth.
+    count = ceil(k * shards - 1e-9) if k <= 1 else int(k)
+    return min(max(count, 1), shards)
 
 
 def _number(options: Options, name: str) -> float:

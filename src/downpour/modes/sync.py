@@ -1,13 +1,23 @@
-"""`sync`: all shards of a round become one version, and the next round begins from that.
+"""`sync` and `k-sync`: shards are in step, and each round begins from the version of the last one.
 
-Local SGD with a barrier; with one meeting an epoch, FedAvg (McMahan et al. 2017).
+`sync` is local SGD with a barrier; with one meeting an epoch, FedAvg (McMahan et al. 2017). In
+`k-sync` a round ends with the first k updates, and the rest of it is cancelled (Dutta et al. 2018,
+sec. 2): its examples are not trained in that round, as with the policy `drop`.
 """
 
 from __future__ import annotations
 
 from downpour.modes.base import Mode, ModeKind
+from downpour.modes.staleness import count_of
 
 SYNC = ModeKind(
     make=lambda _options, _shards: Mode(together=None, ahead=0),
     summary="all shards of a round become one version, and the next round begins from that",
+)
+K_SYNC = ModeKind(
+    make=lambda options, shards: Mode(
+        together=None, ahead=0, enough=count_of(options, "k", shards)
+    ),
+    options={"k": 0.9},
+    summary="the first k updates of a round become one version, and the rest is cancelled",
 )

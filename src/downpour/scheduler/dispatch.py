@@ -63,6 +63,10 @@ def decide(state: SchedulerState, event: on.Event | None = None) -> None:
 def _decide_on(
     state: SchedulerState, experiment: Experiment, current: Round, event: on.Event | None
 ) -> None:
+    if experiment.has_enough(current):
+        reason = f"{current.published} of {len(current.tasks)} updates make the version"
+        _close(state, experiment, current, Close(reason=reason))
+        return
     current.offer_again(state.now_seconds)
     policy = state.policies[experiment.spec.policy]
     # Most events leave nothing to assign: without this, each would cost a view.

@@ -6,7 +6,7 @@ It knows which files are needed and which may be removed. It opens none, and hol
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from downpour.modes import mode_of
 from downpour.scheduler.best import Best, better
@@ -25,7 +25,8 @@ class Experiment:
     """A submitted spec and how far it has come.
 
     `rounds` are those that have begun and are not over, oldest first: in step there is one at most.
-    Tasks that have `arrived` have an update that is part of no model version yet; those of
+    Tasks that have `arrived` have an update that is part of no model version yet; each is kept with
+    the time of that, in its order. Those of
     `applying` are being made into the next one, which comes after `version`, made at
     `version_at_seconds`. `dataset` names what was prepared, `frozen` the parameters that are never
     trained. `models` are the versions not yet discarded, oldest first; `outer` is the state of the
@@ -52,7 +53,7 @@ class Experiment:
         self.rounds_done = 0
         self.version = 0
         self.version_at_seconds: float | None = None
-        self.arrived: list[TaskKey] = []
+        self.arrived: dict[TaskKey, float] = {}
         self.applying: tuple[TaskKey, ...] = ()
         self.models: list[PublishedFile] = []
         self.outer: PublishedFile | None = None
@@ -183,22 +184,31 @@ class Experiment:
             task.base, task.base_version = self.own.get(shard, self.model), self.version
         return current.assign(shard, worker, at_seconds)
 
-    def arrive(self, attempt: AttemptId) -> None:
+    def arrive(self, attempt: AttemptId, at_seconds: float) -> None:
         """Note that the update of a task waits to become part of a model version."""
-        self.arrived.append(TaskKey(attempt.round, attempt.shard))
+        self.arrived[TaskKey(attempt.round, attempt.shard)] = at_seconds
 
     def leave(self, key: TaskKey) -> None:
         """Note that an update does not wait any more, because it cannot be used."""
-        self.arrived.remove(key)
+        del self.arrived[key]
 
-    @property
-    def due(self) -> tuple[TaskKey, ...]:
-        """The tasks whose updates are to become the next version now, in order; often none."""
-        together = self.mode.together
-        awaited = any(current.outstanding for current in self.rounds)
-        if awaited and (together is None or len(self.arrived) < together):
+    def due(self, now_seconds: float) -> tuple[TaskKey, ...]:
+        """Return the tasks whose updates are to become the next version now, in order."""
+        if any(current.outstanding for current in self.rounds) and not self._suffices(now_seconds):
             return ()
-        return tuple(sorted(self.arrived[:together]))
+        together = self.mode.together if self.mode.grace_seconds is None else None
+        return tuple(sorted(islice(self.arrived, together)))
+
+    def _suffices(self, now_seconds: float) -> bool:
+        """Whether a version is made of what has arrived, although more is awaited."""
+        together, grace = self.mode.together, self.mode.grace_seconds or 0.0
+        if together is None or len(self.arrived) < together:
+            return False
+        return now_seconds >= [*self.arrived.values()][together - 1] + grace
+
+    def has_enough(self, current: Round) -> bool:
+        """Whether a round ends with the updates that it has, although more are outstanding."""
+        return self.mode.enough is not None and current.published >= self.mode.enough
 
     def staleness(self, task: ShardTask) -> int:
         """Return how many versions were made since the one that a task began from."""
@@ -221,7 +231,7 @@ class Experiment:
         if own:
             self.own |= zip((key.shard for key in self.applying), own, strict=True)
         applied = set(self.applying)
-        self.arrived = [key for key in self.arrived if key not in applied]
+        self.arrived = {key: at for key, at in self.arrived.items() if key not in applied}
         self.applying = ()
         self.version += 1
         self.models.append(model)
@@ -280,7 +290,7 @@ class Experiment:
     def close(self) -> tuple[PublishedFile, ...]:
         """End the current round and the evaluations; returns the files that only they needed."""
         files = self._files_in_flight()
-        self.rounds, self.arrived, self.applying = [], [], ()
+        self.rounds, self.arrived, self.applying = [], {}, ()
         self.testing = False
         self.optimizer_states, self.own = {}, {}
         self.evaluating = {}

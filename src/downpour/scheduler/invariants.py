@@ -33,7 +33,7 @@ def _violations(core: SchedulerState) -> Iterator[str]:
             yield from _round(experiment, current)
         for task in experiment.open_tasks():
             yield from _task(core, experiment, task)
-        yield from _arrived(experiment)
+        yield from _arrived(core, experiment)
 
 
 def _in_turn(core: SchedulerState) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _round(experiment: Experiment, current: Round) -> Iterator[str]:
         yield f"{who} holds the shards {current.held_back} back, and not {waits}"
 
 
-def _arrived(experiment: Experiment) -> Iterator[str]:
+def _arrived(core: SchedulerState, experiment: Experiment) -> Iterator[str]:
     who = f"experiment {experiment.name}"
     published = {
         (current.number, task.shard)
@@ -144,12 +144,15 @@ def _arrived(experiment: Experiment) -> Iterator[str]:
         if task.life.state is TaskState.PUBLISHED
     }
     if published != set(experiment.arrived) or len(published) != len(experiment.arrived):
-        yield f"{who} says that {experiment.arrived} have arrived, its tasks say {published}"
+        yield f"{who} says that {[*experiment.arrived]} have arrived, its tasks say {published}"
     if not published.issuperset(experiment.applying):
         yield f"{who} applies {experiment.applying}, which it does not have"
     running = experiment.ready and experiment.life.state is ExperimentState.RUNNING
-    if running and experiment.due and not experiment.applying:
+    if running and experiment.due(core.now_seconds) and not experiment.applying:
         yield f"{who} is complete, but not treated so"
+    for current in experiment.rounds:
+        if running and experiment.has_enough(current) and not current.complete:
+            yield f"{who} has enough updates, and goes on with round {current.number}"
     ahead = experiment.mode.ahead
     if ahead is not None and len(experiment.rounds) > ahead + 1:
         yield f"{who} has {len(experiment.rounds)} open rounds, more than {ahead + 1}"

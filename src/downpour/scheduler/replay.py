@@ -170,7 +170,7 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
         case facts.Accepted():
             current = _round_of(state, entry.attempt)
             current.publish(entry.attempt, entry.worker, entry.update, at_seconds)
-            state.experiments[entry.experiment].arrive(entry.attempt)
+            state.experiments[entry.experiment].arrive(entry.attempt, at_seconds)
         case facts.Saved():
             _round_of(state, entry.attempt).save(entry.attempt.shard, entry.snapshot)
         case facts.Dropped():
@@ -233,7 +233,7 @@ def _go_to(experiment: Experiment, entry: Checkpoint) -> None:
     experiment.evaluated_round = entry.evaluated_round
     experiment.last_evaluation = entry.last_evaluation
     experiment.best = entry.best
-    experiment.rounds, experiment.arrived = [], []
+    experiment.rounds, experiment.arrived = [], {}
     experiment.start_rounds()
 
 

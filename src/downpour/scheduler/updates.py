@@ -45,7 +45,7 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
     # Also before it: the task's snapshot is of no use once it has an update.
     spent = context.task.files()
     context.round.publish(attempt, event.worker, update, state.now_seconds)
-    context.experiment.arrive(attempt)
+    context.experiment.arrive(attempt, state.now_seconds)
     # No worker is known where a manager that was restarted has adopted the update.
     if reporter is not None:
         reporter.tasks_done += 1
@@ -220,7 +220,7 @@ def aggregate_if_due(state: SchedulerState, experiment: Experiment) -> None:
         return
     if experiment.applying:
         return
-    experiment.applying = experiment.due
+    experiment.applying = experiment.due(state.now_seconds)
     if not experiment.applying:
         return
     state.do(

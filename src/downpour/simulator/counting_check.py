@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from downpour.modes import mode_of
 from downpour.scheduler import Checkpoint, Entry, Scheduler, facts
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
@@ -146,7 +147,14 @@ class CountingCheck(Observer):
 
     def _drop(self, tally: _Tally, entry: facts.Dropped) -> None:
         spec, dropped = self._specs[entry.experiment], tally.cut.dropped.union(entry.shards)
-        expect(not POLICIES[spec.policy].preserves_bytes, f"{spec.policy} does without shards")
+        enough = mode_of(spec).enough
+        if enough is None:
+            expect(not POLICIES[spec.policy].preserves_bytes, f"{spec.policy} does without shards")
+        else:
+            counted = len(tally.updates)
+            expect(
+                counted >= enough, f"round {entry.round} ends with {counted} of {enough} updates"
+            )
         expect(entry.round == tally.version.number, f"{entry} is of another round")
         expect(len(dropped) < spec.shards, f"round {entry.round} does without all shards")
         there = dropped & set(tally.updates)

@@ -225,7 +225,13 @@ def _with_mode(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
     mode = random.choice(("sync", "sync", *MODES))
     if mode == "sync" or spec.policy not in {"wait", "handoff"} or spec.standbys:
         return spec
-    options = {"ssp": {"bound": random.randint(0, 2)}, "fedbuff": {"k": random.randint(1, 3)}}
+    few, grace = random.randint(1, 3), random.choice((0.0, 0.5, 5.0))
+    options: dict[str, dict[str, Option]] = {
+        "ssp": {"bound": few - 1},
+        "fedbuff": {"k": few},
+        "k-sync": {"k": few},
+        "quorum": {"quorum": few, "grace_seconds": grace},
+    }
     return spec.replace(mode=mode, mode_options=options.get(mode, {}), stop_after=None)
 
 

@@ -23,6 +23,8 @@ from downpour.spec import ResolvedSpec
 from downpour.store import layout
 from downpour.values import PublishedFile
 
+_ROUNDING_SECONDS = 1e-6
+
 Key = tuple[int, int]
 """A task, by round and shard."""
 
@@ -33,7 +35,7 @@ class _Ledger:
 
     `done` counts the tasks of each shard that are part of a version; `bases` are the versions that
     tasks began from, `arrived` the updates that are part of none yet, with their files' names.
-    `own` are the parameters that shards have of their own.
+    `arrived_at` is when they came. `own` are the parameters that shards have of their own.
     """
 
     spec: ResolvedSpec
@@ -46,6 +48,7 @@ class _Ledger:
     own: dict[int, bytes] = field(default_factory=dict)
     bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)
     arrived: dict[Key, tuple[str, bytes]] = field(default_factory=dict)
+    arrived_at: dict[Key, float] = field(default_factory=dict)
 
     def assign(self, key: Key) -> None:
         """Note the version that a task begins from."""
@@ -57,7 +60,7 @@ class _Ledger:
         expect(near, f"shard {shard} is {number - slowest} rounds ahead, more than {ahead}")
         self.bases.setdefault(key, (self.version, self.own.get(shard, self.model)))
 
-    def accept(self, key: Key, file: str) -> bytes:
+    def accept(self, key: Key, file: str, at_seconds: float) -> bytes:
         """Note an update; returns what it must hold."""
         number, shard = key
         expect(key not in self.arrived, f"round {number} shard {shard} is one too many")
@@ -65,7 +68,13 @@ class _Ledger:
         _, base = self.bases[key]
         made = fake_files.trained(number, shard, None, base, self.states.get(shard, b""))
         self.arrived[key] = file, made
+        self.arrived_at[key] = at_seconds
         return made
+
+    def refuse(self, key: Key) -> None:
+        """Note that an update cannot be used."""
+        self.arrived.pop(key, None)
+        self.arrived_at.pop(key, None)
 
     def take(self, parts: tuple[Key, ...]) -> None:
         """Make the next version."""
@@ -84,7 +93,7 @@ class _Ledger:
         self.version += 1
         for number, shard in parts:
             self.done[shard] += 1
-            del self.bases[number, shard]
+            del self.bases[number, shard], self.arrived_at[number, shard]
             if self.spec.hands_on:
                 self.states[shard] = fake_files.state_after(made[number, shard])
 
@@ -101,15 +110,17 @@ class PushCheck(Observer):
         """Count anew from the journals."""
         self._ledgers[core] = {}
         for line in sorted((x for s in stories.values() for x in s), key=lambda line: line.order):
-            self._count(core, line.entry)
+            self._count(core, line.entry, line.at_seconds)
 
     def handled(self, step: Observation) -> None:
         """Count what is journaled, and look at what is to be aggregated."""
         for entry in step.kept:
-            self._count(step.core, entry)
+            self._count(step.core, entry, step.core.state.now_seconds)
         for command in step.output.commands:
             if isinstance(command, do.Aggregate) and command.experiment in self._specs:
-                self._in_order(self._ledgers[step.core][command.experiment], command)
+                ledger = self._ledgers[step.core][command.experiment]
+                self._in_order(ledger, command)
+                self._in_time(ledger, step.core.state.now_seconds)
 
     def check_result(self, core: Scheduler, experiment: Experiment) -> None:
         """Raise AssertionError unless the result is made of every task, each of them once."""
@@ -123,7 +134,7 @@ class PushCheck(Observer):
         best = layout.BEST_NAME in self._disk.store(name).list()
         expect(best == (spec.keep_best is not None), f"{name} keeps what it should not")
 
-    def _count(self, core: Scheduler, entry: Entry) -> None:
+    def _count(self, core: Scheduler, entry: Entry, at_seconds: float) -> None:
         name = entry.experiment
         if name not in self._specs:
             return
@@ -142,9 +153,10 @@ class PushCheck(Observer):
                 ledger.assign((entry.attempt.round, entry.attempt.shard))
             case facts.Accepted():
                 key = entry.attempt.round, entry.attempt.shard
-                self._compare(name, entry.update.file, ledger.accept(key, entry.update.file.name))
+                made = ledger.accept(key, entry.update.file.name, at_seconds)
+                self._compare(name, entry.update.file, made)
             case facts.GivenUp():
-                ledger.arrived.pop((entry.attempt.round, entry.attempt.shard), None)
+                ledger.refuse((entry.attempt.round, entry.attempt.shard))
             case on.Aggregated() if entry.round == ledger.version:
                 ledger.take(entry.parts)
                 self._compare(name, entry.model, ledger.model)
@@ -164,7 +176,19 @@ class PushCheck(Observer):
         known = [(*key, ledger.arrived[key][0]) for key in command.parts if key in ledger.arrived]
         expect(asked == known, f"version {command.round + 1} takes in {asked}, not {known}")
         together = ledger.mode.together or len(asked)
+        if ledger.mode.grace_seconds is not None:
+            together = len(ledger.arrived)
         expect(len(asked) <= together, f"version {command.round + 1} takes in more than {together}")
+
+    def _in_time(self, ledger: _Ledger, now_seconds: float) -> None:
+        """Check that a version whose tasks are not all there has waited for its grace window."""
+        together, grace = ledger.mode.together, ledger.mode.grace_seconds
+        if together is None or grace is None or set(ledger.bases) == set(ledger.arrived):
+            return
+        there, next_one = [*ledger.arrived_at.values()], f"version {ledger.version + 1}"
+        expect(len(there) >= together, f"{next_one} is made of {len(there)}, not of {together}")
+        over = there[together - 1] + grace <= now_seconds + _ROUNDING_SECONDS
+        expect(over, f"{next_one} is made before its grace window is over")
 
     def _compare(self, experiment: str, file: PublishedFile, wanted: bytes) -> None:
         content = self._read(experiment, file)

@@ -113,10 +113,13 @@ class Spec(Fields):
         default="cross_entropy", description="What training minimises"
     )
 
-    mode: Literal["sync", "downpour", "ssp", "easgd", "fedasync", "fedbuff", "k-async"] = Field(
+    mode: Literal[
+        "sync", "k-sync", "downpour", "ssp", "easgd", "fedasync", "fedbuff", "k-async", "quorum"
+    ] = Field(
         default="sync",
-        description="sync: every round is a barrier (local SGD; FedAvg once an epoch); downpour, "
-        "ssp, easgd, fedasync, fedbuff, k-async: shards train on while others do",
+        description="sync: every round is a barrier (local SGD; FedAvg once an epoch); k-sync: a "
+        "round ends with its first k updates; downpour, ssp, easgd, fedasync, fedbuff, k-async, "
+        "quorum: shards train on while others do",
     )
     mode_options: dict[str, Option] = Field(
         default_factory=dict, description="Parameters of the mode"
@@ -352,7 +355,7 @@ class Spec(Fields):
     @property
     def in_step(self) -> bool:
         """Whether all shards go through rounds together, as in every mode but asynchronous ones."""
-        return self.mode == "sync"
+        return self.mode in {"sync", "k-sync"}
 
     @property
     def trains_own_code(self) -> bool:

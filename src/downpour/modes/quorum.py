@@ -1,0 +1,28 @@
+"""`quorum`: a version is made when enough updates are there and a grace window is over.
+
+Decoupled DiLoCo (arXiv 2604.21428) merges what came by the end of such a window. What comes
+later is dropped there; here it is part of the next version, and counts less for being stale. The
+window is a fixed time, where the paper's follows from measured step times. It begins when the last
+update of the quorum is there; where all shards' updates are there, nothing is waited for.
+"""
+
+from __future__ import annotations
+
+from downpour.modes.base import Mode, ModeKind, Options
+from downpour.modes.staleness import STALENESS, count_of, number, staleness_of
+
+
+def _make(options: Options, shards: int) -> Mode:
+    return Mode(
+        together=count_of(options, "quorum", shards),
+        ahead=None,
+        grace_seconds=float(number(options, "grace_seconds")),
+        weight=staleness_of(options),
+    )
+
+
+QUORUM = ModeKind(
+    make=_make,
+    options={"quorum": 0.5, "grace_seconds": 0.5, **STALENESS, "staleness": "polynomial"},
+    summary="a version is made of what is there some time after enough updates are",
+)
