@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 import downpour
 from downpour.api import spec_of
-from downpour.errors import DeadlineExceeded, ExperimentFailed, SpecError
+from downpour.errors import DeadlineExceeded, ExperimentFailed, NotBegun, SpecError
 from downpour.launchers import LocalCluster
 from downpour.manager.options import ManagerOptions
 from downpour.rpc.messages import Status
@@ -105,11 +105,13 @@ def test_a_mistake_in_the_spec_is_raised_before_anything_starts(shared: Path) ->
 
 
 def test_what_only_the_data_can_tell_is_told_in_one_line(shared: Path) -> None:
-    """More classes than a balanced batch holds: the run fails, and the user can mend it."""
-    with pytest.raises(ExperimentFailed, match="batches") as failed:
+    """More classes than a balanced batch holds: nothing is begun or left, and the user can act."""
+    before = sorted(shared.glob("experiments/*"))
+    with pytest.raises(NotBegun, match=r"^batches = 'balanced'") as failed:
         downpour.run(QUICK.replace(batches="balanced", batch_size=4), workers=1, shared=shared)
     assert failed.value.exit_status == 2
     assert "\n" not in str(failed.value)
+    assert sorted(shared.glob("experiments/*")) == before
 
 
 @pytest.mark.parametrize(

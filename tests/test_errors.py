@@ -16,6 +16,7 @@ from downpour.errors import (
     FileMissing,
     IllegalTransition,
     MissingPackage,
+    NotBegun,
     Refused,
     SharedDirectoryError,
     SpecError,
@@ -38,6 +39,7 @@ EXAMPLES: list[tuple[DownpourError, str, int]] = [
     ),
     (ExperimentFailed("e-1", "no luck"), "experiment e-1 failed: no luck", 1),
     (ExperimentFailed("e-1", "no", asked_wrongly=True), "experiment e-1 failed: no", 2),
+    (NotBegun("e-1", "epochs = 0: no", asked_wrongly=True), "epochs = 0: no", 2),
     (
         MissingPackage("a data frame", "pandas", "frames"),
         "a data frame needs pandas; install downpour-sgd[frames]",

@@ -59,8 +59,9 @@ def allow_in(folders: Iterable[Path | None], modules: Iterable[str]) -> None:
     """
     prefixes = list(modules)
     for prefix in prefixes:
-        if not isinstance(prefix, str) or not _MODULE.match(prefix):
-            raise SpecError("allow", prefix, "must be a module's name, such as lab or lab.nets")
+        if not isinstance(prefix, str) or not _MODULE.match(prefix) or prefix.endswith(".py"):
+            accepted = "must be a module's name, such as lab or lab.nets, without .py"
+            raise SpecError("allow", prefix, accepted)
     allowed = [*allowed_prefixes(), *prefixes]
     os.environ[VARIABLE] = ",".join(dict.fromkeys(allowed))
     known = [*_folders(), *(str(folder.absolute()) for folder in folders if folder)]
@@ -74,8 +75,8 @@ def check_factory(field: str, name: str) -> str:
         SpecError: the name has another form, or its module is under no allowed prefix.
     """
     match = _FACTORY.match(name)
-    if match is None:
-        raise SpecError(field, name, "a factory is named package.module:factory")
+    if match is None or match[1].endswith(".py"):
+        raise SpecError(field, name, "a factory is named package.module:factory, without .py")
     if not _is_allowed(match[1]):
         raise _not_allowed(field, name)
     # At the end: a file of these folders must not stand in for a module that is installed.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -16,7 +17,7 @@ from typing import Any, Self, TypeVar
 from downpour.credentials import Credentials
 from downpour.discovery.managers import Managers
 from downpour.discovery.waiting import CONNECT_SECONDS, awaiting, checked_seconds
-from downpour.errors import ExperimentFailed, SpecError, Unreachable
+from downpour.errors import ExperimentFailed, NotBegun, SpecError, Unreachable
 from downpour.launchers import LocalCluster
 from downpour.manager.options import (
     DEFAULT_MANAGER,
@@ -79,6 +80,7 @@ def run(
         SpecError: an argument or a field is invalid; names it and what is accepted.
         MissingPackage: `tensorboard` is given, and TensorBoard is not installed.
         ExperimentFailed: training ended without a model; says why.
+        NotBegun: the same, where it was refused before it began, and nothing of it is kept.
         LaunchError: a process could not be started.
     """
     asked = spec_of(spec)
@@ -117,7 +119,12 @@ def run_resolved(
         resolved = resolved.replace(init_checksum=start.checksum)
     embedded = embed(resolved, workers, shared=shared, data_dir=source_dir, patience=patience)
     wanted = on_status is None if progress is None else progress
-    with following(tensorboard) as follower, _shown(wanted=wanted) as draw, embedded as embedding:
+    with (
+        _nothing_left(shared_path(shared)),
+        following(tensorboard) as follower,
+        _shown(wanted=wanted) as draw,
+        embedded as embedding,
+    ):
         cluster, client = embedding
         experiment = client.submit(resolved)
 
@@ -134,7 +141,20 @@ def run_resolved(
         except ExperimentFailed as failed:
             if cluster.log.stat().st_size:
                 failed.reason += f"; see {cluster.log}"
-            raise
+            was_prepared = client.results(experiment).parameters > 0
+            if was_prepared or failed.exit_status != SpecError.exit_status:
+                raise
+            raise NotBegun(experiment, failed.reason, asked_wrongly=True) from None
+
+
+@contextmanager
+def _nothing_left(shared: Path) -> Iterator[None]:
+    """Remove the folder of an experiment that was refused before it began, once all has ended."""
+    try:
+        yield
+    except NotBegun as refused:
+        shutil.rmtree(SharedDirectory(shared).experiment_path(refused.experiment))
+        raise
 
 
 def spec_of(asked: Asked | None) -> Spec:

@@ -1,4 +1,4 @@
-"""Describes an error in a user's code in one line, with its place.
+"""Describes an error in a user's code in one line, with its place; says where a thing is defined.
 
 The whole traceback belongs into a log. The line for the user is the last line of the traceback,
 with the line of the user's own file.
@@ -6,10 +6,12 @@ with the line of the user's own file.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
+from typing import Any
 
-from downpour.errors import DownpourError
+from downpour.errors import DownpourError, SpecError
 
 _LETTERS_MAX = 400
 USERS_ERRORS = Exception, SystemExit
@@ -19,11 +21,12 @@ thread of the manager's or worker's that it is called in, and its experiment wou
 _NOT_THE_USERS = sys.stdlib_module_names | {"downpour", "torch", "numpy"}
 
 
-def describe_error(error: BaseException) -> str:
+def describe_error(error: BaseException, called: Any = None) -> str:
     """Return an error in one line: "ValueError: 3 channels are needed (net.py:17 in forward)".
 
     A `DownpourError` is complete by itself. The place is the innermost one outside of Downpour,
-    torch, numpy and Python's own library, if there is one.
+    torch, numpy and Python's own library, or else where the function of the user's is that was
+    `called`, if there is one.
     """
     message = " ".join(str(error).split())
     if isinstance(error, DownpourError):
@@ -32,7 +35,27 @@ def describe_error(error: BaseException) -> str:
         message = f"{message[:_LETTERS_MAX]}…"
     line = f"{type(error).__name__}: {message}" if message else type(error).__name__
     place = _place(error)
-    return f"{line} ({place})" if place else line
+    return f"{line} ({place})" if place else with_place(line, called)
+
+
+def is_of_users_code(error: BaseException) -> bool:
+    """Whether an error in the user's code is the cause of ours, so that a log has its traceback.
+
+    Our one line shows the last call in the user's code, not those that led to it.
+    """
+    return isinstance(error, SpecError) and error.__cause__ is not None
+
+
+def with_place(said: str, defined: Any) -> str:
+    """Return what is said of a user's class or function, with "(net.py:9 in loss)" where known."""
+    if str(getattr(defined, "__module__", "")).partition(".")[0] in _NOT_THE_USERS:
+        return said
+    try:
+        written = inspect.unwrap(defined)
+        file, line = inspect.getsourcefile(written), inspect.getsourcelines(written)[1]
+    except (OSError, TypeError, ValueError):
+        return said
+    return f"{said} ({(file or '').rpartition('/')[2]}:{line} in {written.__name__})"
 
 
 def _place(error: BaseException) -> str:

@@ -24,6 +24,7 @@
     ├── UnfitWorker              this worker cannot train the experiment, another one may
     │   └── OtherCode                a factory's code is not what the experiment was submitted with
     ├── ExperimentFailed         an experiment that ended without a model; carries the cause
+    │   └── NotBegun                 refused before its first round; nothing is left of it
     └── IllegalTransition        a lifecycle table was violated: a defect of this program
 
 Every error reads as one line. `exit_status` is what the command line exits with: 2 if the user can
@@ -254,6 +255,13 @@ class ExperimentFailed(DownpourError):
 
     def __str__(self) -> str:
         return f"experiment {self.experiment} failed: {self.reason}"
+
+
+class NotBegun(ExperimentFailed):
+    """A run that was refused once its code and data were looked at; its folder is removed."""
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class IllegalTransition(DownpourError):

@@ -383,6 +383,101 @@ class Mislabeled(Plane):
         return [0, 1]
 
 
+class Overlabeled(Plane):
+    """Labels of both parts."""
+
+    def labels(self) -> list[int]:
+        """Return twice as many."""
+        return [0, 1] * EXAMPLES
+
+
+class Growing(Plane):
+    """Examples that grow while they are used."""
+
+    extra = 0
+
+    def examples(self, part: str) -> list[Any]:
+        """Return one more each time."""
+        Growing.extra += 1
+        return super().examples(part) + super().examples(part)[: self.extra]
+
+
+class Generated(Plane):
+    """Examples that come one after the other."""
+
+    def examples(self, part: str) -> Any:
+        """Return an iterator."""
+        return iter(super().examples(part))
+
+
+class EndlessAtTheEnd(Plane):
+    """A loss that is NaN on the smaller batch with which a shard ends."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Divide by nothing, where the batch is not whole."""
+        return super().loss(model, batch) / float(len(batch[0]) == 16)
+
+
+class Unnamed(Plane):
+    """Metrics without names."""
+
+    def metrics(self, model: nn.Module, batch: Any) -> Any:
+        """Return a list."""
+        del model, batch
+        return [1.0]
+
+
+class Numbered(Plane):
+    """Metrics by number."""
+
+    def metrics(self, model: nn.Module, batch: Any) -> Any:
+        """Return a number for a name."""
+        del model, batch
+        return {1: 1.0}
+
+
+class Foreign(Plane):
+    """Groups with a parameter that no file would hold."""
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Add one."""
+        mine = [value for value in model.parameters() if value.requires_grad]
+        return [{"params": [*mine, nn.Parameter(torch.zeros(3))]}]
+
+
+class Mistyped(Plane):
+    """A group with an option that torch would ignore."""
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Say learning_rate for lr."""
+        mine = [value for value in model.parameters() if value.requires_grad]
+        return [{"params": mine, "learning_rate": 0.5}]
+
+
+class Ungrouped(Plane):
+    """Parameters in place of groups."""
+
+    def groups(self, model: nn.Module) -> Any:
+        """Return them."""
+        return model.parameters()
+
+
+class Calling(Plane):
+    """An optimizer that calls the loss."""
+
+    def optimizer(self, groups: list[dict[str, Any]]) -> Optimizer:
+        """Return LBFGS."""
+        return torch.optim.LBFGS(groups)
+
+
+class UpToTheEnd(Plane):
+    """A rate from a table."""
+
+    def rate(self, done: float) -> float:
+        """Look it up: `done` is below 1."""
+        return [1.0, 0.1][int(2 * done)]
+
+
 class Shifting(Plane):
     """Examples that are others each time they are read."""
 

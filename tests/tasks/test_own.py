@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,16 @@ def test_the_rate_is_the_task_s(tmp_path: Path) -> None:
         ("Shifting", r'example 0 of "train" is another one when it is read again'),
         ("Ragged", "stack expects each tensor to be equal size"),
         ("Missing", "cannot be imported: AttributeError"),
+        ("Overlabeled", r"labels\(\) must return 60 class numbers, .* returned int64 \[120\]"),
+        ("Growing", r"change while they are used: own_tasks:Growing has \d+ train examples here"),
+        ("Generated", r"TypeError: object of type 'list_iterator' has no len\(\)"),
+        ("EndlessAtTheEnd", "its loss is NaN or infinite on a batch of 4, with which a shard ends"),
+        ("Unnamed", r"metrics\(\) must return numbers by name, and returned \[1.0\]"),
+        ("Numbered", r"metrics\(\) must return numbers by name, and returned \{1: 1.0\}"),
+        ("Foreign", r"trains a parameter that model\(\) has not: torch.float32 \[3\]"),
+        ("Mistyped", "gives 'learning_rate', and the optimizer's options are .* lr,"),
+        ("Ungrouped", r"groups\(\) must return a list of \{\"params\": parameters"),
+        ("Calling", r"LBFGS calls the loss by itself, so the task needs a step\(\)"),
     ],
 )
 def test_what_is_wrong_with_a_task_is_one_line(tmp_path: Path, name: str, why: str) -> None:
@@ -157,7 +168,15 @@ def test_what_is_wrong_with_a_task_is_one_line(tmp_path: Path, name: str, why: s
         tried(tmp_path, name)
     assert refusal.value.field == "task"
     assert refusal.value.value == f"own_tasks:{name}"
-    assert "\n" not in str(refusal.value)
+    said = str(refusal.value)
+    assert "\n" not in said
+    has_no_line = {"Missing", "Ragged"}
+    assert bool(re.search(r" \(own_tasks.py:\d+ in \w+\)$", said)) == (name not in has_no_line)
+
+
+def test_the_trial_asks_for_no_rate_beyond_the_end(tmp_path: Path) -> None:
+    """The share that is done stays below 1, with one epoch too."""
+    tried(tmp_path, "UpToTheEnd", epochs=1)
 
 
 def test_the_best_is_kept_by_what_is_measured_or_not_at_all(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import assert_never
 
-from downpour.blame import USERS_ERRORS, describe_error
+from downpour.blame import USERS_ERRORS, describe_error, is_of_users_code
 from downpour.errors import (
     DownpourError,
     OtherCode,
@@ -227,10 +227,7 @@ class CommandRunner:
 
     def _fail(self, experiment: str, error: BaseException) -> None:
         """Report to the core that work of an experiment has failed."""
-        # An error in the user's code is the cause of our SpecError, so it is logged with its
-        # traceback: the one line of ours does not show where in the user's code it was raised.
-        theirs = isinstance(error, SpecError) and error.__cause__ is not None
-        known = isinstance(error, DownpourError) and not theirs
+        known = isinstance(error, DownpourError) and not is_of_users_code(error)
         level = logging.INFO if known else logging.ERROR
         log.log(level, "%s: %s", experiment, error, exc_info=None if known else error)
         where = "" if known else "; the manager's log has the traceback"

@@ -164,8 +164,8 @@ def _looked_at(spec: Spec) -> tuple[dict[str, Any], NDArray[np.int64]]:
     labels = _labels(task, spec, counts["train"])
     facts = {
         "task": spec.task,
-        "train_samples": counts["train"],
-        "test_samples": counts["test"],
+        "train_samples": limited(counts["train"], spec, "train"),
+        "test_samples": limited(counts["test"], spec, "test"),
         "classes": int(labels.max()) + 1 if len(labels) else 0,
         "sketches": sketches,
     }
@@ -173,7 +173,8 @@ def _looked_at(spec: Spec) -> tuple[dict[str, Any], NDArray[np.int64]]:
 
 
 def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]:
-    from downpour.tasks.own import examples_of, theirs
+    """Return how many examples a part has, and sketches of some of those that are used."""
+    from downpour.tasks.own import examples_of, mistake, theirs
     from downpour.tasks.sketch import resemble, sketched
 
     examples = examples_of(task, spec, part)
@@ -183,14 +184,14 @@ def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]
             f'examples("{part}") must return examples by index, and returned a '
             f"{type(examples).__name__}: torch.utils.data.TensorDataset(x, y) is one of columns"
         )
-        raise SpecError("task", spec.task, accepted)
-    with theirs(spec, f'examples("{part}") fails'):
+        raise mistake(spec, task, "examples", accepted)
+    with theirs(spec, f'examples("{part}") fails', task.examples):
         count = len(examples)
     if count < 1:
-        raise SpecError("task", spec.task, f'examples("{part}") is empty')
-    count = limited(count, spec, part)
-    indices = np.unique(np.linspace(0, count - 1, _LOOKED_AT).astype(int)).tolist()
-    with theirs(spec, f'an example of "{part}" cannot be read'):
+        raise mistake(spec, task, "examples", f'examples("{part}") is empty')
+    last = limited(count, spec, part) - 1
+    indices = np.unique(np.linspace(0, last, _LOOKED_AT).astype(int)).tolist()
+    with theirs(spec, f'an example of "{part}" cannot be read', task.examples):
         sketches = {index: sketched(examples, index) for index in indices}
         if not spec.repeatable:
             return count, {}
@@ -200,24 +201,29 @@ def _part(task: Task, spec: Spec, part: str) -> tuple[int, dict[int, list[Any]]]
                     f'example {index} of "{part}" is another one when it is read again: what it '
                     "draws must come from the global generators of torch, Python or numpy"
                 )
-                raise SpecError("task", spec.task, accepted)
+                raise mistake(spec, task, "examples", accepted)
     return count, sketches
 
 
 def _labels(task: Task, spec: Spec, count: int) -> NDArray[np.int64]:
-    """Return the labels of the examples that are used; of length 0 where there are none."""
+    """Return the labels of the examples that are used; of length 0 where there are none.
+
+    There are `count` training examples, used or not.
+    """
     from downpour.models import generators
-    from downpour.tasks.own import theirs
+    from downpour.tasks.own import mistake, theirs
 
     with theirs(spec, "labels() fails"), generators.seeded(spec.seed):
         given = task.labels()
         labels = np.empty(0, np.int64) if given is None else np.asarray(given)
     if given is None:
         return labels
-    if labels.ndim != 1 or len(labels) < count or labels.dtype.kind not in "iu":
-        accepted = f"labels() must return {count} class numbers, one for each training example"
-        raise SpecError("task", spec.task, accepted)
-    labels = labels[:count].astype(np.int64)
+    if labels.ndim != 1 or len(labels) != count or labels.dtype.kind not in "iu":
+        accepted = (
+            f"labels() must return {count} class numbers, one for each training example, and "
+            f"returned {labels.dtype} {list(labels.shape)}"
+        )
+        raise mistake(spec, task, "labels", accepted)
     if labels.min() < 0 or labels.max() >= CLASSES_MAX:
-        raise SpecError("task", spec.task, "labels() must return class numbers, from 0 on")
-    return labels
+        raise mistake(spec, task, "labels", "labels() must return class numbers, from 0 on")
+    return labels[: limited(count, spec, "train")].astype(np.int64)

@@ -18,7 +18,7 @@ from downpour.tasks import Data
 from downpour.tasks.agreement import TaskData, check_examples
 from downpour.tasks.batches import batch_of
 from downpour.tasks.classification import Classification
-from downpour.tasks.own import examples_of, overrides, own_task, theirs
+from downpour.tasks.own import examples_of, mistake, overrides, own_task, theirs
 from downpour.tasks.task import Batch, ExampleList, Task
 
 
@@ -80,9 +80,16 @@ class LoadedTask:
         with theirs(self.spec, "model() fails"), generators.seeded(self.spec.seed):
             model = self.task.model()
         if not isinstance(model, nn.Module):
-            raise SpecError("task", self.spec.task, "model() must return a torch.nn.Module")
-        models.check_travels(model, self.spec)
+            raise self.mistake("model", "model() must return a torch.nn.Module")
+        try:
+            models.check_travels(model, self.spec)
+        except SpecError as error:
+            raise self.mistake("model", error.accepted) from None
         return model
+
+    def mistake(self, method: str, accepted: str) -> SpecError:
+        """Return the refusal of what a method of the task returns, see `own.mistake`."""
+        return mistake(self.spec, self.task, method, accepted)
 
     def check_fit(self, model: nn.Module) -> None:
         """Check that the built-in task's network fits examples and labels; a trial tells of others.

@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from downpour.allowlist import load_factory
-from downpour.blame import USERS_ERRORS, describe_error
+from downpour.blame import USERS_ERRORS, describe_error, with_place
 from downpour.errors import DownpourError, SpecError
 from downpour.models import generators
 from downpour.spec import Spec
@@ -44,16 +45,19 @@ def own_task(spec: Spec) -> Task:
     name = spec.task or ""
     made = load_factory("task", name)
     if not (isinstance(made, type) and issubclass(made, Task)):
-        raise SpecError("task", name, "must be a class that inherits from downpour.Task")
+        accepted = with_place("must be a class that inherits from downpour.Task", made)
+        raise SpecError("task", name, accepted)
     missing = [method for method in NEEDED if not overrides(made, method)]
     if missing:
-        raise SpecError("task", name, f"lacks {' and '.join(f'{method}()' for method in missing)}")
+        lacks = f"lacks {' and '.join(f'{method}()' for method in missing)}"
+        raise SpecError("task", name, with_place(lacks, made))
     for method, count in _ARGUMENTS.items():
         _check_arguments(made, method, count, name)
     try:
         inspect.signature(made).bind(**spec.task_options)
     except TypeError as error:
-        raise SpecError("task_options", spec.task_options, f"{name}: {error}") from None
+        accepted = with_place(f"{name}: {error}", made.__init__)
+        raise SpecError("task_options", spec.task_options, accepted) from None
     with theirs(spec, "cannot be made"), generators.seeded(spec.seed):
         task = made(**spec.task_options)
     _refuse_twice_said(task, spec)
@@ -70,6 +74,11 @@ def examples_of(task: Task, spec: Spec, part: str) -> ExampleList:
         return task.examples(part)
 
 
+def mistake(spec: Spec, task: Task, method: str, accepted: str) -> SpecError:
+    """Return the refusal of what a user's method returns, with the line where it begins."""
+    return SpecError(*spec.trained_code, with_place(accepted, getattr(task, method)))
+
+
 def overrides(task: Task | type[Task], method: str) -> bool:
     """Whether a task brings a method of its own."""
     kind = task if isinstance(task, type) else type(task)
@@ -77,8 +86,10 @@ def overrides(task: Task | type[Task], method: str) -> bool:
 
 
 @contextmanager
-def theirs(spec: Spec, what: str) -> Iterator[None]:
+def theirs(spec: Spec, what: str, called: Any = None) -> Iterator[None]:
     """Turn what a user's code raises into a SpecError that says `what` failed, and where.
+
+    If no line of the user's raised it, where is that of the method that was `called`.
 
     Only what torch raises for a lack of memory passes, because its cause may be the machine.
     """
@@ -89,7 +100,7 @@ def theirs(spec: Spec, what: str) -> Iterator[None]:
     except USERS_ERRORS as error:
         if is_lack_of_memory(error):
             raise
-        raise SpecError(*spec.trained_code, f"{what}: {describe_error(error)}") from error
+        raise SpecError(*spec.trained_code, f"{what}: {describe_error(error, called)}") from error
 
 
 def is_lack_of_memory(error: BaseException) -> bool:
@@ -111,7 +122,7 @@ def _check_arguments(made: type[Task], method: str, count: int, name: str) -> No
         )
         names = ", ".join(wanted.parameters)
         accepted = f"{method}() must take ({names}): {error}"
-        raise SpecError("task", name, accepted) from None
+        raise SpecError("task", name, with_place(accepted, getattr(made, method))) from None
 
 
 def _refuse_twice_said(task: Task, spec: Spec) -> None:

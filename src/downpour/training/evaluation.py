@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from downpour.errors import NonFinite, SpecError
+from downpour.errors import NonFinite
 from downpour.models import generators
-from downpour.spec import Spec
 from downpour.tasks.batches import Indices
 from downpour.tasks.loaded import LoadedTask
 from downpour.tasks.own import theirs
@@ -48,7 +47,7 @@ def evaluate_on(
     """
     started = time.perf_counter()
     spec = loaded.spec
-    sums = Sums(spec)
+    sums = Sums(loaded)
     was_training = model.training
     numerics.place(model, spec, images=loaded.images)
     model.eval()
@@ -79,11 +78,11 @@ class Sums:
     """What was measured on some batches, added up by name.
 
     Args:
-        spec: whose task measures it, for errors.
+        loaded: the task that measures it, for errors.
     """
 
-    def __init__(self, spec: Spec) -> None:
-        self._spec = spec
+    def __init__(self, loaded: LoadedTask) -> None:
+        self._loaded = loaded
         self._totals: dict[str, tuple[Tensor, Tensor]] = {}
 
     def add(self, measured: Mapping[str, Any], examples: int) -> None:
@@ -117,7 +116,7 @@ class Sums:
                 return number
         kind = f"{list(value.shape)}" if isinstance(value, Tensor) else repr(value)
         accepted = f"metrics() must return numbers, and returned {kind} for {name!r}"
-        raise SpecError(*self._spec.trained_code, accepted)
+        raise self._loaded.mistake("metrics", accepted)
 
 
 def _mean(total: Tensor, count: Tensor) -> float | tuple[float, ...]:
@@ -132,6 +131,9 @@ def _measured(
     with theirs(spec, "the evaluation fails"), numerics.precision(spec):
         batch = loaded.batch(part, indices)
         measured = task.metrics(model, batch)
+        if not (isinstance(measured, Mapping) and all(isinstance(name, str) for name in measured)):
+            accepted = f"metrics() must return numbers by name, and returned {measured!r:.80}"
+            raise loaded.mistake("metrics", accepted)
         if "loss" in measured:
             return measured
         return {"loss": task.loss(model, batch), **measured}

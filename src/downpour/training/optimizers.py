@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from downpour.errors import FileCorrupt, SpecError
+from downpour.errors import FileCorrupt
 from downpour.spec import Spec
 from downpour.tasks.loaded import LoadedTask
-from downpour.tasks.own import theirs
+from downpour.tasks.own import overrides, theirs
 from downpour.training.parameters import Arrays, array_of, copy_into
 
 Groups = list[dict[str, Any]]
@@ -83,14 +83,14 @@ class Optimizers:
     """
 
     def __init__(self, loaded: LoadedTask, model: nn.Module) -> None:
-        self._spec = loaded.spec
+        self._loaded = loaded
         self._trainable = _trainable(model)
         groups = _groups(loaded, model, self._trainable)
         self.by_name = _by_name(loaded, groups)
         self._rates = [
             [float(group["lr"]) for group in one.param_groups] for one in self.by_name.values()
         ]
-        self._owner = _owners(self.by_name, self._trainable, self._spec)
+        self._owner = _owners(self.by_name, model, loaded)
 
     def set_rate(self, factor: float) -> None:
         """Multiply every group's learning rate, as it was in the beginning.
@@ -105,7 +105,7 @@ class Optimizers:
                         "a scheduler sets its learning rate, and would not go on elsewhere: the "
                         "spec's schedule or rate(done) takes its place"
                     )
-                    raise SpecError(*self._spec.trained_code, accepted)
+                    raise self._loaded.mistake("optimizer", accepted)
                 group["lr"] = rate * factor
 
     def zero_grad(self) -> None:
@@ -154,7 +154,7 @@ class Optimizers:
             f"its optimizer keeps {what} of {name}, which is {type(value).__name__}: only tensors "
             "can go on elsewhere"
         )
-        raise SpecError(*self._spec.trained_code, accepted)
+        raise self._loaded.mistake("optimizer", accepted)
 
 
 def _restored(
@@ -180,19 +180,22 @@ def _restored(
 def _groups(
     loaded: LoadedTask, model: nn.Module, trainable: Mapping[str, nn.Parameter]
 ) -> list[dict[str, Any]]:
-    spec = loaded.spec
-    with theirs(spec, "groups() fails"):
+    with theirs(loaded.spec, "groups() fails"):
         given = loaded.task.groups(model)
-        named = [{"params": trainable.values()}] if given is None else given
+        named = [{"params": trainable.values()}] if given is None else list(given)
+    if not all(isinstance(group, Mapping) and "params" in group for group in named):
+        accepted = 'groups() must return a list of {"params": parameters, ...}'
+        raise loaded.mistake("groups", accepted)
+    with theirs(loaded.spec, "groups() fails"):
         groups = [{**group, "params": _listed(group["params"])} for group in named]
-        members = [id(one) for group in groups for one in group["params"]]
+    members = [id(one) for group in groups for one in group["params"]]
     names = {id(parameter): name for name, parameter in trainable.items()}
     twice = next((names.get(one, "one") for one in members if members.count(one) > 1), None)
     if twice is not None:
-        raise SpecError(*spec.trained_code, f"groups() names the parameter {twice} twice")
+        raise loaded.mistake("groups", f"groups() names the parameter {twice} twice")
     if left := [name for one, name in names.items() if one not in set(members)]:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        raise SpecError(*spec.trained_code, f"groups() leaves out the parameter {left[0]}{more}")
+        raise loaded.mistake("groups", f"groups() leaves out the parameter {left[0]}{more}")
     return groups
 
 
@@ -208,29 +211,51 @@ def _by_name(loaded: LoadedTask, groups: list[dict[str, Any]]) -> dict[str, Opti
     if given is None:
         with theirs(spec, "groups() fails"):
             given = OPTIMIZERS[spec.optimizer](groups, spec)
+        _check_options(given, loaded)
     by_name = {"optimizer": given} if isinstance(given, Optimizer) else given
     if not isinstance(by_name, Mapping) or not all(
         isinstance(one, Optimizer) for one in by_name.values()
     ):
         accepted = "optimizer() must return a torch.optim.Optimizer, or several by name"
-        raise SpecError(*spec.trained_code, accepted)
+        raise loaded.mistake("optimizer", accepted)
+    closures = any(isinstance(one, torch.optim.LBFGS) for one in by_name.values())
+    if closures and not loaded.has_own_step:
+        accepted = "LBFGS calls the loss by itself, so the task needs a step() of its own"
+        raise loaded.mistake("optimizer", accepted)
     return dict(by_name)
 
 
+def _check_options(optimizer: Optimizer, loaded: LoadedTask) -> None:
+    """Refuse an option of a group that the spec's optimizer would ignore, as torch does."""
+    known = {*optimizer.defaults, "params", "param_names", "name"}
+    for group in optimizer.param_groups:
+        if ignored := sorted(group.keys() - known):
+            options = ", ".join(sorted(optimizer.defaults))
+            accepted = f"groups() gives {ignored[0]!r}, and the optimizer's options are {options}"
+            raise loaded.mistake("groups", accepted)
+
+
 def _owners(
-    by_name: Mapping[str, Optimizer], trainable: Mapping[str, nn.Parameter], spec: Spec
+    by_name: Mapping[str, Optimizer], model: nn.Module, loaded: LoadedTask
 ) -> dict[str, Optimizer]:
     """Return the optimizer of each trainable parameter."""
     owner: dict[int, Optimizer] = {}
+    known = set(map(id, model.parameters()))
     for one in by_name.values():
         for group in one.param_groups:
             for parameter in group["params"]:
                 if id(parameter) in owner:
                     accepted = "optimizer() gives a parameter to two optimizers"
-                    raise SpecError(*spec.trained_code, accepted)
+                    raise loaded.mistake("optimizer", accepted)
+                if id(parameter) not in known:
+                    kind = f"{parameter.dtype} {list(parameter.shape)}"
+                    accepted = f"its optimizer trains a parameter that model() has not: {kind}"
+                    method = "optimizer" if overrides(loaded.task, "optimizer") else "groups"
+                    raise loaded.mistake(method, accepted)
                 owner[id(parameter)] = one
+    trainable = _trainable(model)
     if left := [name for name, value in trainable.items() if id(value) not in owner]:
-        raise SpecError(*spec.trained_code, f"optimizer() leaves out the parameter {left[0]}")
+        raise loaded.mistake("optimizer", f"optimizer() leaves out the parameter {left[0]}")
     return {name: owner[id(value)] for name, value in trainable.items()}
 
 

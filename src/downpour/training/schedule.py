@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from downpour.errors import SpecError
 from downpour.spec import Spec
 from downpour.tasks.loaded import LoadedTask
 from downpour.tasks.own import theirs
@@ -52,7 +51,7 @@ def rate_factor(loaded: LoadedTask, position: Position) -> float:
         return _by_spec(spec, position)
     if not isinstance(own, int | float) or not 0 <= own < math.inf:
         accepted = f"rate({position.done:g}) must return a number from 0 on, and returned {own!r}"
-        raise SpecError(*spec.trained_code, accepted)
+        raise loaded.mistake("rate", accepted)
     return float(own) * _scale(spec)
 
 

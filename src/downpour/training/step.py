@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from downpour.errors import SpecError
-from downpour.spec import Spec
 from downpour.tasks.batches import Indices
 from downpour.tasks.loaded import LoadedTask
 from downpour.training import numerics
@@ -28,13 +26,13 @@ def train_step(
     if loaded.has_own_step:
         with numerics.precision(spec):
             loss = loaded.task.step(model, optimizers.by_name, loaded.batch("train", indices))
-        return _checked(loss, spec, "step()", trained=False).detach()
+        return _checked(loss, loaded, "step", trained=False).detach()
     optimizers.zero_grad()
     losses: list[Tensor] = []
     for part in _parts(indices, spec.accumulate):
         with numerics.precision(spec):
             loss = loaded.task.loss(model, loaded.batch("train", part))
-        loss = _checked(loss, spec, "loss()", trained=True)
+        loss = _checked(loss, loaded, "loss", trained=True)
         # The mean of a batch is the mean of its parts, each counted by its examples.
         share = len(part) / len(indices)
         (loss if share == 1 else loss * share).backward()  # type: ignore[no-untyped-call]
@@ -49,17 +47,17 @@ def _parts(indices: Indices, count: int) -> Sequence[Indices]:
     return [indices] if count == 1 else np.array_split(indices, min(count, len(indices)))
 
 
-def _checked(loss: object, spec: Spec, method: str, *, trained: bool) -> Tensor:
+def _checked(loss: object, loaded: LoadedTask, method: str, *, trained: bool) -> Tensor:
     """Return a loss if it can be trained on."""
     if not isinstance(loss, Tensor):
-        accepted = f"{method} must return a tensor, and returned {type(loss).__name__}"
+        accepted = f"{method}() must return a tensor, and returned {type(loss).__name__}"
     elif loss.dim() or not loss.is_floating_point():
         accepted = (
-            f"{method} must return a scalar, the mean of its batch, and returned "
+            f"{method}() must return a scalar, the mean of its batch, and returned "
             f"{loss.dtype} {list(loss.shape)}"
         )
     elif trained and loss.grad_fn is None:  # also one that a task told to require a gradient
-        accepted = f"{method} does not depend on any parameter that is trained"
+        accepted = f"{method}() does not depend on any parameter that is trained"
     else:
         return loss
-    raise SpecError(*spec.trained_code, accepted)
+    raise loaded.mistake(method, accepted)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from downpour.blame import USERS_ERRORS, describe_error
-from downpour.errors import DownpourError, NonFinite, OutOfMemory, SpecError
+from downpour.errors import DownpourError, NonFinite, OutOfMemory, SpecError, UnfitWorker
 from downpour.spec import Spec
 from downpour.tasks.loaded import LoadedTask
 from downpour.training.batches import batches_in, samples_in
@@ -71,6 +71,9 @@ def check_trains(loaded: LoadedTask, shards: Sequence[Shard]) -> StepCost | None
     except OutOfMemory as error:
         log.warning("the network was not tried: %s", error)
         return None
+    except UnfitWorker as error:
+        accepted = f"its examples change while they are used: {error}"
+        raise loaded.mistake("examples", accepted) from None
     if difference:
         _report(loaded.spec, f"does not train to the same bytes twice: {difference}")
     return trial.cost
@@ -144,7 +147,7 @@ class _Trial:
                     f"a step changes {name}, which requires no gradient and so is sent only once: "
                     "let it require one, or make it a buffer"
                 )
-                raise SpecError(*self._spec.trained_code, accepted)
+                raise self._loaded.mistake("model", accepted)
 
     def _straight_on(self, network: nn.Module) -> Iterator[_Look]:
         start = parameters_of(network)
@@ -167,7 +170,7 @@ class _Trial:
         try:
             found = evaluate_on(self._network, self._loaded, chosen)
         except NonFinite as error:
-            raise SpecError(*self._spec.trained_code, str(error)) from None
+            raise self._loaded.mistake("loss", str(error)) from None
         goal = self._spec.goal
         if goal is not None and goal.value(found) is None:
             raise SpecError("keep_best", str(goal), unmeasured(found))
@@ -210,9 +213,15 @@ class _Trial:
 
     def _next_task(self, network: nn.Module, start: Arrays) -> ShardTraining:
         load_parameters(network, start)
-        task = LocalTask(indices=self._rest, round=1, shard=self._number)
+        # A second epoch, where there is one: a task's rate() is promised shares below 1.
+        round_ = min(1, self._spec.meetings.epochs_in_all - 1)
+        task = LocalTask(indices=self._rest, round=round_, shard=self._number)
         training = ShardTraining(self._loaded, network, task)
-        self._advance(training, f"on a batch of {len(self._rest)}, with which a shard ends")
+        where = f"on a batch of {len(self._rest)}, with which a shard ends"
+        try:
+            self._advance(training, where)
+        except NonFinite:
+            raise self._infinite(where) from None
         return training
 
     def _one_step(self, training: ShardTraining) -> ShardTraining:
@@ -223,12 +232,15 @@ class _Trial:
             training.parameters(copy=False)
         except NonFinite as error:
             if is_first and not math.isfinite(training.mean_loss):
-                accepted = "its loss is NaN or infinite on the first batch"
-                raise SpecError(*self._spec.trained_code, accepted) from None
+                raise self._infinite("on the first batch") from None
             raise SpecError(
                 "learning_rate", self._spec.learning_rate, f"too large: {error}"
             ) from None
         return training
+
+    def _infinite(self, where: str) -> SpecError:
+        method = "step" if self._loaded.has_own_step else "loss"
+        return self._loaded.mistake(method, f"its loss is NaN or infinite {where}")
 
     def _advance(self, training: ShardTraining, where: str) -> None:
         try:
