@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from downpour.errors import SpecError
+from downpour.modes import MODES
 from downpour.spec import Spec, parse_split
 
 texts = st.text(max_size=20)
@@ -111,7 +112,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "rmsprop"}, "optimizer = 'rmsprop': must be sgd, adam or adamw"),
     (
         {"mode": "async"},
-        "mode = 'async': must be sync, downpour, ssp, fedasync, fedbuff or k-async",
+        f"mode = 'async': must be {', '.join([*MODES][:-1])} or quorum",
     ),
     ({"split": "iid"}, "split = 'iid': must be random, class, equal or dirichlet(ALPHA)"),
     ({"split": 5}, "split = 5: must be random, class, equal or dirichlet(ALPHA)"),
