@@ -337,8 +337,8 @@ class ForgetsTheOuterState(SimulatedManager):
 
 
 class _RefusesByPlace(SimulatedCommandRunner):
-    def _refuse(self, command: do.Aggregate, reasons: list[tuple[int, str]]) -> None:
-        places = [(command.shards.index(shard), reason) for shard, reason in reasons]
+    def _refuse(self, command: do.Aggregate, reasons: Mapping[int, str]) -> None:
+        places = {command.shards.index(shard): reason for shard, reason in reasons.items()}
         super()._refuse(command, places)
 
 
@@ -356,7 +356,7 @@ class _BlamesWorkers(SimulatedCommandRunner):
     def _wait(self, again: Callable[[float], None], done: Done, waited: float) -> None:
         if isinstance(again, partial) and isinstance(again.args[0], do.Aggregate):
             command = again.args[0]
-            self._refuse(command, [(shard, "cannot be read") for shard in command.shards])
+            self._refuse(command, dict.fromkeys(command.shards, "cannot be read"))
             done()
         else:
             super()._wait(again, done, waited)
@@ -375,7 +375,7 @@ class BlamesWorkers(SimulatedManager):
 class _FailsWithTheDirectory(SimulatedCommandRunner):
     def _give_out(self, done: Done) -> None:
         for name in self._manager.core.state.experiments:
-            self._post(on.EffectFailed, experiment=name, reason="the directory refuses")
+            self._answers.failed(name, "the directory refuses")
         done()
 
 

@@ -1,9 +1,7 @@
 """Runs the core's commands: each in another thread, each coming back as an event.
 
-Calls to workers are short and many; work on parameters is long and rare. They have threads of their
-own, so that neither waits for the other. Preparing may take as long as a download or a user's code,
-so each preparation has a thread of its own, and other experiments and cancellations do not wait for
-it.
+`node/effects.py` says which commands wait for each other; here each lane has threads of its own.
+Calls to workers are short and many; work on parameters is long and rare.
 
 Failures come back as events, too. A worker that cannot be called is lost. Work that fails ends its
 experiment, except the removal of files, which costs no more than their space. A shared directory
@@ -18,7 +16,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
-from typing import assert_never
 
 from downpour.blame import USERS_ERRORS, describe_error, is_of_users_code
 from downpour.errors import (
@@ -39,6 +36,8 @@ from downpour.manager.recovery import RecoveredState
 from downpour.manager.roster import Roster
 from downpour.manager.serial_executor import SerialExecutor
 from downpour.manager.workspace import Workspace
+from downpour.node.answers import Answers
+from downpour.node.effects import Effects
 from downpour.predictor.forecaster import Forecaster
 from downpour.rpc.messages import TaskMessage
 from downpour.scheduler import Entry, Output, Scheduler, facts
@@ -46,7 +45,7 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.store import find_updates
 from downpour.store.lease import Leader
-from downpour.values import ExperimentState, FailureKind
+from downpour.values import ExperimentState
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ _CLOSING_SECONDS = 30.0
 """For work that runs when the manager ends: its result is lost, and the next manager repeats it."""
 
 
-class CommandRunner:
+class CommandRunner(Effects[[]]):
     """The driver's command sink in a real manager.
 
     Args:
@@ -91,8 +90,6 @@ class CommandRunner:
         self._data_dir = data_dir
         self._archive = archive
         self._calls = OrderedCalls(CALLS_AT_ONCE)
-        # Evaluation has its own thread, because it runs beside the training of the next round, and
-        # that round's aggregation must not wait for it.
         self._works = SerialExecutor("work")
         self._evaluations = SerialExecutor("evaluation")
         self._spaces: dict[str, Workspace] = {}
@@ -101,8 +98,7 @@ class CommandRunner:
 
     def attach(self, post: Post, clock: Callable[[], float]) -> None:
         """Set where events go, and the clock of their times; called before the first command."""
-        self._post = post
-        self._clock = clock
+        self._answers = Answers(post, clock)
 
     def take_up(self, recovered: RecoveredState, leader: Leader) -> None:
         """Continue, as the leader, the experiments of an earlier manager."""
@@ -166,43 +162,41 @@ class CommandRunner:
     def carry_out(self, commands: Sequence[do.Command]) -> None:
         """Start the commands."""
         for command in commands:
-            self._start(command)
+            self.start(command)
 
-    def _start(self, command: do.Command) -> None:  # noqa: C901 - one arm a command
-        match command:
-            case do.Prepare():
-                self._begin_to_prepare(command)
-            case do.Assign(assigned):
-                self._calls.submit(assigned.worker, lambda: self._assign(assigned))
-            case do.Cancel():
-                self._calls.submit(command.worker, lambda: self._cancel(command))
-            case do.HandOver():
-                self._calls.submit(command.worker, lambda: self._hand_over(command))
-            case do.Aggregate():
-                self._work(self._works, command.experiment, lambda: self._aggregate(command))
-            case do.Evaluate():
-                self._work(self._evaluations, command.experiment, lambda: self._evaluate(command))
-            case do.Publish():
-                self._work(self._works, command.experiment, lambda: self._publish(command))
-            case do.Discard():
-                self._clean(command.experiment, lambda: self._discard(command))
-            case do.Conclude():
-                self._clean(command.experiment, lambda: self._conclude(command))
-            case do.Dismiss():
-                # Not behind the worker's other calls: to close its client ends the call in flight,
-                # which would otherwise take a thread until its deadline.
-                self._roster.strike(command.worker)
-            case do.Adopt():
-                self._work(self._works, command.experiment, lambda: self._adopt(command))
-            case _:
-                assert_never(command)
+    # Lanes
 
-    def _work(self, lane: SerialExecutor, experiment: str, effect: Callable[[], None]) -> None:
+    def _alone(self, experiment: str, job: Callable[[], None]) -> None:
+        lane = SerialExecutor("preparation")
+        self._submit(lane, experiment, job)
+        lane.finish()
+
+    def _in_turn(self, worker: str, job: Callable[[], None]) -> None:
+        self._calls.submit(worker, job)
+
+    def _work(self, experiment: str, job: Callable[[], None]) -> None:
+        self._submit(self._works, experiment, job)
+
+    def _beside(self, experiment: str, job: Callable[[], None]) -> None:
+        self._submit(self._evaluations, experiment, job)
+
+    def _clean(self, experiment: str, job: Callable[[], None]) -> None:
+        """Remove files; if that fails they are left over, and the experiment goes on."""
+
+        def guarded() -> None:
+            try:
+                job()
+            except (DownpourError, OSError) as error:
+                log.warning("%s: files are left over: %s", experiment, error)
+
+        self._works.submit(guarded)
+
+    def _submit(self, lane: SerialExecutor, experiment: str, job: Callable[[], None]) -> None:
         """Run long work; if it fails, its experiment fails."""
 
         def guarded() -> None:
             try:
-                effect()
+                job()
             except SharedDirectoryError as error:
                 self._die(error)
             except USERS_ERRORS as error:  # becomes the experiment's failure
@@ -214,72 +208,35 @@ class CommandRunner:
         if not self._closing.is_set():
             self._on_death(error)
 
-    def _clean(self, experiment: str, removal: Callable[[], None]) -> None:
-        """Remove files; if that fails they are left over, and the experiment goes on."""
-
-        def guarded() -> None:
-            try:
-                removal()
-            except (DownpourError, OSError) as error:
-                log.warning("%s: files are left over: %s", experiment, error)
-
-        self._works.submit(guarded)
-
     def _fail(self, experiment: str, error: BaseException) -> None:
         """Report to the core that work of an experiment has failed."""
         known = isinstance(error, DownpourError) and not is_of_users_code(error)
         level = logging.INFO if known else logging.ERROR
         log.log(level, "%s: %s", experiment, error, exc_info=None if known else error)
         where = "" if known else "; the manager's log has the traceback"
-        self._post(
-            on.EffectFailed(
-                at_seconds=self._clock(),
-                experiment=experiment,
-                reason=describe_error(error) + where,
-                asked_wrongly=isinstance(error, SpecError),
-            )
-        )
+        reason = describe_error(error) + where
+        self._answers.failed(experiment, reason, asked_wrongly=isinstance(error, SpecError))
 
     # Calls to workers
 
     def _assign(self, assigned: facts.Assigned) -> None:
         entry = self._roster.get(assigned.worker)
-        # It was dismissed while this call waited behind others.
         if entry is None:
-            self._post(
-                on.WorkerLeft(
-                    at_seconds=self._clock(), worker=assigned.worker, reason="it is not registered"
-                )
-            )
+            self._answers.not_registered(assigned.worker)
             return
         try:
             entry.client.train(self._task(assigned))
         except ProtocolError as error:
             # The worker may have registered again meanwhile, and the call went to its old address:
             # the core knows the new registration, and assigns to it by itself.
-            if not self._roster.is_dead(assigned.worker, entry):
-                return
-            self._post(
-                on.WorkerLost(
-                    at_seconds=self._clock(),
-                    worker=assigned.worker,
-                    reason=f"the call failed: {error}",
-                )
-            )
+            if self._roster.is_dead(assigned.worker, entry):
+                self._answers.call_failed(assigned.worker, error)
         # From `_task`, which publishes the indices of a shard that is too large for a message.
         except SharedDirectoryError as error:
             self._die(error)
         except Exception as error:  # noqa: BLE001 - becomes the attempt's failure
             log.warning("%s: could not be assigned: %s", assigned.attempt, error)
-            self._post(
-                on.AttemptFailed(
-                    at_seconds=self._clock(),
-                    worker=assigned.worker,
-                    attempt=assigned.attempt,
-                    failure=FailureKind.LOST,
-                    reason=str(error),
-                )
-            )
+            self._answers.not_assigned(assigned, str(error))
 
     def _cancel(self, command: do.Cancel) -> None:
         """Best effort: the reply to the worker's next heartbeat repeats it."""
@@ -311,12 +268,6 @@ class CommandRunner:
 
     # Work on parameters
 
-    def _begin_to_prepare(self, command: do.Prepare) -> None:
-        """Prepare in a thread of its own: it may hang, and nothing else must wait for it."""
-        alone = SerialExecutor("preparation")
-        self._work(alone, command.experiment, lambda: self._prepare(command))
-        alone.finish()
-
     def _prepare(self, command: do.Prepare) -> None:
         space = self._spaces[command.experiment]
         try:
@@ -329,16 +280,13 @@ class CommandRunner:
         if space.concluded:
             return
         space.prepared, space.global_model = made, made.drawn
-        self._post(
-            on.Prepared(
-                at_seconds=self._clock(),
-                experiment=command.experiment,
-                dataset=made.dataset_key,
-                shard_samples=tuple(len(shard) for shard in made.shards),
-                model=made.model,
-                frozen=made.frozen,
-                outer=made.outer,
-            )
+        self._answers.prepared(
+            command,
+            dataset=made.dataset_key,
+            shard_samples=tuple(len(shard) for shard in made.shards),
+            model=made.model,
+            outer=made.outer,
+            frozen=made.frozen,
         )
 
     def _hold(self, command: do.Prepare, error: OtherCode) -> None:
@@ -351,7 +299,7 @@ class CommandRunner:
         def again() -> None:
             # Both are asked after the wait: the experiment may have been cancelled meanwhile.
             if not (self._closing.wait(_HELD_SECONDS) or self._is_over(command.experiment)):
-                self._begin_to_prepare(command)
+                self.start(command)
 
         Thread(target=again, name="held", daemon=True).start()
 
@@ -362,61 +310,29 @@ class CommandRunner:
         workers = dict(command.attempts)
         for attempt, update in find_updates(self._spaces[command.experiment].store, workers):
             log.info("%s was published by %s and not reported; adopted", attempt, workers[attempt])
-            self._post(
-                on.UpdatePublished(
-                    at_seconds=self._clock(),
-                    worker=workers[attempt],
-                    attempt=attempt,
-                    update=update,
-                )
-            )
+            self._answers.adopted(workers[attempt], attempt, update)
 
     def _aggregate(self, command: do.Aggregate) -> None:
         space = self._spaces[command.experiment]
         try:
             made = workspace.aggregate(space, command)
         except UpdatesRefused as refused:
-            self._post(
-                on.AggregationFailed(
-                    at_seconds=self._clock(),
-                    experiment=command.experiment,
-                    round=command.round,
-                    reasons=tuple(sorted(refused.reasons.items())),
-                )
-            )
-            return
-        self._post(
-            on.Aggregated(
-                at_seconds=self._clock(),
-                experiment=command.experiment,
-                round=command.round,
-                model=made.model,
-                outer=made.outer,
-                parts=command.parts,
-                own=made.own,
-            )
-        )
+            self._answers.refused(command, refused.reasons)
+        else:
+            self._answers.aggregated(command, made.model, made.outer, made.own)
 
     def _evaluate(self, command: do.Evaluate) -> None:
         space = self._spaces[command.experiment]
         if space.prepared is None:
             return  # the experiment has ended meanwhile
-        evaluation = workspace.measure(space, command)
-        self._post(
-            on.Evaluated(
-                at_seconds=self._clock(),
-                experiment=command.experiment,
-                round=command.round,
-                evaluation=evaluation,
-                part=command.part,
-            )
-        )
+        self._answers.evaluated(command, workspace.measure(space, command))
 
     def _publish(self, command: do.Publish) -> None:
         model = workspace.publish(self._spaces[command.experiment], command)
-        self._post(
-            on.ModelPublished(at_seconds=self._clock(), experiment=command.experiment, model=model)
-        )
+        self._answers.published(command, model)
+
+    def _dismiss(self, worker: str) -> None:
+        self._roster.strike(worker)
 
     def _discard(self, command: do.Discard) -> None:
         store = self._spaces[command.experiment].store

@@ -1,7 +1,7 @@
 """Runs a manager's commands in virtual time, as `manager/command_runner.py` does in real time.
 
-Work on parameters is done one command after the other, evaluations beside it, and the calls to each
-worker in order. The result of a command comes back to the manager as an event.
+`node/effects.py` says which commands wait for each other; here each lane is a queue of jobs. The
+result of a command comes back to the manager as an event.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 from downpour.errors import FileCorrupt, FileMissing, SharedDirectoryError, StoreError
+from downpour.node.answers import Answers
+from downpour.node.effects import Effects
 from downpour.node.roster import Registry
 from downpour.scheduler import Scheduler, facts
 from downpour.scheduler import commands as do
-from downpour.scheduler import events as on
 from downpour.simulator import fake_files
 from downpour.simulator.disk import LOOK_AGAIN_SECONDS
 from downpour.simulator.environment import Environment
@@ -58,12 +59,13 @@ class _Lane:
             self._jobs.popleft()(self._next)
 
 
-class SimulatedCommandRunner:
+class SimulatedCommandRunner(Effects[[Done]]):
     """What a manager does besides deciding."""
 
     def __init__(self, environment: Environment, manager: SimulatedManager) -> None:
         self._environment = environment
         self._manager = manager
+        self._answers = Answers(manager.post, lambda: manager.now_seconds)
         self._works = _Lane()
         self._evaluations = _Lane()
         self._calls: dict[str, _Lane] = {}
@@ -96,47 +98,31 @@ class SimulatedCommandRunner:
 
     def _not_called_back(self, name: str, entry: _Registered, reason: str) -> None:
         if self._roster.is_dead(name, entry, refused=reason == UNREACHABLE):
-            self._post(
-                on.WorkerLost, worker=name, reason="its connection ended and it does not answer"
-            )
+            self._answers.lost(name, "its connection ended and it does not answer")
 
     def can_call(self, worker: str) -> bool:
         """Whether a worker has registered here."""
         return self._roster.get(worker) is not None
 
-    def start(self, command: do.Command) -> None:  # noqa: C901 - one arm a command
-        """Begin to carry out a command."""
-        match command:
-            case do.Prepare():
-                self._works.submit(lambda done: self._prepare(command, done))
-            case do.Assign(assigned):
-                self._lane(assigned.worker).submit(lambda done: self._assign(assigned, done))
-            case do.Cancel():
-                self._lane(command.worker).submit(lambda done: self._cancel(command, done))
-            case do.HandOver():
-                self._lane(command.worker).submit(lambda done: self._hand_over(command, done))
-            case do.Aggregate():
-                self._works.submit(lambda done: self._aggregate(command, done))
-            case do.Evaluate():
-                self._evaluations.submit(lambda done: self._evaluate(command, done))
-            case do.Publish():
-                self._works.submit(lambda done: self._publish(command, done))
-            case do.Discard():
-                self._works.submit(lambda done: self._discard(command, done))
-            case do.Conclude():
-                self._works.submit(lambda done: self._conclude(command, done))
-            case do.Dismiss():
-                self._roster.remove(command.worker)
-            case do.Adopt():
-                self._works.submit(lambda done: self._adopt(command, done))
-            case _:
-                assert_never(command)
+    # Lanes
 
-    def _lane(self, worker: str) -> _Lane:
-        return self._calls.setdefault(worker, _Lane())
+    def _alone(self, experiment: str, job: Job) -> None:
+        del experiment
+        job(_nothing)
 
-    def _post(self, kind: type[on.Event], **facts: Any) -> None:
-        self._manager.post(kind(at_seconds=self._manager.now_seconds, **facts))
+    def _in_turn(self, worker: str, job: Job) -> None:
+        self._calls.setdefault(worker, _Lane()).submit(job)
+
+    def _work(self, experiment: str, job: Job) -> None:
+        del experiment
+        self._works.submit(job)
+
+    def _beside(self, experiment: str, job: Job) -> None:
+        del experiment
+        self._evaluations.submit(job)
+
+    def _clean(self, experiment: str, job: Job) -> None:
+        self._work(experiment, job)
 
     # Calls to workers
 
@@ -145,13 +131,11 @@ class SimulatedCommandRunner:
 
         def failed(reason: str) -> None:
             if entry is not None and self._roster.is_dead(assigned.worker, entry):
-                self._post(
-                    on.WorkerLost, worker=assigned.worker, reason=f"the call failed: {reason}"
-                )
+                self._answers.call_failed(assigned.worker, reason)
             done()
 
         if entry is None:
-            self._post(on.WorkerLeft, worker=assigned.worker, reason="it is not registered")
+            self._answers.not_registered(assigned.worker)
             done()
             return
         keeps = assigned.attempt.experiment in self._with_states
@@ -204,11 +188,16 @@ class SimulatedCommandRunner:
             self._with_states.add(name)
 
         def ready(model: PublishedFile, rest: Sequence[PublishedFile | None]) -> None:
-            samples = (self._environment.timings.shard_samples,) * spec.shards
-            made = fake_files.dataset(spec)
-            outer = rest[0] if rest else None
-            begun = {"dataset": made, "shard_samples": samples, "model": model, "outer": outer}
-            self._post(on.Prepared, experiment=name, **begun)
+            # As in a real manager: what was cancelled meanwhile has been released.
+            if not self._manager.core.state.experiments[name].life.state.ended:
+                self._answers.prepared(
+                    command,
+                    dataset=fake_files.dataset(spec),
+                    shard_samples=(self._environment.timings.shard_samples,) * spec.shards,
+                    model=model,
+                    outer=rest[0] if rest else None,
+                    frozen=None,
+                )
             done()
 
         def publish() -> None:
@@ -228,7 +217,7 @@ class SimulatedCommandRunner:
             for attempt, worker in command.attempts:
                 update = self._find_update(attempt, names)
                 if update is not None:
-                    self._post(on.UpdatePublished, worker=worker, attempt=attempt, update=update)
+                    self._answers.adopted(worker, attempt, update)
             done()
 
         self._insist(look, done)
@@ -283,14 +272,14 @@ class SimulatedCommandRunner:
         """
         name, number = command.experiment, command.round
         contents: list[tuple[int, bytes]] = []
-        reasons: list[tuple[int, str]] = []
+        reasons: dict[int, str] = {}
         for shard, update in zip(command.shards, command.updates, strict=True):
             try:
                 contents.append(
                     (shard, self._environment.disk.look(self._manager, name, update.file))
                 )
             except (FileMissing, FileCorrupt) as error:
-                reasons.append((shard, str(error)))
+                reasons[shard] = str(error)
             except SharedDirectoryError:
                 self._wait(partial(self._fold, command, base, done, unusable), done, waited)
                 return
@@ -298,8 +287,7 @@ class SimulatedCommandRunner:
 
             def folded(model: PublishedFile, rest: Sequence[PublishedFile]) -> None:
                 outer, own = (rest[0], rest[1:]) if command.outer is not None else (None, rest)
-                made = {"model": model, "outer": outer, "parts": command.parts, "own": tuple(own)}
-                self._post(on.Aggregated, experiment=name, round=number, **made)
+                self._answers.aggregated(command, model, outer, tuple(own))
                 done()
 
             made, outer = _next_model(command, base[0], contents), base[1]
@@ -309,16 +297,15 @@ class SimulatedCommandRunner:
             self._put_version(name, number + 1, made, outer, folded, done, own)
             return
         patience = self._environment.disk.timings.patience_seconds
-        if all(unusable.get(shard, 0.0) >= patience for shard, _ in reasons):
+        if all(unusable.get(shard, 0.0) >= patience for shard in reasons):
             self._refuse(command, reasons)
             done()
             return
-        still = {shard: unusable.get(shard, 0.0) + LOOK_AGAIN_SECONDS for shard, _ in reasons}
+        still = {shard: unusable.get(shard, 0.0) + LOOK_AGAIN_SECONDS for shard in reasons}
         self._manager.after(LOOK_AGAIN_SECONDS, self._fold, command, base, done, still, 0.0)
 
-    def _refuse(self, command: do.Aggregate, reasons: list[tuple[int, str]]) -> None:
-        name, number = command.experiment, command.round
-        self._post(on.AggregationFailed, experiment=name, round=number, reasons=tuple(reasons))
+    def _refuse(self, command: do.Aggregate, reasons: Mapping[int, str]) -> None:
+        self._answers.refused(command, reasons)
 
     def _evaluate(self, command: do.Evaluate, done: Done) -> None:
         def measured(model: bytes) -> None:
@@ -329,13 +316,7 @@ class SimulatedCommandRunner:
             evaluation = Evaluation(
                 loss=loss, metrics={}, class_accuracy=(), samples=1, seconds=seconds
             )
-            self._post(
-                on.Evaluated,
-                experiment=command.experiment,
-                round=command.round,
-                evaluation=evaluation,
-                part=command.part,
-            )
+            self._answers.evaluated(command, evaluation)
             done()
 
         self._read(command.experiment, command.model, measured, done)
@@ -344,7 +325,7 @@ class SimulatedCommandRunner:
         name = command.experiment
 
         def published(file: PublishedFile) -> None:
-            self._post(on.ModelPublished, experiment=name, model=file)
+            self._answers.published(command, file)
             done()
 
         def final(_: PublishedFile | None = None) -> None:
@@ -376,6 +357,9 @@ class SimulatedCommandRunner:
         self._read(
             experiment, model, lambda content: self._insist(lambda: copy(content), done), done
         )
+
+    def _dismiss(self, worker: str) -> None:
+        self._roster.remove(worker)
 
     def _discard(self, command: do.Discard, done: Done) -> None:
         for file in command.files:
@@ -463,7 +447,7 @@ class SimulatedCommandRunner:
             if isinstance(error, SharedDirectoryError):
                 self._give_out(done)
                 return
-            self._post(on.EffectFailed, experiment=experiment, reason=str(error))
+            self._answers.failed(experiment, str(error))
             done()
 
         patience = self._environment.disk.timings.patience_seconds

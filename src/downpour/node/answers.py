@@ -1,0 +1,140 @@
+"""The events that answer commands: what a command asked for, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.scheduler import facts
+from downpour.values import AttemptId, Evaluation, FailureKind, PublishedFile, Update
+
+
+class Answers:
+    """Makes these events, for both command runners, and posts them.
+
+    Args:
+        post: takes an event.
+        clock: experiment time, in seconds.
+    """
+
+    def __init__(self, post: Callable[[on.Event], object], clock: Callable[[], float]) -> None:
+        self._post = post
+        self._clock = clock
+
+    def prepared(
+        self,
+        command: do.Prepare,
+        *,
+        dataset: str,
+        shard_samples: tuple[int, ...],
+        model: PublishedFile,
+        outer: PublishedFile | None,
+        frozen: PublishedFile | None,
+    ) -> None:
+        """An experiment can begin, or go on."""
+        self._post(
+            on.Prepared(
+                at_seconds=self._clock(),
+                experiment=command.experiment,
+                dataset=dataset,
+                shard_samples=shard_samples,
+                model=model,
+                frozen=frozen,
+                outer=outer,
+            )
+        )
+
+    def not_registered(self, worker: str) -> None:
+        """A worker cannot be called: it was dismissed while the call waited behind others."""
+        self._post(
+            on.WorkerLeft(at_seconds=self._clock(), worker=worker, reason="it is not registered")
+        )
+
+    def call_failed(self, worker: str, why: object) -> None:
+        """A worker that could not be called is dead."""
+        self.lost(worker, f"the call failed: {why}")
+
+    def lost(self, worker: str, reason: str) -> None:
+        """A worker is dead."""
+        self._post(on.WorkerLost(at_seconds=self._clock(), worker=worker, reason=reason))
+
+    def not_assigned(self, assigned: facts.Assigned, reason: str) -> None:
+        """A worker could not be told what to train."""
+        self._post(
+            on.AttemptFailed(
+                at_seconds=self._clock(),
+                worker=assigned.worker,
+                attempt=assigned.attempt,
+                failure=FailureKind.LOST,
+                reason=reason,
+            )
+        )
+
+    def adopted(self, worker: str, attempt: AttemptId, update: Update) -> None:
+        """An update was published and not reported."""
+        self._post(
+            on.UpdatePublished(
+                at_seconds=self._clock(), worker=worker, attempt=attempt, update=update
+            )
+        )
+
+    def aggregated(
+        self,
+        command: do.Aggregate,
+        model: PublishedFile,
+        outer: PublishedFile | None,
+        own: tuple[PublishedFile, ...] = (),
+    ) -> None:
+        """Updates have become a model version; with `own` parameters their shards go on."""
+        self._post(
+            on.Aggregated(
+                at_seconds=self._clock(),
+                experiment=command.experiment,
+                round=command.round,
+                model=model,
+                outer=outer,
+                parts=command.parts,
+                own=own,
+            )
+        )
+
+    def refused(self, command: do.Aggregate, reasons: Mapping[int, str]) -> None:
+        """Updates cannot be used; `reasons` are by shard."""
+        self._post(
+            on.AggregationFailed(
+                at_seconds=self._clock(),
+                experiment=command.experiment,
+                round=command.round,
+                reasons=tuple(sorted(reasons.items())),
+            )
+        )
+
+    def evaluated(self, command: do.Evaluate, evaluation: Evaluation) -> None:
+        """A model version was measured."""
+        self._post(
+            on.Evaluated(
+                at_seconds=self._clock(),
+                experiment=command.experiment,
+                round=command.round,
+                evaluation=evaluation,
+                part=command.part,
+            )
+        )
+
+    def published(self, command: do.Publish, model: PublishedFile) -> None:
+        """An experiment has its result."""
+        self._post(
+            on.ModelPublished(at_seconds=self._clock(), experiment=command.experiment, model=model)
+        )
+
+    def failed(self, experiment: str, reason: str, *, asked_wrongly: bool = False) -> None:
+        """A command could not be carried out, and its experiment fails."""
+        self._post(
+            on.EffectFailed(
+                at_seconds=self._clock(),
+                experiment=experiment,
+                reason=reason,
+                asked_wrongly=asked_wrongly,
+            )
+        )

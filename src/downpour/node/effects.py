@@ -1,0 +1,118 @@
+"""How a manager carries out commands: which wait for each other, and which do not.
+
+`Effects` starts each command in its lane, in the manager (`manager/command_runner.py`) and in the
+simulator (`simulator/command_runner.py`) alike. Only what a lane is differs: threads there, queues
+in virtual time here. So where commands can overtake each other, the simulator lets them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Generic, ParamSpec, assert_never
+
+from downpour.scheduler import commands as do
+from downpour.scheduler import facts
+
+P = ParamSpec("P")
+
+
+class Effects(ABC, Generic[P]):
+    """What a manager does besides deciding.
+
+    `P` are the arguments that an effect takes beside its command: none if it has ended when it
+    returns, and else a function to call at its end.
+    """
+
+    def start(self, command: do.Command) -> None:  # noqa: C901 - one arm a command
+        """Begin to carry out a command."""
+        match command:
+            case do.Prepare():
+                self._alone(command.experiment, partial(self._prepare, command))
+            case do.Assign(assigned):
+                self._in_turn(assigned.worker, partial(self._assign, assigned))
+            case do.Cancel():
+                self._in_turn(command.worker, partial(self._cancel, command))
+            case do.HandOver():
+                self._in_turn(command.worker, partial(self._hand_over, command))
+            case do.Aggregate():
+                self._work(command.experiment, partial(self._aggregate, command))
+            case do.Evaluate():
+                self._beside(command.experiment, partial(self._evaluate, command))
+            case do.Publish():
+                self._work(command.experiment, partial(self._publish, command))
+            case do.Adopt():
+                self._work(command.experiment, partial(self._adopt, command))
+            case do.Discard():
+                self._clean(command.experiment, partial(self._discard, command))
+            case do.Conclude():
+                self._clean(command.experiment, partial(self._conclude, command))
+            case do.Dismiss():
+                # Not behind the worker's other calls: to close its client ends the call in flight,
+                # which would otherwise take a thread until its deadline.
+                self._dismiss(command.worker)
+            case _:
+                assert_never(command)
+
+    # Lanes
+
+    @abstractmethod
+    def _alone(self, experiment: str, job: Callable[P, None]) -> None:
+        """Begin at once: preparing may hang in a download or in a user's code."""
+
+    @abstractmethod
+    def _in_turn(self, worker: str, job: Callable[P, None]) -> None:
+        """Begin after the earlier calls to this worker; calls to others do not wait."""
+
+    @abstractmethod
+    def _work(self, experiment: str, job: Callable[P, None]) -> None:
+        """Begin after the earlier work on parameters."""
+
+    @abstractmethod
+    def _beside(self, experiment: str, job: Callable[P, None]) -> None:
+        """Begin after the earlier evaluations, beside other work.
+
+        A model is evaluated while the next round is trained, and that round's aggregation must not
+        wait for it.
+        """
+
+    @abstractmethod
+    def _clean(self, experiment: str, job: Callable[P, None]) -> None:
+        """Begin after the earlier work on parameters; a failure leaves files and does no harm."""
+
+    # Effects
+
+    @abstractmethod
+    def _prepare(self, command: do.Prepare, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+    @abstractmethod
+    def _assign(self, assigned: facts.Assigned, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+    @abstractmethod
+    def _cancel(self, command: do.Cancel, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+    @abstractmethod
+    def _hand_over(self, command: do.HandOver, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+    @abstractmethod
+    def _aggregate(self, command: do.Aggregate, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+    @abstractmethod
+    def _evaluate(self, command: do.Evaluate, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+    @abstractmethod
+    def _publish(self, command: do.Publish, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+    @abstractmethod
+    def _adopt(self, command: do.Adopt, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+    @abstractmethod
+    def _discard(self, command: do.Discard, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+    @abstractmethod
+    def _conclude(self, command: do.Conclude, /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+    @abstractmethod
+    def _dismiss(self, worker: str, /) -> None:
+        """Forget a worker."""
