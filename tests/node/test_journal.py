@@ -165,23 +165,24 @@ def test_a_defect_of_the_rules_is_found_on_a_disk(
 
 
 @pytest.mark.parametrize(
-    ("defect", "sentence", "refusal"),
+    ("defect", "sentence", "refusal", "operation"),
     [
-        (WritesOnAfterAFailure, ", and is forgotten", FaultKind.DISK_REFUSES_ONCE),
+        (WritesOnAfterAFailure, ", and is forgotten", FaultKind.DISK_REFUSES_ONCE, "append"),
         pytest.param(
             RemovesBeforeItPublishes,
             "is forgotten",
             FaultKind.DISK_REFUSES,
+            "publish",
             marks=pytest.mark.slow,
         ),
     ],
 )
 def test_a_defect_of_the_rules_is_found_by_the_simulator(
-    defect: type[JournalWriter], sentence: str, refusal: FaultKind
+    defect: type[JournalWriter], sentence: str, refusal: FaultKind, operation: str
 ) -> None:
     """A manager goes on from less than was acknowledged, where the directory refused to write."""
     manager_class = type("Defective", (SimulatedManager,), {"journal_class": defect})
-    seeds = seeds_with(refusal, FaultKind.MANAGER_DIES, number=SEEDS)
+    seeds = seeds_with(refusal, FaultKind.MANAGER_DIES, operation=operation, number=SEEDS)
     for outcome in outcomes(seeds, manager_class):
         if sentence in outcome.failure:
             assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"

@@ -92,11 +92,12 @@ class DiskTimings:
 
 @dataclass(slots=True)
 class _Lines:
-    """A segment, and how many of its lines are synced."""
+    """A segment, and how many of its lines are synced; it may be `torn`: end in half a line."""
 
     host: str
     lines: list[Line]
     synced: int = 0
+    torn: bool = False
 
 
 class Disk:
@@ -278,9 +279,13 @@ class Disk:
         try:
             self.ask(writer.host, "append")
         except SharedDirectoryError:
-            written.lines += lines[: self._random.randint(0, len(lines))]
+            whole = self._random.randint(0, len(lines))
+            written.lines += lines[:whole]
+            written.torn = written.torn or whole < len(lines)
             raise
-        written.lines += lines
+        # A line that is appended to half a line cannot be read.
+        written.lines += lines[1:] if written.torn else lines
+        written.torn = False
         if sync:
             self.ask(writer.host, "sync")
             written.synced = len(written.lines)
