@@ -31,7 +31,7 @@ from downpour.spec import ResolvedSpec
 from downpour.store import DirectoryStore, SharedDirectory, lease
 from downpour.values import AttemptId, ExperimentState, NumericClass, PublishedFile
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 60
 SPEC = ResolvedSpec(shards=2, epochs=1)
 FILE = PublishedFile(name="model-000000-abc.safetensors", size_bytes=1, checksum="0" * 32)
 REGISTRATION = Registration(
