@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from downpour.errors import SpecError
 from downpour.resolve import resolve
-from downpour.spec import ResolvedSpec, Spec
+from downpour.spec import Option, ResolvedSpec, Spec
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,21 @@ def test_what_does_not_repeat_is_not_handed_over(policy: str, instead: str) -> N
     spec = Spec.make({"repeatable": False, "policy": policy})
     resolved = resolve(spec, 3)
     assert (resolved.policy, resolved.snapshot_every) == (instead, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "every"),
+    [("downpour", {}, 4), ("fedbuff", {"k": 3}, 2), ("sync", {}, 1), ("quorum", {"quorum": 2}, 2)],
+)
+def test_a_delayed_momentum_changes_once_every_shard_has_moved_the_model(
+    mode: str, options: dict[str, Option], every: int
+) -> None:
+    """As many versions as an update of each shard makes, unless the spec says how many."""
+    asked: dict[str, Any] = {"mode": mode, "mode_options": options, "shards": 4}
+    resolved = resolve(Spec.make({**asked, "outer": {"optimizer": "delayed-nesterov"}}), None)
+    assert resolved.outer.every == every
+    said = {"optimizer": "delayed-nesterov", "every": 9}
+    assert resolve(Spec.make({**asked, "outer": said}), None).outer.every == 9
 
 
 def test_what_is_resolved_stays_as_it_is() -> None:

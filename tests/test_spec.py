@@ -83,14 +83,26 @@ def test_replace_validates_again() -> None:
 
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     (
-        {"outer": {"optimizer": "x"}},
-        "outer.optimizer = 'x': must be none, sgd, nesterov, adagrad, adam or yogi",
+        {"outer": {"optimizer": 1}},
+        "outer.optimizer = 1: must be none, sgd, nesterov, delayed-nesterov, adagrad, adam or yogi",
     ),
     ({"outer": {"momentm": 0.5}}, "outer.momentm = 0.5: no such field; did you mean momentum?"),
     ({"outer": {"momentum": 1}}, "outer.momentum = 1: must be a number of at least 0 and below 1"),
     (
         {"outer": {"betas": [0, 1]}},
         "outer.betas = [0.0, 1.0]: must be two numbers, each at least 0 and below 1",
+    ),
+    (
+        {"outer": {"optimizer": "delayed-nesterov", "momentum": 0}},
+        "outer.momentum = 0: delayed-nesterov needs a momentum above 0; sgd does not",
+    ),
+    (
+        {"outer": {"optimizer": "nesterov", "every": 4}},
+        "outer.every = 4: only optimizer = 'delayed-nesterov' has it",
+    ),
+    (
+        {"outer": {"optimizer": "delayed-nesterov", "every": -1}},
+        "outer.every = -1: must be a whole number of at least 0",
     ),
     (
         {"outer": {"optimizer": "nesterov", "momentum": 0}},

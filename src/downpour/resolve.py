@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 
 from downpour.errors import SpecError
 from downpour.modes import check_mode, mode_of
@@ -42,5 +43,8 @@ def resolve(
         fields["snapshot_every"] = 0.0
         fields["policy"] = "wait" if spec.policy == "handoff" else spec.policy
     resolved = ResolvedSpec.make(fields)
-    mode_of(resolved)  # refuses options that are out of their range
+    mode = mode_of(resolved)  # refuses options that are out of their range
+    if resolved.outer.optimizer == "delayed-nesterov" and not resolved.outer.every:
+        every = ceil(shards / (mode.together or shards))
+        return resolved.replace(outer={**resolved.outer.model_dump(), "every": every})
     return resolved

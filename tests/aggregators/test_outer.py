@@ -72,6 +72,44 @@ def test_the_rules_are_those_of_the_papers(name: str) -> None:
     assert is_state_of(Outer.make({"optimizer": name}), state)
 
 
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_delayed_nesterov_is_that_of_its_paper(every: int) -> None:
+    """Liu et al. 2024, algorithm 3 with c = 0, where an update counts one over `every`."""
+    rate, mu, count = 0.5, 0.6, 7
+    rates = {"learning_rate": rate, "momentum": mu, "every": every}
+    asked = Outer.make({"optimizer": "delayed-nesterov", **rates})
+    model, state, given_models = stepped(asked, count)
+    x = tensors()["weight"].astype(np.float64)
+    momentum, buffer = np.zeros_like(x), np.zeros_like(x)
+    for version, aggregate in enumerate(given_models):
+        delta = every * (x - aggregate["weight"])
+        buffer += delta
+        if (version + 1) % every:
+            x = x - rate * delta / every
+        else:
+            momentum = mu * momentum + buffer / every
+            x = x - rate * (mu * momentum + delta / every)
+            buffer = np.zeros_like(x)
+    assert model["weight"] == pytest.approx(x, rel=1e-4)
+    assert is_state_of(asked, state)
+    assert not is_state_of(Outer(optimizer="nesterov"), state)
+
+
+def test_a_delayed_momentum_goes_on_in_the_middle_of_a_turn() -> None:
+    """The state says how many steps it is of, so one that is read from a file is enough."""
+    asked, base = Outer.make({"optimizer": "delayed-nesterov", "every": 2}), tensors()
+    state = first_state(asked, base, ["weight"])
+    made = tensors(1)
+    state = take_step(asked, base, made, state)
+    assert not state["momentum/weight"].any()
+    state = take_step(asked, made, tensors(2), {name: a.copy() for name, a in state.items()})
+    assert state["momentum/weight"].any()
+    assert not state["buffer/weight"].any()
+    del state["count/steps"]
+    with pytest.raises(FileCorrupt, match="outer state: is not of this optimizer"):
+        take_step(asked, made, tensors(3), state)
+
+
 @pytest.mark.parametrize("name", ["sgd", "nesterov"])
 def test_nesterov_is_torch_s(name: str) -> None:
     """Which DiLoCo uses for its outer steps."""

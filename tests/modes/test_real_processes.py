@@ -10,6 +10,7 @@ import pytest
 
 import downpour
 from downpour.modes import MODES
+from downpour.store import decode
 
 SHARDS, EPOCHS, MEET = 3, 3, 2
 
@@ -72,3 +73,18 @@ def test_a_compressed_update_moves_the_version_from_which_it_is_a_difference(
     assert result.state == "finished"
     assert result.accuracy is not None
     assert result.accuracy > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_delayed_momentum_is_of_every_version(tmp_path: Path) -> None:
+    """The state beside the last version has counted all of them, and its buffer is spent."""
+    outer = {"optimizer": "delayed-nesterov", "learning_rate": 0.7, "momentum": 0.5}
+    fields = {"mode": "downpour", "shards": SHARDS, "epochs": EPOCHS, "outer": outer}
+    result = downpour.run(downpour.Spec.make(fields), workers=2, shared=tmp_path)
+    assert result.state == "finished"
+    (file,) = tmp_path.glob("experiments/*/outer-*.safetensors")
+    state = decode(file.read_bytes(), file.name).tensors
+    assert state["count/steps"] == SHARDS * EPOCHS
+    assert any(a.any() for name, a in state.items() if name.startswith("momentum/"))
+    assert not any(a.any() for name, a in state.items() if name.startswith("buffer/"))

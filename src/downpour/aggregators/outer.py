@@ -5,18 +5,24 @@ the round began from, g = x - x̄, is taken for a gradient, and x steps against 
 
     sgd       m = μ m + g                          x - η m
     nesterov  m = μ m + g                          x - η (g + μ m)
+    delayed-nesterov                               x - η g, and after `every` such steps also
+              b = b + g                            m = μ m + b, x - η μ m, b = 0
     adagrad   m = β1 m + (1 - β1) g, v = v + g²    x - η m / (√v + τ)
     adam      m likewise, v = β2 v + (1 - β2) g²   likewise
     yogi      m likewise, v = v - (1 - β2) g² sign(v - g²)
 
-`nesterov` is DiLoCo's (Douillard et al. 2023). The last three are FedAdagrad, FedAdam and FedYogi
-(Reddi et al. 2021, "Adaptive Federated Optimization", algorithm 2): τ is `epsilon`, v begins at τ²,
-and there is no bias correction.
+`nesterov` is DiLoCo's (Douillard et al. 2023). `delayed-nesterov` is for asynchronous modes, where
+few updates make a version, often one: the momentum is that of all shards' updates together, and not
+of whichever came last (Liu et al. 2024, "Asynchronous Local-SGD Training for Language Modeling",
+alg. 3 with c = 0; their Δ/N is g, where an update's step counts one over the shards). The last
+three are FedAdagrad, FedAdam and FedYogi (Reddi et al. 2021, "Adaptive Federated Optimization",
+algorithm 2): τ is `epsilon`, v begins at τ², and there is no bias correction.
 
 Only what is trained takes steps. Buffers, such as running means, are the aggregate's. Which is
-which follows from the state, which has `momentum/NAME` for each trained tensor, and `variance/NAME`
-where there is a v. It is computed number by number in the tensor's own precision, float32 at least,
-in windows: neither their size nor anything else but the files has a say in the bytes.
+which follows from the state, which has `momentum/NAME` for each trained tensor, `variance/NAME`
+where there is a v, and `buffer/NAME` where there is a b, with the number of steps. It is computed
+number by number in the tensor's own precision, float32 at least, in windows: neither their size nor
+anything else but the files has a say in the bytes.
 """
 
 from __future__ import annotations
@@ -31,10 +37,11 @@ from downpour.spec import Outer
 from downpour.store import Array
 
 _WINDOW = 128 * 1024  # numbers: some of them, and what is made of them, fit a cache
-_MOMENTUM, _VARIANCE = "momentum", "variance"
+_MOMENTUM, _VARIANCE, _BUFFER = "momentum", "variance", "buffer"
+_COUNT = "count/steps"
 
 Moments: TypeAlias = dict[str, Array]
-"""The state of some numbers, which a rule changes in place: momentum, and variance if kept."""
+"""The state of some numbers, which a rule changes in place: momentum, and what else is kept."""
 Rule: TypeAlias = Callable[[Outer, Array, Moments], Array]
 """What a model's numbers are lowered by, from their gradient."""
 
@@ -50,6 +57,21 @@ def _nesterov(outer: Outer, gradient: Array, moments: Moments) -> Array:
     momentum = moments[_MOMENTUM]
     momentum *= outer.momentum
     momentum += gradient
+    return outer.learning_rate * (gradient + outer.momentum * momentum)
+
+
+def _gather(outer: Outer, gradient: Array, moments: Moments) -> Array:
+    moments[_BUFFER] += gradient
+    step: Array = outer.learning_rate * gradient
+    return step
+
+
+def _turn(outer: Outer, gradient: Array, moments: Moments) -> Array:
+    momentum, buffer = moments[_MOMENTUM], moments[_BUFFER]
+    buffer += gradient
+    momentum *= outer.momentum
+    momentum += buffer
+    buffer[...] = 0
     return outer.learning_rate * (gradient + outer.momentum * momentum)
 
 
@@ -81,6 +103,7 @@ def _adaptive(outer: Outer, gradient: Array, moments: Moments) -> Array:
 _RULES: Mapping[str, tuple[Rule, tuple[str, ...]]] = {
     "sgd": (_sgd, (_MOMENTUM,)),
     "nesterov": (_nesterov, (_MOMENTUM,)),
+    "delayed-nesterov": (_gather, (_MOMENTUM, _BUFFER)),
     "adagrad": (_adagrad, (_MOMENTUM, _VARIANCE)),
     "adam": (_adam, (_MOMENTUM, _VARIANCE)),
     "yogi": (_yogi, (_MOMENTUM, _VARIANCE)),
@@ -97,17 +120,20 @@ def first_state(
         model: The model's tensors by name.
         trained: The names of those that take steps.
     """
-    begin = {_MOMENTUM: 0.0, _VARIANCE: outer.epsilon**2}
-    return {
+    begin = {_MOMENTUM: 0.0, _VARIANCE: outer.epsilon**2, _BUFFER: 0.0}
+    kinds = _RULES[outer.optimizer][1]
+    state: dict[str, Array] = {
         f"{kind}/{name}": np.full(model[name].shape, begin[kind], _precision(model[name]))
-        for kind in _RULES[outer.optimizer][1]
+        for kind in kinds
         for name in trained
     }
+    return {**state, _COUNT: np.zeros(1, np.int64)} if _BUFFER in kinds else state
 
 
 def is_state_of(outer: Outer, state: Collection[str]) -> bool:
     """Whether an optimizer keeps what a state with tensors of these names holds."""
-    return {name.partition("/")[0] for name in state} == set(_RULES[outer.optimizer][1])
+    kinds = {name.partition("/")[0] for name in state if name != _COUNT}
+    return kinds == set(_RULES[outer.optimizer][1])
 
 
 def take_step(
@@ -133,6 +159,8 @@ def take_step(
     """
     rule, kinds = _RULES[outer.optimizer]
     after = {name: np.array(array) for name, array in state.items()}
+    if _BUFFER in kinds and _counted(after) % max(outer.every, 1) == 0:
+        rule = _turn
     prefix = f"{_MOMENTUM}/"
     for name in (key.removeprefix(prefix) for key in after if key.startswith(prefix)):
         kept = [after.get(f"{kind}/{name}") for kind in kinds]
@@ -146,6 +174,14 @@ def take_step(
             rate = f"outer.learning_rate = {outer.learning_rate:g}"
             raise NonFinite(f"the outer step of {name} overflows, with {rate}")
     return after
+
+
+def _counted(state: dict[str, Array]) -> int:
+    """Count a step; return how many there were."""
+    if _COUNT not in state:
+        raise FileCorrupt("outer state", f"is not of this optimizer: {_COUNT}")
+    state[_COUNT] += 1
+    return int(state[_COUNT][0])
 
 
 def _step(rule: Rule, outer: Outer, base: Array, mean: Array, moments: Moments) -> bool:

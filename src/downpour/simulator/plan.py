@@ -216,7 +216,7 @@ def _with_meetings(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
     meet = 1 if POLICIES[spec.policy].cuts_rounds else random.choice((1, 1, 2, 3))
     # About as many rounds as without, because a seed's time is theirs.
     epochs = max(1, spec.epochs // meet)
-    outer = {"optimizer": random.choice(("none", "nesterov", "adam"))}
+    outer = {"optimizer": random.choice(("none", "delayed-nesterov", "adam"))}
     return spec.replace(meet=meet, epochs=epochs, outer=outer)
 
 

@@ -24,11 +24,19 @@ class Outer(Fields):
 
     table: ClassVar[str] = "outer"
 
-    optimizer: Literal["none", "sgd", "nesterov", "adagrad", "adam", "yogi"] = Field(
-        default="none", description="The optimizer of the rounds"
+    optimizer: Literal["none", "sgd", "nesterov", "delayed-nesterov", "adagrad", "adam", "yogi"] = (
+        Field(default="none", description="The optimizer of the rounds")
     )
     learning_rate: float = Field(default=1.0, gt=0, description="Its step size")
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="Momentum of sgd and nesterov")
+    momentum: float = Field(
+        default=0.9, ge=0, lt=1, description="Momentum of sgd and both nesterovs"
+    )
+    every: int = Field(
+        default=0,
+        ge=0,
+        description="Versions after which delayed-nesterov's momentum changes; 0: as many as an "
+        "update of every shard makes",
+    )
     betas: tuple[float, float] = Field(
         default=(0.9, 0.99), description="Decay rates of adagrad's, adam's and yogi's averages"
     )
@@ -44,8 +52,11 @@ class Outer(Fields):
     def _check_together(self) -> None:
         if any(not 0 <= beta < 1 for beta in self.betas):
             raise refusal("betas", list(self.betas), f"must be {ACCEPTED['betas']}")
-        if self.optimizer == "nesterov" and self.momentum == 0:
-            raise refusal("momentum", 0, "nesterov needs a momentum above 0; sgd does not")
+        if "nesterov" in self.optimizer and self.momentum == 0:
+            accepted = f"{self.optimizer} needs a momentum above 0; sgd does not"
+            raise refusal("momentum", 0, accepted)
+        if self.every and self.optimizer != "delayed-nesterov":
+            raise refusal("every", self.every, "only optimizer = 'delayed-nesterov' has it")
 
     @property
     def keeps_state(self) -> bool:

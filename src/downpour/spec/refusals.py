@@ -19,7 +19,7 @@ ACCEPTED = {
     "split": "random, class, equal or dirichlet(ALPHA)",
     "keep_best": "loss or the name of a metric, alone or as min:NAME or max:NAME",
     "betas": "two numbers, each at least 0 and below 1",
-    "outer": "a table: optimizer, learning_rate, momentum, betas, epsilon",
+    "outer": "a table: optimizer, learning_rate, momentum, every, betas, epsilon",
     "meet": "a whole number of at least 1 and at most 1000000, or auto",
 }
 _NOUNS = {

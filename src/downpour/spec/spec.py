@@ -161,7 +161,8 @@ class Spec(Fields):
     outer: Outer = Field(
         default_factory=Outer,
         description="The step from a model to the next along the aggregate: optimizer (none, sgd, "
-        "nesterov, adagrad, adam or yogi), learning_rate, momentum, betas, epsilon",
+        "nesterov, delayed-nesterov, adagrad, adam or yogi), learning_rate, momentum, every, "
+        "betas, epsilon",
     )
     policy: Policy = Field(
         default="handoff",
