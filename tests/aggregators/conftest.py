@@ -31,6 +31,11 @@ class Imagine(Protocol):
         ...
 
 
+def contribution_of(shard: int, file: PublishedFile) -> Contribution:
+    """Return what a shard contributes; samples and losses differ among shards."""
+    return Contribution(shard=shard, samples=10 + shard, loss=1.0 + shard, file=file)
+
+
 @pytest.fixture
 def contribute() -> Contribute:
     """Return the publisher of updates."""
@@ -39,11 +44,8 @@ def contribute() -> Contribute:
         store: Store, updates: Sequence[Mapping[str, Array]], prefix: str = "update"
     ) -> list[Contribution]:
         return [
-            Contribution(
-                shard=shard,
-                samples=10 + shard,
-                loss=1.0 + shard,
-                file=store.put_new(f"{prefix}-{shard}", encode(update, {"shard": str(shard)})),
+            contribution_of(
+                shard, store.put_new(f"{prefix}-{shard}", encode(update, {"shard": str(shard)}))
             )
             for shard, update in enumerate(updates)
         ]

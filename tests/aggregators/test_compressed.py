@@ -27,6 +27,7 @@ from downpour.store import (
     model_metadata,
 )
 from downpour.values import PublishedFile
+from tests.aggregators.conftest import contribution_of
 
 Tensors = dict[str, Array]
 
@@ -84,12 +85,7 @@ def contributions(
 ) -> list[Contribution]:
     """Publish all updates of a round."""
     return [
-        Contribution(
-            shard=shard,
-            samples=10 + shard,
-            loss=1.0 + shard,
-            file=publish(store, model, one, compression, f"update-{shard}"),
-        )
+        contribution_of(shard, publish(store, model, one, compression, f"update-{shard}"))
         for shard, one in enumerate(trained)
     ]
 

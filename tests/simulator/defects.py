@@ -316,14 +316,13 @@ class _StepsAnew(SimulatedCommandRunner):
         self,
         command: do.Aggregate,
         base: tuple[bytes, bytes | None],
-        done: Done,
-        unusable: Mapping[int, float],
-        waited: float,
+        *args: Any,
+        **options: Any,
     ) -> None:
         spec = self._anew.pop(command.experiment, None)
         if spec is not None and base[1] is not None:
             base = base[0], fake_files.first_outer(spec)
-        super()._fold(command, base, done, unusable, waited)
+        super()._fold(command, base, *args, **options)
 
 
 class ForgetsTheOuterState(SimulatedManager):

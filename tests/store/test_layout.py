@@ -25,7 +25,14 @@ from downpour.store import (
     parse_name,
 )
 from downpour.store.directory import names_in
-from downpour.store.layout import AttemptKind, OwnName, is_in_flight, is_spent, own_name
+from downpour.store.layout import (
+    AttemptKind,
+    OwnName,
+    is_in_flight,
+    is_left_over,
+    is_spent,
+    own_name,
+)
 from downpour.store.os_errors import explain
 from downpour.values import AttemptId
 
@@ -78,6 +85,17 @@ def test_attempt_names_are_read_back(
 def test_only_what_nobody_will_name_is_spent(name: str, *, spent: bool) -> None:
     """In round 2 that is what earlier rounds left, and models that nobody knows of."""
     assert is_spent(name, 2) is spent
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_an_experiment_that_has_ended_leaves_its_result_and_what_people_read(
+    *, finished: bool
+) -> None:
+    """One that did not finish has no result, also where its file was being published already."""
+    update = "update-000001-000000-000-ab.safetensors"
+    names = [SPEC_NAME, RECORD_NAME, "model-000007-ab.safetensors", FINAL_NAME, update]
+    kept = [name for name in names if not is_left_over(name, finished=finished)]
+    assert kept == (names[:-1] if finished else names[:-2])
 
 
 @pytest.mark.parametrize("name", [SPEC_NAME, RECORD_NAME, FINAL_NAME, "model-x-1.safetensors"])

@@ -37,6 +37,7 @@ def abandon_broken() -> None:
         try:
             stream.flush()
         except OSError:
+            # By descriptor: the interpreter flushes what it has buffered once more when it ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

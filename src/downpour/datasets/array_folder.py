@@ -59,6 +59,7 @@ def write_array_folder(
     text = json.dumps({**facts, "arrays": described}, indent=1).encode()
     key = f"{prefix}-{_facts_checksum(text)}"
     with FileLock(root / f".{key}.lock"):
+        # Looked at under the lock, because another process may have made it while this one waited.
         if key not in names_in(root) or damage(root, key, arrays) is not None:
             _make(root / key, arrays, text)
     return key

@@ -53,9 +53,8 @@ def found_or_downloaded(
         downloads.mkdir(parents=True, exist_ok=True)
         lock = FileLock(downloads / f".{folder}.lock").acquire()
     with lock:
-        names_in(
-            downloads
-        )  # an NFS client caches that a file was missing until it lists the folder
+        # An NFS client caches that a file was missing until it lists the folder.
+        names_in(downloads)
         reason = "" if present(downloads / folder) else _downloaded(folder, downloads, fetch)
     files = present(downloads / folder)
     if files is None:
@@ -71,6 +70,7 @@ def found_or_downloaded(
 def _downloaded(folder: str, downloads: Path, fetch: Callable[[Path], object]) -> str:
     """Download; return the reason of a failure, or what to say if the files are incomplete."""
     partial = downloads / f".{folder}.partial"
+    # For the whole process: torchvision calls `urlopen`, and takes neither opener nor timeout.
     install_opener(build_opener(_Deadlines()))
     try:
         fetch(partial)

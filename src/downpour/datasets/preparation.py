@@ -120,6 +120,7 @@ def _remembered(root: Path, name: str) -> str | None:
     try:
         known = json.loads(read_regular(root / SOURCES / f"{name}.json"))
         key, files = str(known["key"]), [str(line) for line in known["files"]]
+        # From the right, because a path may hold spaces; size and time of change follow it.
         if list(fingerprint(Path(line.rsplit(" ", 2)[0]) for line in files)) != files:
             return None
     except (OSError, SpecError, StoreError, ValueError, KeyError, TypeError):
@@ -132,6 +133,7 @@ def _remembered(root: Path, name: str) -> str | None:
 
 def _remember(root: Path, name: str, key: str, files: tuple[str, ...]) -> None:
     partial_file = root / SOURCES / f".{name}.partial"
+    # Flushed before it is renamed: after a power cut an empty file would stand under the name.
     partial_file.write_text(json.dumps({"key": key, "files": files}), encoding="utf-8")
     flush(partial_file)
     partial_file.replace(root / SOURCES / f"{name}.json")

@@ -428,9 +428,8 @@ def _tensors(store: DirectoryStore, file: PublishedFile) -> Mapping[str, Array]:
 
 def sweep(store: DirectoryStore, *, finished: bool) -> None:
     """Remove what only a running experiment needs: updates, optimizer states, lists of indices."""
-    # An experiment that was cancelled while its final model was being published has no result.
     for name in store.list():
-        if layout.is_in_flight(name) or (name in layout.RESULT_NAMES and not finished):
+        if layout.is_left_over(name, finished=finished):
             store.delete(name)
     store.remove_leftovers()
 

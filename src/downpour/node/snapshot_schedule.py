@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from downpour.node.attempt import HeldAttempt
 
+PATIENCE_SECONDS = 5.0
+"""How long a worker tries to read or publish a snapshot, at most. Short, because a task can do
+without one, and a longer wait would cost what it saves."""
+
 _COST_SHARE = 0.005
 """The most of the training's time: saving may make a shard end half a percent later."""
 

@@ -130,6 +130,7 @@ class _Workers:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Give up one column after the other until the rest fits."""
+        # Of a narrower console rich would return its width, and every table would seem to fit.
         unbounded = options.update_width(_UNBOUNDED)
         for count in range(len(_DISPENSABLE) + 1):
             table = self._table(without=_DISPENSABLE[:count])

@@ -20,6 +20,8 @@ class Clock:
 
     def after(self, seconds: float, action: Action, *args: Any) -> None:
         """Add an action that runs after some seconds."""
+        # Counted, so that actions of one moment run in the order in which they were added, and the
+        # heap never compares two actions.
         self._count += 1
         heappush(self._heap, (self.now_seconds + seconds, self._count, action, args))
 

@@ -371,9 +371,7 @@ class SimulatedCommandRunner(Effects[[Done]]):
         done()
 
     def _sweep(self, experiment: str, *, finished: bool) -> None:
-        def unwanted(name: str) -> bool:
-            return layout.is_in_flight(name) or (name in layout.RESULT_NAMES and not finished)
-
+        unwanted = partial(layout.is_left_over, finished=finished)
         self._environment.disk.sweep(self._manager.host, experiment, unwanted)
 
     # The shared directory

@@ -93,6 +93,7 @@ class Network:
         Callers that wait for its answers see that, and so do all servers that it was connected to.
         """
         host = process.host
+        # The end of a connection may be lost on its way, too: then only the deadline tells.
         for call in [c for c in self._open if host in (c.target, c.caller.host)]:
             other = call.caller.host if call.target == host else call.target
             self._carry(host, other, self._end, call, None, UNREACHABLE)
@@ -114,6 +115,7 @@ class Network:
             self._clock.after(self._deadline_seconds, self._end, call, None, OVERDUE)
         self._carry(caller.host, target, self._arrive, call)
         if self.state.doubled and self._random.random() < self.state.doubled:
+            # Its answer is ignored: a caller hears one answer, and the server acts twice.
             again = _Call(caller, target, method, args, _ignore, _ignore)
             self._carry(caller.host, target, self._arrive, again)
 

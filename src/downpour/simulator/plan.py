@@ -52,6 +52,7 @@ _SHARES = {
     FaultKind.MESSAGES_DOUBLED: 1.0,
     FaultKind.MESSAGES_HELD_UP: 0.5,
 }
+# In one plan of ten: where an experiment is cancelled, the faults after that show nothing of it.
 _SELDOM = {FaultKind.CANCELLED}
 _DEATHS_OF_MANAGERS = {
     FaultKind.MANAGER_DIES,
@@ -184,6 +185,7 @@ def _spec(random: Random, *, large: bool, few_retries: bool) -> ResolvedSpec:
         seed=random.randint(0, 999),
         shards=random.randint(1, _SHARDS_MAX if large else 5),
         epochs=random.randint(1, 3),
+        # Mostly so many that no fault uses them up: one that fails early is checked for less.
         retries=few if few_retries else random.choice((*[RETRIES_ENOUGH] * 9, few)),
         optimizer_state=random.choice(("reset", "keep")),
         evaluate_every=random.randint(0, 2),

@@ -135,6 +135,7 @@ class _Run:
             clock.step()
             if clock.now_seconds > limit:
                 raise AssertionError("nothing has gone wrong for long, and the run does not end")
+        # Of the journals alone: the manager that ended it may be dead, or believe what is not kept.
         core = Scheduler()
         replay(core, self.cluster.disk.stories())
         may_fail = self._plan.may_fail | self.cluster.disk.harmed

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from downpour.errors import StoreError
-from downpour.node.snapshot_schedule import SnapshotSchedule
+from downpour.node.snapshot_schedule import PATIENCE_SECONDS, SnapshotSchedule
 from downpour.node.worker import Stopped
 from downpour.simulator import fake_files
 from downpour.simulator.attempt import Phase, SimulatedAttempt
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from downpour.simulator.worker import SimulatedWorker
 
 _PERCENT = 100
-_SNAPSHOT_PATIENCE_SECONDS = 2.0
 # At the time of a step, the share may be a rounding error below it.
 _ROUNDING = 1e-9
 
@@ -73,8 +72,8 @@ class Training:
                     task.snapshot,
                     lambda snapshot: self._train(running, snapshot),
                     lambda _: self._train(running, afresh),
-                    _SNAPSHOT_PATIENCE_SECONDS,
-                    _SNAPSHOT_PATIENCE_SECONDS,
+                    PATIENCE_SECONDS,
+                    PATIENCE_SECONDS,
                     is_wanted=lambda: not running.cancelled,
                 )
 
@@ -241,6 +240,7 @@ class Training:
         published: Callable[[PublishedFile], None],
         failed: Callable[[StoreError], None],
     ) -> None:
+        # All but the last word say what the training depends on, which a hand-over does not change.
         content = b" ".join([*running.start.split()[:-1], str(percent).encode()])
         name = layout.attempt_name("snapshot", running.attempt, self._environment.token())
         self._worker.after(
@@ -252,7 +252,7 @@ class Training:
             content,
             published,
             failed,
-            _SNAPSHOT_PATIENCE_SECONDS,
+            PATIENCE_SECONDS,
             lambda: not running.cancelled,
         )
 

@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from downpour.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.store.base import check_bare_name
@@ -50,25 +50,25 @@ _ATTEMPT = re.compile(r"(update|optimizer|snapshot)-(\d+)-(\d+)-(\d+)-(\w+)\.saf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelName:
+class _VersionName:
+    version: int
+    token: str
+    kind: ClassVar[str]
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.version:06d}-{self.token}.safetensors"
+
+
+class ModelName(_VersionName):
     """A model version's file: version 0 is where training begins."""
 
-    version: int
-    token: str
-
-    def __str__(self) -> str:
-        return f"model-{self.version:06d}-{self.token}.safetensors"
+    kind = "model"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OuterName:
+class OuterName(_VersionName):
     """The outer optimizer's state that belongs to a model version, whose token it has."""
 
-    version: int
-    token: str
-
-    def __str__(self) -> str:
-        return f"outer-{self.version:06d}-{self.token}.safetensors"
+    kind = "outer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +143,12 @@ def frozen_name(token: str) -> str:
 def is_in_flight(name: str) -> bool:
     """Whether only a running experiment needs a file of this name."""
     return isinstance(parse_name(name), AttemptName | OwnName) or name.startswith(_INDICES)
+
+
+def is_left_over(name: str, *, finished: bool) -> bool:
+    """Whether an experiment that has ended does not need a file of this name."""
+    # One that was cancelled while its final model was being published has no result.
+    return is_in_flight(name) or (name in RESULT_NAMES and not finished)
 
 
 def is_spent(name: str, round_: int) -> bool:

@@ -153,6 +153,7 @@ def examples_together(model: nn.Module, loaded: LoadedTask) -> int:
     block = min(_BLOCK_SAMPLES_MAX, _BLOCK_VALUES // values, count)
     if block <= 2:
         return max(1, block)
+    # Without this limit a language model's logits of hundreds of examples took gigabytes.
     with numerics.precision(spec), _Widest() as seen:
         model(loaded.batch("test", np.arange(2))[0])
     widest: int = seen.values

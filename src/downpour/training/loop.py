@@ -89,6 +89,7 @@ class ShardTraining:
             spec.device,
             beyond_torch=spec.trains_own_code,
         )
+        # On the device, because to read each loss would wait for every step to be computed.
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=spec.device)
         self._steps_done = 0
 

@@ -47,6 +47,7 @@ def numeric_class(device: str) -> NumericClass:
 
 def _build() -> str:
     """Return a short digest of how torch was built: compiler, MKL, oneDNN, CUDA."""
+    # Without what is in use: that is a part of its own, and a variable may change it.
     lines = torch.__config__.show().splitlines()
     lasting = "\n".join(line for line in lines if "CPU capability usage" not in line)
     return xxhash.xxh3_64_hexdigest(lasting.encode())[:8]

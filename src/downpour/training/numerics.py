@@ -34,6 +34,7 @@ def settings(spec: Spec) -> Iterator[None]:
     if threads != spec.threads:
         torch.set_num_threads(spec.threads)
     try:
+        # Its benchmark would choose kernels by their times, and another kernel gives other bytes.
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
             yield
     except MemoryError as error:

@@ -20,6 +20,7 @@ import torch
 
 from downpour.errors import SpecError, StoreError, UnfitWorker
 from downpour.factory_code import check_code
+from downpour.node.snapshot_schedule import PATIENCE_SECONDS
 from downpour.rpc.indices import unpack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile, TaskMessage
 from downpour.spec import Spec
@@ -43,9 +44,6 @@ from downpour.worker.control import TaskControl
 from downpour.worker.snapshots import Snapshots
 
 log = logging.getLogger(__name__)
-
-_SNAPSHOT_PATIENCE_SECONDS = 5.0
-"""Short, because a task can do without a snapshot, and a longer wait would cost what it saves."""
 
 _AWAY_SECONDS = 300.0
 """How long the shared directory may be gone, full or closed, at a patience of 1: long enough for a
@@ -139,8 +137,8 @@ class TaskRunner:
             store=store,
             snapshots=replace(
                 shared,
-                patience_seconds=min(seconds, _SNAPSHOT_PATIENCE_SECONDS),
-                away_seconds=min(seconds, _SNAPSHOT_PATIENCE_SECONDS),
+                patience_seconds=min(seconds, PATIENCE_SECONDS),
+                away_seconds=min(seconds, PATIENCE_SECONDS),
             ).store(task.id.experiment),
             task=loaded_task,
             model=model,
