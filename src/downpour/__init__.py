@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from downpour.api import Client, run
     from downpour.credentials import Credentials
     from downpour.errors import DownpourError
+    from downpour.replaying.replaying import replay
     from downpour.reports import Result
     from downpour.spec import Outer, Spec
     from downpour.tasks import Task
@@ -35,6 +36,7 @@ __all__ = [
     "__version__",
     "allow",
     "load_model",
+    "replay",
     "resumed",
     "run",
 ]
@@ -49,6 +51,7 @@ _HOMES = {
     "Task": "downpour.tasks.task",
     "allow": "downpour.allowlist",
     "load_model": "downpour.trained.loading",
+    "replay": "downpour.replaying.replaying",
     "resumed": "downpour.trained.resuming",
     "run": "downpour.api",
 }

@@ -34,3 +34,18 @@ def path_of(field: str, given: object) -> Path:
         most = f"{_PATH_BYTES_MAX} bytes, and {_NAME_BYTES_MAX} between two slashes"
         raise SpecError(field, text, f"must be a path of at most {most}")
     return path
+
+
+def empty_folder(field: str, folder: Path) -> Path:
+    """Return a folder that holds nothing, made if it is missing.
+
+    Raises:
+        SpecError: it holds something, or cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise SpecError(field, str(folder), "is not empty, and nothing is overwritten")
+    except OSError as error:
+        raise SpecError(field, str(folder), f"cannot be written: {error.strerror}") from None
+    return folder

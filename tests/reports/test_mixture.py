@@ -88,7 +88,7 @@ def _update(shard: int) -> UpdatedLine:
     numbers: dict[str, Any] = dict.fromkeys(
         ("load_seconds", "train_seconds", "publish_seconds", "completion_seconds", "loss"), 1.0
     )
-    counts = {"round": 0, "attempt": 0, "samples": 1, "steps": 1, "bytes": 1}
+    counts: dict[str, Any] = {"round": 0, "attempt": 0, "samples": 1, "steps": 1, "bytes": 1}
     return UpdatedLine(shard=shard, worker=f"w{shard}", **counts, **numbers)
 
 

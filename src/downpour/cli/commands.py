@@ -19,6 +19,7 @@ from downpour.cli import (
     init,
     ping,
     predictor,
+    replay,
     report,
     run,
     simulate,
@@ -74,6 +75,7 @@ app.command("results", cls=Command)(clients.results)
 app.command("evaluate", cls=Command)(trained.evaluate)
 app.command("predict", cls=Command)(trained.predict)
 app.command("export", cls=Command)(trained.export)
+app.command("replay", cls=Command)(replay.replay)
 app.command("ping", cls=Command)(ping.ping)
 app.command("certs", cls=Command)(certs.certs)
 app.command("doctor", cls=Command)(doctor.doctor)

@@ -113,6 +113,7 @@ def _updated(fact: facts.Accepted) -> UpdatedLine:
         publish_seconds=update.publish_seconds,
         completion_seconds=fact.completion_seconds,
         bytes=update.file.size_bytes,
+        checksum=update.file.checksum,
     )
 
 

@@ -159,6 +159,7 @@ class Recorder:
             step_seconds=made.step.seconds if made.step else None,
             step_bytes=made.step.memory_bytes if made.step else None,
             frozen_bytes=made.frozen.size_bytes if made.frozen else 0,
+            checksum=made.model.checksum,
         )
         self._write(event.experiment, now, line)
 
@@ -178,6 +179,7 @@ class Recorder:
             loss=weighted / samples if samples else 0.0,
             parts=asked.parts,
             staleness=tuple(push.staleness for push in asked.pushes) if asked.parts else (),
+            checksum=event.model.checksum,
         )
         self._write(event.experiment, now, line)
 
@@ -188,7 +190,10 @@ class Recorder:
         line: RecordLine
         if ended.ending is ExperimentState.FINISHED and ended.model is not None:
             line = FinishedLine(
-                file=ended.model.name, total_seconds=now - began, reason=ended.reason
+                file=ended.model.name,
+                total_seconds=now - began,
+                reason=ended.reason,
+                checksum=ended.model.checksum,
             )
         elif ended.ending is ExperimentState.CANCELLED:
             line = CancelledLine(reason=ended.reason)

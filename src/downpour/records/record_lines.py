@@ -58,7 +58,8 @@ class PreparedLine:
     `numeric_class` is that of the manager, which made the initial model; empty in old records.
     `dataset` is the key of the prepared dataset, `understood` describes how it was read, and
     `remarks` are its oddities. A training step took `step_seconds` and `step_bytes` of memory when
-    it was tried; `frozen_bytes` is the size of the file with what is never trained.
+    it was tried; `frozen_bytes` is the size of the file with what is never trained. `checksum` is
+    the initial model's; empty in old records.
     """
 
     train_samples: int
@@ -76,6 +77,7 @@ class PreparedLine:
     step_seconds: float | None = None
     step_bytes: int | None = None
     frozen_bytes: int = 0
+    checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +196,7 @@ class UpdatedLine:
     """An attempt published its update, which counts.
 
     Load, train and publish seconds are the worker's clock; `completion_seconds` run from the
-    assignment to the report.
+    assignment to the report. `checksum` is the update's; empty in old records.
     """
 
     round: int
@@ -209,6 +211,7 @@ class UpdatedLine:
     publish_seconds: float
     completion_seconds: float
     bytes: int
+    checksum: str = ""
 
 
 class Sample(NamedTuple):
@@ -260,6 +263,7 @@ class AggregatedLine:
     first assignment to its last update, or from the version before; `loss` is the sample-weighted
     mean of the updates' losses. Where shards are not in step, `parts` are the tasks that it is made
     of, by round and shard, and `staleness` how many versions old those were that they began from.
+    `checksum` is the version's; empty in old records.
     """
 
     round: int
@@ -271,6 +275,7 @@ class AggregatedLine:
     loss: Measured
     parts: tuple[tuple[int, int], ...] = ()
     staleness: tuple[int, ...] = ()
+    checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,12 +310,14 @@ class ImprovedLine:
 class FinishedLine:
     """The experiment is done; `file` is the name of the final model.
 
-    `reason` says why there were no more rounds; empty in old records.
+    `reason` says why there were no more rounds; `checksum` is that file's. Both are empty in old
+    records.
     """
 
     file: str
     total_seconds: float
     reason: str = ""
+    checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,6 +176,8 @@ class RecordFold:
     def task_of(self, fact: UpdatedLine) -> TaskResult:
         """Return the task that an update is of."""
         fields = {**dataclasses.asdict(fact), "loss": _measured(fact.loss)}
+        # A result is for people and tables; the record has it for `downpour replay`.
+        del fields["checksum"]
         return TaskResult(epoch=self._epoch_of(fact), **_from_one(fields))
 
     def failure_of(self, fact: AttemptFailedLine) -> FailureResult:

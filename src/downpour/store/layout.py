@@ -179,12 +179,16 @@ def parse_name(name: str) -> ModelName | OuterName | OwnName | AttemptName | Non
 
 @dataclass(frozen=True, slots=True)
 class SharedDirectory:
-    """The folder that manager, workers and clients share; `open` checks it first."""
+    """The folder that manager, workers and clients share; `open` checks it first.
+
+    `datasets_at` is where prepared datasets are, if they are another directory's.
+    """
 
     root: Path
     patience_seconds: float = 30.0
     away_seconds: float | None = None
     sleep: Callable[[float], object] = time.sleep
+    datasets_at: Path | None = None
 
     @classmethod
     def open(cls, path: Path, *, create: bool) -> SharedDirectory:
@@ -235,7 +239,7 @@ class SharedDirectory:
     @property
     def datasets(self) -> Path:
         """Where prepared datasets are."""
-        return self.root / "datasets"
+        return self.datasets_at or self.root / "datasets"
 
     @property
     def experiments(self) -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 from downpour.blame import describe_error
 from downpour.datasets.array_folder import FACTS_FILE
 from downpour.errors import SpecError
+from downpour.paths import empty_folder
 from downpour.store import FINAL_NAME, SPEC_NAME, encode
 from downpour.trained.finding import FIELD, TrainedModel
 from downpour.trained.loading import load, stated_facts
@@ -29,10 +30,8 @@ def export(trained: TrainedModel, folder: Path) -> list[Path]:
         SpecError: the folder holds something, or cannot be written; or the network cannot be built.
     """
     model = load(trained)
+    empty_folder("to", folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise SpecError("to", str(folder), "is not empty, and nothing is overwritten")
         with (folder / FINAL_NAME).open("wb") as file:
             arrays = {**parameters_of(model), **frozen_of(model)}
             ties = {tied: arrays[name] for tied, name in ties_of(model).items()}

@@ -1,0 +1,194 @@
+"""What an experiment's record says of how its model came about: which tasks made each version.
+
+That is all that its bytes follow from, beside spec, examples and code. In an asynchronous mode a
+version's line names its tasks and how stale each was, and so the version that it began from. In
+step a version is made of the updates of its round, all of which began from the version before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any
+
+from downpour.errors import FileCorrupt
+from downpour.records.record_lines import (
+    AggregatedLine,
+    AttemptFailedLine,
+    CancelledLine,
+    FailedLine,
+    FinishedLine,
+    PreparedLine,
+    RecordLine,
+    ResizedLine,
+    SubmittedLine,
+    UpdatedLine,
+    WorkerJoinedLine,
+)
+
+_Portions = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedTask:
+    """A task whose update counts: what it was trained from, who trained it, and what came of it.
+
+    `base` is the version that it began from, `staleness` how many versions were made since.
+    `portion` is its range of samples if the round was cut anew. `checksum` is the update's; it and
+    the worker's `numeric_class` are empty in old records.
+    """
+
+    round: int
+    shard: int
+    base: int
+    staleness: int
+    worker: str
+    numeric_class: str
+    checksum: str
+    portion: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeVersion:
+    """A model version, and the tasks that it is made of, in the order in which they count."""
+
+    number: int
+    file: str
+    checksum: str
+    tasks: tuple[TrainedTask, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """How an experiment's model came about.
+
+    `fields` are those of its spec. `versions` are numbered from 1; `first_checksum` is that of
+    version 0, which the manager drew in its `numeric_class`. `result` is the final model's file,
+    None if the experiment did not finish, and `result_checksum` is empty in old records.
+    """
+
+    experiment: str
+    fields: dict[str, Any]
+    program: str
+    dataset: str
+    first_checksum: str
+    numeric_class: str
+    versions: tuple[MadeVersion, ...]
+    has_ended: bool
+    result: str | None
+    result_checksum: str
+
+    @property
+    def numeric_classes(self) -> frozenset[str]:
+        """The numeric classes in which it was computed, as far as they are known."""
+        trained = (task.numeric_class for version in self.versions for task in version.tasks)
+        return frozenset(filter(None, (self.numeric_class, *trained)))
+
+
+def history_of(record: Iterable[RecordLine]) -> History:
+    """Return the history that a record tells.
+
+    Raises:
+        FileCorrupt: lines are missing: the first two, an update's or a version's.
+    """
+    fold = _Fold()
+    for line in record:
+        fold.take(line)
+    if fold.submitted is None:
+        raise FileCorrupt("record", "does not begin with a submission")
+    if fold.prepared is None:
+        raise FileCorrupt("record", "has no model: the experiment never began to train")
+    versions = tuple(fold.versions[number] for number in sorted(fold.versions))
+    for number, version in enumerate(versions, start=1):
+        if version.number != number:
+            raise FileCorrupt("record", f"does not say how version {number} was made")
+    finished = fold.end if isinstance(fold.end, FinishedLine) else None
+    return History(
+        experiment=fold.submitted.experiment,
+        fields=fold.submitted.spec,
+        program=fold.submitted.version,
+        dataset=fold.prepared.dataset,
+        first_checksum=fold.prepared.checksum,
+        numeric_class=fold.prepared.numeric_class,
+        versions=versions,
+        has_ended=fold.end is not None,
+        result=finished.file if finished else None,
+        result_checksum=finished.checksum if finished else "",
+    )
+
+
+@dataclass(slots=True)
+class _Fold:
+    """The record so far. Where a restarted manager has recorded something twice, the later counts.
+
+    `updates` are those that were accepted, by round and shard, with the worker's numeric class.
+    """
+
+    submitted: SubmittedLine | None = None
+    prepared: PreparedLine | None = None
+    end: FinishedLine | FailedLine | CancelledLine | None = None
+    classes: dict[str, str] = field(default_factory=dict)
+    updates: dict[tuple[int, int], tuple[UpdatedLine, str]] = field(default_factory=dict)
+    portions: dict[int, _Portions] = field(default_factory=dict)
+    versions: dict[int, MadeVersion] = field(default_factory=dict)
+
+    def take(self, line: RecordLine) -> None:
+        """Take the next line in."""
+        match line:
+            case SubmittedLine():
+                self.submitted = line
+            case PreparedLine():
+                self.prepared = line
+            case WorkerJoinedLine():
+                self.classes[line.worker] = line.numeric_class
+            case ResizedLine():
+                self.portions[line.round] = tuple(pairwise(accumulate(line.samples, initial=0)))
+            case UpdatedLine():
+                known = self.classes.get(line.worker, "")
+                self.updates[line.round, line.shard] = line, known
+            case AttemptFailedLine():
+                self._refuse(line)
+            case AggregatedLine():
+                self.versions[line.version] = self._version(line)
+            case FinishedLine() | FailedLine() | CancelledLine():
+                self.end = line
+            case _:
+                pass
+
+    def _refuse(self, line: AttemptFailedLine) -> None:
+        """Forget an update that was accepted and could not be used."""
+        accepted = self.updates.get((line.round, line.shard))
+        if accepted is not None and accepted[0].attempt == line.attempt:
+            del self.updates[line.round, line.shard]
+
+    def _version(self, line: AggregatedLine) -> MadeVersion:
+        in_step = tuple(key for key in sorted(self.updates) if key[0] == line.round)
+        parts = line.parts or in_step
+        staleness = line.staleness or (0,) * len(parts)
+        if len(parts) != len(staleness):
+            raise FileCorrupt("record", f"does not say from what version {line.version} was made")
+        tasks = zip(parts, staleness, strict=True)
+        return MadeVersion(
+            number=line.version,
+            file=line.file,
+            checksum=line.checksum,
+            tasks=tuple(self._task(line.version - 1, key, stale) for key, stale in tasks),
+        )
+
+    def _task(self, version: int, key: tuple[int, int], staleness: int) -> TrainedTask:
+        number, shard = key
+        if key not in self.updates or staleness > version:
+            raise FileCorrupt("record", f"does not say who trained round {number} shard {shard}")
+        update, numeric_class = self.updates[key]
+        cut = self.portions.get(number)
+        return TrainedTask(
+            round=number,
+            shard=shard,
+            base=version - staleness,
+            staleness=staleness,
+            worker=update.worker,
+            numeric_class=numeric_class,
+            checksum=update.checksum,
+            portion=cut[shard] if cut else None,
+        )

@@ -1,0 +1,66 @@
+"""What came of a replay: how far it agrees, and where it first differs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from downpour.replaying.history import TrainedTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first file whose bytes are not those that it had.
+
+    `task` is the one whose update it is; None for a model version, all of whose updates agree.
+    `then` and `now` are its checksums, and `numeric_class_then` and `_now` the classes in which it
+    was computed; the former is empty in old records.
+    """
+
+    version: int
+    what: str
+    task: TrainedTask | None
+    then: str
+    now: str
+    numeric_class_then: str
+    numeric_class_now: str
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        by = f", which {self.task.worker} trained," if self.task else ""
+        line = f"version {self.version} differs: {self.what}{by} had checksum {self.then}"
+        if self.numeric_class_then not in {"", self.numeric_class_now}:
+            where = f" in numeric class {self.numeric_class_then!r}, and has {self.now}"
+            return f"{line}{where} in this machine's, {self.numeric_class_now!r}"
+        return f"{line}, and now has {self.now} in the same numeric class"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """An experiment that was trained once more.
+
+    `version` is the last one that was made, `checksum` its file's, or that of the whole final model
+    where all were made. `compared` counts the updates, versions and final models whose checksum the
+    record has. `model_file` is what was made, if it was to be kept.
+    """
+
+    experiment: str
+    version: int
+    checksum: str
+    compared: int
+    difference: Difference | None
+    model_file: Path | None
+
+    @property
+    def same(self) -> bool:
+        """Whether all that could be compared has the same bytes."""
+        return self.difference is None and self.compared > 0
+
+    def __str__(self) -> str:
+        """Say in one line what came of it."""
+        if self.difference is not None:
+            return str(self.difference)
+        known = f"{self.compared} checksums agree"
+        if not self.compared:
+            known = "its record has no checksum to compare with"
+        return f"{self.experiment}: version {self.version} has checksum {self.checksum}; {known}"

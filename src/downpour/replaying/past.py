@@ -1,0 +1,74 @@
+"""The experiment that is to be replayed: found, and checked before anything is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from downpour.errors import SpecError, StoreError
+from downpour.records.record import read_record
+from downpour.replaying.history import History, history_of
+from downpour.spec import ResolvedSpec
+from downpour.store import RECORD_NAME, SPEC_NAME, SharedDirectory
+from downpour.store.directory import names_in, read_regular
+from downpour.store.process_lock import RUN_LOCK_NAME, is_abandoned
+from downpour.values import is_bare_name
+
+FIELD = "ID"
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """An experiment that has ended: its spec, and how its model came about."""
+
+    shared: SharedDirectory
+    spec: ResolvedSpec
+    history: History
+
+
+def past_of(experiment: str, shared: Path) -> Past:
+    """Return an experiment of a shared directory.
+
+    Raises:
+        SpecError: there is none, it goes on, its files are gone or changed, or its bytes follow
+            from more than it keeps.
+        SharedDirectoryError: the directory cannot be used.
+    """
+    directory = SharedDirectory(shared)
+    names_in(shared)
+    if not isinstance(experiment, str) or not is_bare_name(experiment):
+        _refuse(experiment, "must be an experiment's ID")
+    folder = directory.experiments / experiment
+    if not folder.is_dir():
+        _refuse(experiment, f"there is no such experiment in {shared}")
+    try:
+        history = history_of(line for _, line in read_record(folder / RECORD_NAME))
+    except StoreError as error:
+        _refuse(experiment, f"cannot be replayed: {error}")
+    if not history.has_ended and not is_abandoned(folder / RUN_LOCK_NAME):
+        _refuse(experiment, "has not ended; it can be replayed then")
+    spec = _spec_of(experiment, folder, history)
+    if not spec.repeatable:
+        _refuse(experiment, "has repeatable = false: it has other bytes each time it is trained")
+    return Past(directory, spec, history)
+
+
+def _spec_of(experiment: str, folder: Path, history: History) -> ResolvedSpec:
+    """Return the spec of the folder, which must be the one that the record has."""
+    if not (folder / SPEC_NAME).is_file():
+        _refuse(experiment, f"cannot be replayed: its {SPEC_NAME} is gone")
+    try:
+        spec = ResolvedSpec.from_toml(read_regular(folder / SPEC_NAME).decode())
+        submitted = ResolvedSpec.make(history.fields)
+    except (SpecError, StoreError, UnicodeDecodeError) as error:
+        _refuse(experiment, f"cannot be replayed: its {SPEC_NAME} cannot be used: {error}")
+    for name, value in submitted.model_dump().items():
+        if getattr(spec, name) != getattr(submitted, name):
+            accepted = f"its {SPEC_NAME} was changed: {name} was {value!r}"
+            _refuse(experiment, f"cannot be replayed: {accepted}")
+    return spec
+
+
+def _refuse(experiment: object, accepted: str) -> NoReturn:
+    raise SpecError(FIELD, experiment, accepted)

@@ -1,0 +1,223 @@
+"""An experiment is trained once more, its tasks in the order in which they became part of versions.
+
+A shard's next task is offered once its last is part of a version. So when a version is due, the
+versions that its tasks began from are there, and so is what each shard's task before has left: its
+optimizer's state, and what a compression did not send. Every update and version is compared with
+the record's checksum. What differs first is what is wrong, because all that follows is made of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import torch
+
+from downpour.api import shared_path
+from downpour.errors import SharedDirectoryError, SpecError, StoreError, UnfitWorker
+from downpour.paths import empty_folder, path_of
+from downpour.replaying.history import MadeVersion, TrainedTask
+from downpour.replaying.outcome import Difference, Replay
+from downpour.replaying.past import FIELD, Past, past_of
+from downpour.replaying.workbench import Workbench
+from downpour.reports import Result
+from downpour.store import SPEC_NAME
+from downpour.training.numeric_class import numeric_class
+from downpour.values import PublishedFile, Update
+from downpour.version import VERSION
+
+log = logging.getLogger(__name__)
+
+OnProgress = Callable[[float, int], object]
+"""Takes how many tasks are trained, with the share of the one at hand, and how many there are."""
+
+
+def replay(
+    experiment: str | Result,
+    *,
+    shared: str | os.PathLike[str] | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    until: int | None = None,
+    to: str | os.PathLike[str] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Replay:
+    """Train an experiment that has ended once more, and compare every byte with what it was.
+
+    Args:
+        experiment: Its ID, or its result.
+        shared: The shared directory; by default the result's, DOWNPOUR_SHARED, or ./shared_dir.
+        data_dir: A folder of datasets in torchvision's layout, should the prepared one be gone; by
+            default DOWNPOUR_DATA.
+        until: The last version to make; by default all are made, and the final model.
+        to: A new or empty folder for the model and the spec. Without it nothing is kept, and the
+            replay ends at the first difference.
+        on_progress: Called after each step.
+
+    Raises:
+        SpecError: there is no such experiment or version, it goes on, it is not repeatable, or
+            what it was trained with is gone or has changed.
+        DownpourError: a task fails here.
+    """
+    if isinstance(experiment, Result):
+        shared = shared or (experiment.model_file.parents[2] if experiment.model_file else None)
+        experiment = experiment.experiment
+    data_dir = data_dir or os.environ.get("DOWNPOUR_DATA")
+    source = path_of("data_dir", data_dir) if data_dir else None
+    past = past_of(experiment, shared_path(shared))
+    versions = past.history.versions[: _last(past, until)]
+    kept = empty_folder("to", path_of("to", to)) if to is not None else None
+    _warn(past)
+    with (
+        _told(past),
+        tempfile.TemporaryDirectory(prefix="downpour-replay-") as folder,
+        closing(Workbench(past.shared, experiment, past.spec, Path(folder))) as bench,
+    ):
+        again = _Again(past, bench, on_progress, stops=kept is None)
+        made = again.make(versions, source)
+        return Replay(
+            experiment=experiment,
+            version=again.version,
+            checksum=made.checksum,
+            compared=again.compared,
+            difference=again.difference,
+            model_file=_keep(bench.folder, made.name, kept, again.name) if kept else None,
+        )
+
+
+class _Again:
+    """The versions of an experiment, made again and compared; `version` is the last one made.
+
+    It ends at the first difference if it `stops`. `name` is what the last version's file was
+    called.
+    """
+
+    def __init__(
+        self, past: Past, bench: Workbench, on_progress: OnProgress | None, *, stops: bool
+    ) -> None:
+        self.version = 0
+        self.name = ""
+        self.compared = 0
+        self.difference: Difference | None = None
+        self._past = past
+        self._bench = bench
+        self._on_progress = on_progress or (lambda _done, _tasks: None)
+        self._stops = stops
+        self._trained = self._tasks = 0
+
+    def make(self, versions: Sequence[MadeVersion], data_dir: Path | None) -> PublishedFile:
+        """Make these versions, and the result if they are all; returns the last file."""
+        history = self._past.history
+        self._tasks = sum(len(version.tasks) for version in versions)
+        last_use = {task.base: v.number for v in versions for task in v.tasks}
+        model = self._bench.begin(data_dir, history.dataset)
+        self.name = model.name
+        self._compare(0, "the initial model", history.first_checksum, model)
+        for version in versions:
+            updates = [self._train(version, task) for task in version.tasks if not self._is_over]
+            if self._is_over:
+                return model
+            needed = [base for base, last in last_use.items() if last > version.number]
+            model = self._bench.apply(version, updates, needed)
+            self.version, self.name = version.number, version.file
+            self._compare(version.number, "the model of its updates", version.checksum, model)
+        if history.result is None or self._is_over or len(versions) < len(history.versions):
+            return model
+        self.name = history.result
+        result = self._bench.publish(self.version)
+        self._compare(self.version, history.result, history.result_checksum, result)
+        return result
+
+    @property
+    def _is_over(self) -> bool:
+        return self._stops and self.difference is not None
+
+    def _train(self, version: MadeVersion, task: TrainedTask) -> Update:
+        def progress(share: float) -> None:
+            self._on_progress(self._trained + share, self._tasks)
+
+        update = self._bench.train(task, progress)
+        self._trained += 1
+        what = f"the update of round {task.round + 1} shard {task.shard}"
+        self._compare(version.number, what, task.checksum, update.file, task)
+        return update
+
+    def _compare(
+        self,
+        version: int,
+        what: str,
+        then: str,
+        now: PublishedFile,
+        task: TrainedTask | None = None,
+    ) -> None:
+        """Compare a file's checksum with that of the record, which is empty in an old one."""
+        self.compared += then != ""
+        if then in {"", now.checksum} or self.difference is not None:
+            return
+        known = task.numeric_class if task else self._past.history.numeric_class
+        self.difference = Difference(
+            version=version,
+            what=what,
+            task=task,
+            then=then,
+            now=now.checksum,
+            numeric_class_then=known,
+            numeric_class_now=str(numeric_class(self._past.spec.device if task else "cpu")),
+        )
+
+
+def _last(past: Past, until: int | None) -> int:
+    """Return the number of the last version that is to be made."""
+    count = len(past.history.versions)
+    if until is None:
+        return count
+    if not isinstance(until, int) or isinstance(until, bool) or not 0 <= until <= count:
+        accepted = f"{past.history.experiment} has the versions 0 to {count}"
+        raise SpecError("until", until, accepted)
+    return until
+
+
+def _warn(past: Past) -> None:
+    """Say what is other than it was, where it may make other bytes; refuse where it must.
+
+    Raises:
+        SpecError: this machine lacks the device.
+    """
+    history, device = past.history, past.spec.device
+    if device == "cuda" and not torch.cuda.is_available():
+        accepted = "was trained on cuda, and torch finds no such device here"
+        raise SpecError(FIELD, history.experiment, accepted)
+    here = {str(numeric_class("cpu")), str(numeric_class(device))}
+    if other := sorted(history.numeric_classes - here):
+        text = (
+            "%s was computed in another numeric class, so its bytes may differ: %s; here it is %s"
+        )
+        log.warning(text, history.experiment, "; ".join(other), "; ".join(sorted(here)))
+    if history.program != VERSION:
+        text = "%s was trained by Downpour %s, and this is %s: its bytes may differ"
+        log.warning(text, history.experiment, history.program, VERSION)
+
+
+@contextmanager
+def _told(past: Past) -> Iterator[None]:
+    """Let what makes a replay impossible be the user's mistake, in the words of the user."""
+    try:
+        yield
+    except SharedDirectoryError:
+        raise
+    except (UnfitWorker, StoreError) as error:
+        accepted = f"cannot be replayed: {error}"
+        raise SpecError(FIELD, past.history.experiment, accepted) from error
+
+
+def _keep(folder: Path, made: str, kept: Path, name: str) -> Path:
+    """Copy a model and the spec out of the folder that is removed; returns the model's path."""
+    try:
+        shutil.copyfile(folder / SPEC_NAME, kept / SPEC_NAME)
+        return Path(shutil.copyfile(folder / made, kept / name))
+    except OSError as error:
+        raise SpecError("to", str(kept), f"cannot be written: {error.strerror}") from None

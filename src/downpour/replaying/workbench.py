@@ -1,0 +1,182 @@
+"""A folder in which the code of the manager and of the worker makes versions again, in one process.
+
+It is laid out as a shared directory, but for the prepared datasets, which are the experiment's own.
+Nothing here computes: `manager/workspace.py` prepares, aggregates and publishes, `worker/task.py`
+trains. Files are removed once no later task needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from downpour.manager import workspace
+from downpour.manager.workspace import Workspace, ready
+from downpour.modes import mode_of
+from downpour.records.record import RecordWriter
+from downpour.replaying.history import MadeVersion, TrainedTask
+from downpour.rpc.messages import TaskMessage
+from downpour.scheduler.commands import Aggregate, Prepare, Publish, Push
+from downpour.spec import ResolvedSpec
+from downpour.store import RECORD_NAME, SPEC_NAME, SharedDirectory
+from downpour.values import AttemptId, PublishedFile, Update
+from downpour.worker.control import TaskControl
+from downpour.worker.task import TaskRunner
+
+OnShare = Callable[[float], object]
+"""Takes how much of a task is done, in 0..1."""
+
+
+@dataclass(slots=True, eq=False)
+class _Watched(TaskControl):
+    """A task that nobody cancels, and that says how far it has come."""
+
+    on_share: OnShare = field(kw_only=True)
+
+    def advance(self, steps_done: int) -> None:
+        """Say that a step has ended."""
+        TaskControl.advance(self, steps_done)
+        self.on_share(steps_done / self.steps_total)
+
+
+class Workbench:
+    """Makes the versions of one experiment again, one after the other.
+
+    Args:
+        shared: the directory with the datasets, and with what the experiment begins from.
+        experiment: its identifier.
+        spec: its spec, as it was submitted.
+        folder: an empty folder.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+
+    def __init__(
+        self, shared: SharedDirectory, experiment: str, spec: ResolvedSpec, folder: Path
+    ) -> None:
+        bench = replace(SharedDirectory.open(folder, create=True), datasets_at=shared.datasets)
+        store = bench.create_experiment(experiment)
+        self._spec = spec
+        self._space = Workspace(
+            experiment=experiment,
+            spec=spec,
+            shared=shared,
+            store=store,
+            record=RecordWriter(bench.experiment_path(experiment) / RECORD_NAME),
+            spec_file=store.put_new(SPEC_NAME, [spec.to_toml().encode()]),
+            journal=None,
+        )
+        self._worker = TaskRunner(bench, spec.device)
+        self._models: dict[int, PublishedFile] = {}
+        self._outer: PublishedFile | None = None
+        self._states: dict[int, PublishedFile] = {}
+        self._own: dict[int, PublishedFile] = {}
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self._space.store.path
+
+    def close(self) -> None:
+        """Close what is open; the files stay."""
+        self._space.close()
+
+    def begin(self, data_dir: Path | None, dataset: str) -> PublishedFile:
+        """Make version 0; `dataset` is the key of the prepared data, empty in old records.
+
+        Raises:
+            SpecError: the data are gone or others, or the network cannot be built.
+            OtherCode: a file of the user's code is not what it was.
+            StoreError: a file cannot be used.
+        """
+        command = Prepare(
+            experiment=self._space.experiment, spec=self._spec, dataset=dataset or None
+        )
+        made = workspace.prepare(self._space, data_dir, command)
+        self._space.prepared, self._space.global_model = made, made.drawn
+        self._models[0], self._outer = made.model, made.outer
+        return made.model
+
+    def train(self, task: TrainedTask, on_share: OnShare) -> Update:
+        """Train a task from the version that it began from.
+
+        Raises:
+            DownpourError: it cannot be trained here, or goes wrong.
+        """
+        attempt = AttemptId(
+            experiment=self._space.experiment, round=task.round, shard=task.shard, attempt=0
+        )
+        made = ready(self._space)
+        message = TaskMessage(
+            id=attempt,
+            spec=self._space.spec_file,
+            dataset=made.dataset_key,
+            model=self._base(task),
+            indices=workspace.indices_of(self._space, task.shard, task.portion),
+            optimizer_state=self._states.get(task.shard),
+            frozen=made.frozen,
+        )
+        return self._worker.run(message, _Watched(attempt, on_share=on_share))
+
+    def apply(
+        self, version: MadeVersion, updates: Sequence[Update], needed: Collection[int]
+    ) -> PublishedFile:
+        """Make the next version of the updates of its tasks; older versions stay if needed later.
+
+        Raises:
+            DownpourError: the updates cannot be made into one.
+        """
+        mode, outer = mode_of(self._spec), self._outer
+        command = Aggregate(
+            experiment=self._space.experiment,
+            round=version.number - 1,
+            model=self._models[version.number - 1],
+            outer=outer,
+            pushes=tuple(
+                Push(
+                    round=task.round,
+                    shard=task.shard,
+                    update=update,
+                    base=self._base(task),
+                    staleness=task.staleness,
+                    weight=mode.weight(task.staleness),
+                )
+                for task, update in zip(version.tasks, updates, strict=True)
+            ),
+            in_step=self._spec.in_step,
+            mixes=mode.mixes,
+            elastic=mode.elastic,
+            train_seconds=0.0,
+        )
+        made = workspace.aggregate(self._space, command)
+        shards = [task.shard for task in version.tasks]
+        spent = [update.file for update in updates]
+        spent += _replaced(self._own, shards, made.own or [None] * len(shards))
+        spent += _replaced(self._states, shards, [update.optimizer_state for update in updates])
+        spent += [outer] if outer is not None else []
+        self._models[version.number], self._outer = made.model, made.outer
+        unneeded = self._models.keys() - {*needed, version.number}
+        spent += [self._models.pop(number) for number in unneeded]
+        for file in spent:
+            self._space.store.delete(file.name)
+        return made.model
+
+    def publish(self, number: int) -> PublishedFile:
+        """Publish a version as the experiment's result; returns its file."""
+        command = Publish(experiment=self._space.experiment, model=self._models[number])
+        return workspace.publish(self._space, command)
+
+    def _base(self, task: TrainedTask) -> PublishedFile:
+        """Return what a task began from: what its shard had of its own, or a version."""
+        return self._own.get(task.shard) or self._models[task.base]
+
+
+def _replaced(
+    kept: dict[int, PublishedFile], shards: Sequence[int], files: Sequence[PublishedFile | None]
+) -> list[PublishedFile]:
+    """Keep for each shard the file with which it goes on, if any; returns the former ones."""
+    former = [kept.pop(shard) for shard in shards if shard in kept]
+    kept |= {shard: file for shard, file in zip(shards, files, strict=True) if file is not None}
+    return former
