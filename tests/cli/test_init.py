@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from downpour import load_model
 from downpour.operations.templates import TEMPLATES
 from downpour.spec_file import read_toml
 from tests.cli.conftest import Downpour
@@ -60,11 +61,12 @@ def test_a_mistake_is_told_in_one_line(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning:transformers")
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_a_template_trains_at_once(
+def test_a_template_trains_at_once_and_its_model_is_of_use(
     downpour: Downpour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str
 ) -> None:
-    """By the command that was printed, on fewer examples."""
+    """By the command that was printed, on fewer examples; then by those of its README."""
     if template == "lora":
         for package in ("transformers", "peft"):
             pytest.importorskip(package, reason=f"{package} is not installed")
@@ -73,5 +75,17 @@ def test_a_template_trains_at_once(
     brief = ("--epochs", 1, "--train-limit", 64, "--test-limit", 16, "--workers", 1)
     outcome = downpour(*words, *brief, "--json")
     assert outcome.status == 0, outcome
-    [epoch] = json.loads(outcome.out)["rounds"]
+    trained = json.loads(outcome.out)
+    [epoch] = trained["rounds"]
     assert epoch["test_loss"] > 0
+    name, allowed = trained["experiment"], words[-2:]
+    measured = downpour("evaluate", name, *allowed, "--json")
+    assert measured.status == 0, measured
+    assert json.loads(measured.out)["loss"] == pytest.approx(epoch["test_loss"], rel=1e-6)
+    predicted = downpour("predict", name, "test", *allowed, "--json")
+    assert predicted.status == 0, predicted
+    assert len(json.loads(predicted.out)) >= 16
+    exported = downpour("export", name, "--to", "model", *allowed)
+    assert exported.status == 0, exported
+    assert Path("model/model.safetensors").is_file()
+    assert load_model(name, shared="shared_dir").training is False

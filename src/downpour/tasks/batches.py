@@ -26,12 +26,20 @@ def on_device(batch: Batch, device: str) -> Batch:
     """Return a batch with all its tensors on the device."""
     if device == "cpu":
         return batch
-    if hasattr(batch, "to"):  # such as a tokenizer's encoding, which torch's trees do not enter
-        return batch.to(device)
-    return tree_map(lambda leaf: _moved(leaf, device), batch)
+    return tree_map(lambda leaf: _moved(leaf, device), batch, is_leaf=_moves_itself)
+
+
+def _moves_itself(leaf: Any) -> bool:
+    """Whether it has a `to`, such as a tensor, a tokenizer's encoding, or a packed sequence.
+
+    Torch's trees do not enter some of these, and of others they would move too much.
+    """
+    return hasattr(leaf, "to")
 
 
 def _moved(leaf: Any, device: str) -> Any:
-    if not isinstance(leaf, torch.Tensor) or leaf.device.type == device:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf.to(device) if _moves_itself(leaf) else leaf
+    if leaf.device.type == device:
         return leaf
     return leaf.pin_memory().to(device, non_blocking=True)
