@@ -17,13 +17,28 @@ from pathlib import Path
 from typing import Any
 
 from common import Row, command_line, show
+from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 from virtual_training import Cost, Look, Trained, train
 
 from downpour.errors import DownpourError
+from downpour.modes import MODES
+from downpour.reports.export import to_svg
+from downpour.reports.style import LIGHT, WIDTH_INCHES, series, styled
 from downpour.spec import Spec
 
 STEP_SECONDS = 0.024
 """A step of 64 images of the report's network on a quiet core: docs/results/ece751.md."""
+
+TARGET, LEAST = 0.985, 0.95
+DRAWN: Mapping[str, str] = {
+    "1 worker": "lenet-1-rate-0.2",
+    "2 workers": "lenet-2-sync",
+    "5 workers": "lenet-5-sync",
+    "10 workers": "lenet-10-sync",
+    "32 workers": "lenet-32-sync",
+    "10, downpour": "lenet-10-downpour",
+}
 
 _LENET: Mapping[str, Any] = {
     "dataset": "mnist",
@@ -34,11 +49,23 @@ _LENET: Mapping[str, Any] = {
     "learning_rate": 0.1,
     "momentum": 0.5,
 }
-_REPORTS: Mapping[str, Any] = {**_LENET, "model": "mnist-cnn"}
 
 
 def _nesterov(momentum: float, **own: Any) -> Mapping[str, Any]:
     return {"outer": {"optimizer": "nesterov", "momentum": momentum}, **own}
+
+
+_TOY: Mapping[str, Any] = {
+    "dataset": "digits",
+    "model": "digits-cnn",
+    "shards": 4,
+    "meet": 2,
+    "epochs": 10,
+    "batch_size": 32,
+    "learning_rate": 0.05,
+    "momentum": 0.9,
+}
+_TOY_STEP_SECONDS = (0.58, 0.75, 1.51, 3.33)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +81,33 @@ def table() -> dict[str, Run]:
     """Return all runs by name, those that are worth most first."""
     runs: dict[str, Run] = {}
 
-    def add(name: str, shards: int, *, slower: float = 1.0, **own: Any) -> None:
+    def add(name: str, base: Mapping[str, Any], shards: int, **own: Any) -> None:
         """Add a run with a worker for each shard, of which the last may be slower."""
+        slower = own.pop("slower", 1)
         steps = [STEP_SECONDS] * (shards - 1) + [STEP_SECONDS * slower]
-        runs[name] = Run(fields={**_LENET, "shards": shards, **own}, step_seconds=steps, looks=2)
+        runs[name] = Run(fields={**base, "shards": shards, **own}, step_seconds=steps, looks=2)
 
-    add("one-0.1-0", 1, momentum=0.0)
-    add("one-0.1-0.5", 1)
-    add("one-0.05-0.5", 1, learning_rate=0.05)
-    add("sync-10-0.8", 10, meet=10, **_nesterov(0.8))
-    add("sync-10-0.6", 10, meet=10, **_nesterov(0.6))
-    add("downpour-10-0.8", 10, meet=10, mode="downpour", **_nesterov(0.8))
-    add("downpour-10-0.6", 10, meet=10, mode="downpour", **_nesterov(0.6))
+    for net, base in (("lenet", _LENET), ("report", {**_LENET, "model": "mnist-cnn"})):
+        add(f"{net}-1-rate-0.1", base, 1, momentum=0.0)
+        add(f"{net}-1-rate-0.2", base, 1)
+        add(f"{net}-2-sync", base, 2, meet=10, **_nesterov(0.5))
+        add(f"{net}-5-sync", base, 5, meet=10, **_nesterov(0.8))
+        add(f"{net}-10-sync", base, 10, meet=10, **_nesterov(0.8))
+        add(f"{net}-32-sync", base, 32, meet=10, learning_rate=0.2, **_nesterov(0.8))
+        for codec in ("int8", "topk"):
+            add(f"{net}-10-{codec}", base, 10, meet=10, compression=codec, **_nesterov(0.8))
+        for mode in MODES:
+            if mode != "sync":
+                add(f"{net}-10-{mode}", base, 10, meet=10, mode=mode)
+    nothing = {**_LENET, "model": "mlp", "model_options": {"hidden": [1]}, "epochs": 2, "meet": 10}
+    add("times-8-even", nothing, 8, policy="wait")
+    add("times-8-slow-wait", nothing, 8, slower=4, policy="wait")
+    add("times-8-slow-handoff", nothing, 8, slower=4)
+    add("times-8-slow-downpour", nothing, 8, slower=4, mode="downpour")
+    for split in ("random", "class"):
+        for mode in MODES:
+            fields = {**_TOY, "split": split, "mode": mode}
+            runs[f"toy-{split}-{mode}"] = Run(fields=fields, step_seconds=_TOY_STEP_SECONDS)
     return runs
 
 
@@ -138,13 +180,48 @@ def rows(records: Sequence[Mapping[str, Any]]) -> list[Row]:
     ]
 
 
+def time_to(records: Sequence[Mapping[str, Any]], accuracy: float) -> dict[str, float | None]:
+    """Return when each run first had an accuracy; None if it never had."""
+    reached: dict[str, float | None] = {}
+    for one in records:
+        good = (look["seconds"] for look in one["looks"] if look["accuracy"] >= accuracy)
+        reached[f"{one['name']}/{one['seed']}"] = next(good, None)
+    return reached
+
+
+def draw(records: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw accuracy over time, with a line for each number of workers."""
+    by_name = {one["name"]: one for one in records if one["seed"] == 0}
+    with styled(path.stem):
+        figure = Figure(figsize=(WIDTH_INCHES, 0.62 * WIDTH_INCHES), layout="constrained")
+        axis = figure.subplots()
+        for place, (label, name) in enumerate(DRAWN.items()):
+            if name in by_name:
+                looks = [look for look in by_name[name]["looks"] if look["accuracy"] >= LEAST]
+                seconds = [look["seconds"] for look in looks]
+                axis.plot(
+                    seconds, [100 * x["accuracy"] for x in looks], label=label, **series(place)
+                )
+        axis.axhline(100 * TARGET, linewidth=0.6, color=LIGHT["ink"], zorder=1)
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_xlabel("seconds of training, a core for each worker")
+        axis.set_ylabel("test accuracy in %")
+        axis.legend()
+    path.write_text(to_svg(figure, path.stem), "utf-8")
+
+
 def main() -> None:
     """Make the runs that are missing, and print a line a run."""
     parser = command_line(__doc__)
     parser.add_argument("names", nargs="*", help="runs, each NAME or NAME/SEED; without any: all")
     parser.add_argument("--out", default="benchmarks/out/more-workers.jsonl", help="what is kept")
+    parser.add_argument("--figure", type=Path, help="only draw what is kept into this SVG")
     arguments = parser.parse_args()
     path = Path(arguments.out)
+    if arguments.figure is not None:
+        draw(kept(path), arguments.figure)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     data = os.environ.get("DOWNPOUR_DATA")
     os.environ["DOWNPOUR_ALLOW"] = "lenet"
