@@ -25,7 +25,7 @@ from downpour.simulator.fake_files import update_of
 from downpour.simulator.messages import TrainRequest
 from downpour.simulator.network import UNREACHABLE
 from downpour.store import layout
-from downpour.values import AttemptId, Evaluation, ExperimentState, PublishedFile, Update
+from downpour.values import AttemptId, Evaluation, ExperimentState, PublishedFile
 
 if TYPE_CHECKING:
     from downpour.simulator.manager import SimulatedManager
@@ -213,29 +213,21 @@ class SimulatedCommandRunner(Effects[[Done]]):
         """Find the updates of attempts that were published and not reported."""
 
         def look() -> None:
-            names = self._environment.disk.names(self._manager.host, command.experiment)
-            for attempt, worker in command.attempts:
-                update = self._find_update(attempt, names)
-                if update is not None:
-                    self._answers.adopted(worker, attempt, update)
+            disk, workers = self._environment.disk, dict(command.attempts)
+            store = disk.store(command.experiment)
+            names = set(disk.names(self._manager.host, command.experiment)) - disk.damaged
+            found: set[AttemptId] = set()
+            for attempt, name, state in layout.published_updates(names, workers):
+                if attempt in found or (state is None and self._keeps_states(command.experiment)):
+                    continue
+                kept = store.describe(state) if state is not None else None
+                samples = self._environment.timings.shard_samples
+                update = update_of(store.describe(name), kept, samples, 0.0)
+                self._answers.adopted(workers[attempt], attempt, update)
+                found.add(attempt)
             done()
 
         self._insist(look, done)
-
-    def _find_update(self, attempt: AttemptId, names: list[str]) -> Update | None:
-        store = self._environment.disk.store(attempt.experiment)
-        whole = set(names) - self._environment.disk.damaged
-        for name in sorted(whole):
-            parsed = layout.parse_name(name)
-            token = parsed.token if parsed is not None else ""
-            if name == layout.attempt_name("update", attempt, token):
-                state = layout.attempt_name("optimizer", attempt, token)
-                if state not in whole and self._keeps_states(attempt.experiment):
-                    continue
-                kept = store.describe(state) if state in whole else None
-                samples = self._environment.timings.shard_samples
-                return update_of(store.describe(name), kept, samples, 0.0)
-        return None
 
     def _keeps_states(self, experiment: str) -> bool:
         return self._manager.core.state.experiments[experiment].spec.hands_on

@@ -17,7 +17,7 @@ import contextlib
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
@@ -175,6 +175,26 @@ def parse_name(name: str) -> ModelName | OuterName | OwnName | AttemptName | Non
             token=match[5],
         )
     return None
+
+
+def published_updates(
+    names: Iterable[str], attempts: Iterable[AttemptId]
+) -> Iterator[tuple[AttemptId, str, str | None]]:
+    """Yield what these names of files say that attempts have published, in the order of names.
+
+    It is the attempt, the name of its update, and that of its optimizer's state if that is there.
+    An attempt that was asked for twice may have published twice.
+    """
+    there = set(names)
+    wanted = {(one.round, one.shard, one.attempt): one for one in attempts}
+    for name in sorted(there):
+        parsed = parse_name(name)
+        if not isinstance(parsed, AttemptName) or parsed.kind != "update":
+            continue
+        attempt = wanted.get((parsed.round, parsed.shard, parsed.attempt))
+        if attempt is not None:
+            state = attempt_name("optimizer", attempt, parsed.token)
+            yield attempt, name, state if state in there else None
 
 
 @dataclass(frozen=True, slots=True)

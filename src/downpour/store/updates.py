@@ -147,22 +147,16 @@ def find_updates(
     Raises:
         SharedDirectoryError: the directory cannot be listed.
     """
-    wanted = {(a.round, a.shard, a.attempt): a for a in attempts}
-    names = set(store.list())
-    for name in sorted(names):
-        parsed = layout.parse_name(name)
-        if not isinstance(parsed, layout.AttemptName) or parsed.kind != "update":
+    found: set[AttemptId] = set()
+    for attempt, name, state in layout.published_updates(store.list(), attempts):
+        if attempt in found:
             continue
-        attempt = wanted.get((parsed.round, parsed.shard, parsed.attempt))
-        if attempt is None:
-            continue
-        state = layout.attempt_name("optimizer", attempt, parsed.token)
         try:
-            update = _described(store, attempt, name, state if state in names else None)
+            update = _described(store, attempt, name, state)
         except StoreError as error:
             log.warning("the update of %s is skipped: %s", attempt, error)
             continue
-        del wanted[parsed.round, parsed.shard, parsed.attempt]
+        found.add(attempt)
         yield attempt, update
 
 
