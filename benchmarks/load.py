@@ -105,7 +105,7 @@ def sleeping_worker(name: str, address: str, sleeper: Sleeper, shared: Path) -> 
     try:
         yield
     finally:
-        agent.hand_back()
+        agent.leave()
         thread.join()
         server.stop()
         manager.close()

@@ -95,7 +95,7 @@ def manager_and_worker(folder: Path) -> Iterator[str]:
         working = Thread(target=agent.run)
         working.start()
         yield str(manager.address)
-        agent.hand_back()
+        agent.leave()
         working.join()
     finally:
         server.stop()

@@ -290,7 +290,7 @@ class Client:
         if not isinstance(manager, str):
             raise SpecError("manager", manager, "must be HOST:PORT, as text")
         address = parse_address(manager, field="manager")
-        self._connect_seconds = checked_seconds(connect_seconds)
+        self._connect_seconds = checked_seconds("connect_seconds", connect_seconds)
         trust = Trust.load(credentials or Credentials.from_environment())
         self._shared = path_of("shared", shared) if shared is not None else None
         folder = SharedDirectory(self._shared) if self._shared is not None and follow else None

@@ -116,6 +116,14 @@ class Unreachable(ProtocolError):
         return f"{self.address} cannot be reached: {self.reason}"
 
 
+class ComeAgain(ProtocolError):
+    """A worker has waited for its manager in vain; the same command may succeed later."""
+
+    exit_status = (
+        75  # EX_TEMPFAIL; Slurm's RequeueExit and Kubernetes' podFailurePolicy can name it
+    )
+
+
 class DeadlineExceeded(ProtocolError):
     """A call took longer than its deadline; whether it took effect is unknown."""
 

@@ -7,6 +7,7 @@ that shows one to a person passes it through `one_line`; output for programs is 
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from types import TracebackType
 
 
@@ -32,9 +33,9 @@ class LogFormatter(logging.Formatter):
         return "\n".join(map(one_line, super().formatException(ei).split("\n")))
 
 
-def log_to_stderr(level: int, line: str) -> None:
-    """Set up this process's log, with lines of the given format."""
-    handler = logging.StreamHandler()
+def set_up_log(level: int, line: str, file: Path | None = None) -> None:
+    """Set up this process's log, on standard error or in a file, with lines of the given format."""
+    handler = logging.FileHandler(file) if file is not None else logging.StreamHandler()
     handler.setFormatter(LogFormatter(line))
     logging.basicConfig(level=level, handlers=[handler])
 

@@ -68,10 +68,13 @@ def refused(downpour: Downpour) -> Callable[..., str]:
     return run
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
 @pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:
     """Give the signals back that a manager or a worker has taken over."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    kept = {number: signal.getsignal(number) for number in SIGNALS}
     yield
     for number, handler in kept.items():
         signal.signal(number, handler)

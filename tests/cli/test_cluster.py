@@ -52,7 +52,8 @@ def test_a_port_in_use_is_named(refused: Refused, tmp_path: Path, command: str) 
     """And one that is no port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = refused(command, "--port", port, "--shared", tmp_path)
+        manager = ["--manager", "localhost:1"] if command == "worker" else []
+        line = refused(command, "--port", port, "--shared", tmp_path, *manager)
     assert line == f"port = {port}: is in use on 127.0.0.1"
     assert refused(command, "--port", 99999, "--shared", tmp_path).startswith("port = 99999: ")
     assert "'ten' is not a whole number" in refused(command, "--port", "ten", "--shared", tmp_path)
@@ -83,6 +84,12 @@ def test_a_worker_never_makes_the_shared_directory(refused: Refused, tmp_path: P
     [
         (["--device", "tpu"], "device = 'tpu': must be cpu or cuda"),
         (["--manager", "a:b:c"], "manager = 'a:b:c': an address is "),
+        (["--log", "/no/log"], "log = '/no/log': cannot be written: No such file"),
+        (
+            ["--ready-file", "/no/ready"],
+            "ready_file = '/no/ready': must be in a folder that exists",
+        ),
+        (["--drain-seconds", "-1"], "drain_seconds = -1.0: must be a number of seconds from 0 to"),
     ],
 )
 def test_a_worker_that_was_misled_does_not_start(
@@ -112,12 +119,15 @@ def test_another_shared_directory_than_the_managers_is_named(
 
 
 @pytest.mark.slow
-def test_a_worker_without_a_manager_gives_up(refused: Refused, tmp_path: Path) -> None:
-    """After the seconds that a manager may take to start."""
+def test_a_worker_without_a_manager_gives_up(downpour: Callable[..., Any], tmp_path: Path) -> None:
+    """After the seconds that a manager may take to start; the status says: come again."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         nobody = f"127.0.0.1:{server.getsockname()[1]}"
-    line = refused("worker", "--manager", nobody, "--shared", tmp_path, "--connect-seconds", "0")
-    assert line == f"{nobody} cannot be reached: Connection refused"
+    outcome = downpour(
+        "worker", "--manager", nobody, "--shared", tmp_path, "--connect-seconds", "0"
+    )
+    line = f"downpour: {nobody} cannot be reached: Connection refused\n"
+    assert (outcome.status, outcome.err) == (75, line)
 
 
 def test_devices_are_those_of_the_spec(downpour: Callable[..., Any]) -> None:
@@ -186,3 +196,47 @@ def test_a_cluster_over_ipv6_asks_for_its_token(tmp_path: Path) -> None:
         done = subprocess.run([*COMMAND, *submit], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert "finished" in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_worker_leaves_at_the_signals_of_engines(tmp_path: Path, number: signal.Signals) -> None:
+    """At once, while it still imports; sent twice it says goodbye all the same."""
+    shared = "--shared", str(tmp_path)
+    ready = tmp_path / "ready"
+    with started("manager", "--port", "0", *shared) as (manager, greeting):
+        found = re.match(r"manager at (\S+), shared directory ", greeting)
+        assert found, greeting
+        with started("worker", *shared, "--ready-file", str(ready)) as (worker, said):
+            address = re.match(rf"worker at (\S+), manager {found[1]}", said)
+            assert address, said
+            assert ready.read_text() == f"{address[1]}\n"
+            worker.send_signal(number)
+            worker.send_signal(number)
+            assert worker.communicate(timeout=PATIENCE_SECONDS) == ("", "")
+            assert worker.returncode == 0
+            assert not ready.exists()
+        status, told = interrupted(manager)
+    assert status == 0
+    assert told.splitlines()[-1].endswith("left: told to stop")
+
+
+@pytest.mark.slow
+def test_a_worker_finds_the_leader_in_the_folder_and_waits_for_it(tmp_path: Path) -> None:
+    """It may be started first, without an address; status 75 says that it may come again."""
+    shared = "--shared", str(tmp_path)
+    words = [*COMMAND, "worker", *shared, "--connect-seconds", "0"]
+    early = subprocess.run(words, capture_output=True, text=True, check=False)
+    line = f"downpour: the manager cannot be reached: none leads in {tmp_path} yet\n"
+    assert (early.returncode, early.stderr) == (75, line)
+    with ExitStack() as stack:
+        process = subprocess.Popen([*COMMAND, "worker", *shared], stderr=subprocess.PIPE, text=True)
+        worker = stack.enter_context(process)
+        stack.callback(worker.kill)
+        assert worker.stderr is not None
+        assert "none leads" in worker.stderr.readline()
+        manager, greeting = stack.enter_context(started("manager", "--port", "0", *shared))
+        found = re.match(r"manager at (\S+), shared directory ", greeting)
+        assert found, greeting
+        assert worker.stderr.readline().endswith(f", manager {found[1]}\n")
+        manager.kill()

@@ -99,7 +99,7 @@ def test_a_folder_and_a_token_that_the_manager_makes_are_waited_for(tmp_path: Pa
 def test_a_time_to_wait_is_one(seconds: float) -> None:
     """Less than nothing, and more than a day, are none."""
     with pytest.raises(SpecError, match="connect_seconds"):
-        checked_seconds(seconds)
+        checked_seconds("connect_seconds", seconds)
 
 
 def test_a_folder_that_is_not_the_managers_is_told_at_once(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from downpour.node.attempt import HeldAttempt
 from downpour.node.worker import (
     Register,
     SaveAndStop,
+    SaveOrStop,
     Stop,
     Stopped,
     TryAnotherManager,
@@ -131,9 +132,9 @@ def test_a_report_is_repeated_less_and_less_often() -> None:
 
 
 def test_a_worker_that_leaves_reports_nothing_that_it_gives_up() -> None:
-    """The goodbye gives it back; an update that is ready is reported, once."""
+    """The goodbye gives it back; an update that is ready, or what it could save, is told once."""
     node, first = busy()
-    assert node.leave() == [Stop(first)]
+    assert node.leave() == [SaveOrStop(first)]
     assert not is_done(node)
     assert node.ended(Stopped()) is None
     assert is_done(node)

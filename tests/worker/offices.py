@@ -96,7 +96,7 @@ def at_work(desk: Any, node_class: type[WorkerNode[Any]] = WorkerNode) -> Iterat
     try:
         yield Office(agent, server, client, work, thread, looks)
     finally:
-        agent.hand_back()
+        agent.leave()
         thread.join(PATIENCE_SECONDS)
         client.close()
         server.stop()
@@ -112,5 +112,5 @@ def until_cancelled(control: TaskControl) -> Update:
 
 def hands_over(control: TaskControl) -> Update:
     """Run until it is asked for its state."""
-    assert control.leaving.wait(PATIENCE_SECONDS)
+    assert control.to_save.wait(PATIENCE_SECONDS)
     raise HandOverStop(SNAPSHOT)

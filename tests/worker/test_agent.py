@@ -258,7 +258,7 @@ def test_a_worker_at_a_short_task_is_heard_more_often_than_the_manager_asks(desk
     assert [one.attempt for one in first.running] == [task().id]
     assert first.process is not None
     assert second.process is None  # the machine is looked at no more often than was asked for
-    agent.hand_back()
+    agent.leave()
     thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
@@ -388,7 +388,7 @@ def test_a_worker_told_to_leave_hands_back_what_it_runs(desk: Any, office: Offic
     office.work.act = until_cancelled
     office.client.train(task())
     office.work.began.get(timeout=PATIENCE_SECONDS)
-    office.agent.hand_back()
+    office.agent.leave()
     assert desk.manager.goodbyes.get(timeout=PATIENCE_SECONDS) == "anna-taken"
     assert desk.manager.reports.empty()
 

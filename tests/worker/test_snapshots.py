@@ -99,27 +99,65 @@ def test_a_snapshot_that_nobody_heard_of_is_withdrawn(trainable: Trainable) -> N
     assert control.progress().snapshot is None, "no heartbeat names a file that is gone"
 
 
-class Leaving(TaskControl):
+class AfterAStep(TaskControl):
     """Is asked to hand over after its first step."""
+
+    def ask(self) -> None:
+        """Ask for the state."""
+        self.to_save.set()
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set what is asked for."""
         super().__setattr__(name, value)
         if name == "steps_done" and value == 1:
-            self.leaving.set()
+            self.ask()
 
 
-def test_a_task_is_handed_over_where_it_is(trainable: Trainable) -> None:
+class Leaving(AfterAStep):
+    """Is cut short by its worker's end after its first step."""
+
+    def ask(self) -> None:
+        """Tell it that the worker leaves."""
+        self.save_or_stop()
+
+
+class Unwanted(Leaving):
+    """Was cancelled when its worker is told to leave."""
+
+    def ask(self) -> None:
+        """Cancel it first."""
+        self.stop()
+        self.save_or_stop()
+
+
+@pytest.mark.parametrize("control", [AfterAStep, Leaving])
+def test_a_task_is_handed_over_where_it_is(
+    trainable: Trainable, control: type[TaskControl]
+) -> None:
     """Its worker stops at its next step; another one ends it with the same bytes."""
     shared, task = trainable.shared, trainable.task
     whole = TaskRunner(shared, "cpu").run(task, TaskControl(task.id))
     with pytest.raises(HandOverStop) as stopped:
-        TaskRunner(shared, "cpu").run(task, Leaving(task.id))
+        TaskRunner(shared, "cpu").run(task, control(task.id))
     snapshot = stopped.value.snapshot
     assert (snapshot.steps_done, snapshot.steps_total) == (1, whole.steps)
     rest = replace(task, snapshot=snapshot)
     update = TaskRunner(shared, "cpu").run(rest, TaskControl(task.id))
     assert update.file.checksum == whole.file.checksum
+
+
+def test_a_worker_that_leaves_saves_neither_nothing_nor_what_is_not_wanted(
+    trainable: Trainable,
+) -> None:
+    """Before the first step nothing is lost, and a cancelled attempt is trained elsewhere."""
+    shared, task = trainable.shared, trainable.task
+    unwanted, at_once = Unwanted(task.id), TaskControl(task.id)
+    at_once.save_or_stop()
+    for control in (unwanted, at_once):
+        before = shared.store(task.id.experiment).list()
+        with pytest.raises(TaskCancelled):
+            TaskRunner(shared, "cpu").run(task, control)
+        assert shared.store(task.id.experiment).list() == before
 
 
 class Costly:
@@ -199,3 +237,17 @@ def test_no_second_snapshot_before_the_first_is_known(trainable: Trainable) -> N
         clock.now += 1.0
         snapshots.publish_if_due(Training())  # type: ignore[arg-type]
     assert len(store.names) == 1
+
+
+def test_what_a_leaving_worker_cannot_save_it_stops(trainable: Trainable) -> None:
+    """A folder that is full holds up no worker that leaves."""
+    clock = Clock()
+    store = Costly(clock, 0.0)
+    store.full = True
+    control = TaskControl(trainable.task.id)
+    control.begin(0, Training.steps_total)
+    control.save_or_stop()
+    snapshots = Snapshots(store, control, 0.0, clock)  # type: ignore[arg-type]
+    snapshots.hand_over_if_asked(Training())  # type: ignore[arg-type]
+    with pytest.raises(TaskCancelled):
+        control.raise_if_cancelled()

@@ -137,7 +137,7 @@ def test_what_was_not_sent_is_sent_by_the_shards_next_task(
     without, one = (TaskRunner(shared, "cpu").run(t, TaskControl(t.id)) for t in (bare, then))
     assert without.file.checksum != one.file.checksum
     stopped = TaskControl(then.id)
-    stopped.leaving.set()
+    stopped.to_save.set()
     with pytest.raises(HandOverStop) as handed_over:
         TaskRunner(shared, "cpu").run(then, stopped)
     moved = replace(then, id=replace(then.id, attempt=1), snapshot=handed_over.value.snapshot)

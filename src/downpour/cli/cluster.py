@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,28 +11,30 @@ from typing import Annotated
 import typer
 
 from downpour.cli.options import (
-    MANAGER,
     SHARED,
     ConnectSeconds,
     DataDir,
-    Manager,
+    LeadingManager,
     Patience,
     Shared,
+    number,
+    path_option,
     whole_number,
 )
 from downpour.cli.printing import note
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
-from downpour.discovery.waiting import CONNECT_SECONDS, checked_seconds
-from downpour.errors import SpecError
+from downpour.discovery.waiting import CONNECT_SECONDS, checked_seconds, manager_may_come
+from downpour.errors import ComeAgain, DownpourError, SpecError
 from downpour.extras import require
 from downpour.manager.options import ManagerOptions, checked_patience
-from downpour.text import log_to_stderr
+from downpour.signals import on_leaving
+from downpour.text import set_up_log
 from downpour.values import DEFAULT_PORT
 from downpour.worker.options import WorkerOptions
 
 DEVICES = ("cpu", "cuda")
-_TERMINATED = 128 + signal.SIGTERM
+_SIGNALLED = 128  # shells report a process that a signal has ended as this and its number
 
 Port = Annotated[
     int,
@@ -55,6 +56,53 @@ MetricsPort = Annotated[
         parser=whole_number,
         help="Serve metrics for Prometheus at this port; 0: any free one.",
         show_default="not served",
+    ),
+]
+WorkerName = Annotated[
+    str, typer.Option(metavar="NAME", help="The worker's name.", show_default="the host's name")
+]
+WorkerHost = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Where to listen.",
+        show_default="loopback if the manager is on it, else all networks",
+    ),
+]
+Advertise = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST[:PORT]",
+        help="Where the manager calls this worker back.",
+        show_default="the address that reaches the manager",
+    ),
+]
+Device = Annotated[str, typer.Option(metavar="|".join(DEVICES), help="Where this worker trains.")]
+DrainSeconds = Annotated[
+    float,
+    typer.Option(
+        metavar="X",
+        parser=number,
+        help="How long the worker may take to end its task when a signal tells it to leave. "
+        "What it cannot end is saved and handed back.",
+    ),
+]
+ReadyFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        parser=path_option("ready_file"),
+        help="A file that exists, and holds the worker's address, while it is registered.",
+        show_default="none",
+    ),
+]
+LogFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        parser=path_option("log"),
+        help="Append the log to this file.",
+        show_default="standard error",
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
@@ -86,6 +134,7 @@ def manager(
     patience: Patience = 1.0,
     predictor: PredictorFile = "",
     metrics_port: MetricsPort = None,
+    log: LogFile = None,
     verbose: Verbose = False,
     credentials: Credentials,
 ) -> None:
@@ -95,7 +144,7 @@ def manager(
     of the same shared directory has not finished go on. If other machines can reach it, a token or
     TLS is required.
     """
-    _begin(verbose=verbose)
+    _begin(verbose=verbose, log=log)
     if metrics_port is not None:
         require("--metrics-port", "metrics")
     if make_token:
@@ -122,34 +171,19 @@ def manager(
 
 @with_credentials
 def worker(
-    manager: Manager = MANAGER,
+    manager: LeadingManager = "",
     shared: Shared = SHARED,
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="The worker's name.", show_default="the host's name")
-    ] = "",
-    host: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Where to listen.",
-            show_default="loopback if the manager is on it, else all networks",
-        ),
-    ] = "",
+    name: WorkerName = "",
+    host: WorkerHost = "",
     port: Port = 0,
-    advertise: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST[:PORT]",
-            help="Where the manager calls this worker back.",
-            show_default="the address that reaches the manager",
-        ),
-    ] = "",
-    device: Annotated[
-        str, typer.Option(metavar="|".join(DEVICES), help="Where this worker trains.")
-    ] = "cpu",
+    advertise: Advertise = "",
+    device: Device = "cpu",
     metrics_port: MetricsPort = None,
     *,
     connect_seconds: ConnectSeconds = CONNECT_SECONDS,
+    drain_seconds: DrainSeconds = 0.0,
+    ready_file: ReadyFile = None,
+    log: LogFile = None,
     verbose: Verbose = False,
     credentials: Credentials,
 ) -> None:
@@ -157,10 +191,16 @@ def worker(
 
     It trains the shards that the manager assigns. It may be started before the manager, and finds
     the leader through the shared directory.
+
+    SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and Ctrl-C tell it to leave; a second Ctrl-C ends it at once.
+    The exit status is 75 if no manager came: the same command may succeed later. It is 2 for what
+    you can correct.
     """
     if device not in DEVICES:
         raise SpecError("device", device, f"must be {' or '.join(DEVICES)}")
-    _begin(verbose=verbose)
+    if ready_file is not None and not ready_file.parent.is_dir():
+        raise SpecError("ready_file", str(ready_file), "must be in a folder that exists")
+    _begin(verbose=verbose, log=log)
     if metrics_port is not None:
         require("--metrics-port", "metrics")
     options = WorkerOptions(
@@ -172,22 +212,30 @@ def worker(
         advertise=advertise,
         device=device,
         metrics_port=metrics_port,
-        connect_seconds=checked_seconds(connect_seconds),
+        connect_seconds=checked_seconds("connect_seconds", connect_seconds),
+        drain_seconds=checked_seconds("drain_seconds", drain_seconds),
+        ready_file=str(ready_file or ""),
         credentials=credentials,
     )
     from downpour.worker.process import run_worker
 
-    run_worker(options, lambda address: note(f"worker at {address}, manager {manager}"), _say_where)
+    try:
+        run_worker(options, lambda here, to: note(f"worker at {here}, manager {to}"), _say_where)
+    except DownpourError as error:
+        raise (ComeAgain(str(error)) if manager_may_come(error) else error) from error
 
 
-def _begin(*, verbose: bool) -> None:
-    """Set up the log, and end on SIGTERM.
+def _begin(*, verbose: bool, log: Path | None) -> None:
+    """Set up the log, and end at a signal, until something is running that has to end in order.
 
     The kernel drops SIGTERM for the first process of a container unless that handles it.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    on_leaving(lambda number: sys.exit(_SIGNALLED + number))
     level = logging.INFO if verbose else logging.WARNING
-    log_to_stderr(level, "%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        set_up_log(level, "%(asctime)s %(levelname)s %(name)s: %(message)s", log)
+    except OSError as error:
+        raise SpecError("log", str(log), f"cannot be written: {error.strerror}") from None
     logging.getLogger("downpour.membership").setLevel(logging.INFO)
 
 

@@ -68,6 +68,16 @@ Manager = Annotated[
         help="The manager's address.",
     ),
 ]
+LeadingManager = Annotated[
+    str,
+    typer.Option(
+        "--manager",
+        envvar="DOWNPOUR_MANAGER",
+        metavar="HOST:PORT",
+        help="The manager's address.",
+        show_default="that of the leader in the shared directory",
+    ),
+]
 Shared = Annotated[
     Path,
     typer.Option(

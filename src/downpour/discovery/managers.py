@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from downpour.errors import SpecError
+from downpour.errors import SpecError, Unreachable
 from downpour.node.worker import next_address
 from downpour.rpc import Address, ManagerClient, Trust, parse_address
 from downpour.store import SharedDirectory
 from downpour.store.lease import current_leader
+
+
+def leading_manager(shared: SharedDirectory) -> Address:
+    """Return the address of the manager that leads in a shared directory.
+
+    Raises:
+        Unreachable: no manager has written there that it leads.
+    """
+    addresses = _leader_addresses(shared)
+    if not addresses:
+        raise Unreachable("the manager", f"none leads in {shared.root} yet")
+    return addresses[0]
 
 
 class Managers:
@@ -17,7 +29,7 @@ class Managers:
     Args:
         shared: the shared directory, where managers write that they lead; None if it is unknown, or
             if no other manager is wanted.
-        given: the address that the user gave.
+        given: the address that the user gave, or that of the first leader.
         trust: the credentials of the calls.
     """
 
@@ -32,7 +44,8 @@ class Managers:
 
         `node.worker.next_address` says which.
         """
-        following = next_address(self._given, self._leader_addresses(), self._client.address)
+        of_leader = _leader_addresses(self._shared) if self._shared is not None else []
+        following = next_address(self._given, of_leader, self._client.address)
         if following is None:
             return None
         self._client = ManagerClient(following, trust=self._trust)
@@ -42,9 +55,10 @@ class Managers:
         """Close the last client."""
         self._client.close()
 
-    def _leader_addresses(self) -> list[Address]:
-        leader = current_leader(self._shared.terms) if self._shared is not None else None
-        try:
-            return [parse_address(address) for address in leader.addresses] if leader else []
-        except SpecError:
-            return []
+
+def _leader_addresses(shared: SharedDirectory) -> list[Address]:
+    leader = current_leader(shared.terms)
+    try:
+        return [parse_address(address) for address in leader.addresses] if leader else []
+    except SpecError:
+        return []

@@ -32,8 +32,8 @@ CONNECT_SECONDS = 60.0
 _DAY_SECONDS = 86400
 
 
-def checked_seconds(seconds: float) -> float:
-    """Return how long to wait for a manager, if it is valid.
+def checked_seconds(field: str, seconds: float) -> float:
+    """Return how long something may take, if it is valid.
 
     Raises:
         SpecError: it is not a number from 0 to a day.
@@ -41,7 +41,7 @@ def checked_seconds(seconds: float) -> float:
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not number or not 0 <= seconds <= _DAY_SECONDS:
         accepted = f"must be a number of seconds from 0 to {_DAY_SECONDS}"
-        raise SpecError("connect_seconds", seconds, accepted)
+        raise SpecError(field, seconds, accepted)
     return seconds
 
 

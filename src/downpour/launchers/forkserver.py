@@ -28,7 +28,7 @@ from downpour.credentials import without_credentials
 from downpour.errors import DownpourError
 from downpour.manager.options import ManagerOptions
 from downpour.rpc import Address
-from downpour.text import log_to_stderr
+from downpour.text import set_up_log
 from downpour.worker.options import WorkerOptions
 
 GRACE_SECONDS = 5.0
@@ -165,7 +165,7 @@ def _run_worker(options: dict[str, Any], ready: Callable[[Address], None]) -> No
         words = [sys.executable, "-m", "downpour.cli", *worker.arguments()]
         environment = without_credentials(os.environ) | worker.credentials.to_environment()
         os.execve(sys.executable, words, environment)  # noqa: S606
-    run_worker(worker, ready)
+    run_worker(worker, lambda address, _: ready(address))
 
 
 _ROLES: dict[str, Callable[[dict[str, Any], Callable[[Address], None]], None]] = {
@@ -200,7 +200,7 @@ def _preload(role: str) -> None:
 
 def main() -> None:
     """Serve one launcher, over this process's standard input and output."""
-    log_to_stderr(logging.INFO, "%(asctime)s %(process)d %(name)s: %(message)s")
+    set_up_log(logging.INFO, "%(asctime)s %(process)d %(name)s: %(message)s")
     # What an import prints goes to the log: it would break the lines that the launcher reads.
     news = os.dup(1)
     os.dup2(2, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import resource
-import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -12,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Timer
-from types import FrameType
 
 import psutil
 
@@ -31,6 +29,7 @@ from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
 from downpour.rpc import Address, Trust, serve_manager
 from downpour.scheduler import Scheduler, SchedulerOptions
+from downpour.signals import on_interrupt, on_leaving
 from downpour.store import SharedDirectory
 from downpour.store.lease import Leader, Lease
 
@@ -214,7 +213,7 @@ def run_manager(
     ready: Callable[[Address], None],
     measured: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; calls `ready` with the address once the manager serves.
+    """Serve until a signal ends it; calls `ready` with the address once the manager serves.
 
     If metrics are served, `measured` is then called with their URL.
 
@@ -227,17 +226,11 @@ def run_manager(
     # if it interrupts this thread while that holds the Event's lock.
     stop = SimpleQueue[DownpourError | None]()
 
-    def leave(number: int, frame: FrameType | None) -> None:
-        del frame
-        # A second signal ends the process at once, should the orderly way out hang.
-        signal.signal(number, signal.SIG_DFL)
-        stop.put(None)
-
     _allow_many_files()
     manager = Manager(options, stop.put)
     try:
-        signal.signal(signal.SIGTERM, leave)
-        signal.signal(signal.SIGINT, leave)
+        on_leaving(lambda _: stop.put(None))
+        on_interrupt(lambda: stop.put(None))
         log.info("manager serves at %s", manager.address)
         ready(manager.address)
         if manager.metrics_url:

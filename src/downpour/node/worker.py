@@ -44,6 +44,13 @@ class SaveAndStop(Generic[H]):
 
 
 @dataclass(frozen=True, slots=True)
+class SaveOrStop(Generic[H]):
+    """Save and stop an attempt if it has done steps that can be saved; else stop it."""
+
+    held: H
+
+
+@dataclass(frozen=True, slots=True)
 class Register:
     """Register with the manager, which does not know this worker."""
 
@@ -53,7 +60,7 @@ class TryAnotherManager:
     """Call another manager from now on, if there may be one."""
 
 
-Action = Stop[H] | SaveAndStop[H] | Register | TryAnotherManager
+Action = Stop[H] | SaveAndStop[H] | SaveOrStop[H] | Register | TryAnotherManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +185,10 @@ class WorkerNode(Generic[H]):
         self._last = self._wanted
 
     def leave(self) -> list[Action[H]]:
-        """Stop the running attempt, begin no other one, and leave."""
+        """Save and stop the running attempt, begin no other one, and leave."""
         self.leaving = True
         running = self._running
-        return [Stop(running)] if running is not None else []
+        return [SaveOrStop(running)] if running is not None else []
 
     # From the beginning of an attempt to the end of its report
 

@@ -17,7 +17,8 @@ Phase = Literal["waiting", "reading", "training", "saving", "publishing", "repor
 class SimulatedAttempt(HeldAttempt):
     """An attempt that follows a machine's `course` since `set_out_at`, from a `share` of its task.
 
-    `course` is None while it does not train. `start` is the state that its training began with, at
+    `course` is None while it does not train. One that `saves_first` is cancelled, and has done
+    steps that are worth saving. `start` is the state that its training began with, at
     `loaded_at_seconds`.
     """
 
@@ -25,6 +26,7 @@ class SimulatedAttempt(HeldAttempt):
     phase: Phase = "waiting"
     cancelled: bool = False
     to_hand_over: bool = False
+    saves_first: bool = False
     start: bytes = b""
     course: Course | None = None
     set_out_at: float = 0.0

@@ -109,6 +109,16 @@ class Training:
             wait = max(0.0, running.course.when(share) - spent)
             self._worker.after(wait, self._leave_it, running, running.course, steps)
 
+    def save_first(self, running: SimulatedAttempt) -> bool:
+        """Cancel an attempt, but publish its state first; returns false if it has done no step."""
+        self.look()
+        in_training = running.phase in {"training", "saving"} and not running.cancelled
+        running.saves_first = in_training and running.steps_done > running.steps_before
+        running.cancelled = True
+        if running.saves_first:
+            self.hand_over(running)
+        return running.saves_first
+
     def look(self) -> None:
         """Note how far the running attempt has come."""
         running = self._worker.node.running
@@ -184,7 +194,7 @@ class Training:
         """Train until the task is done or a snapshot is due."""
         if running.phase != "training":
             return
-        if running.cancelled:
+        if running.cancelled and not running.saves_first:
             self.stop(running)
             return
         work = (
@@ -216,9 +226,10 @@ class Training:
 
     def _leave_it(self, running: SimulatedAttempt, course: Course, percent: int) -> None:
         """Publish the state and end, or go on training if it cannot be published."""
-        if running.phase != "training" or running.cancelled or running.course is not course:
+        unwanted = running.cancelled and not running.saves_first
+        if running.phase != "training" or unwanted or running.course is not course:
             return
-        running.to_hand_over = False
+        running.to_hand_over = running.saves_first = False
         running.stepped(percent, self._worker.clock.now_seconds)
         self._stand_still(running)
 

@@ -13,6 +13,7 @@ from downpour.node.worker import (
     Register,
     Report,
     SaveAndStop,
+    SaveOrStop,
     Stop,
     Stopped,
     TryAnotherManager,
@@ -109,6 +110,9 @@ class SimulatedWorker(Process):
                     self.after(_STEP_SECONDS, self.training.stop, action.held)
                 case SaveAndStop():
                     self.training.hand_over(action.held)
+                case SaveOrStop():
+                    if not self.training.save_first(action.held):
+                        self.after(_STEP_SECONDS, self.training.stop, action.held)
                 case Register():
                     self._register(self._registered, self._unheard)
                 case TryAnotherManager():
@@ -147,7 +151,7 @@ class SimulatedWorker(Process):
             self._on_death(self)
 
     def leave(self) -> None:
-        """Stop the running attempt, say goodbye and leave."""
+        """Save and stop the running attempt, say goodbye and leave."""
         if self.node.leaving or not self.alive:
             return
         self.environment.tell(f"{self.host} leaves")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, Thread, Timer
 
 from downpour.blame import USERS_ERRORS, describe_error, is_of_users_code
 from downpour.discovery.waiting import manager_may_come
@@ -36,6 +36,7 @@ from downpour.node.worker import (
     Register,
     Report,
     SaveAndStop,
+    SaveOrStop,
     Stop,
     Stopped,
     TryAnotherManager,
@@ -143,9 +144,11 @@ class WorkerAgent:
         for action in actions:
             match action:
                 case Stop():
-                    action.held.cancelled.set()
+                    action.held.stop()
                 case SaveAndStop():
-                    action.held.leaving.set()
+                    action.held.to_save.set()
+                case SaveOrStop():
+                    action.held.save_or_stop()
                 case Register():
                     self.register(*self._where)
                 case TryAnotherManager():
@@ -153,9 +156,22 @@ class WorkerAgent:
 
     # The life of the worker, in the main thread
 
-    def hand_back(self) -> None:
-        """Give up what is running and leave; safe to call from a signal handler."""
-        # Without the lock, because the handler's own thread may hold it.
+    def leave(self, drain_seconds: float = 0.0) -> None:
+        """Leave: what is running is saved and handed back, unless it ends within these seconds.
+
+        Safe to call from a signal handler, and repeatedly.
+        """
+        if not drain_seconds:
+            self._hand_back()
+            return
+        # In threads of their own, because the handler's may hold the lock.
+        for wait, end in ((0.0, self.drain), (drain_seconds, self._hand_back)):
+            timer = Timer(wait, end)
+            timer.daemon = True
+            timer.start()
+
+    def _hand_back(self) -> None:
+        # Without the lock, because a signal handler's own thread may hold it.
         self._do(self._node.leave())
         self._begun.put(None)
         self._news.put(None)
@@ -212,13 +228,15 @@ class WorkerAgent:
         """Work until the worker is to leave, then unregister.
 
         `prepare` is called before the first task. It may take long, because heartbeats are sent
-        already.
+        already, and a worker that is told to leave does not wait for it.
         """
         Thread(target=self._beat, args=(Samples(),), name="heartbeat", daemon=True).start()
-        prepare()
+        preparing = Thread(target=prepare, name="prepare", daemon=True)
+        preparing.start()
         while (given := self._next()) is not None:
+            preparing.join()
             self._carry_out(given)
-        self.hand_back()
+        self._hand_back()
         try:
             # A goodbye that is lost costs little: the manager notices that the connections have
             # ended.

@@ -30,10 +30,21 @@ class TaskControl(HeldAttempt):
     """
 
     patience: float = 1.0
-    # Events, although a signal handler sets `cancelled`: the main thread, which it interrupts, only
-    # reads that, so it never holds its lock.
+    # Events, although a signal handler sets them: the main thread, which it interrupts, only reads
+    # them, so it never holds their locks.
     cancelled: Event = field(default_factory=Event)
-    leaving: Event = field(default_factory=Event)
+    to_save: Event = field(default_factory=Event)
+
+    def stop(self) -> None:
+        """Have the attempt end at its next step, and nothing of it saved."""
+        self.to_save.clear()
+        self.cancelled.set()
+
+    def save_or_stop(self) -> None:
+        """Have the attempt end at its next step, and saved if it is worth that and can be."""
+        if not self.cancelled.is_set():
+            self.to_save.set()
+        self.cancelled.set()
 
     def begin(self, steps_done: int, steps_total: int) -> None:
         """Note that everything is loaded, and the step at which this attempt's work begins."""

@@ -12,14 +12,16 @@ from downpour.discovery.waiting import CONNECT_SECONDS
 class WorkerOptions:
     """How to start a worker.
 
-    `host` and `port` are where it listens (port 0: any free port); `advertise` is the host, or
+    `manager` is its address; empty: that of the one that leads in the shared directory. `host` and
+    `port` are where it listens (port 0: any free port); `advertise` is the host, or
     HOST:PORT, at which the manager calls it back, if that differs. Metrics are served at
     `metrics_port` unless it is None. The worker waits `connect_seconds` each for the manager, its
-    folder and its token.
+    folder and its token. When it is told to leave, it may take `drain_seconds` to end its task. The
+    file `ready_file` exists, and holds its address, while it is registered.
     """
 
-    manager: str
     shared: str
+    manager: str = ""
     name: str = ""
     host: str = ""
     port: int = 0
@@ -27,14 +29,23 @@ class WorkerOptions:
     device: str = "cpu"
     connect_seconds: float = CONNECT_SECONDS
     metrics_port: int | None = None
+    drain_seconds: float = 0.0
+    ready_file: str = ""
     credentials: Credentials = field(default_factory=Credentials)
 
     def arguments(self) -> list[str]:
         """Return the command line that starts this worker in a process of its own."""
-        words = ["worker", "--manager", self.manager, "--shared", self.shared]
+        words = ["worker", "--shared", self.shared]
         words += ["--host", self.host, "--port", str(self.port), "--device", self.device]
         words += ["--connect-seconds", str(self.connect_seconds)]
-        for flag, value in (("--name", self.name), ("--advertise", self.advertise)):
+        words += ["--drain-seconds", str(self.drain_seconds)]
+        optional = {
+            "--manager": self.manager,
+            "--name": self.name,
+            "--advertise": self.advertise,
+            "--ready-file": self.ready_file,
+        }
+        for flag, value in optional.items():
             words += [flag, value] if value else []
         if self.metrics_port is not None:
             words += ["--metrics-port", str(self.metrics_port)]

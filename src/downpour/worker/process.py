@@ -1,26 +1,23 @@
-"""The worker as a process: opens the shared directory, serves, registers, and works until stopped.
-
-SIGTERM and SIGINT give up the running attempt and leave; a second signal ends the process at
-once.
-"""
+"""The worker as a process: opens the shared directory, serves, registers, and works until told."""
 
 from __future__ import annotations
 
 import logging
+import os
 import secrets
-import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 
-from downpour.discovery.managers import Managers
+from downpour.discovery.managers import Managers, leading_manager
 from downpour.discovery.waiting import awaiting, files_may_come
 from downpour.errors import SpecError
 from downpour.metrics import MetricsEndpoint
-from downpour.rpc import Address, Trust, parse_address, serve_worker
+from downpour.rpc import Address, Trust, check_port, parse_address, serve_worker
+from downpour.signals import on_interrupt, on_leaving
 from downpour.store import SharedDirectory
 from downpour.worker.agent import WorkerAgent
 from downpour.worker.environment import keep_memory, wait_passively
@@ -35,15 +32,21 @@ _EVERYWHERE_V4 = "0.0.0.0"  # noqa: S104 - only where trust is asked for
 
 def run_worker(
     options: WorkerOptions,
-    ready: Callable[[Address], None],
+    ready: Callable[[Address, Address], None],
     measured: Callable[[str], None] = lambda _: None,
+    obey: Callable[[WorkerAgent], None] | None = None,
 ) -> None:
-    """Work until a signal stops it; calls `ready` with its address once it is registered.
+    """Work until a signal stops it; calls `ready` once it is registered.
 
     The worker waits for a manager, a folder or a token that does not exist yet. If the shared
     directory names another manager as the leader, the worker turns to that one.
 
-    If metrics are served, `measured` is then called with their URL.
+    Args:
+        options: How to start it.
+        ready: Called with its address and the manager's.
+        measured: If metrics are served, called then with their URL.
+        obey: Called with the agent, whose `leave` ends this call, before it registers; if None,
+            signals end it, which takes the main thread.
 
     Raises:
         Unreachable: no manager answers at the address.
@@ -56,10 +59,12 @@ def run_worker(
     # First, because torch reads these settings when it is loaded.
     wait_passively()
     keep_memory()
-    address = parse_address(options.manager, field="manager")
+    check_port(options.port)
+    given = parse_address(options.manager, field="manager") if options.manager else None
     wait = awaiting(options.connect_seconds, when=files_may_come)
     trust = wait(Trust.load, options.credentials)
     shared = wait(lambda: SharedDirectory.open(Path(options.shared), create=False))
+    address = given or awaiting(options.connect_seconds)(leading_manager, shared)
     managers = Managers(shared, address, trust)
     agent, metrics = _make_agent(options, managers, shared)
     host = options.host or listening_host(address)
@@ -68,7 +73,7 @@ def run_worker(
         # Before it registers, because the manager first calls back at its address.
         server = serve_worker(agent, host, options.port, trust=trust).start()
         ending.callback(server.stop)
-        _leave_on_signals(agent)
+        (obey or partial(_obey_signals, drain_seconds=options.drain_seconds))(agent)
         endpoint = _measured(options, metrics, server.address.host, trust)
         if endpoint is not None:
             ending.callback(endpoint.close)
@@ -76,7 +81,8 @@ def run_worker(
         register = awaiting(options.connect_seconds, agent.look_elsewhere)
         here = register(agent.register, *where)
         log.info("%s serves at %s for the manager at %s", agent.name, here, agent.manager)
-        ready(here)
+        ending.callback(_announce(options.ready_file, here))
+        ready(here, agent.manager)
         if endpoint is not None:
             measured(endpoint.start().url)
         agent.run(_import_the_rest)
@@ -109,6 +115,14 @@ def advertised(asked: str, listening: str, port: int) -> tuple[str, int]:
     return ("" if listening in {_EVERYWHERE, _EVERYWHERE_V4} else listening), port
 
 
+def default_name(environment: Mapping[str, str]) -> str:
+    """Return a name that no other worker has; in Slurm one that a requeued task keeps."""
+    if job := environment.get("SLURM_JOB_ID"):
+        node = environment.get("SLURMD_NODENAME") or socket.gethostname()
+        return f"{node}-{job}-{environment.get('SLURM_PROCID', '0')}"
+    return f"{socket.gethostname()}-{secrets.token_hex(2)}"
+
+
 def _make_agent(
     options: WorkerOptions, managers: Managers, shared: SharedDirectory
 ) -> tuple[WorkerAgent, WorkerMetrics]:
@@ -117,7 +131,7 @@ def _make_agent(
     from downpour.worker.task import TaskRunner
 
     check_device(options.device)
-    name = options.name or f"{socket.gethostname()}-{secrets.token_hex(2)}"
+    name = options.name or default_name(os.environ)
     numerics = numeric_class(options.device)
     metrics = WorkerMetrics(TaskRunner(shared, options.device).run)
     agent = WorkerAgent(managers.first, shared, name, numerics, metrics.run, managers.another)
@@ -138,11 +152,17 @@ def _import_the_rest() -> None:
     import_module("torch._dynamo")
 
 
-def _leave_on_signals(agent: WorkerAgent) -> None:
-    def leave(number: int, frame: FrameType | None) -> None:
-        del frame
-        signal.signal(number, signal.SIG_DFL)
-        agent.hand_back()
+def _obey_signals(agent: WorkerAgent, drain_seconds: float) -> None:
+    on_leaving(lambda _: agent.leave(drain_seconds))
+    on_interrupt(agent.leave)
 
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGINT, leave)
+
+def _announce(file: str, address: Address) -> Callable[[], None]:
+    """Write a worker's address into a file, if there is to be one; returns what removes it."""
+    if not file:
+        return lambda: None
+    path = Path(file)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(f"{address}\n")
+    part.replace(path)  # so that no reader finds it empty
+    return partial(path.unlink, missing_ok=True)

@@ -10,6 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from threading import Event
 
 from downpour.errors import StoreError
 from downpour.node.snapshot_schedule import SnapshotSchedule
@@ -57,14 +58,18 @@ class Snapshots:
         self._pace.saved(began, self._clock())
 
     def hand_over_if_asked(self, training: ShardTraining) -> None:
-        """Publish the state and stop, if the manager asked for it; raises HandOverStop with it.
+        """Publish the state and stop, if that is asked for; raises HandOverStop with it.
 
-        If it cannot be published, the attempt is trained to its end.
+        If it cannot be published, the attempt is trained to its end, unless it is cancelled too.
         """
-        if not self._control.leaving.is_set():
+        control = self._control
+        if not control.to_save.is_set():
             return
-        # First, so that a failure is not repeated at each step.
-        self._control.leaving.clear()
+        # First, so that a failure is not repeated at each step. Replaced and not cleared, because a
+        # signal handler that sets it may interrupt this thread.
+        control.to_save = Event()
+        if control.cancelled.is_set() and training.steps_done == control.steps_before:
+            return
         try:
             snapshot = self._publish(training)
         except StoreError as error:

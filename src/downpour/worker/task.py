@@ -194,8 +194,9 @@ def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
 def _train(training: ShardTraining, control: TaskControl, snapshots: Snapshots) -> None:
     """Train step by step, so that a cancelled attempt ends soon."""
     while training.steps_done < training.steps_total:
-        control.raise_if_cancelled()
+        # First, because a worker that leaves cancels what it could not save.
         snapshots.hand_over_if_asked(training)
+        control.raise_if_cancelled()
         training.advance(1)
         control.advance(training.steps_done)
         snapshots.publish_if_due(training)

@@ -1,0 +1,31 @@
+"""Which signals end a process, and what repeated ones do.
+
+People send INT (Ctrl-C). Engines send TERM, twice at times: Slurm sends it to every process of a
+step, so a batch script that passes it on makes a second one. Slurm's --signal and submitit send
+USR1 or USR2 before a limit, and a terminal that closes sends HUP. All of them mean the same.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+_LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def on_leaving(leave: Callable[[int], object]) -> None:
+    """Call `leave` with the number of each signal of an engine; a repeated one calls it again."""
+    for number in _LEAVING:
+        # An ignored HUP is nohup's: the process is to outlive its terminal.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda received, _: leave(received))
+
+
+def on_interrupt(leave: Callable[[], object]) -> None:
+    """Call `leave` at Ctrl-C; a second one ends the process at once, should `leave` hang."""
+
+    def once(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        leave()
+
+    signal.signal(signal.SIGINT, once)

@@ -1,0 +1,49 @@
+"""Signals that end a process: which are heard, how often, and which stay ignored."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from downpour.signals import on_interrupt, on_leaving
+
+OF_ENGINES = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """Give back the handlers that a test replaces."""
+    kept = {number: signal.getsignal(number) for number in (*OF_ENGINES, signal.SIGINT)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def test_signals_of_engines_are_heard_each_time() -> None:
+    """By default each of them kills the process."""
+    heard: list[int] = []
+    on_leaving(heard.append)
+    for number in OF_ENGINES:
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+    assert heard == [number for number in OF_ENGINES for _ in range(2)]
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+    """The process is to outlive its terminal."""
+    heard: list[int] = []
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    on_leaving(heard.append)
+    signal.raise_signal(signal.SIGHUP)
+    assert heard == []
+
+
+def test_a_second_interrupt_ends_the_process() -> None:
+    """The first one leaves in order; after it the system's default is back, which kills."""
+    heard: list[str] = []
+    on_interrupt(lambda: heard.append("interrupted"))
+    signal.raise_signal(signal.SIGINT)
+    assert heard == ["interrupted"]
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
