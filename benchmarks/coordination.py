@@ -1,9 +1,9 @@
 """What a round costs beside the training: milliseconds a round of tasks that train nothing.
 
-Every task loads the model, takes no step, publishes its update and reports it; the manager folds
-the updates and publishes the next model. So a round is what Downpour adds to the training. The raw
-line writes and fsyncs the same bytes with plain files, one after the other: what the disk costs
-whatever coordinates.
+Every task loads the model, changes one number of it (`idle.py`), publishes its update and reports
+it; the manager folds the updates and publishes the next model. So a round is what Downpour adds to
+the training. The raw line writes and fsyncs the same bytes with plain files, one after the other:
+what the disk costs whatever coordinates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from common import Row, command_line, folders, show
 
 import downpour
@@ -31,21 +30,21 @@ class Case:
 
     workers: int
     network: str
-    model_options: dict[str, int]
+    options: dict[str, list[int]]
     rounds: int
 
 
 CASES = (
-    Case(workers=2, network="mnist-cnn", model_options={}, rounds=60),
-    Case(workers=10, network="mnist-cnn", model_options={}, rounds=40),
-    Case(workers=50, network="mnist-cnn", model_options={}, rounds=20),
-    Case(workers=4, network="mlp", model_options={"hidden": 31_447}, rounds=12),
+    Case(workers=2, network="mnist-cnn", options={}, rounds=60),
+    Case(workers=10, network="mnist-cnn", options={}, rounds=40),
+    Case(workers=50, network="mnist-cnn", options={}, rounds=20),
+    Case(workers=4, network="mlp", options={"hidden": [31_447]}, rounds=12),
 )
 
 
 def measure(case: Case, where: str, folder: Path) -> Row:
     """Run a case in a folder; returns its median round, and the bare writes of its bytes."""
-    result = downpour.run(spec(case, folder), workers=case.workers, shared=folder)
+    result = downpour.run(spec(case), workers=case.workers, shared=folder)
     seconds, size = median_round(folder, result.experiment)
     raw = raw_writes(folder, size, case.workers + 1)
     return {
@@ -58,23 +57,16 @@ def measure(case: Case, where: str, folder: Path) -> Row:
     }
 
 
-def spec(case: Case, folder: Path) -> downpour.Spec:
-    """Make a spec whose tasks take no step, and its data."""
-    data = folder / "blank.npz"
-    blank = np.zeros((case.workers, 28, 28), dtype=np.uint8)
-    labels = np.arange(case.workers) % 10
-    labels[0] = 9
-    np.savez(data, x=blank, y=labels, x_test=blank[:1], y_test=labels[:1])
+def spec(case: Case) -> downpour.Spec:
+    """Make a spec whose tasks train nothing."""
     return downpour.Spec(
         name="coordination",
-        dataset="npz",
-        data_path=str(data),
-        model=case.network,
-        model_options=dict(case.model_options),
+        task="idle:Idle",
+        task_options={"network": case.network, "shards": case.workers, **case.options},
         shards=case.workers,
         epochs=case.rounds,
         batch_size=1,
-        local_steps=1,
+        momentum=0.0,  # whose buffers belong to the training
         evaluate_every=0,
     )
 
@@ -111,6 +103,7 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--workers", type=int, nargs="*", help="only cases of these workers")
     options = parser.parse_args()
+    downpour.allow("idle")
     rows = []
     for case in CASES:
         if options.workers and case.workers not in options.workers:

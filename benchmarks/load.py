@@ -39,7 +39,7 @@ from downpour.spec import Spec
 from downpour.store import SharedDirectory, decode, encode, layout
 from downpour.training.batches import part_of
 from downpour.values import NumericClass, Update
-from downpour.worker.agent import WorkerAgent
+from downpour.worker.agent import RunTask, WorkerAgent
 from downpour.worker.control import TaskCancelled, TaskControl
 
 NUMERICS = NumericClass(torch="none", device="cpu", instruction_set="none")
@@ -93,11 +93,11 @@ def manager_process(shared: Path) -> Iterator[tuple[psutil.Process, str]]:
 
 
 @contextmanager
-def sleeping_worker(name: str, address: str, sleeper: Sleeper, shared: Path) -> Iterator[None]:
-    """Run a worker in this process."""
+def sleeping_worker(name: str, address: str, run: RunTask, shared: Path) -> Iterator[None]:
+    """Run a worker in this process, whose tasks are run so."""
     manager = ManagerClient(parse_address(address))
     directory = SharedDirectory.open(shared, create=False)
-    agent = WorkerAgent(manager, directory, name, NUMERICS, sleeper.run)
+    agent = WorkerAgent(manager, directory, name, NUMERICS, run)
     server = serve_worker(agent, "127.0.0.1", 0).start()
     agent.register(server.address.host, server.address.port)
     thread = Thread(target=agent.run)
@@ -183,7 +183,7 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Row]:
         sleeper = Sleeper(SharedDirectory.open(shared, create=False), options.task_seconds)
         for number in range(options.workers):
             name = f"sleeper-{number}"
-            stack.enter_context(sleeping_worker(name, address, sleeper, shared))
+            stack.enter_context(sleeping_worker(name, address, sleeper.run, shared))
         for _ in range(options.watchers):
             Thread(target=watch, args=(client,), daemon=True).start()
         time.sleep(2.0)

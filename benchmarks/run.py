@@ -23,6 +23,7 @@ USUAL = (
     "aggregation",
     "publishing",
     "coordination",
+    "pushes",
     "trust",
     "training_speed",
     "scheduler_speed",

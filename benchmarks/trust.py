@@ -29,8 +29,8 @@ from downpour.rpc import ManagerClient, Trust, parse_address
 
 PLAIN = "plain"
 CASES = (
-    Case(workers=2, network="mnist-cnn", model_options={}, rounds=40),
-    Case(workers=10, network="mnist-cnn", model_options={}, rounds=20),
+    Case(workers=2, network="mnist-cnn", options={}, rounds=40),
+    Case(workers=10, network="mnist-cnn", options={}, rounds=20),
 )
 
 
@@ -92,7 +92,7 @@ def rounds(given: dict[str, Credentials], case: Case, parent: Path, turns: int) 
             clusters[way] = folder, cluster, stack.enter_context(client)
         for _ in range(turns):
             for way, (folder, cluster, client) in clusters.items():
-                result = client.wait(client.submit(spec(case, folder)), check=cluster.check)
+                result = client.wait(client.submit(spec(case)), check=cluster.check)
                 seconds[way].append(median_round(folder, result.experiment)[0])
     return [
         {
@@ -128,6 +128,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="*", help="only rounds of these workers")
     parser.add_argument("--turns", type=int, default=7, help="how often each round is measured")
     options = parser.parse_args()
+    downpour.allow("idle")
     with _parent() as folder:
         given = ways(folder)
         rows = calls(given, folder, turns=40)

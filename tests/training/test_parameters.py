@@ -14,6 +14,7 @@ from downpour.errors import FileCorrupt, NonFinite
 from downpour.training.parameters import (
     check_finite,
     infinite_constants,
+    is_finite,
     load_parameters,
     parameters_of,
 )
@@ -71,3 +72,12 @@ def test_what_is_trained_is_no_constant() -> None:
             value.fill_(torch.nan)
     model[0].bias.requires_grad = False  # type: ignore[index]
     assert infinite_constants(model).keys() == {"mask", "0.bias"}
+
+
+def test_numbers_whose_sum_overflows_are_finite() -> None:
+    """The quick look at a sum decides nothing by itself."""
+    largest = np.finfo(np.float32).max
+    assert is_finite(np.array([largest, largest], np.float32))
+    assert is_finite(np.array([], np.float32))
+    assert not is_finite(np.array([1, np.inf, -np.inf], np.float32))
+    assert not is_finite(np.array([1, np.nan], np.float16))

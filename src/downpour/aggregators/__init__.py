@@ -9,6 +9,7 @@ from downpour.aggregators.base import Aggregator, Contribution
 from downpour.aggregators.fold import fold
 from downpour.aggregators.moving import Move, moved, own_after
 from downpour.aggregators.outer import first_state, is_state_of, take_step
+from downpour.aggregators.versions import Versions
 
 AGGREGATORS: dict[str, Aggregator] = {
     "average": average.weights,
@@ -22,6 +23,7 @@ __all__ = [
     "Aggregator",
     "Contribution",
     "Move",
+    "Versions",
     "first_state",
     "fold",
     "is_state_of",

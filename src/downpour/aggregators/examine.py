@@ -14,7 +14,16 @@ import numpy as np
 from downpour.aggregators.base import Contribution
 from downpour.aggregators.summing import is_sound
 from downpour.errors import SharedDirectoryError, StoreError
-from downpour.store import WHOLE, Array, ParameterFile, Store, UpdateFormat, decode, decompressed
+from downpour.store import (
+    WHOLE,
+    Array,
+    ParameterFile,
+    Parameters,
+    Store,
+    UpdateFormat,
+    decode,
+    decompressed,
+)
 from downpour.values import PublishedFile
 
 
@@ -60,7 +69,7 @@ def examine(
 
 
 def first_unsound(
-    file: ParameterFile, model: ParameterFile, differences: Mapping[str, Array]
+    file: ParameterFile, model: Parameters, differences: Mapping[str, Array]
 ) -> str | None:
     """Return the name of a tensor that cannot be used; `differences` are what a file holds."""
     for name, difference in differences.items():

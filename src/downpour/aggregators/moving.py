@@ -1,23 +1,27 @@
 """A model version and updates that began from it or from older ones → the next version's numbers.
 
 What asynchronous modes do in place of a round's fold: few updates at a time, usually one, each with
-a version of its own that it began from. So files are read whole, which verifies them.
+a version of its own that it began from. So updates are read whole, which verifies them, and
+versions are mostly kept (`versions.py`). The numbers are computed in windows that stay in the
+processor's cache; only where a window's sum is not finite, what is wrong with it is looked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from downpour.aggregators.examine import first_unsound
 from downpour.aggregators.summing import is_sound
+from downpour.aggregators.versions import Versions
 from downpour.errors import FileCorrupt, NonFinite, SharedDirectoryError, StoreError, UpdatesRefused
 from downpour.store import (
     WHOLE,
     Array,
     ParameterFile,
+    Parameters,
     Store,
     UpdateFormat,
     decode,
@@ -36,8 +40,11 @@ class Move:
     factor: float
 
 
+_WINDOW = 64 * 1024  # numbers: those of model, base, update and a term fit a core's cache
+
+
 def moved(
-    store: Store, model: PublishedFile, moves: Sequence[Move], *, compression: str = WHOLE
+    versions: Versions, model: PublishedFile, moves: Sequence[Move], *, compression: str = WHOLE
 ) -> dict[str, Array]:
     """Return the model after some moves: x - Σ f_i (b_i - x_i), with b_i the base of update x_i.
 
@@ -48,7 +55,7 @@ def moved(
     batches, are those of the last move.
 
     Args:
-        store: Where the files lie.
+        versions: Model and bases.
         model: The newest version.
         moves: The updates, each with its base; a factor is above 0 and at most 1.
         compression: That of all updates; a compressed one says how far it moved from its base.
@@ -59,30 +66,48 @@ def moved(
         NonFinite: every update is finite, but the model after them is not.
         StoreError: the model or a base cannot be read.
     """
-    begun = decode(store.read(model), model.name)
+    begun = versions.read(model)
     tensors = {name: tensor.copy() for name, tensor in begun.tensors.items()}
     reasons: dict[int, str] = {}
+    finite = True
     for move in moves:
-        base = begun if move.base == model else decode(store.read(move.base), move.base.name)
+        base = versions.read(move.base)
         form = UpdateFormat.of(base, move.base, compression)
         try:
-            update, differences = _read(store, move.file, form, begun)
+            update, differences = _read(versions.store, move.file, form)
+            # Looked for only after the step, which shows whether there may be any. What it has made
+            # of the model then is thrown away.
+            if not _step(tensors, base, form, update, differences, move.factor):
+                finite = False
+                _check_sound(update, begun, differences, move.file)
         except SharedDirectoryError:
             raise  # the directory failed, not this update
         except StoreError as error:
             reasons[move.shard] = str(error)
-            continue
-        for name, numbers in tensors.items():
-            start = numbers if name in form.buffers else base.tensors[name]
-            _add(numbers, start, update.tensors[name], differences.get(name), move.factor)
     if reasons:
         raise UpdatesRefused(reasons)
-    if not all(is_sound(tensor, begun.tensors[name]) for name, tensor in tensors.items()):
+    if not finite and not all(is_sound(x, begun.tensors[name]) for name, x in tensors.items()):
         raise NonFinite("the sum of the updates overflows, although each of them is finite")
     return tensors
 
 
-def own_after(store: Store, model: PublishedFile, move: Move) -> dict[str, Array]:
+def _step(
+    tensors: Mapping[str, Array],
+    base: Parameters,
+    form: UpdateFormat,
+    update: ParameterFile,
+    differences: Mapping[str, Array],
+    factor: float,
+) -> bool:
+    """Add an update's step to all tensors; returns whether all that it saw is finite."""
+    finite = True
+    for name, numbers in tensors.items():
+        start = numbers if name in form.buffers else base.tensors[name]
+        finite &= _add(numbers, start, update.tensors[name], differences.get(name), factor)
+    return finite
+
+
+def own_after(versions: Versions, model: PublishedFile, move: Move) -> dict[str, Array]:
     """Return a shard's own parameters after it has met the model: x_i - f (x_i - x).
 
     The model moves by the same distance, the other way (`moved`). Numbers that are no floats are
@@ -92,9 +117,10 @@ def own_after(store: Store, model: PublishedFile, move: Move) -> dict[str, Array
         UpdatesRefused: the update is missing or altered.
         StoreError: the model cannot be read.
     """
-    begun = decode(store.read(model), model.name)
+    begun = versions.read(model)
     try:
-        update, _ = _read(store, move.file, UpdateFormat.of(begun, model, WHOLE), begun)
+        update, _ = _read(versions.store, move.file, UpdateFormat.of(begun, model, WHOLE))
+        _check_sound(update, begun, {}, move.file)
     except SharedDirectoryError:
         raise
     except StoreError as error:
@@ -107,29 +133,46 @@ def own_after(store: Store, model: PublishedFile, move: Move) -> dict[str, Array
 
 
 def _read(
-    store: Store, file: PublishedFile, form: UpdateFormat, model: ParameterFile
+    store: Store, file: PublishedFile, form: UpdateFormat
 ) -> tuple[ParameterFile, dict[str, Array]]:
     """Return an update, and the differences that it holds in place of numbers, by name."""
     update = decode(store.read(file), file.name)
     if misfit := form.misfit(update):
         raise FileCorrupt(file.name, misfit)
-    differences = dict(decompressed(update))
+    return update, dict(decompressed(update))
+
+
+def _check_sound(
+    update: ParameterFile, model: Parameters, differences: Mapping[str, Array], file: PublishedFile
+) -> None:
     if tensor := first_unsound(update, model, differences):
         raise FileCorrupt(file.name, f"tensor {tensor!r} holds NaN or infinity")
-    return update, differences
 
 
-def _add(numbers: Array, base: Array, update: Array, difference: Array | None, f: float) -> None:
-    """Add one tensor's step, which is its difference if that is known, times a factor."""
+def _add(numbers: Array, base: Array, update: Array, difference: Array | None, f: float) -> bool:
+    """Add one tensor's step, which is its difference if that is known, times a factor.
+
+    Returns:
+        Whether all numbers are finite; then those of base and update are, too.
+    """
     if numbers.dtype.kind != "f":
         np.copyto(numbers, update)
-        return
-    # What is not finite in the model is a constant, such as an attention's mask; overflow is looked
-    # for in the end.
+        return True
+    x, held = numbers.reshape(-1), (base if difference is None else difference).reshape(-1)
+    other = update.reshape(-1) if difference is None else None
+    finite = True
+    # What is not finite in the model is a constant, such as an attention's mask, and stays.
     with np.errstate(invalid="ignore", over="ignore"):
-        if difference is None:
-            wide = np.promote_types(numbers.dtype, np.float32)
-            difference = np.subtract(base, update, dtype=wide)
-        np.copyto(
-            numbers, numbers - f * difference, where=np.isfinite(numbers), casting="same_kind"
-        )
+        for start in range(0, len(x), _WINDOW):
+            part = slice(start, start + _WINDOW)
+            there, step = x[part], held[part]
+            if other is not None:
+                wide = np.promote_types(there.dtype, np.float32)
+                step = np.subtract(step, other[part], dtype=wide)
+            after = (there - f * step).astype(there.dtype, copy=False)
+            if np.isfinite(after.sum(dtype=step.dtype)):
+                there[...] = after
+                continue
+            finite = False
+            np.copyto(there, after, where=np.isfinite(there))
+    return finite

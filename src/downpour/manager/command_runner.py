@@ -335,15 +335,17 @@ class CommandRunner(Effects[[]]):
         self._roster.strike(worker)
 
     def _discard(self, command: do.Discard) -> None:
-        store = self._spaces[command.experiment].store
+        space = self._spaces[command.experiment]
+        space.versions.forget(command.files)
         for file in command.files:
-            store.delete(file.name)
+            space.store.delete(file.name)
 
     def _conclude(self, command: do.Conclude) -> None:
         space = self._spaces[command.experiment]
         space.close()
         space.prepared = space.global_model = None
         space.index_files.clear()
+        space.versions.clear()
         workspace.sweep(space.store, finished=command.ending is ExperimentState.FINISHED)
         # Last: the next manager does not look at a folder in this list, so one that could not be
         # cleaned up must not be in it.

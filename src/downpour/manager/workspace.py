@@ -25,7 +25,16 @@ import xxhash
 from filelock import BaseFileLock
 
 from downpour import tasks
-from downpour.aggregators import AGGREGATORS, Contribution, Move, fold, moved, own_after, take_step
+from downpour.aggregators import (
+    AGGREGATORS,
+    Contribution,
+    Move,
+    Versions,
+    fold,
+    moved,
+    own_after,
+    take_step,
+)
 from downpour.errors import FileCorrupt, SpecError, StoreError
 from downpour.factory_code import check_code
 from downpour.manager.start_file import first_outer_state, start_of
@@ -102,6 +111,11 @@ class Workspace:
     prepared: PreparedExperiment | None = None
     global_model: GlobalModel | None = None
     index_files: dict[tuple[int, int], IndicesFile] = field(default_factory=dict)
+    versions: Versions = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Keep no version so far."""
+        self.versions = Versions(self.store)
 
     def look(self) -> None:
         """Set `is_gone`; if the directory cannot be listed, it stays as it was."""
@@ -347,24 +361,27 @@ def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
     moves = [_move(command, *pair) for pair in zip(command.pushes, weights, strict=True)]
     if command.in_step:
         arrays = fold(store, model, contributions, weights, compression=compression)
+        about = decode(store.view(model), model.name).metadata  # which is true of every version
     else:
-        arrays = moved(store, model, moves, compression=compression)
-    # What it says of itself is true of every version.
-    about = decode(space.store.view(command.model), command.model.name).metadata
+        arrays = moved(space.versions, model, moves, compression=compression)
+        about = space.versions.read(model).metadata
     # With a token: an earlier manager may have published this version and ended before it journaled
     # that, and names are never used twice.
     version, token, outer = command.round + 1, secrets.token_hex(3), None
     if command.outer is not None:
-        files = (command.model, command.outer)
-        base, state = (_tensors(space.store, file) for file in files)
+        base, state = space.versions.read(model).tensors, _tensors(store, command.outer)
         after = take_step(space.spec.outer, base, arrays, state)
         # Before the model, so that a manager which finds a version can go on from it.
         outer = space.store.put_new(layout.outer_name(version, token), encode(after, {}))
     own = []
     for move in moves if command.elastic else ():
-        name, tensors = layout.own_name(version, move.shard, token), own_after(store, model, move)
+        tensors = own_after(space.versions, model, move)
+        name = layout.own_name(version, move.shard, token)
         own.append(store.put_new(name, encode(tensors, about)))
+        space.versions.keep(own[-1], tensors, about)
     made = store.put_new(layout.model_name(version, token), encode(arrays, about))
+    if not command.in_step:
+        space.versions.keep(made, arrays, about)
     return NewVersion(made, outer, tuple(own))
 
 

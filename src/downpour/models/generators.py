@@ -43,7 +43,11 @@ def lent() -> Iterator[None]:
 def seeded(number: int) -> Iterator[None]:
     """Return a context in which all global generators are seeded, and no other code draws."""
     with ALONE, lent(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(number)
+        # Not `torch.manual_seed`: for each kind of device that was never used it keeps the stack
+        # of the call, to seed it later, which takes a hundred times as long and is never freed.
+        torch.default_generator.manual_seed(number)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(number)
         seed(number)
         yield
 

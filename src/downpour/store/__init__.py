@@ -5,9 +5,9 @@ numpy arrays here, and views of mapped files wherever that is possible.
 """
 
 from downpour.store.base import Buffer, Store, check_bare_name
-from downpour.store.codec import ParameterFile, decode, encode
+from downpour.store.codec import ParameterFile, Parameters, decode, encode
 from downpour.store.directory import DirectoryStore
-from downpour.store.header import Array, Layout
+from downpour.store.header import Array, Layout, plan_layout
 from downpour.store.layout import (
     FINAL_NAME,
     RECORD_NAME,
@@ -42,8 +42,10 @@ __all__ = [
     "DirectoryStore",
     "MemoryStore",
     "SharedDirectory",
+    "Parameters",
     "ParameterFile",
     "Layout",
+    "plan_layout",
     "Array",
     "Buffer",
     "encode",

@@ -20,15 +20,21 @@ from downpour.store.header import DTYPES, Array, Layout, plan_layout, read_heade
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterFile:
+class Parameters:
+    """What a parameter file says: tensors by name, and of themselves; `layout` has their places."""
+
+    tensors: dict[str, Array]
+    metadata: dict[str, str]
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterFile(Parameters):
     """The content of a parameter file: read-only tensors by name, in the order of their bytes.
 
     `layout` gives their places in `data`, which are their bytes; `head` are the bytes before.
     """
 
-    tensors: dict[str, Array]
-    metadata: dict[str, str]
-    layout: Layout
     head: memoryview
     data: Array
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from downpour.compression import CODECS, Codec
 from downpour.errors import FileCorrupt, NonFinite
-from downpour.store.codec import ParameterFile
+from downpour.store.codec import ParameterFile, Parameters
 from downpour.store.header import CODES, Array, Layout, TensorEntry
 from downpour.values import PublishedFile
 
@@ -65,7 +65,7 @@ class UpdateFormat:
     buffers: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, model: ParameterFile, file: PublishedFile, compression: str) -> Self:
+    def of(cls, model: Parameters, file: PublishedFile, compression: str) -> Self:
         """Return the format of the updates of a model, which says itself what its buffers are.
 
         Raises:

@@ -29,7 +29,7 @@ from downpour.store import layout
 from downpour.store.base import Buffer
 from downpour.store.codec import ParameterFile, decode, encode
 from downpour.store.directory import DirectoryStore
-from downpour.store.header import Array, Layout
+from downpour.store.header import Array, Layout, plan_layout, write_header
 from downpour.store.update_format import UpdateFormat, compress
 from downpour.values import AttemptId, PublishedFile, Update
 
@@ -196,11 +196,13 @@ def _checked(
     tensors: Mapping[str, Array], about: Mapping[str, str], place: Layout | None = None
 ) -> list[Buffer]:
     """Encode tensors, with a checksum of their bytes in the metadata."""
+    place = place or plan_layout(tensors)
+    content = encode(tensors, {}, place)[1:]
     digest = xxhash.xxh3_128()
     # Without the header, which is to hold this checksum.
-    for chunk in encode(tensors, {}, place)[1:]:
+    for chunk in content:
         digest.update(chunk)
-    return encode(tensors, {**about, _CHECKSUM: digest.hexdigest()}, place)
+    return [write_header(place, {**about, _CHECKSUM: digest.hexdigest()}), *content]
 
 
 def _task(attempt: AttemptId) -> dict[str, str]:

@@ -43,8 +43,11 @@ def frozen_of(model: nn.Module) -> Arrays:
 
 def ties_of(model: nn.Module) -> dict[str, str]:
     """Return the other names of tensors that have several, by each the name that they go by."""
+    return _ties(model.state_dict(keep_vars=True))
+
+
+def _ties(state: Mapping[str, Tensor]) -> dict[str, str]:
     first: dict[int, str] = {}
-    state = model.state_dict(keep_vars=True)
     names = {name: first.setdefault(id(value), name) for name, value in state.items()}
     return {name: known for name, known in names.items() if name != known}
 
@@ -76,8 +79,8 @@ def _frozen(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    ties = ties_of(model)
     state = model.state_dict(keep_vars=True)
+    ties = _ties(state)
     return {name: value for name, value in state.items() if name not in ties}
 
 
@@ -114,7 +117,12 @@ def infinite_constants(model: nn.Module) -> Arrays:
 
 def is_finite(array: NDArray[Any]) -> bool:
     """Whether all numbers of an array are finite; those that are no floats always are."""
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+    if array.dtype.kind != "f":
+        return True
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = array.sum()
+    # A sum is finite only if its terms are, and takes two thirds of the time. It may overflow.
+    return bool(np.isfinite(total)) or bool(np.isfinite(array).all())
 
 
 def array_of(value: Tensor, *, copy: bool = True) -> NDArray[Any]:

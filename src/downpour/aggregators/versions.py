@@ -1,0 +1,60 @@
+"""Model versions as asynchronous modes read them: again and again, while updates come in.
+
+Each version is the start of the next, and the base of the updates that began from it. A version
+that this process has published is kept in its memory, so that it reads of each push the update
+alone. Others, which an earlier manager has published, are read, and verified, each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from downpour.store import Array, Parameters, Store, decode, plan_layout
+from downpour.values import PublishedFile
+
+LIMIT_BYTES = 256 * 2**20
+"""What an experiment's versions may take of the manager's memory."""
+
+
+class Versions:
+    """The model versions of one experiment; for one thread.
+
+    Args:
+        store: Where their files lie.
+        limit_bytes: What is kept at most: the newest that fit.
+    """
+
+    def __init__(self, store: Store, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.store = store
+        self._limit_bytes = limit_bytes
+        self._kept: dict[PublishedFile, Parameters] = {}
+
+    def read(self, file: PublishedFile) -> Parameters:
+        """Return a version; its tensors must not be changed.
+
+        Raises:
+            StoreError: it is not kept, and its file cannot be read.
+        """
+        kept = self._kept.get(file)
+        return kept if kept is not None else decode(self.store.read(file), file.name)
+
+    def keep(
+        self, file: PublishedFile, tensors: Mapping[str, Array], metadata: Mapping[str, str]
+    ) -> None:
+        """Keep what was published as this file, which nothing else may change from now on."""
+        if file.size_bytes > self._limit_bytes:
+            return
+        self._kept[file] = Parameters(
+            tensors=dict(tensors), metadata=dict(metadata), layout=plan_layout(tensors)
+        )
+        while sum(one.size_bytes for one in self._kept) > self._limit_bytes:
+            del self._kept[next(iter(self._kept))]
+
+    def clear(self) -> None:
+        """Free all memory."""
+        self._kept.clear()
+
+    def forget(self, files: Iterable[PublishedFile]) -> None:
+        """Free the memory of versions that are removed."""
+        for file in files:
+            self._kept.pop(file, None)

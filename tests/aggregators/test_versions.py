@@ -1,0 +1,82 @@
+"""Which versions are kept in memory, and for how long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from downpour.aggregators import Move, Versions, moved
+from downpour.errors import FileMissing
+from downpour.store import Array, DirectoryStore, encode
+from downpour.values import PublishedFile
+
+NUMBERS: dict[str, Array] = {"w": np.arange(1000, dtype=np.float32)}
+ABOUT = {"buffers": "[]"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    """An empty folder, whose missing files are not waited for."""
+    return DirectoryStore(tmp_path, patience_seconds=0)
+
+
+def published(store: DirectoryStore, name: str) -> PublishedFile:
+    """Publish a version."""
+    return store.put_new(name, encode(NUMBERS, ABOUT))
+
+
+def test_what_is_kept_says_what_its_file_says(store: DirectoryStore) -> None:
+    """Tensors, metadata and layout are those that a reader of the file finds."""
+    file = published(store, "model")
+    versions = Versions(store)
+    read = versions.read(file)
+    versions.keep(file, NUMBERS, ABOUT)
+    kept = versions.read(file)
+    assert (kept.metadata, kept.layout) == (read.metadata, read.layout)
+    assert kept.tensors["w"].tobytes() == read.tensors["w"].tobytes()
+
+
+def test_a_kept_version_is_not_read_again_until_it_is_forgotten(store: DirectoryStore) -> None:
+    """Its file may even be gone; what is removed takes no memory."""
+    file, versions = published(store, "model"), Versions(store)
+    versions.keep(file, NUMBERS, ABOUT)
+    store.delete("model")
+    assert versions.read(file).tensors["w"][3] == 3
+    versions.forget([file])
+    with pytest.raises(FileMissing):
+        versions.read(file)
+
+
+def test_memory_is_bounded_and_the_newest_stay(store: DirectoryStore) -> None:
+    """Three versions where two have room; one that is larger than the limit is never kept."""
+    files = [published(store, f"model-{number}") for number in range(3)]
+    versions = Versions(store, limit_bytes=2 * files[0].size_bytes)
+    narrow = Versions(store, limit_bytes=files[0].size_bytes - 1)
+    for file in files:
+        versions.keep(file, NUMBERS, ABOUT)
+        narrow.keep(file, NUMBERS, ABOUT)
+        store.delete(file.name)
+    assert [versions.read(file).tensors["w"][1] for file in files[1:]] == [1, 1]
+    for full, gone in ((versions, files[0]), (narrow, files[2])):
+        with pytest.raises(FileMissing):
+            full.read(gone)
+
+
+def test_a_move_from_memory_has_the_bytes_of_one_from_files(store: DirectoryStore) -> None:
+    """So a manager that takes over, which has kept nothing, goes on with the same numbers."""
+    random = np.random.default_rng(0)
+    tensors = [{"w": random.normal(size=150_000).astype(np.float32)} for _ in range(3)]
+    old, model, update = (
+        store.put_new(f"file-{number}", encode(one, {})) for number, one in enumerate(tensors)
+    )
+    keeping = Versions(store)
+    keeping.keep(old, tensors[0], {})
+    keeping.keep(model, tensors[1], {})
+    moves = [Move(shard=0, file=update, base=old, factor=0.3)]
+    after = moved(keeping, model, moves)["w"]
+    assert after.tobytes() == moved(Versions(store), model, moves)["w"].tobytes()
+    x0, x, xi = (one["w"] for one in tensors)
+    assert after.tobytes() == (x - 0.3 * (x0 - xi)).tobytes()
+    assert keeping.read(model).tensors["w"].tobytes() == x.tobytes()
