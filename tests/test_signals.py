@@ -16,6 +16,7 @@ OF_ENGINES = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 def own_signals() -> Iterator[None]:
     """Give back the handlers that a test replaces."""
     kept = {number: signal.getsignal(number) for number in (*OF_ENGINES, signal.SIGINT)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests run under nohup
     yield
     for number, handler in kept.items():
         signal.signal(number, handler)

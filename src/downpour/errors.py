@@ -10,6 +10,7 @@
     │   └── FileCorrupt              a file is short, altered or not what it claims to be
     ├── ProtocolError            a call to another process failed
     │   ├── Unreachable              no process answers at the address
+    │   ├── ComeAgain                a worker's manager did not come; it may be there later
     │   ├── DeadlineExceeded         there was no answer within the deadline
     │   ├── IncompatiblePeer         another version, or an invalid message
     │   ├── Untrusted                one side did not accept the credentials of the other
@@ -28,7 +29,7 @@
     └── IllegalTransition        a lifecycle table was violated: a defect of this program
 
 Every error reads as one line. `exit_status` is what the command line exits with: 2 if the user can
-correct the cause by changing what was asked for, else 1.
+correct the cause by changing what was asked for, 75 if the same may succeed later, else 1.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Unreachable(ProtocolError):
 
 
 class ComeAgain(ProtocolError):
-    """A worker has waited for its manager in vain; the same command may succeed later."""
+    """The manager did not come while a worker waited for it; the same command may succeed later."""
 
     exit_status = (
         75  # EX_TEMPFAIL; Slurm's RequeueExit and Kubernetes' podFailurePolicy can name it

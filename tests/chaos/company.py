@@ -168,10 +168,16 @@ class Company(Stage):
             self.copy_in()
 
     def change_source_meanwhile(self) -> None:
-        """The dataset's source becomes another one while there is no manager."""
+        """The dataset's source becomes another one while there is no manager.
+
+        Not before an experiment is prepared: its examples are those that the source has then.
+        """
         with self._no_manager():
-            self._note("change_source", self._source.name)
-            write_examples(self._source, inverted=True)
+            folder = self.shared / "experiments" / self._mine
+            lines = (path.read_text() for path in folder.glob("journal-*.jsonl"))
+            if any('"kind":"prepared"' in line for line in lines):
+                self._note("change_source", self._source.name)
+                write_examples(self._source, inverted=True)
 
     def damage_spec_meanwhile(self) -> None:
         """The experiment's spec is edited, cut short or lost while there is no manager."""

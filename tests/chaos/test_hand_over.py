@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -83,3 +84,30 @@ def test_a_slow_worker_hands_its_shard_on_and_the_model_is_the_same(tmp_path: Pa
     assert waited.model_file is not None
     assert moved.model_file is not None
     assert moved.model_file.read_bytes() == waited.model_file.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_worker_that_is_told_to_leave_takes_no_step_with_it(tmp_path: Path) -> None:
+    """What it trains is saved and goes on elsewhere, at no retry, with the same bytes."""
+    spec = SPEC.replace(epochs=1, retries=0, policy="wait", snapshot_every=3600.0)
+    with ExitStack() as stack:
+        cluster = Cluster(tmp_path, stack)
+        undisturbed = cluster.run(spec)
+        with Client(cluster.address, shared=tmp_path) as client:
+            experiment = client.submit(spec)
+            leaver = cluster.workers[0]
+            for status in client.watch(experiment):
+                if any(one.worker == "worker-0" and one.steps_done > 20 for one in status.tasks):
+                    break
+            leaver.signal(signal.SIGTERM)
+            left = client.wait(experiment)
+        assert leaver.popen.wait(timeout=60) == 0
+    # The manager may have given it another shard before its goodbye, which gives that back.
+    handed_over, *given_back = left.failures
+    assert handed_over.worker == "worker-0"
+    assert re.fullmatch(r"handed over after [1-9]\d?%", handed_over.reason)
+    assert all(one.blameless and one.worker == "worker-0" for one in given_back), given_back
+    assert undisturbed.model_file is not None
+    assert left.model_file is not None
+    assert left.model_file.read_bytes() == undisturbed.model_file.read_bytes()

@@ -1,6 +1,7 @@
 """How a command fails: an exception → one line on standard error, and an exit status.
 
     2    the request is invalid: the user can correct it
+    75   the manager of a worker did not come: the same command may succeed later
     1    any other failure
     130  Ctrl-C
     141  the reader of the output has closed it (`downpour list | head -1`): prints nothing

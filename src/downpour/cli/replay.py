@@ -55,7 +55,7 @@ def replay(
     allow: Allow = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train an experiment that has ended once more, and compare every byte.
+    """Train an ended experiment again, and compare every byte.
 
     Its record says which task began from which version, and in which order updates became versions;
     the tasks are trained again in that order, on this machine, by one process. At the first update

@@ -26,7 +26,7 @@ from downpour.rpc.messages import (
     WorkerInfo,
     WorkerStatus,
 )
-from downpour.rpc.server import Limits, Server, check_port, listen
+from downpour.rpc.server import Limits, Server, listen
 from downpour.rpc.services import ManagerService, WorkerService, serve_manager, serve_worker
 from downpour.rpc.trust import OPEN, Trust
 
@@ -57,7 +57,6 @@ __all__ = [
     "WorkerInfo",
     "WorkerService",
     "WorkerStatus",
-    "check_port",
     "listen",
     "pack_indices",
     "parse_address",

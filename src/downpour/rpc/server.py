@@ -252,23 +252,14 @@ def _refuser_of_unknown(methods: frozenset[str]) -> Callable[[str, int, int], No
     return refuse
 
 
-def check_port(port: int, field: str = "port") -> None:
-    """Refuse what is no port; `field` is what the user calls it.
-
-    Raises:
-        SpecError: it is not from 0 to 65535.
-    """
-    if not 0 <= port <= 65535:
-        raise SpecError(field, port, "a port from 0 to 65535; 0 picks a free one")
-
-
 def listen(host: str, port: int, trust: Trust, field: str = "port") -> socket.socket:
     """Listen; on IPv4 if a name has addresses of both kinds, and on both for `::`.
 
     Raises:
         SpecError: as `Server`; `field` is what the user calls the port.
     """
-    check_port(port, field)
+    if not 0 <= port <= 65535:
+        raise SpecError(field, port, "a port from 0 to 65535; 0 picks a free one")
     try:
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         family, *_, address = min(resolved, key=lambda entry: entry[0] == socket.AF_INET6)

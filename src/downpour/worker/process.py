@@ -16,7 +16,7 @@ from downpour.discovery.managers import Managers, leading_manager
 from downpour.discovery.waiting import awaiting, files_may_come
 from downpour.errors import SpecError
 from downpour.metrics import MetricsEndpoint
-from downpour.rpc import Address, Trust, check_port, parse_address, serve_worker
+from downpour.rpc import Address, Trust, listen, parse_address, serve_worker
 from downpour.signals import on_interrupt, on_leaving
 from downpour.store import SharedDirectory
 from downpour.worker.agent import WorkerAgent
@@ -59,10 +59,12 @@ def run_worker(
     # First, because torch reads these settings when it is loaded.
     wait_passively()
     keep_memory()
-    check_port(options.port)
     given = parse_address(options.manager, field="manager") if options.manager else None
     wait = awaiting(options.connect_seconds, when=files_may_come)
     trust = wait(Trust.load, options.credentials)
+    if given is None:
+        # A mistake in host or port is told before the manager is waited for.
+        listen(options.host or "127.0.0.1", options.port, trust).close()
     shared = wait(lambda: SharedDirectory.open(Path(options.shared), create=False))
     address = given or awaiting(options.connect_seconds)(leading_manager, shared)
     managers = Managers(shared, address, trust)
