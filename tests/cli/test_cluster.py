@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -236,10 +237,13 @@ def test_a_worker_finds_the_leader_in_the_folder_and_waits_for_it(tmp_path: Path
         stack.callback(worker.kill)
         assert worker.stderr is not None
         assert "none leads" in worker.stderr.readline()
-        manager, greeting = stack.enter_context(started("manager", "--port", "0", *shared))
-        found = re.match(r"manager at (\S+), shared directory ", greeting)
-        assert found, greeting
-        # It may find the leader before that serves, and say that it waits for it.
+        manager, first = stack.enter_context(started("manager", "--port", "0", *shared))
+        assert manager.stderr is not None
+        # The waiting worker may join, which is logged, before the manager says where it serves.
+        said = next(line for line in chain([first], manager.stderr) if line.startswith("manager"))
+        found = re.match(r"manager at (\S+), shared directory ", said)
+        assert found, said
+        # And it may find the leader before that serves, and say that it waits for it.
         said = next(line for line in worker.stderr if line.startswith("worker at "))
         assert said.endswith(f", manager {found[1]}\n")
         manager.kill()

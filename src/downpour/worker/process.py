@@ -63,8 +63,7 @@ def run_worker(
     wait = awaiting(options.connect_seconds, when=files_may_come)
     trust = wait(Trust.load, options.credentials)
     if given is None:
-        # A mistake in host or port is told before the manager is waited for.
-        listen(options.host or "127.0.0.1", options.port, trust).close()
+        _try_ports(options, trust)
     shared = wait(lambda: SharedDirectory.open(Path(options.shared), create=False))
     address = given or awaiting(options.connect_seconds)(leading_manager, shared)
     managers = Managers(shared, address, trust)
@@ -138,6 +137,13 @@ def _make_agent(
     metrics = WorkerMetrics(TaskRunner(shared, options.device).run)
     agent = WorkerAgent(managers.first, shared, name, numerics, metrics.run, managers.another)
     return agent, metrics
+
+
+def _try_ports(options: WorkerOptions, trust: Trust) -> None:
+    """Refuse a host or port that cannot be had, before a manager is waited for."""
+    for field, port in (("port", options.port), ("metrics_port", options.metrics_port)):
+        if port is not None:
+            listen(options.host or "127.0.0.1", port, trust, field).close()
 
 
 def _measured(
