@@ -21,7 +21,6 @@ from downpour.manager import workspace
 from downpour.manager.workspace import NewVersion, Workspace, open_workspace
 from downpour.predictor import pretrained
 from downpour.resolve import resolve
-from downpour.rpc.messages import TaskMessage
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler import facts
@@ -296,15 +295,12 @@ class _Numbers(Observer):
     def _train(self, accepted: facts.Accepted) -> None:
         """Train the task of an update that counts."""
         assigned = self._assigned[accepted.attempt]
-        made = workspace.ready(self._space)
-        task = TaskMessage(
-            id=accepted.attempt,
-            spec=self._space.spec_file,
-            dataset=made.dataset_key,
-            model=self._files[assigned.model.name],
-            indices=workspace.indices_of(self._space, accepted.attempt.shard, assigned.portion),
+        task = workspace.task_of(
+            self._space,
+            accepted.attempt,
+            self._files[assigned.model.name],
+            portion=assigned.portion,
             optimizer_state=self._state(assigned.optimizer_state),
-            frozen=made.frozen,
         )
         update = self._runner.run(task, TaskControl(accepted.attempt))
         self._updates[accepted.update.file.name] = update

@@ -123,11 +123,11 @@ def test_another_shared_directory_than_the_managers_is_named(
 def test_a_worker_without_a_manager_gives_up(downpour: Callable[..., Any], tmp_path: Path) -> None:
     """After the seconds that a manager may take to start; the status says: come again."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = f"127.0.0.1:{server.getsockname()[1]}"
+        unserved = f"127.0.0.1:{server.getsockname()[1]}"
     outcome = downpour(
-        "worker", "--manager", nobody, "--shared", tmp_path, "--connect-seconds", "0"
+        "worker", "--manager", unserved, "--shared", tmp_path, "--connect-seconds", "0"
     )
-    line = f"downpour: {nobody} cannot be reached: Connection refused\n"
+    line = f"downpour: {unserved} cannot be reached: Connection refused\n"
     assert (outcome.status, outcome.err) == (75, line)
 
 

@@ -18,9 +18,10 @@ from tests.examples.conftest import examples_here
 
 FEW = {"shards": 7, "epochs": 1, "local_steps": 2}
 MIDDLE: dict[str, Any] = {"shards": 2, "batch_size": 4, "local_steps": 40, "policy": "wait"}
-SHORTER: dict[str, dict[str, Any]] = {
-    "diabetes": {"epochs": 12},  # of a millisecond a step
+LENGTHS: dict[str, dict[str, Any]] = {
+    "diabetes": {"epochs": 40},  # of a millisecond a step, and a look takes a tenth of a second
     "resnet18": {"local_steps": 8},
+    "word_lstm": {"epochs": 10},
 }
 
 
@@ -54,7 +55,7 @@ def test_killed_workers_and_shards_handed_over_change_no_example(
     """Dropout, schedule, buffers, augmentation and the optimizers' state go along, in each."""
     examples = examples_here(monkeypatch, small_mnist)
     specs = {
-        one.name: one.small.replace(**(MIDDLE | SHORTER.get(one.name, {}))) for one in examples
+        one.name: one.small.replace(**(MIDDLE | LENGTHS.get(one.name, {}))) for one in examples
     }
     with embed(examples[0].small, 2, shared=tmp_path) as (cluster, client):
         asked = {name: client.submit(spec) for name, spec in specs.items()}
@@ -75,6 +76,7 @@ def test_killed_workers_and_shards_handed_over_change_no_example(
 
 def run_with_a_death(client: Client, spec: Spec) -> Result:
     """Run an experiment, in which the newest worker dies once there is progress with two."""
+    next(status for status in client.watch("") if len(status.workers) > 1)
     experiment, victims = client.submit(spec), [newest()]
 
     def look(status: Status) -> None:

@@ -18,7 +18,7 @@ OPTIONS = "--optimizer", "adam", "--optimizer-state", "keep", "--compression", "
 
 
 def until_versions(watcher: Watcher, count: int) -> None:
-    """Wait until there are so many versions."""
+    """Wait until the experiment has this many versions."""
     made = 0
     while made < count:
         watcher.wait(0.01)

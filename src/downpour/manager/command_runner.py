@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 
@@ -253,18 +254,14 @@ class CommandRunner(Effects[[]]):
             log.info("%s: the request to hand over failed: %s", command.worker, error)
 
     def _task(self, assigned: facts.Assigned) -> TaskMessage:
-        space = self._spaces[assigned.attempt.experiment]
-        return TaskMessage(
-            id=assigned.attempt,
-            spec=space.spec_file,
-            dataset=workspace.ready(space).dataset_key,
-            model=assigned.model,
-            indices=workspace.indices_of(space, assigned.attempt.shard, assigned.portion),
+        task = workspace.task_of(
+            self._spaces[assigned.attempt.experiment],
+            assigned.attempt,
+            assigned.model,
+            portion=assigned.portion,
             optimizer_state=assigned.optimizer_state,
-            snapshot=assigned.snapshot,
-            term=self.term,
-            frozen=workspace.ready(space).frozen,
         )
+        return replace(task, snapshot=assigned.snapshot, term=self.term)
 
     # Work on parameters
 

@@ -42,7 +42,7 @@ from downpour.node.journal import Line
 from downpour.records.journal import Journal
 from downpour.records.record import RecordWriter
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
-from downpour.rpc.messages import IndexArray, IndicesFile
+from downpour.rpc.messages import IndexArray, IndicesFile, TaskMessage
 from downpour.scheduler.commands import Aggregate, Evaluate, Prepare, Publish, Push
 from downpour.scheduler.experiment import Experiment
 from downpour.spec import ResolvedSpec, Spec
@@ -53,7 +53,7 @@ from downpour.store.lease import Leader
 from downpour.store.process_lock import RUN_LOCK_NAME, lock_file
 from downpour.tasks import Data
 from downpour.training.batches import batch_order, check_meetings
-from downpour.values import Evaluation, PublishedFile
+from downpour.values import AttemptId, Evaluation, PublishedFile
 
 if TYPE_CHECKING:
     from downpour.manager.global_model import GlobalModel
@@ -303,6 +303,27 @@ def _first_model(
         outer = store.put_new(layout.outer_name(0, token), encode(state, {}))
     name = layout.model_name(0, token)
     return store.put_new(name, encode(drawn.parameters(), drawn.metadata())), frozen, outer
+
+
+def task_of(
+    space: Workspace,
+    attempt: AttemptId,
+    model: PublishedFile,
+    *,
+    portion: tuple[int, int] | None = None,
+    optimizer_state: PublishedFile | None = None,
+) -> TaskMessage:
+    """Return what a worker is told of a task that begins at its beginning, from a model version."""
+    made = ready(space)
+    return TaskMessage(
+        id=attempt,
+        spec=space.spec_file,
+        dataset=made.dataset_key,
+        model=model,
+        indices=indices_of(space, attempt.shard, portion),
+        optimizer_state=optimizer_state,
+        frozen=made.frozen,
+    )
 
 
 def indices_of(

@@ -26,13 +26,13 @@ def unweighted(_staleness: int) -> float:
 class Mode:
     """A mode with its options: what the scheduler and the fold must know of it.
 
-    `together` updates make a version; None: all that are awaited. With `grace_seconds`, a version
-    is made that long after so many are there, of all that are there by then. In step, a round ends
-    with `enough` updates, without its other shards; None: with all. A shard may be `ahead` of the
-    slowest one by this many rounds; None: by any number. `weight` is what an update is multiplied
-    by. Usually that is its step, from the version that it began from; a mode that `mixes` moves the
-    newest version towards the update's parameters instead. Where it is `elastic` too, the shard
-    goes on from its own parameters, moved as far towards that version.
+    `together` updates make a version; None: all that are awaited. With `grace_seconds`, the version
+    waits that long after the last of these, and takes whatever else has arrived. In step, a round
+    ends with `enough` updates, without its other shards; None: with all. A shard may be `ahead` of
+    the slowest one by this many rounds; None: by any number. `weight` is what an update is
+    multiplied by. Usually that is its step, from the version that it began from; a mode that
+    `mixes` moves the newest version towards the update's parameters instead. Where it is `elastic`
+    too, the shard goes on from its own parameters, moved as far towards that version.
     """
 
     together: int | None

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from downpour.manager import workspace
-from downpour.manager.workspace import Workspace, ready
+from downpour.manager.workspace import Workspace
 from downpour.modes import mode_of
 from downpour.records.record import RecordWriter
 from downpour.replaying.history import MadeVersion, TrainedTask
-from downpour.rpc.messages import TaskMessage
 from downpour.scheduler.commands import Aggregate, Prepare, Publish, Push
 from downpour.spec import ResolvedSpec
 from downpour.store import RECORD_NAME, SPEC_NAME, SharedDirectory
@@ -30,7 +29,7 @@ OnShare = Callable[[float], object]
 
 @dataclass(slots=True, eq=False)
 class _Watched(TaskControl):
-    """A task that nobody cancels, and that says how far it has come."""
+    """A task that is never cancelled, and reports how far it has come."""
 
     on_share: OnShare = field(kw_only=True)
 
@@ -108,15 +107,12 @@ class Workbench:
         attempt = AttemptId(
             experiment=self._space.experiment, round=task.round, shard=task.shard, attempt=0
         )
-        made = ready(self._space)
-        message = TaskMessage(
-            id=attempt,
-            spec=self._space.spec_file,
-            dataset=made.dataset_key,
-            model=self._base(task),
-            indices=workspace.indices_of(self._space, task.shard, task.portion),
+        message = workspace.task_of(
+            self._space,
+            attempt,
+            self._base(task),
+            portion=task.portion,
             optimizer_state=self._states.get(task.shard),
-            frozen=made.frozen,
         )
         return self._worker.run(message, _Watched(attempt, on_share=on_share))
 

@@ -43,7 +43,7 @@ class Scheduler:
         # A new one for each event, because the driver still has the last one to carry out.
         state.output = Output()
         _take_in(state, event)
-        # After every event, because a grace window ends by time alone.
+        # After every event: updates come in many ways, and a grace window ends by time alone.
         if state.active is not None:
             updates.aggregate_if_due(state, state.active)
         # After every event, because any of them may have freed a worker or a shard.

@@ -204,7 +204,7 @@ class Experiment:
         together, grace = self.mode.together, self.mode.grace_seconds or 0.0
         if together is None or len(self.arrived) < together:
             return False
-        return now_seconds >= [*self.arrived.values()][together - 1] + grace
+        return now_seconds >= next(islice(self.arrived.values(), together - 1, None)) + grace
 
     def has_enough(self, current: Round) -> bool:
         """Whether a round ends with the updates that it has, although more are outstanding."""

@@ -55,7 +55,6 @@ def _go_on(state: SchedulerState, experiment: Experiment) -> None:
         _evaluate(state, experiment, number, model)
     if experiment.rounds:
         _adopt(state, experiment)
-        updates.aggregate_if_due(state, experiment)
     else:
         experiment.testing = False  # the earlier manager's test ended with it
         queue.publish_if_done(state, experiment)
@@ -88,7 +87,7 @@ def aggregated(state: SchedulerState, event: on.Aggregated) -> None:
     for current in over:
         if current.number in experiment.evaluating:
             _evaluate(state, experiment, current.number, event.model)
-    updates.aggregate_if_due(state, experiment)
+    updates.aggregate_if_due(state, experiment)  # nor a version that is due already
     state.discard(experiment.name, spent)
     queue.publish_if_done(state, experiment)
 
@@ -118,7 +117,6 @@ def aggregation_failed(state: SchedulerState, event: on.AggregationFailed) -> No
         # One refused shard may end the experiment, and with it the round.
         if experiment.life.state is ExperimentState.RUNNING and current is not None:
             _refuse(state, TaskContext(experiment, current, current.tasks[shard]), reason)
-    updates.aggregate_if_due(state, experiment)
 
 
 def _refuse(state: SchedulerState, context: TaskContext, reason: str) -> None:

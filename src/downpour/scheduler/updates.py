@@ -61,7 +61,6 @@ def published(state: SchedulerState, event: on.UpdatePublished) -> None:
         )
     )
     state.discard(context.experiment.name, spent)
-    aggregate_if_due(state, context.experiment)
 
 
 def _turn_down(

@@ -185,7 +185,7 @@ def _spec(random: Random, *, large: bool, few_retries: bool) -> ResolvedSpec:
         seed=random.randint(0, 999),
         shards=random.randint(1, _SHARDS_MAX if large else 5),
         epochs=random.randint(1, 3),
-        # Mostly so many that no fault uses them up: one that fails early is checked for less.
+        # Usually more than the faults can use up: an experiment that fails early checks less.
         retries=few if few_retries else random.choice((*[RETRIES_ENOUGH] * 9, few)),
         optimizer_state=random.choice(("reset", "keep")),
         evaluate_every=random.randint(0, 2),
