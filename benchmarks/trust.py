@@ -22,7 +22,7 @@ from coordination import Case, median_round, spec
 
 import downpour
 from downpour import Credentials
-from downpour.launchers import LocalCluster
+from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.manager.options import ManagerOptions
 from downpour.operations.certificates import issue
 from downpour.rpc import ManagerClient, Trust, parse_address
@@ -60,7 +60,7 @@ def calls(given: dict[str, Credentials], folder: Path, turns: int) -> list[Row]:
         managers = {}
         for way, credentials in given.items():
             options = ManagerOptions(shared=str(folder / way), port=0, credentials=credentials)
-            cluster = stack.enter_context(LocalCluster(options, 0))
+            cluster = stack.enter_context(LocalCluster(LaunchPlan(options, 0)))
             managers[way] = parse_address(cluster.address), Trust.load(credentials)
         for _ in range(turns):
             for way, (address, trust) in managers.items():
@@ -87,7 +87,7 @@ def rounds(given: dict[str, Credentials], case: Case, parent: Path, turns: int) 
         for way, credentials in given.items():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=parent)))
             options = ManagerOptions(shared=str(folder), port=0, credentials=credentials)
-            cluster = stack.enter_context(LocalCluster(options, case.workers))
+            cluster = stack.enter_context(LocalCluster(LaunchPlan(options, case.workers)))
             client = downpour.Client(cluster.address, shared=folder, credentials=credentials)
             clusters[way] = folder, cluster, stack.enter_context(client)
         for _ in range(turns):

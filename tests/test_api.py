@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 import downpour
 from downpour.api import spec_of
 from downpour.errors import DeadlineExceeded, ExperimentFailed, NotBegun, SpecError
-from downpour.launchers import LocalCluster
+from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.manager.options import ManagerOptions
 from downpour.rpc.messages import Status
 
@@ -247,7 +247,7 @@ def test_a_client_submits_watches_and_cancels(tmp_path: Path) -> None:
     """A client of a running cluster sees its experiments through."""
     options = ManagerOptions(shared=str(tmp_path), port=0)
     with (
-        LocalCluster(options, workers=2) as cluster,
+        LocalCluster(LaunchPlan(options, workers=2)) as cluster,
         downpour.Client(cluster.address, shared=tmp_path) as client,
     ):
         first = client.submit(QUICK)

@@ -18,7 +18,7 @@ from downpour.credentials import Credentials
 from downpour.discovery.managers import Managers
 from downpour.discovery.waiting import CONNECT_SECONDS, awaiting, checked_seconds
 from downpour.errors import ExperimentFailed, NotBegun, SpecError, Unreachable
-from downpour.launchers import LocalCluster
+from downpour.launchers import Launcher, LaunchPlan, LocalCluster, RunningCluster
 from downpour.manager.options import (
     DEFAULT_MANAGER,
     DEFAULT_SHARED,
@@ -50,7 +50,7 @@ _LOOK_SECONDS = 0.1
 """Between two looks: changes come by the hundred, and a person sees ten a second at most."""
 
 
-def run(
+def run(  # noqa: PLR0913 - by keyword, and few at a time
     spec: Asked | None = None,
     *,
     workers: int | None = None,
@@ -60,8 +60,9 @@ def run(
     on_status: OnStatus | None = None,
     progress: bool | None = None,
     tensorboard: str | os.PathLike[str] | None = None,
+    on: Launcher = LocalCluster,
 ) -> Result:
-    """Train on this machine: a manager and worker processes that end with the call.
+    """Train with a manager and workers that end with the call, on this machine by default.
 
     Args:
         spec: What to train: a spec, its fields by name, or the path of a TOML file; the defaults
@@ -75,6 +76,7 @@ def run(
         progress: Whether to draw bars, which needs a terminal or a notebook; by default they are
             drawn unless `on_status` is given.
         tensorboard: A folder for TensorBoard, in which event files are written during the run.
+        on: Starts the workers: a class of `downpour.launchers`, or what one of them makes.
 
     Raises:
         SpecError: an argument or a field is invalid; names it and what is accepted.
@@ -94,10 +96,11 @@ def run(
         on_status=on_status,
         progress=progress,
         tensorboard=tensorboard,
+        on=on,
     )
 
 
-def run_resolved(
+def run_resolved(  # noqa: PLR0913 - those of `run`
     resolved: ResolvedSpec,
     workers: int,
     *,
@@ -107,6 +110,7 @@ def run_resolved(
     on_status: OnStatus | None = None,
     progress: bool | None = None,
     tensorboard: str | os.PathLike[str] | None = None,
+    on: Launcher = LocalCluster,
 ) -> Result:
     """Do what `run` does, for a caller that has resolved the spec itself, to show it first."""
     data_dir = data_dir or os.environ.get("DOWNPOUR_DATA")
@@ -117,7 +121,9 @@ def run_resolved(
     if resolved.init_from is not None:
         start = start_of(resolved, experiments_at(shared_path(shared)))
         resolved = resolved.replace(init_checksum=start.checksum)
-    embedded = embed(resolved, workers, shared=shared, data_dir=source_dir, patience=patience)
+    embedded = embed(
+        resolved, workers, shared=shared, data_dir=source_dir, patience=patience, on=on
+    )
     wanted = on_status is None if progress is None else progress
     with (
         _nothing_left(shared_path(shared)),
@@ -211,11 +217,12 @@ def embed(
     shared: str | os.PathLike[str] | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     patience: float = 1.0,
-) -> Iterator[tuple[LocalCluster, Client]]:
-    """Run a manager, workers and a client of them on this machine until the block ends.
+    on: Launcher = LocalCluster,
+) -> Iterator[tuple[RunningCluster, Client]]:
+    """Run a manager, workers and a client of them until the block ends.
 
     They train any number of experiments, one after the other. The number of threads and the device
-    are this spec's.
+    are this spec's. The launcher `on` decides where they run: on this machine, by default.
     """
     patience = checked_patience(patience)
     root = SharedDirectory.open(shared_path(shared), create=True).root
@@ -226,12 +233,13 @@ def embed(
         patience=patience,
         embedded=True,
     )
-    # This manager listens on loopback alone and asks for no credentials. Those of the environment
-    # are another cluster's.
-    nothing = Credentials()
+    plan = LaunchPlan(options, workers, threads=spec.threads, device=spec.device)
+    # The credentials of the environment are another cluster's.
     with (
-        LocalCluster(options, workers, threads=spec.threads, device=spec.device) as cluster,
-        Client(cluster.address, shared=root, credentials=nothing, follow=False) as client,
+        on(plan) as cluster,
+        Client(
+            cluster.address, shared=root, credentials=cluster.credentials, follow=False
+        ) as client,
     ):
         yield cluster, client
 

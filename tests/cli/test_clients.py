@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from downpour.cli import clients
-from downpour.launchers import LocalCluster
+from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.manager.options import ManagerOptions
 from downpour.records.record import RecordWriter
 from downpour.records.record_lines import CancelledLine, SubmittedLine
@@ -182,7 +182,9 @@ def test_watching_ends_with_the_experiment_that_was_active(
     downpour: Downpour, tmp_path: Path
 ) -> None:
     """Without an identifier too; and a submission that stays prints the result."""
-    with LocalCluster(ManagerOptions(shared=str(tmp_path), port=0), workers=1) as cluster:
+    with LocalCluster(
+        LaunchPlan(ManagerOptions(shared=str(tmp_path), port=0), workers=1)
+    ) as cluster:
         at = "--manager", cluster.address
         words = ["--epochs", "1", "--shards", "1", *at]
         submitted = downpour("submit", "--watch", *words)

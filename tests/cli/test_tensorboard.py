@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from downpour.launchers import LocalCluster
+from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.manager.options import ManagerOptions
 from downpour.studies import Grid, StudyFolder, read_folder, run_study
 from tests.studies.conftest import GRID, SEARCH, FakeBackend, Silence
@@ -110,7 +110,9 @@ def test_a_run_and_its_results_give_the_same(downpour: Downpour, tmp_path: Path)
 @pytest.mark.slow
 def test_an_experiment_elsewhere_has_them_too(downpour: Downpour, tmp_path: Path) -> None:
     """From the manager alone, which keeps the record."""
-    with LocalCluster(ManagerOptions(shared=str(tmp_path / "shared"), port=0), 1) as cluster:
+    with LocalCluster(
+        LaunchPlan(ManagerOptions(shared=str(tmp_path / "shared"), port=0), 1)
+    ) as cluster:
         at = "--manager", cluster.address, "--tensorboard", tmp_path / "runs"
         done = downpour("submit", "--epochs", "1", "--shards", "1", "--watch", *at)
         assert done.status == 0, done.err

@@ -10,6 +10,7 @@ import pytest
 
 from downpour import Client, Spec
 from downpour.api import embed
+from downpour.launchers import LocalCluster
 from downpour.reports import Result
 from downpour.rpc.messages import Status
 from tests.chaos.stage import Process
@@ -64,7 +65,8 @@ def test_killed_workers_and_shards_handed_over_change_no_example(
             killed = run_with_a_death(client, spec)
             assert killed.worker_changes, name
             assert model_of(killed) == waited[name], name
-            cluster._start_worker(f"spare-{spares}")
+            assert isinstance(cluster, LocalCluster)
+            cluster._start_worker(100 + spares)
         moves = {}
         with mostly_stopped(newest().pid):
             for name, spec in specs.items():

@@ -13,15 +13,15 @@ import pytest
 
 from downpour import Client, Credentials, Spec
 from downpour.errors import LaunchError
-from downpour.launchers import LocalCluster
+from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.manager.options import ManagerOptions
 
 PATIENCE_SECONDS = 30
 LAUNCH = """
 import sys, time
-from downpour.launchers import LocalCluster
+from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.manager.options import ManagerOptions
-with LocalCluster(ManagerOptions(shared=sys.argv[1], port=0), workers=2) as cluster:
+with LocalCluster(LaunchPlan(ManagerOptions(shared=sys.argv[1], port=0), workers=2)) as cluster:
     print(cluster.address, flush=True)
     time.sleep(600)
 """
@@ -40,7 +40,10 @@ def running() -> list[psutil.Process]:
 @pytest.mark.slow
 def test_a_cluster_comes_up_and_goes_without_a_trace(tmp_path: Path) -> None:
     """Inside the context a manager and its workers run; after it, none of their processes does."""
-    with LocalCluster(options(tmp_path), workers=3) as cluster, Client(cluster.address) as client:
+    with (
+        LocalCluster(LaunchPlan(options(tmp_path), workers=3)) as cluster,
+        Client(cluster.address) as client,
+    ):
         for status in client.watch():
             if len(status.workers) == 3:
                 break
@@ -56,7 +59,7 @@ def test_workers_hold_the_token_that_their_manager_asks_for(tmp_path: Path) -> N
     """They are let in, and so is who holds it besides them; and it is in no command line."""
     credentials = Credentials(token="the token of this test")
     asking = ManagerOptions(shared=str(tmp_path), port=0, credentials=credentials)
-    with LocalCluster(asking, workers=2) as cluster:
+    with LocalCluster(LaunchPlan(asking, workers=2)) as cluster:
         with Client(cluster.address, credentials=credentials) as client:
             for status in client.watch():
                 if len(status.workers) == 2:
@@ -86,7 +89,10 @@ def test_a_launcher_that_is_killed_takes_everything_with_it(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_only_a_retry(tmp_path: Path) -> None:
     """Another worker trains its shard, and the experiment finishes."""
-    with LocalCluster(options(tmp_path), workers=2) as cluster, Client(cluster.address) as client:
+    with (
+        LocalCluster(LaunchPlan(options(tmp_path), workers=2)) as cluster,
+        Client(cluster.address) as client,
+    ):
         experiment = client.submit(Spec(shards=2, epochs=60, batch_size=8))
         for status in client.watch(experiment):
             if any(task.steps_done for task in status.tasks) and len(status.workers) == 2:
@@ -101,7 +107,10 @@ def test_a_worker_that_is_killed_costs_only_a_retry(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_when_all_workers_have_died_the_launcher_says_so(tmp_path: Path) -> None:
     """`check` raises one line instead of waiting for ever."""
-    with LocalCluster(options(tmp_path), workers=1) as cluster, Client(cluster.address) as client:
+    with (
+        LocalCluster(LaunchPlan(options(tmp_path), workers=1)) as cluster,
+        Client(cluster.address) as client,
+    ):
         experiment = client.submit(Spec(shards=1, epochs=1000))
         for status in client.watch(experiment):
             if status.workers:
@@ -117,7 +126,7 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with (
             pytest.raises(LaunchError, match=f"port = {port}") as failed,
-            LocalCluster(options(tmp_path, port), workers=1),
+            LocalCluster(LaunchPlan(options(tmp_path, port), workers=1)),
         ):
             pass
     assert failed.value.exit_status == 2
@@ -142,7 +151,7 @@ def test_a_fork_server_that_falls_silent_is_not_waited_for(
     scripted(monkeypatch, tmp_path)
     with (
         pytest.raises(LaunchError, match="manager did not start"),
-        LocalCluster(options(tmp_path), workers=1),
+        LocalCluster(LaunchPlan(options(tmp_path), workers=1)),
     ):
         pass
 
@@ -152,7 +161,7 @@ def test_a_fork_server_that_dies_at_once_is_told_in_one_line(
 ) -> None:
     """Whether it dies before or after the request: the launcher says so, and closes."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(LaunchError), LocalCluster(options(tmp_path), workers=1):
+    with pytest.raises(LaunchError), LocalCluster(LaunchPlan(options(tmp_path), workers=1)):
         pass
 
 
@@ -163,7 +172,7 @@ def test_what_a_process_says_of_its_death_keeps_its_exit_status(
     told = '{"name": "worker-1", "error": "device = cuda: none here", "status": 2}'
     ended = '{"name": "worker-1", "exited": 2}'
     scripted(monkeypatch, tmp_path, MANAGER_IS_UP, told, ended)
-    with LocalCluster(options(tmp_path), workers=1) as cluster:
+    with LocalCluster(LaunchPlan(options(tmp_path), workers=1)) as cluster:
         with cluster._changed:
             assert cluster._changed.wait_for(
                 lambda: "exited" in cluster._news.get("worker-1", {}), PATIENCE_SECONDS
@@ -178,5 +187,5 @@ def test_a_cluster_without_workers_of_its_own_is_whole(
 ) -> None:
     """Workers may come from elsewhere; that none was started is not that all have died."""
     scripted(monkeypatch, tmp_path, MANAGER_IS_UP)
-    with LocalCluster(options(tmp_path), workers=0) as cluster:
+    with LocalCluster(LaunchPlan(options(tmp_path), workers=0)) as cluster:
         cluster.check()

@@ -12,7 +12,7 @@ import pytest
 
 from downpour.api import Client
 from downpour.errors import SpecError, Unreachable
-from downpour.launchers import LocalCluster
+from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.studies import Grid, read_folder
@@ -132,7 +132,9 @@ def test_a_grid_that_was_killed_goes_on_with_what_its_manager_trains(tmp_path: P
     file, out = tmp_path / "quick.toml", tmp_path / "out"
     file.write_text('name = "quick"\nshards = 2\nepochs = 40\ntrain_limit = 400\n')
     with (
-        LocalCluster(ManagerOptions(shared=str(tmp_path / "shared"), port=0), 1) as cluster,
+        LocalCluster(
+            LaunchPlan(ManagerOptions(shared=str(tmp_path / "shared"), port=0), 1)
+        ) as cluster,
         Client(cluster.address) as client,
     ):
         words = [*COMMAND, str(file), "--out", str(out), "--manager", cluster.address]

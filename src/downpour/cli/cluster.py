@@ -244,7 +244,7 @@ def _say_where(url: str) -> None:
 
 
 def _with_token(credentials: Credentials, shared: Path) -> Credentials:
-    from downpour.operations.token import make_token
+    from downpour.store.token import make_token
 
     path = Path(credentials.token_file or shared / "token")
     if make_token(path):

@@ -17,11 +17,11 @@ from pathlib import Path
 from threading import Condition, Thread
 from typing import IO, Any, Self
 
+from downpour.credentials import Credentials
 from downpour.errors import LaunchError
 from downpour.launchers.logs import new_log
-from downpour.manager.options import ManagerOptions
+from downpour.launchers.plan import LaunchPlan
 from downpour.worker.environment import thread_environment
-from downpour.worker.options import WorkerOptions
 
 START_SECONDS = 120.0
 MANAGER = "manager"
@@ -32,18 +32,8 @@ _ASKED_WRONGLY = 2
 class LocalCluster:
     """A context manager: inside it, a manager and its workers are running."""
 
-    def __init__(
-        self,
-        manager: ManagerOptions,
-        workers: int,
-        *,
-        threads: int = 1,
-        device: str = "cpu",
-    ) -> None:
-        self._manager = manager
-        self._workers = workers
-        self._threads = threads
-        self._device = device
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._plan = plan
         self._provided = 0
         self._news: dict[str, dict[str, Any]] = {}
         self._news_ended = False
@@ -51,25 +41,30 @@ class LocalCluster:
         self.address = ""
         self.log = Path()
 
+    @property
+    def credentials(self) -> Credentials:
+        """What proves to the manager that a client belongs to this cluster."""
+        return self._plan.manager.credentials
+
     def __enter__(self) -> Self:
         """Start the fork server, the manager, and then all workers at once."""
-        self.log = new_log(Path(self._manager.shared))
+        self.log = new_log(Path(self._plan.manager.shared))
         with self.log.open("wb") as log:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "downpour.launchers.forkserver"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, **thread_environment(self._threads)},
+                env={**os.environ, **thread_environment(self._plan.threads)},
                 start_new_session=True,
             )
         self._listener = Thread(target=self._listen, args=(self._server.stdout,), daemon=True)
         self._listener.start()
         try:
-            self._request(MANAGER, MANAGER, asdict(self._manager))
+            self._request(MANAGER, MANAGER, asdict(self._plan.manager))
             self.address = self._wait_for_address()
-            for number in range(1, self._workers + 1):
-                self._start_worker(f"worker-{number}")
+            for number in range(1, self._plan.workers + 1):
+                self._start_worker(number)
         except BaseException:
             self.close()
             raise
@@ -90,9 +85,9 @@ class LocalCluster:
     def provide(self, wanted: int) -> None:
         """Start further workers, up to `wanted`, and no more than there were at first."""
         # Bounded, because a policy asks for workers without knowing this machine's cores.
-        while self._provided < min(wanted, self._workers):
+        while self._provided < min(wanted, self._plan.workers):
             self._provided += 1
-            self._start_worker(f"worker-{self._workers + self._provided}")
+            self._start_worker(self._plan.workers + self._provided)
 
     def check(self) -> None:
         """Raise LaunchError if the manager, or the last of the workers, has ended."""
@@ -102,18 +97,12 @@ class LocalCluster:
                 raise self._end_of(MANAGER)
             if self._is_over():
                 raise LaunchError(f"the processes of this run have ended; see {self.log}")
-            if ended and len(ended) >= self._workers + self._provided:
+            if ended and len(ended) >= self._plan.workers + self._provided:
                 raise self._end_of(min(ended))
 
-    def _start_worker(self, name: str) -> None:
-        options = WorkerOptions(
-            manager=self.address,
-            shared=self._manager.shared,
-            name=name,
-            device=self._device,
-            credentials=self._manager.credentials,
-        )
-        self._request("worker", name, asdict(options))
+    def _start_worker(self, number: int) -> None:
+        worker = self._plan.worker(number, self.address)
+        self._request("worker", worker.name, asdict(worker))
 
     def _request(self, role: str, name: str, options: dict[str, Any]) -> None:
         line = json.dumps({"role": role, "name": name, "options": options}) + "\n"

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from downpour import api
 from downpour.errors import ExperimentFailed, SpecError
-from downpour.launchers import LocalCluster
+from downpour.launchers import RunningCluster
 from downpour.records.record import parse_lines
 from downpour.records.record_lines import EvaluatedLine
 from downpour.rpc.messages import Status
@@ -122,7 +122,7 @@ class _Session:
 
     client: api.Client
     note: Path | None = None
-    cluster: LocalCluster | None = None
+    cluster: RunningCluster | None = None
 
     def train(self, run: Run, on_status: api.OnStatus, on_epoch: OnEpoch | None) -> bytes:
         """Submit a run and wait for its end.

@@ -10,8 +10,8 @@ import pytest
 
 from downpour.credentials import Credentials
 from downpour.errors import StoreError
-from downpour.operations.token import make_token
 from downpour.rpc import Trust
+from downpour.store.token import make_token
 
 
 def test_a_token_is_made_once_and_readable_by_its_user_alone(tmp_path: Path) -> None:

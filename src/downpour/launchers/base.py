@@ -1,0 +1,93 @@
+"""The two seams of launchers.
+
+A caller that trains holds a `RunningCluster`: a manager and its workers, wherever they run. An
+`Engine` is less: it starts single workers somewhere, and `placed.py` makes a cluster of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from downpour.credentials import Credentials
+from downpour.launchers.plan import LaunchPlan
+from downpour.worker.options import WorkerOptions
+
+
+class RunningCluster(AbstractContextManager["RunningCluster"], Protocol):
+    """A manager and its workers, from `with` until the block ends.
+
+    Entering starts them, and raises LaunchError if they cannot be started. Leaving stops all that
+    was started, also after an error.
+    """
+
+    @property
+    def address(self) -> str:
+        """The manager's address, HOST:PORT, as this process reaches it."""
+
+    @property
+    def credentials(self) -> Credentials:
+        """What proves to the manager that a client belongs to this cluster."""
+
+    @property
+    def log(self) -> Path:
+        """The file to which the processes write their logs."""
+
+    def check(self) -> None:
+        """Restart what has to be restarted; called often.
+
+        Raises:
+            LaunchError: the cluster cannot go on.
+        """
+
+    def provide(self, wanted: int) -> None:
+        """Start further workers, up to `wanted` in all of those that a policy has asked for."""
+
+
+Launcher = Callable[[LaunchPlan], RunningCluster]
+"""Makes a cluster of a plan; nothing is started yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a worker: its exit status (None: unknown), and its last words."""
+
+    status: int | None
+    reason: str = ""
+
+
+class Engine(Protocol):
+    """Starts workers somewhere, and knows which of them have ended."""
+
+    @property
+    def manager_host(self) -> str:
+        """The address of this machine that the workers reach; a loopback if they run here."""
+
+    def check(self, plan: LaunchPlan) -> None:
+        """Refuse what cannot work, before anything is started.
+
+        Raises:
+            LaunchError: the first obstacle, with the host's name.
+        """
+
+    def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
+        """Start a worker with further environment variables; returns at once.
+
+        It appends its log to the file `log` of this machine, or of the shared directory. A name is
+        used again for the worker that replaces one that has ended.
+
+        Raises:
+            LaunchError: it cannot be started now.
+        """
+
+    def ended(self) -> Mapping[str, Ended]:
+        """Return the workers that have ended since the last call, by name."""
+
+    def stop(self, name: str) -> None:
+        """Tell a worker to leave; returns at once."""
+
+    def close(self) -> None:
+        """Stop all workers that were started, and wait until they have ended."""

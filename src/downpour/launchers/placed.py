@@ -1,0 +1,152 @@
+"""A manager on this machine, and workers that an engine starts elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from downpour.credentials import Credentials
+from downpour.errors import LaunchError
+from downpour.launchers.base import Ended, Engine
+from downpour.launchers.local import LocalCluster
+from downpour.launchers.plan import LaunchPlan
+from downpour.manager.options import ManagerOptions
+from downpour.rpc import Address
+from downpour.store.token import make_token
+from downpour.worker.environment import thread_environment
+
+PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+"""Before a worker is started again: a host that reboots is back within minutes."""
+_LASTING_SECONDS = 60.0
+"""A worker that has run for this long counts as sound: its next restart is its first."""
+_LEFT, _ASKED_WRONGLY = 0, 2
+
+
+@dataclass(slots=True)
+class _Place:
+    """A worker's place: who holds it, since when, and how often that was started again."""
+
+    number: int
+    started_seconds: float
+    restarts: int = 0
+    due_seconds: float | None = None
+    last: Ended | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the worker has ended, and is not to be started again."""
+        return self.last is not None and self.due_seconds is None
+
+
+class PlacedCluster:
+    """A cluster whose manager runs here, and whose workers an engine starts.
+
+    A worker that dies is started again under its name: at once, and then after growing pauses. One
+    that was told to leave (exit status 0), or whose user has to correct something (2), is not.
+    """
+
+    def __init__(
+        self, plan: LaunchPlan, engine: Engine, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._now = now
+        self._places: dict[str, _Place] = {}
+        self._provided = 0
+        self._manager = LocalCluster(replace(plan, workers=0))
+        self._running = ExitStack()
+
+    @property
+    def address(self) -> str:
+        """The manager's address, as this machine and the workers reach it."""
+        return self._manager.address
+
+    @property
+    def credentials(self) -> Credentials:
+        """What proves to the manager that a process belongs to this cluster."""
+        return self._plan.manager.credentials
+
+    @property
+    def log(self) -> Path:
+        """The file to which manager and workers write their logs."""
+        return self._manager.log
+
+    def __enter__(self) -> Self:
+        """Check the engine, then start the manager and all workers."""
+        self._engine.check(self._plan)
+        with ExitStack() as starting:
+            self._plan = replace(self._plan, manager=self._reachable())
+            self._manager = LocalCluster(replace(self._plan, workers=0))
+            starting.enter_context(self._manager)
+            starting.callback(self._engine.close)
+            for _ in range(self._plan.workers):
+                self._add()
+            self._running = starting.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the workers, then the manager."""
+        self._running.close()
+
+    def provide(self, wanted: int) -> None:
+        """Start further workers, up to `wanted`, and no more than there were at first."""
+        while self._provided < min(wanted, self._plan.workers):
+            self._provided += 1
+            self._add()
+
+    def check(self) -> None:
+        """Start again what has died; raise LaunchError if the manager or all workers are over."""
+        self._manager.check()
+        for name, ended in self._engine.ended().items():
+            self._note_end(self._places[name], ended)
+        for place in self._places.values():
+            if place.due_seconds is not None and place.due_seconds <= self._now():
+                self._start(place)
+        if self._places and all(place.is_over for place in self._places.values()):
+            raise self._error_of_all()
+
+    def _add(self) -> None:
+        number = len(self._places) + 1
+        place = _Place(number, self._now())
+        self._places[self._plan.worker(number, "").name] = place
+        self._start(place)
+
+    def _start(self, place: _Place) -> None:
+        place.started_seconds, place.due_seconds, place.last = self._now(), None, None
+        try:
+            worker = self._plan.worker(place.number, self.address)
+            self._engine.start(worker, thread_environment(self._plan.threads), self.log)
+        except LaunchError as error:
+            self._note_end(place, Ended(error.exit_status, str(error)))
+
+    def _note_end(self, place: _Place, ended: Ended) -> None:
+        place.last = ended
+        if ended.status in {_LEFT, _ASKED_WRONGLY}:
+            return
+        now = self._now()
+        if now - place.started_seconds >= _LASTING_SECONDS:
+            place.restarts = 0
+        place.due_seconds = now + PAUSES_SECONDS[min(place.restarts, len(PAUSES_SECONDS) - 1)]
+        place.restarts += 1
+
+    def _error_of_all(self) -> LaunchError:
+        """Return what to tell when no worker is left: the reason of the first that has one."""
+        for name, place in self._places.items():
+            if place.last is not None and place.last.status != _LEFT:
+                wrong = place.last.status == _ASKED_WRONGLY
+                reason = place.last.reason or f"it ended with status {place.last.status}"
+                return LaunchError(f"{name}: {reason}; see {self.log}", asked_wrongly=wrong)
+        return LaunchError(f"all workers have left; see {self.log}")
+
+    def _reachable(self) -> ManagerOptions:
+        """Return the manager's options with an address that the workers reach, and a token."""
+        manager = replace(self._plan.manager, host=self._engine.manager_host)
+        if Address(manager.host, 0).is_loopback or manager.credentials != Credentials():
+            return manager
+        token = Path(manager.shared) / "token"
+        make_token(token)
+        return replace(manager, credentials=Credentials(token_file=str(token)))

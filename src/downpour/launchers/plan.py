@@ -1,0 +1,33 @@
+"""What a launcher starts: a manager, and workers of one kind."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+from downpour.manager.options import ManagerOptions
+from downpour.worker.options import WorkerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """A manager and its workers, before anything is started.
+
+    Straggler policies may ask for more workers while they run, `workers` more at most. A worker
+    computes with `threads` threads on `device`.
+    """
+
+    manager: ManagerOptions
+    workers: int
+    _: KW_ONLY
+    threads: int = 1
+    device: str = "cpu"
+
+    def worker(self, number: int, address: str) -> WorkerOptions:
+        """Return how to start a worker of the manager at `address`; workers count from 1."""
+        return WorkerOptions(
+            manager=address,
+            shared=self.manager.shared,
+            name=f"worker-{number}",
+            device=self.device,
+            credentials=self.manager.credentials,
+        )

@@ -1,0 +1,173 @@
+"""A cluster whose workers an engine places: here as processes that it starts by their command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from downpour import Client
+from downpour.credentials import Credentials
+from downpour.errors import LaunchError
+from downpour.launchers import Ended, LaunchPlan, PlacedCluster
+from downpour.launchers.placed import PAUSES_SECONDS
+from downpour.manager.options import ManagerOptions
+from downpour.rpc.messages import Status
+from downpour.spec import Spec
+from downpour.values import ExperimentState
+from downpour.worker.options import WorkerOptions
+
+
+class Processes:
+    """An engine for tests: each worker is a process on this machine."""
+
+    def __init__(self, manager_host: str = "127.0.0.1", refusal: str = "") -> None:
+        self.manager_host = manager_host
+        self.refusal = refusal
+        self.started: list[WorkerOptions] = []
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def check(self, plan: LaunchPlan) -> None:
+        """Refuse, if there is a refusal."""
+        assert plan.workers
+        if self.refusal:
+            raise LaunchError(self.refusal, asked_wrongly=True)
+
+    def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
+        """Start a process."""
+        self.started.append(worker)
+        words = [sys.executable, "-m", "downpour.cli", *worker.arguments(), "--log", str(log)]
+        given = {**os.environ, **environment, **worker.credentials.to_environment()}
+        self.running[worker.name] = subprocess.Popen(words, env=given)
+
+    def ended(self) -> Mapping[str, Ended]:
+        """Ask each process."""
+        over = {name: one.poll() for name, one in self.running.items() if one.poll() is not None}
+        for name in over:
+            del self.running[name]
+        return {name: Ended(status) for name, status in over.items()}
+
+    def stop(self, name: str) -> None:
+        """Tell a process to end."""
+        self.running[name].terminate()
+
+    def close(self) -> None:
+        """Tell all to end, and wait for them."""
+        for process in self.running.values():
+            process.terminate()
+        for process in self.running.values():
+            process.wait()
+
+
+class Doomed(Processes):
+    """An engine whose workers end at once, with a status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status = status
+        self.over: dict[str, Ended] = {}
+
+    def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
+        """Start nothing: it has ended already."""
+        assert environment["OMP_NUM_THREADS"] == "1"
+        assert log.is_file()
+        self.started.append(worker)
+        self.over[worker.name] = Ended(self.status, "the folder is missing")
+
+    def ended(self) -> Mapping[str, Ended]:
+        """Return each end once."""
+        over, self.over = self.over, {}
+        return over
+
+
+def plan(shared: Path, workers: int = 2) -> LaunchPlan:
+    """Return a manager of one run, and workers."""
+    return LaunchPlan(ManagerOptions(shared=str(shared), port=0, embedded=True), workers)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_started_again_and_the_experiment_ends(tmp_path: Path) -> None:
+    """The place of a worker that was killed is filled under the same name."""
+    engine = Processes()
+    with PlacedCluster(plan(tmp_path), engine) as cluster, Client(cluster.address) as client:
+        experiment = client.submit(Spec(shards=2, epochs=3))
+
+        def look(status: Status) -> None:
+            if len(status.workers) == 2 and len(engine.started) == 2:
+                engine.running["worker-1"].send_signal(signal.SIGKILL)
+
+        client.wait(experiment, on_status=look, check=cluster.check)
+        state = client.status(experiment).experiment
+    assert state is not None
+    assert state.state is ExperimentState.FINISHED
+    assert [worker.name for worker in engine.started[:3]] == ["worker-1", "worker-2", "worker-1"]
+    assert all(process.returncode is not None for process in engine.running.values())
+
+
+def test_what_an_engine_refuses_starts_nothing(tmp_path: Path) -> None:
+    """The engine's line is the error, and no process is started for it."""
+    engine = Processes(refusal="host b: asks for a password")
+    with pytest.raises(LaunchError, match="host b: asks for a password") as told:
+        PlacedCluster(plan(tmp_path), engine).__enter__()
+    assert told.value.exit_status == 2
+    assert not engine.started
+    assert not (tmp_path / "logs").exists()
+
+
+def test_workers_that_end_with_2_are_not_started_again(tmp_path: Path) -> None:
+    """The user has to correct something, so the cluster ends with the worker's own reason."""
+    engine = Doomed(status=2)
+    with (
+        pytest.raises(LaunchError, match=r"worker-1: the folder is missing; see .*/logs/") as told,
+        PlacedCluster(plan(tmp_path), engine) as cluster,
+    ):
+        cluster.check()
+    assert told.value.exit_status == 2
+    assert len(engine.started) == 2
+
+
+def test_workers_that_crash_are_started_again_after_growing_pauses(tmp_path: Path) -> None:
+    """Any other status is worth another try, less and less often, for as long as the run lasts."""
+    engine, clock = Doomed(status=255), [0.0]
+    with PlacedCluster(plan(tmp_path, workers=1), engine, lambda: clock[0]) as cluster:
+        starts = []
+        while len(engine.started) <= len(PAUSES_SECONDS):
+            before = len(engine.started)
+            cluster.check()
+            starts += [clock[0]] * (len(engine.started) - before)
+            clock[0] += 0.5
+    pauses = [later - sooner for sooner, later in pairwise(starts)]
+    assert pauses == pytest.approx(PAUSES_SECONDS[1:], abs=0.5)
+
+
+def test_a_policy_gets_as_many_further_workers_as_there_were(tmp_path: Path) -> None:
+    """`provide` starts what is asked for in all, up to double the number of the beginning."""
+    engine = Doomed(status=0)
+    with PlacedCluster(plan(tmp_path), engine) as cluster:
+        cluster.provide(1)
+        cluster.provide(1)
+        cluster.provide(9)
+    assert [worker.name for worker in engine.started] == [f"worker-{n}" for n in range(1, 5)]
+
+
+@pytest.mark.slow
+def test_a_manager_that_other_machines_reach_gets_a_token(tmp_path: Path) -> None:
+    """It listens at the engine's address, and the workers are told the token's file."""
+    engine = Doomed(status=0)
+    with PlacedCluster(plan(tmp_path), engine) as cluster:
+        assert cluster.credentials == Credentials()
+    engine.manager_host = "0.0.0.0"
+    with PlacedCluster(plan(tmp_path), engine) as cluster:
+        assert cluster.credentials == Credentials(token_file=str(tmp_path / "token"))
+        assert engine.started[-1].credentials == cluster.credentials
+    given = Credentials(token="the token of this test")
+    manager = replace(plan(tmp_path).manager, credentials=given)
+    with PlacedCluster(LaunchPlan(manager, 1), engine) as cluster:
+        assert cluster.credentials == given
