@@ -18,7 +18,7 @@ from downpour.credentials import Credentials
 from downpour.discovery.managers import Managers
 from downpour.discovery.waiting import CONNECT_SECONDS, awaiting, checked_seconds
 from downpour.errors import ExperimentFailed, NotBegun, SpecError, Unreachable
-from downpour.launchers import Launcher, LaunchPlan, LocalCluster, RunningCluster
+from downpour.launchers import Launcher, LaunchPlan, RunningCluster, launcher_of
 from downpour.manager.options import (
     DEFAULT_MANAGER,
     DEFAULT_SHARED,
@@ -60,7 +60,7 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
     on_status: OnStatus | None = None,
     progress: bool | None = None,
     tensorboard: str | os.PathLike[str] | None = None,
-    on: Launcher = LocalCluster,
+    on: Launcher | str = "local",
 ) -> Result:
     """Train with a manager and workers that end with the call, on this machine by default.
 
@@ -76,7 +76,8 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
         progress: Whether to draw bars, which needs a terminal or a notebook; by default they are
             drawn unless `on_status` is given.
         tensorboard: A folder for TensorBoard, in which event files are written during the run.
-        on: Starts the workers: a class of `downpour.launchers`, or what one of them makes.
+        on: What starts the workers: `"local"` (processes), `"inline"` (threads of this process, for
+            a debugger), or any `Launcher` of `downpour.launchers`.
 
     Raises:
         SpecError: an argument or a field is invalid; names it and what is accepted.
@@ -110,7 +111,7 @@ def run_resolved(  # noqa: PLR0913 - those of `run`
     on_status: OnStatus | None = None,
     progress: bool | None = None,
     tensorboard: str | os.PathLike[str] | None = None,
-    on: Launcher = LocalCluster,
+    on: Launcher | str = "local",
 ) -> Result:
     """Do what `run` does, for a caller that has resolved the spec itself, to show it first."""
     data_dir = data_dir or os.environ.get("DOWNPOUR_DATA")
@@ -217,7 +218,7 @@ def embed(
     shared: str | os.PathLike[str] | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     patience: float = 1.0,
-    on: Launcher = LocalCluster,
+    on: Launcher | str = "local",
 ) -> Iterator[tuple[RunningCluster, Client]]:
     """Run a manager, workers and a client of them until the block ends.
 
@@ -236,7 +237,7 @@ def embed(
     plan = LaunchPlan(options, workers, threads=spec.threads, device=spec.device)
     # The credentials of the environment are another cluster's.
     with (
-        on(plan) as cluster,
+        launcher_of(on)(plan) as cluster,
         Client(
             cluster.address, shared=root, credentials=cluster.credentials, follow=False
         ) as client,

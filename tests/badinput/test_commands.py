@@ -57,6 +57,7 @@ WORDS: list[tuple[str, ...]] = [
     ("compare-policies TRACES --json --csv", "format = '--json --csv'"),
 ]
 NUMBERS: list[tuple[str, ...]] = [
+    ("run --on the-moon", "on = 'the-moon'", "must be local or inline"),
     ("run --workers 0", "workers = 0", "at least 1"),
     ("run --workers -3", "workers = -3", "at least 1"),
     ("replay x --until two", "'--until'", "'two' is not a whole number"),

@@ -1,4 +1,4 @@
-"""`downpour run`: train on this machine, with processes that end with the command."""
+"""`downpour run`: train with a manager and workers that end with the command."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from downpour.cli.launch_options import On
 from downpour.cli.options import (
     SHARED,
     Allow,
@@ -22,6 +23,7 @@ from downpour.cli.options import (
 )
 from downpour.cli.printing import check_format, err, note, print_result, with_spec_shown
 from downpour.cli.spec_options import with_spec
+from downpour.launchers import launcher_of
 from downpour.spec import Spec
 
 Workers = Annotated[
@@ -45,19 +47,21 @@ def run(
     patience: Patience = 1.0,
     tensorboard: TensorBoard = None,
     *,
+    on: On = "local",
     allow: Allow = None,
     resume: Resume = None,
     spec_file: Path | None = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Train on this machine, with workers of its own.
+    """Train with workers of this command's own, on this machine by default.
 
     The spec comes from FILE, from options, or both; without either, a small network is trained on
     the digits dataset. When training begins, the experiment's ID and the fields that are not the
     defaults are printed.
     """
     check_format(as_json=as_json, as_csv=as_csv)
+    launcher = launcher_of(on)
     allow_code(allow, spec_file)
     if resume is not None:
         spec = _with_code_here(spec)
@@ -78,6 +82,7 @@ def run(
             on_status=with_spec_shown(resolved, display.show) if for_people else display.show,
             progress=False,
             tensorboard=tensorboard,
+            on=launcher,
         )
     print_result(result, as_json=as_json, as_csv=as_csv)
 

@@ -29,13 +29,14 @@ _RANDOMNESS = 3
 
 @contextmanager
 def settings(spec: Spec) -> Iterator[None]:
-    """Compute with the spec's threads, repeatably; a lack of memory becomes OutOfMemory."""
-    threads = torch.get_num_threads()
-    if threads != spec.threads:
-        torch.set_num_threads(spec.threads)
+    """Compute with the spec's threads, repeatably; a lack of memory becomes OutOfMemory.
+
+    Other threads of this process wait, because these settings are all threads'.
+    """
     try:
         # Its benchmark would choose kernels by their times, and another kernel gives other bytes.
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+        flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
+        with generators.ALONE, _threads(spec.threads), flags:
             yield
     except MemoryError as error:
         raise OutOfMemory(_first_line(error)) from error
@@ -43,9 +44,18 @@ def settings(spec: Spec) -> Iterator[None]:
         if is_lack_of_memory(error):
             raise OutOfMemory(_first_line(error)) from error
         raise
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if before != number:
+        torch.set_num_threads(number)
+    try:
+        yield
     finally:
-        if threads != spec.threads:
-            torch.set_num_threads(threads)
+        if before != number:
+            torch.set_num_threads(before)
 
 
 def precision(spec: Spec) -> torch.autocast:

@@ -1,0 +1,135 @@
+"""A manager and workers in threads of this process, for a debugger and for notebooks.
+
+A breakpoint in a user's task stops there, with the caller's frames above it. All else is as with
+processes, the bytes of the model too: messages go through sockets, and parameters through files.
+Workers take turns, step by step, because the random generators are the process's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Self
+
+from downpour.credentials import Credentials
+from downpour.errors import DownpourError, LaunchError, SpecError
+from downpour.launchers.logs import new_log
+from downpour.launchers.plan import LaunchPlan
+from downpour.node.manager import LOOK_SECONDS
+
+if TYPE_CHECKING:
+    from downpour.manager.process import Manager
+    from downpour.worker.agent import WorkerAgent
+
+log = logging.getLogger(__name__)
+
+
+class InlineCluster:
+    """A context manager: inside it, a manager and its workers run in threads of this process."""
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._plan = plan
+        self._workers: list[Thread] = []
+        self._agents: list[WorkerAgent] = []
+        self._closing = Event()
+        self._reasons: list[DownpourError] = []
+        self._running = ExitStack()
+        self.address = ""
+        self.log = Path()
+
+    @property
+    def credentials(self) -> Credentials:
+        """What proves to the manager that a client belongs to this cluster."""
+        return self._plan.manager.credentials
+
+    def __enter__(self) -> Self:
+        """Start the manager, and then all workers."""
+        # Here, because it imports torch, which the launcher of processes does without.
+        from downpour.manager.process import Manager
+
+        self.log = new_log(Path(self._plan.manager.shared))
+        with ExitStack() as starting:
+            starting.callback(_log_to(self.log))
+            try:
+                manager = Manager(self._plan.manager, self._reasons.append)
+            except DownpourError as error:
+                raise _launch_error(error) from error
+            starting.callback(manager.close)
+            self.address = str(manager.address)
+            starting.callback(self._leave)
+            _thread("manager", self._look_around, manager)
+            for _ in range(self._plan.workers):
+                self._add()
+            self._running = starting.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the workers, then the manager."""
+        self._running.close()
+
+    def provide(self, wanted: int) -> None:
+        """Start further workers, up to `wanted`, and no more than there were at first."""
+        while len(self._workers) < self._plan.workers + min(wanted, self._plan.workers):
+            self._add()
+
+    def check(self) -> None:
+        """Raise LaunchError if the manager, or the last of the workers, has ended."""
+        if self._workers and not any(worker.is_alive() for worker in self._workers):
+            self._reasons.append(LaunchError("all workers have ended"))
+        if self._reasons:
+            raise _launch_error(self._reasons[0])
+
+    def _add(self) -> None:
+        number = len(self._workers) + 1
+        self._workers.append(_thread(f"worker-{number}", self._work, number))
+
+    def _work(self, number: int) -> None:
+        from downpour.worker.process import run_worker
+
+        try:
+            run_worker(
+                self._plan.worker(number, self.address), lambda *_: None, obey=self._agents.append
+            )
+        except DownpourError as error:
+            self._reasons.append(error)
+        except Exception as error:
+            log.exception("worker-%s died", number)
+            self._reasons.append(LaunchError(f"worker-{number}: {type(error).__name__}: {error}"))
+
+    def _look_around(self, manager: Manager) -> None:
+        while not self._closing.wait(LOOK_SECONDS):
+            manager.look_around()
+
+    def _leave(self) -> None:
+        self._closing.set()
+        for agent in self._agents:
+            agent.leave()
+        for worker in self._workers:
+            worker.join()
+
+
+def _launch_error(error: DownpourError) -> LaunchError:
+    return LaunchError(str(error), asked_wrongly=error.exit_status == SpecError.exit_status)
+
+
+def _thread(name: str, target: Callable[..., None], *arguments: object) -> Thread:
+    thread = Thread(target=target, args=arguments, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _log_to(file: Path) -> Callable[[], None]:
+    """Write what this package logs to a file, beside where it goes anyway; returns what ends it."""
+    handler = logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(threadName)s %(name)s: %(message)s"))
+    logger = logging.getLogger("downpour")
+    logger.addHandler(handler)
+
+    def end() -> None:
+        logger.removeHandler(handler)
+        handler.close()
+
+    return end
