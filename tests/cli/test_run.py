@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 60
 def test_the_function_is_found_where_the_command_is() -> None:
     """Its docstring is its help."""
     assert run.run.__doc__ is not None
-    assert run.run.__doc__.startswith("Train on this machine")
+    assert run.run.__doc__.startswith("Train with workers")
 
 
 @pytest.mark.parametrize(
