@@ -54,7 +54,7 @@ def run(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Train with workers of this command's own, by default here.
+    """Train with workers of its own.
 
     The spec comes from FILE, from options, or both; without either, a small network is trained on
     the digits dataset. When training begins, the experiment's ID and the fields that are not the

@@ -18,7 +18,6 @@ from downpour.credentials import Credentials
 from downpour.errors import DownpourError, LaunchError, SpecError
 from downpour.launchers.logs import new_log
 from downpour.launchers.plan import LaunchPlan
-from downpour.node.manager import LOOK_SECONDS
 
 if TYPE_CHECKING:
     from downpour.manager.process import Manager
@@ -100,6 +99,8 @@ class InlineCluster:
             self._reasons.append(LaunchError(f"worker-{number}: {type(error).__name__}: {error}"))
 
     def _look_around(self, manager: Manager) -> None:
+        from downpour.node.manager import LOOK_SECONDS
+
         while not self._closing.wait(LOOK_SECONDS):
             manager.look_around()
 

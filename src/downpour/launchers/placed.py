@@ -15,8 +15,6 @@ from downpour.launchers.base import Ended, Engine
 from downpour.launchers.local import LocalCluster
 from downpour.launchers.plan import LaunchPlan
 from downpour.manager.options import ManagerOptions
-from downpour.rpc import Address
-from downpour.store.token import make_token
 from downpour.worker.environment import thread_environment
 
 PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
@@ -144,6 +142,10 @@ class PlacedCluster:
 
     def _reachable(self) -> ManagerOptions:
         """Return the manager's options with an address that the workers reach, and a token."""
+        # Here, because help texts import this module, and these import numpy.
+        from downpour.rpc import Address
+        from downpour.store.token import make_token
+
         manager = replace(self._plan.manager, host=self._engine.manager_host)
         if Address(manager.host, 0).is_loopback or manager.credentials != Credentials():
             return manager
