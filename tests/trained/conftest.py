@@ -29,7 +29,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def result(shared: Path) -> downpour.Result:
     """A run of two epochs."""
-    return downpour.run(SPEC, workers=1, shared=shared, progress=False)
+    return downpour.run(SPEC, workers=1, shared=shared, progress=False, on="inline")
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +67,7 @@ def own(shared: Path, code: Path) -> downpour.Result:
         for variable in (VARIABLE, FOLDERS):
             patched.setenv(variable, "")
         allow_in([code], ["regression"])
-        return downpour.run(spec, workers=2, shared=shared, progress=False)
+        return downpour.run(spec, workers=2, shared=shared, progress=False, on="inline")
 
 
 @pytest.fixture

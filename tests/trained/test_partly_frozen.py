@@ -69,7 +69,7 @@ def _allowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def result(shared: Path, _allowed: None) -> downpour.Result:
     """A run of it."""
     spec = downpour.Spec(task="partly_frozen:Partly", shards=2, epochs=2, snapshot_every=0.0)
-    return downpour.run(spec, workers=1, shared=shared, progress=False)
+    return downpour.run(spec, workers=1, shared=shared, progress=False, on="inline")
 
 
 def test_versions_and_adapters_load_with_what_was_frozen(
@@ -94,7 +94,9 @@ def test_an_experiment_begins_from_a_version_as_a_whole(
     folder = shared / "experiments" / result.experiment
     [version] = folder.glob("model-000002-*")
     spec = downpour.Spec.make({**result.spec, "init_from": f"{result.experiment}/{version.name}"})
-    after = downpour.run(spec.replace(seed=5, epochs=1), workers=1, shared=shared, progress=False)
+    after = downpour.run(
+        spec.replace(seed=5, epochs=1), workers=1, shared=shared, progress=False, on="inline"
+    )
     both = [downpour.load_model(one, shared=shared).state_dict() for one in (result, after)]
     assert torch.equal(both[0]["body.weight"], both[1]["body.weight"])
     alone = read_model(version, "v", None, field="f").checksum

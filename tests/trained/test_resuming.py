@@ -33,7 +33,9 @@ def test_an_experiment_goes_on_with_the_same_bytes(
     command: Downpour, result: downpour.Result, shared: Path
 ) -> None:
     """Two rounds, and two more by other workers, are four; once more it goes on to five."""
-    whole = downpour.run(SPEC.replace(epochs=4), workers=1, shared=shared, progress=False)
+    whole = downpour.run(
+        SPEC.replace(epochs=4), workers=1, shared=shared, progress=False, on="inline"
+    )
     words = ("--workers", 2, "--shared", shared, "--json")
     outcome = command("run", "--resume", result.experiment, "--epochs", 4, *words)
     assert outcome.status == 0, outcome
@@ -88,7 +90,9 @@ def test_other_examples_are_refused_unless_they_are_asked_for(
     assert resumed_spec(result.experiment, shared, {"epochs": 3}).data_key == key
     assert resumed_spec(result.experiment, shared, {"epochs": 3, "train_limit": 9}).data_key is None
     with pytest.raises(ExperimentFailed, match="dataset = 'digits': its examples have ch"):
-        downpour.run(SPEC.replace(data_key="another"), workers=1, shared=shared, progress=False)
+        downpour.run(
+            SPEC.replace(data_key="another"), workers=1, shared=shared, progress=False, on="inline"
+        )
 
 
 def test_a_manager_goes_on_with_it_too(
@@ -110,7 +114,7 @@ def test_a_manager_goes_on_with_it_too(
 def test_one_that_stopped_between_two_epochs_goes_on_with_the_same_bytes(shared: Path) -> None:
     """After four of its six meetings: the rest of the epoch is trained, and no example twice."""
     spec = SPEC.replace(meet=3, schedule="cosine", keep_models=9)
-    whole = downpour.run(spec, workers=1, shared=shared, progress=False)
+    whole = downpour.run(spec, workers=1, shared=shared, progress=False, on="inline")
     assert len(whole.rounds) == 6
     stopped = shared / "experiments" / "between"
     shutil.copytree(shared / "experiments" / whole.experiment, stopped)
@@ -119,7 +123,7 @@ def test_one_that_stopped_between_two_epochs_goes_on_with_the_same_bytes(shared:
             file.unlink()
     rest = downpour.resumed("between", shared=shared)
     assert (rest.rounds_before, rest.epochs, rest.rounds) == (4, 1, 2)
-    ended = downpour.run(rest, workers=1, shared=shared, progress=False)
+    ended = downpour.run(rest, workers=1, shared=shared, progress=False, on="inline")
     assert bytes_of(ended) == bytes_of(whole)
     with pytest.raises(SpecError, match="meet = 2: between has had 4 rounds, 3 an epoch"):
         downpour.resumed("between", shared=shared, meet=2)
@@ -130,14 +134,16 @@ def test_one_that_stopped_between_two_epochs_goes_on_with_the_same_bytes(shared:
 def test_the_outer_optimizer_goes_on_with_its_state(shared: Path) -> None:
     """It lies beside the last model version; without it, momentum would begin anew."""
     spec = SPEC.replace(meet=2, outer=downpour.Outer(optimizer="nesterov", momentum=0.6))
-    whole = downpour.run(spec, workers=2, shared=shared, progress=False)
-    first = downpour.run(spec.replace(epochs=1), workers=1, shared=shared, progress=False)
+    whole = downpour.run(spec, workers=2, shared=shared, progress=False, on="inline")
+    first = downpour.run(
+        spec.replace(epochs=1), workers=1, shared=shared, progress=False, on="inline"
+    )
     rest = downpour.resumed(first.experiment, epochs=2, shared=shared)
-    ended = downpour.run(rest, workers=1, shared=shared, progress=False)
+    ended = downpour.run(rest, workers=1, shared=shared, progress=False, on="inline")
     assert bytes_of(ended) == bytes_of(whole)
     [state] = (shared / "experiments" / first.experiment).glob("outer-*")
     state.unlink()
-    anew = downpour.run(rest, workers=1, shared=shared, progress=False)
+    anew = downpour.run(rest, workers=1, shared=shared, progress=False, on="inline")
     assert bytes_of(anew) != bytes_of(whole)
 
 
@@ -153,5 +159,5 @@ def test_a_task_that_was_stopped_goes_on_with_the_same_bytes(
         file.unlink()
     spec = downpour.resumed("stopped", shared=shared)
     assert (spec.rounds_before, spec.epochs) == (2, 2)
-    rest = downpour.run(spec, workers=1, shared=shared, progress=False)
+    rest = downpour.run(spec, workers=1, shared=shared, progress=False, on="inline")
     assert bytes_of(rest) == bytes_of(own)
