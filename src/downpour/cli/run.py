@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from downpour.cli.launch_options import On
+from downpour.cli.launch_options import Launching, with_launcher
 from downpour.cli.options import (
     SHARED,
     Allow,
@@ -21,9 +21,10 @@ from downpour.cli.options import (
     allow_code,
     whole_number,
 )
-from downpour.cli.printing import check_format, err, note, print_result, with_spec_shown
+from downpour.cli.printing import check_format, err, note, print_result, say, with_spec_shown
 from downpour.cli.spec_options import with_spec
-from downpour.launchers import launcher_of
+from downpour.launchers import LaunchPlan
+from downpour.manager.options import ManagerOptions
 from downpour.spec import Spec
 
 Workers = Annotated[
@@ -39,6 +40,7 @@ Workers = Annotated[
 
 
 @with_spec
+@with_launcher
 def run(
     spec: Spec,
     workers: Workers = None,
@@ -47,12 +49,12 @@ def run(
     patience: Patience = 1.0,
     tensorboard: TensorBoard = None,
     *,
-    on: On = "local",
     allow: Allow = None,
     resume: Resume = None,
     spec_file: Path | None = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
+    launching: Launching,
 ) -> None:
     """Train with workers of its own.
 
@@ -61,7 +63,6 @@ def run(
     defaults are printed.
     """
     check_format(as_json=as_json, as_csv=as_csv)
-    launcher = launcher_of(on)
     allow_code(allow, spec_file)
     if resume is not None:
         spec = _with_code_here(spec)
@@ -71,6 +72,12 @@ def run(
 
     workers = api.workers_for(spec, workers)
     resolved = resolve(spec, workers)
+    if launching.shown is not None:
+        plan = ManagerOptions(shared=str(shared.absolute()), embedded=True)
+        text = launching.shown(LaunchPlan(plan, workers, threads=spec.threads, device=spec.device))
+        for line in text.splitlines():
+            say(line)
+        return
     for_people = not (as_json or as_csv)
     with ProgressDisplay(err()) as display:
         result = api.run_resolved(
@@ -82,7 +89,7 @@ def run(
             on_status=with_spec_shown(resolved, display.show) if for_people else display.show,
             progress=False,
             tensorboard=tensorboard,
-            on=launcher,
+            on=launching.launcher,
         )
     print_result(result, as_json=as_json, as_csv=as_csv)
 

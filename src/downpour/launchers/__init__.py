@@ -8,6 +8,8 @@ from downpour.launchers.inline import InlineCluster
 from downpour.launchers.local import LocalCluster
 from downpour.launchers.placed import PlacedCluster
 from downpour.launchers.plan import LaunchPlan
+from downpour.launchers.slurm import SlurmEngine, on_slurm
+from downpour.launchers.slurm_script import SlurmOptions
 
 __all__ = [
     "LAUNCHERS",
@@ -19,11 +21,18 @@ __all__ = [
     "LocalCluster",
     "PlacedCluster",
     "RunningCluster",
+    "SlurmEngine",
+    "SlurmOptions",
     "launcher_of",
+    "on_slurm",
 ]
 
-LAUNCHERS: dict[str, Launcher] = {"local": LocalCluster, "inline": InlineCluster}
-"""Those that need no options, by name."""
+LAUNCHERS: dict[str, Launcher] = {
+    "local": LocalCluster,
+    "inline": InlineCluster,
+    "slurm": on_slurm(),
+}
+"""Each with its usual options, by name."""
 
 
 def launcher_of(on: Launcher | str) -> Launcher:

@@ -14,7 +14,6 @@ from downpour.errors import LaunchError
 from downpour.launchers.base import Ended, Engine
 from downpour.launchers.local import LocalCluster
 from downpour.launchers.plan import LaunchPlan
-from downpour.manager.options import ManagerOptions
 from downpour.worker.environment import thread_environment
 
 PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
@@ -77,7 +76,7 @@ class PlacedCluster:
         """Check the engine, then start the manager and all workers."""
         self._engine.check(self._plan)
         with ExitStack() as starting:
-            self._plan = replace(self._plan, manager=self._reachable())
+            self._plan = self._reachable()
             self._manager = LocalCluster(replace(self._plan, workers=0))
             starting.enter_context(self._manager)
             starting.callback(self._engine.close)
@@ -140,15 +139,12 @@ class PlacedCluster:
                 return LaunchError(f"{name}: {reason}; see {self.log}", asked_wrongly=wrong)
         return LaunchError(f"all workers have left; see {self.log}")
 
-    def _reachable(self) -> ManagerOptions:
-        """Return the manager's options with an address that the workers reach, and a token."""
-        # Here, because help texts import this module, and these import numpy.
-        from downpour.rpc import Address
+    def _reachable(self) -> LaunchPlan:
+        """Return the plan with an address that the workers reach, and a token."""
+        # Here, because help texts import this module, and this imports numpy.
         from downpour.store.token import make_token
 
-        manager = replace(self._plan.manager, host=self._engine.manager_host)
-        if Address(manager.host, 0).is_loopback or manager.credentials != Credentials():
-            return manager
-        token = Path(manager.shared) / "token"
-        make_token(token)
-        return replace(manager, credentials=Credentials(token_file=str(token)))
+        plan = self._plan.reached_at(self._engine.manager_host)
+        if plan.manager.credentials != self._plan.manager.credentials:
+            make_token(Path(plan.manager.credentials.token_file))
+        return plan

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import Self
 
+from downpour.credentials import Credentials
 from downpour.manager.options import ManagerOptions
 from downpour.worker.options import WorkerOptions
 
@@ -31,3 +34,14 @@ class LaunchPlan:
             device=self.device,
             credentials=self.manager.credentials,
         )
+
+    def reached_at(self, host: str) -> Self:
+        """Return the plan with the manager at an address; others than loopback take a token."""
+        # Here, because help texts import this module, and this imports numpy.
+        from downpour.rpc import Address
+
+        manager = replace(self.manager, host=host)
+        if not Address(host, 0).is_loopback and manager.credentials == Credentials():
+            token = Path(manager.shared) / "token"
+            manager = replace(manager, credentials=Credentials(token_file=str(token)))
+        return replace(self, manager=manager)

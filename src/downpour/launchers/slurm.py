@@ -1,0 +1,217 @@
+"""Workers as jobs of Slurm; the manager runs where the command does, on a login node.
+
+The workers of the beginning are one job array. An array cannot grow, so each worker that is started
+later is an array of its own, whose only task has the worker's number.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+
+from downpour.errors import ComeAgain, LaunchError
+from downpour.launchers import slurm_queue
+from downpour.launchers.base import Ended, Launcher
+from downpour.launchers.placed import PlacedCluster
+from downpour.launchers.plan import LaunchPlan
+from downpour.launchers.slurm_queue import ArrayTask
+from downpour.launchers.slurm_script import JOB_NAME, SlurmOptions, number_of, script
+from downpour.text import one_line
+from downpour.worker.environment import thread_environment
+from downpour.worker.options import WorkerOptions
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 2.0
+CLOSE_SECONDS = 90.0
+"""Slurm kills what does not end within its KillWait, which is 30 s by default."""
+_LOOK_SECONDS = 0.2
+_TAIL_BYTES = 4096
+_HOPELESS = {
+    "AccountNotAllowed",
+    "BadConstraints",
+    "InvalidAccount",
+    "InvalidQOS",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "QOSNotAllowed",
+}
+"""Why a task waits that will never start: sbatch takes it, unless the site has it refused."""
+_ELSEWHERE = ("10.255.255.255", 9)
+_Place = tuple[int, int]
+"""A job's ID, and the index of a task of it."""
+
+
+def on_slurm(options: SlurmOptions | None = None) -> Launcher:
+    """Return what starts workers by Slurm, for `downpour.run(spec, on=on_slurm(options))`."""
+    return lambda plan: PlacedCluster(plan, SlurmEngine(options or SlurmOptions()))
+
+
+class SlurmEngine:
+    """Starts each worker as a task of a job array, and knows by squeue which have ended."""
+
+    def __init__(self, options: SlurmOptions, now: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._now = now
+        self.run = f"{JOB_NAME}-{secrets.token_hex(4)}"
+        self.manager_host = options.manager_host or reachable_host()
+        self._at_once = 1
+        self._waiting: list[WorkerOptions] = []
+        self._places: dict[str, _Place] = {}
+        self._stopped: set[str] = set()
+        self._over: dict[str, Ended] = {}
+        self._shared = Path()
+        self._asking: Future[tuple[dict[str, _Place], list[ArrayTask]]] | None = None
+        self._asked_seconds = -POLL_SECONDS
+        self._asker = ThreadPoolExecutor(1, thread_name_prefix="squeue")
+
+    def script(self, workers: Sequence[WorkerOptions], environment: Mapping[str, str]) -> str:
+        """Return the batch script that starts these workers; a token itself is not in it."""
+        files = replace(workers[0].credentials, token="").to_environment()
+        return script(workers, self._options, {**environment, **files}, self.run)
+
+    def planned(self, plan: LaunchPlan) -> str:
+        """Return the script for a plan's first workers; the manager's port is not known yet."""
+        plan, address = plan.reached_at(self.manager_host), f"{self.manager_host}:PORT"
+        workers = [plan.worker(number, address) for number in range(1, plan.workers + 1)]
+        return self.script(workers, thread_environment(plan.threads))
+
+    def check(self, plan: LaunchPlan) -> None:
+        """Ask Slurm whether it takes the script; it says no in its own words."""
+        self._at_once = plan.workers
+        slurm_queue.test(self.planned(plan))
+
+    def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
+        """Submit a worker; those of the beginning are submitted with the last of them."""
+        del log  # Slurm's users look for slurm-JOB_TASK.out, which is beside it
+        self._shared = Path(worker.shared)
+        self._stopped.discard(worker.name)
+        self._waiting.append(worker)
+        if len(self._waiting) < self._at_once:
+            return
+        workers, self._waiting, self._at_once = self._waiting, [], 1
+        token = {"DOWNPOUR_TOKEN": worker.credentials.token} if worker.credentials.token else {}
+        try:
+            job = slurm_queue.submit(self.script(workers, environment), token)
+        except LaunchError as error:
+            ended = Ended(error.exit_status, str(error))
+            self._over |= {one.name: ended for one in workers}
+            return
+        self._places |= {one.name: (job, number_of(one.name)) for one in workers}
+
+    def ended(self) -> Mapping[str, Ended]:
+        """Return who has ended, as Slurm said a moment ago; asking it goes on meanwhile."""
+        if self._asking is not None and self._asking.done():
+            self._take(self._asking)
+            self._asking = None
+        if self._asking is None and self._now() - self._asked_seconds >= POLL_SECONDS:
+            self._asked_seconds = self._now()
+            self._asking = self._asker.submit(_ask_about, dict(self._places))
+        over, self._over = self._over, {}
+        return over
+
+    def stop(self, name: str) -> None:
+        """Cancel a worker's task, which tells it to leave."""
+        self._stopped.add(name)
+        if name in self._places:
+            job, index = self._places[name]
+            for task in self._own(slurm_queue.tasks()):
+                if (task.job, task.index) == (job, index):
+                    slurm_queue.cancel([f"{job}_{index}"])
+
+    def close(self) -> None:
+        """Cancel all jobs of this run, and wait until they have ended.
+
+        Raises:
+            LaunchError: Slurm did not answer, or a task did not end; says how to cancel it.
+        """
+        self._asker.shutdown(cancel_futures=True)
+        deadline, cancelled, reason = self._now() + CLOSE_SECONDS, set[str](), "no answer"
+        while self._now() < deadline:
+            try:
+                left = [task for task in self._own(slurm_queue.tasks()) if not task.has_ended]
+                if not left:
+                    return
+                new = {str(task.job) for task in left} - cancelled
+                slurm_queue.cancel(new)
+                cancelled |= new
+                reason = f"{left[0].job}_{left[0].index} is {left[0].state}"
+            except LaunchError as error:
+                reason = str(error)
+            time.sleep(_LOOK_SECONDS)
+        jobs = " ".join(sorted({str(job) for job, _ in self._places.values()}))
+        raise LaunchError(f"jobs may be left ({reason}); scancel {jobs}")
+
+    def _own(self, tasks: Iterable[ArrayTask]) -> list[ArrayTask]:
+        """Return this run's: IDs of jobs are used again, and comments say whose they are."""
+        return [task for task in tasks if task.comment == self.run]
+
+    def _take(self, asked: Future[tuple[dict[str, _Place], list[ArrayTask]]]) -> None:
+        """Note who has ended; those that were submitted while Slurm was asked are not missed."""
+        try:
+            places, tasks = asked.result()
+        except LaunchError as error:
+            log.warning("%s; asking again", error)
+            return
+        found = {(task.job, task.index): task for task in tasks}
+        for name, place in places.items():
+            ended = self._end_of(name, place, found.get(place))
+            if ended is not None and self._places.get(name) == place:
+                del self._places[name]
+                self._over[name] = ended
+
+    def _end_of(self, name: str, place: _Place, task: ArrayTask | None) -> Ended | None:
+        """Return how a worker has ended; None while Slurm runs it, or will."""
+        if task is None:
+            return Ended(None, f"Slurm does not know {place[0]}_{place[1]} any more")
+        if not task.has_ended:
+            return self._waits_in_vain(task)
+        if task.state == "CANCELLED" or name in self._stopped:
+            return Ended(0, "its task was cancelled")
+        if task.state == "COMPLETED":
+            return Ended(ComeAgain.exit_status, "Slurm told it to leave")
+        if task.state == "FAILED" and task.status is not None:
+            return Ended(task.status, self._last_words(place))
+        return Ended(None, f"{task.state}, {task.reason}")
+
+    def _waits_in_vain(self, task: ArrayTask) -> Ended | None:
+        """Cancel a task that Slurm has taken and will never start."""
+        if task.state != "PENDING" or task.reason not in _HOPELESS:
+            return None
+        with suppress(LaunchError):
+            slurm_queue.cancel(f"{one.job}_{one.index}" for one in self._own([task]))
+        return Ended(2, f"Slurm will not start it: {task.reason}")
+
+    def _last_words(self, place: _Place) -> str:
+        """Return the last line of a worker's log."""
+        file = self._shared / "logs" / f"slurm-{place[0]}_{place[1]}.out"
+        with suppress(OSError), file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))
+            lines = opened.read().decode(errors="replace").strip().splitlines()
+            return one_line(lines[-1].removeprefix("downpour: ")) if lines else ""
+        return ""
+
+
+def reachable_host() -> str:
+    """Return the address of this machine that others reach: that of its name, or of its route."""
+    named: list[str] = []
+    with suppress(OSError):
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+        named = [str(address[4][0]) for address in found]
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+        line.connect(_ELSEWHERE)  # sends nothing
+        named.append(str(line.getsockname()[0]))
+    reached = [host for host in named if not ip_address(host.partition("%")[0]).is_loopback]
+    return reached[0] if reached else "127.0.0.1"
+
+
+def _ask_about(places: dict[str, _Place]) -> tuple[dict[str, _Place], list[ArrayTask]]:
+    return places, slurm_queue.tasks()

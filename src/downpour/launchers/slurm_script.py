@@ -1,0 +1,194 @@
+"""What Slurm is asked for: a batch script as text, made of options alone, without a cluster.
+
+A worker is a task of a job array, so that each comes and goes by itself. The script replaces its
+shell by the worker, which bears Slurm's signals itself: a trap that passes them on would be the
+second to send them.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from downpour.discovery.waiting import checked_seconds
+from downpour.errors import SpecError
+from downpour.worker.options import WorkerOptions
+
+JOB_NAME = "downpour"
+SIGNALS = ("HUP", "TERM", "USR1", "USR2")
+"""Those that a worker leaves at."""
+EARLY_SECONDS = 60
+"""By how much Slurm may send a signal too early: it looks at time limits once a minute."""
+_OURS = {
+    "array",
+    "comment",
+    "error",
+    "job-name",
+    "no-requeue",
+    "ntasks",
+    "open-mode",
+    "output",
+    "parsable",
+    "requeue",
+    "signal",
+    "test-only",
+    "wait",
+    "wrap",
+}
+_OPTION = re.compile(r"--([a-z][a-z-]*)(=.+)?")
+_SIGNAL = re.compile(rf"({'|'.join(SIGNALS)})@([0-9]{{1,5}})")
+_TIME = re.compile(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?")
+_VARIABLES = {"time": "SBATCH_TIMELIMIT", "array": "SBATCH_ARRAY_INX", "requeue": "SBATCH_REQUEUE"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmOptions:
+    """What to ask Slurm for, in sbatch's own terms; empty: what the cluster gives by default.
+
+    `signal` is sent to a worker so many seconds before its time is over, `drain_seconds` are what
+    it may take then to end its task, and `sbatch` are further options, such as `--qos=low`.
+    `manager_host` is the address of this machine that the nodes reach.
+
+    Raises:
+        SpecError: an option cannot be meant; names it and what is accepted.
+    """
+
+    partition: str = ""
+    account: str = ""
+    time: str = ""
+    gres: str = ""
+    sbatch: tuple[str, ...] = ()
+    signal: str = "USR2@120"
+    drain_seconds: float = 0.0
+    manager_host: str = ""
+
+    def __post_init__(self) -> None:
+        """Check them."""
+        for name in ("partition", "account", "time", "gres", "manager_host"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or value.startswith("-") or not value.isprintable():
+                raise SpecError(name, value, "must be one word, as sbatch takes it")
+        checked_seconds("drain_seconds", self.drain_seconds)
+        match = _SIGNAL.fullmatch(self.signal)
+        if match is None:
+            raise SpecError("signal", self.signal, f"must be {'|'.join(SIGNALS)}@SECONDS")
+        for option in self.sbatch:
+            _check_option(option)
+        least = int(match[2]) + EARLY_SECONDS
+        if self.time and seconds_of(self.time) <= least:
+            accepted = f"must be above {least} s: {self.signal} may come {EARLY_SECONDS} s early"
+            raise SpecError("time", self.time, accepted)
+
+    def lines(self) -> list[str]:
+        """Return those that were given, as options of sbatch."""
+        named = ("partition", "account", "time", "gres")
+        given = [f"--{name}={value}" for name in named if (value := getattr(self, name))]
+        return [f"--signal=B:{self.signal}", *given, *self.sbatch]
+
+
+def seconds_of(time: str) -> int:
+    """Return a time limit in seconds: MIN, MIN:SEC, H:MIN:SEC, or D-H, D-H:MIN, D-H:MIN:SEC.
+
+    Raises:
+        SpecError: it has another form.
+    """
+    match = _TIME.fullmatch(time)
+    if match is None:
+        raise SpecError("time", time, "must be MINUTES, H:MM:SS or D-HH:MM:SS")
+    days, *rest = match.groups()
+    numbers = [int(number) for number in rest if number is not None]
+    if days is not None:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    elif len(numbers) == 3:
+        hours, minutes, seconds = numbers
+    else:
+        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def script(
+    workers: Sequence[WorkerOptions],
+    options: SlurmOptions,
+    environment: Mapping[str, str],
+    run: str,
+    python: str = sys.executable,
+) -> str:
+    """Return the batch script of an array with a task for each of these workers of one kind.
+
+    The number at the end of a worker's name is its task's index.
+
+    Args:
+        workers: those to start; they differ in their names only.
+        options: what to ask Slurm for.
+        environment: variables to set; no secrets, because the script is kept by Slurm.
+        run: what the jobs of one run have as their comment.
+        python: the interpreter, which has Downpour installed on the nodes.
+    """
+    kind, numbers = _kind(workers)
+    started = replace(kind, name="", drain_seconds=options.drain_seconds)
+    logs = str(Path(kind.shared) / "logs" / "slurm").replace("%", "%%")
+    asked = [
+        f"--job-name={JOB_NAME}",
+        f"--comment={run}",
+        f"--array={_indices(numbers)}",
+        "--ntasks=1",
+        f"--cpus-per-task={environment.get('OMP_NUM_THREADS', '1')}",
+        f"--output={logs}-%A_%a.out",
+        "--open-mode=append",
+        "--requeue",
+        *options.lines(),
+    ]
+    words = [python, "-m", "downpour.cli", *started.arguments()]
+    index = f'--name "{kind.name}-$SLURM_ARRAY_TASK_ID"'
+    lines = [
+        "#!/bin/sh",
+        *(f"#SBATCH {shlex.quote(option)}" for option in asked),
+        *(f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())),
+        f"exec {shlex.join(words)} {index}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def overriding(script_text: str) -> set[str]:
+    """Return the environment variables by which sbatch would override options of a script."""
+    options = re.findall(r"^#SBATCH '?--([a-z-]+)", script_text, re.MULTILINE)
+    usual = {f"SBATCH_{option.upper().replace('-', '_')}" for option in options}
+    return (
+        usual
+        | {_VARIABLES[option] for option in options if option in _VARIABLES}
+        | {
+            "SBATCH_NO_REQUEUE",
+            "SBATCH_TEST_ONLY",
+            "SBATCH_WAIT",
+        }
+    )
+
+
+def number_of(name: str) -> int:
+    """Return the number at the end of a worker's name."""
+    return int(name.rpartition("-")[2])
+
+
+def _kind(workers: Sequence[WorkerOptions]) -> tuple[WorkerOptions, list[int]]:
+    """Return what the workers have in common, named without a number, and their numbers."""
+    prefix = workers[0].name.rpartition("-")[0]
+    return replace(workers[0], name=prefix), sorted(number_of(worker.name) for worker in workers)
+
+
+def _indices(numbers: Sequence[int]) -> str:
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > 1 and last - first + 1 == len(numbers):
+        return f"{first}-{last}"
+    return ",".join(map(str, numbers))
+
+
+def _check_option(option: str) -> None:
+    match = _OPTION.fullmatch(option) if option.isprintable() else None
+    if match is None:
+        raise SpecError("sbatch", option, "must be an option of sbatch, such as --qos=low")
+    if match[1] in _OURS:
+        raise SpecError("sbatch", option, "cannot be set here: a worker is started with its own")
