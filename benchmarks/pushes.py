@@ -31,7 +31,7 @@ from downpour.spec import Spec
 from downpour.store import SharedDirectory, layout
 from downpour.training.batches import part_of
 from downpour.values import PublishedFile, Update
-from downpour.worker.control import TaskCancelled, TaskControl
+from downpour.worker.control import TaskControl
 
 _WINDOW_BYTES = 2**20
 
@@ -49,8 +49,7 @@ class Pusher:
         """Wait until pushes are wanted, and publish one."""
         while not self.open.wait(0.1):
             control.raise_if_cancelled()
-        if control.cancelled.is_set():
-            raise TaskCancelled
+        control.raise_if_cancelled()
         store = self._shared.store(task.id.experiment)
         spec = self._spec = self._spec or Spec.from_toml(bytes(store.read(task.spec)).decode())
         content = self._content = self._content or self._kept(store.path, task.model)

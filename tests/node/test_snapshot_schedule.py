@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,8 @@ from downpour.values import AttemptId
 def training() -> HeldAttempt:
     """Make an attempt that is halfway."""
     held = HeldAttempt(AttemptId(experiment="any", round=0, shard=0, attempt=0))
-    held.loaded(5, 10, 0.0)
+    held.loaded(3, 10, 0.0)
+    held.stepped(5, 1.0)
     return held
 
 
@@ -35,8 +37,9 @@ def test_where_none_are_asked_for_there_are_none() -> None:
     assert not SnapshotSchedule(0.0, 0.0).is_due(training(), 1e9)
 
 
-def test_nothing_is_saved_at_the_end() -> None:
-    """The update follows at once."""
+@pytest.mark.parametrize("steps", [3, 10])
+def test_nothing_is_saved_at_either_end(steps: int) -> None:
+    """At the beginning it is what the attempt began with; at the end the update follows at once."""
     held = training()
-    held.stepped(10, 1.0)
+    held.stepped(steps, 1.0)
     assert not SnapshotSchedule(1.0, 0.0).is_due(held, 9.0)

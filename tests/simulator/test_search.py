@@ -20,6 +20,7 @@ from downpour.simulator.search import outcomes, shrunken
 from downpour.spec import ResolvedSpec
 from downpour.stragglers import POLICIES
 from tests.node import defects as worker_defects
+from tests.node import loop_defects
 from tests.simulator import async_defects, defects
 from tests.simulator.seeds import seeds_with
 
@@ -140,6 +141,15 @@ def test_a_defect_of_a_workers_node_is_found(
     """Defects that a seed shows soon; real workers show the others (`tests/worker`)."""
     for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), worker_node=worker_node):
         if sentence in outcome.failure:
+            assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
+            return
+    pytest.fail("the defect was not found")
+
+
+def test_a_defect_of_the_loop_between_steps_is_found() -> None:
+    """As real workers show it, and others of that loop (`tests/worker/test_loop_defects.py`)."""
+    for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), step_loop=loop_defects.NeverStops):
+        if "is trained on, though it is to stop" in outcome.failure:
             assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
             return
     pytest.fail("the defect was not found")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from downpour.rpc import ManagerClient, Server, WorkerClient, serve_worker
 from downpour.rpc.messages import TaskMessage
 from downpour.values import AttemptId, NumericClass, PublishedFile, Snapshot, Update
 from downpour.worker.agent import WorkerAgent
-from downpour.worker.control import HandOverStop, TaskControl
+from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
 
 PATIENCE_SECONDS = 10
+_STEP_SECONDS = 0.002
 NUMERICS = NumericClass(torch="2", device="cpu", instruction_set="x86_64")
 FILE = PublishedFile(name="some-file", size_bytes=1, checksum="0" * 32)
 SNAPSHOT = Snapshot(
@@ -105,12 +107,19 @@ def at_work(desk: Any, node_class: type[WorkerNode[Any]] = WorkerNode) -> Iterat
 
 def until_cancelled(control: TaskControl) -> Update:
     """Run until it is cancelled."""
-    assert control.cancelled.wait(PATIENCE_SECONDS)
-    control.raise_if_cancelled()
-    raise AssertionError
+    _make_steps(lambda: control.cancelled)
+    raise TaskCancelled
 
 
 def hands_over(control: TaskControl) -> Update:
     """Run until it is asked for its state."""
-    assert control.to_save.wait(PATIENCE_SECONDS)
+    _make_steps(lambda: control.to_save)
     raise HandOverStop(SNAPSHOT)
+
+
+def _make_steps(is_asked: Callable[[], bool]) -> None:
+    """Make short steps until something is asked for, which is looked at between two of them."""
+    latest = time.monotonic() + PATIENCE_SECONDS
+    while not is_asked():
+        assert time.monotonic() < latest
+        time.sleep(_STEP_SECONDS)

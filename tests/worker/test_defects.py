@@ -146,7 +146,7 @@ def a_repeated_call_begins_nothing(story: Story) -> bool:
     """The attempt goes on."""
     control = story.begins(0)
     story.office.client.train(task(0))
-    return not control.cancelled.is_set()
+    return not control.cancelled
 
 
 def a_replaced_manager_is_refused(story: Story) -> bool:
@@ -215,7 +215,7 @@ def _stubborn(goes_on: Event) -> Callable[[TaskControl], Update]:
 
 
 def _hands_over_where_asked(control: TaskControl) -> Update:
-    return hands_over(control) if control.to_save.is_set() else UPDATE
+    return hands_over(control) if control.to_save else UPDATE
 
 
 def _was_cancelled(report: Any) -> bool:

@@ -1,18 +1,18 @@
-"""A task's state, published now and then: whoever has it goes on with the same bytes."""
+"""A task's state, published now and then: the worker that has it goes on to the same bytes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from downpour.errors import StoreError
-from downpour.training.loop import ShardTraining
+from downpour.node.step_loop import StepLoop
 from downpour.values import PublishedFile, Snapshot
 from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.worker.snapshots import Snapshots
-from downpour.worker.task import TaskRunner
+from downpour.worker.task import TaskRunner, train_steps
 
 if TYPE_CHECKING:
     from downpour.rpc.messages import TaskMessage
@@ -39,7 +39,7 @@ class Halfway(TaskControl):
         super().__setattr__(name, value)
         if name == "snapshot" and value is not None:
             super().__setattr__("known_snapshot", value)
-            self.cancelled.set()
+            self.stop()
 
 
 def interrupted(shared: SharedDirectory, task: TaskMessage) -> Snapshot:
@@ -89,7 +89,7 @@ def test_a_snapshot_that_nobody_heard_of_is_withdrawn(trainable: Trainable) -> N
     kept = interrupted(trainable.shared, trainable.task)
     control = TaskControl(trainable.task.id)
     control.snapshot = kept
-    snapshots = Snapshots(store, control, 1.0)
+    snapshots = Snapshots(store, control)
     control.known_snapshot = kept
     snapshots.withdraw_unknown()
     assert kept.file.name in store.list()
@@ -100,11 +100,11 @@ def test_a_snapshot_that_nobody_heard_of_is_withdrawn(trainable: Trainable) -> N
 
 
 class AfterAStep(TaskControl):
-    """Is asked to hand over after its first step."""
+    """Is asked to hand over while it makes its first step."""
 
     def ask(self) -> None:
         """Ask for the state."""
-        self.to_save.set()
+        self.save_and_stop()
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set what is asked for."""
@@ -180,26 +180,34 @@ class Costly:
 
 
 class Training:
-    """Is halfway, and never ends."""
+    """Makes a step a second, after each of which the manager hears of the last snapshot."""
 
-    steps_done, steps_total = 5, 10
+    def __init__(self, control: TaskControl, clock: Clock, steps: int, *, heard: bool) -> None:
+        self.steps_done, self.steps_total = 0, steps
+        self.control, self.clock, self.heard = control, clock, heard
+        control.begin(0, steps)
+
+    def advance(self, steps: int) -> None:
+        """Let the time of a step pass."""
+        self.clock.now += steps
+        self.steps_done += steps
+        if self.heard:
+            self.control.known_snapshot = self.control.snapshot
 
     def snapshot(self) -> dict[str, object]:
         """Hold nothing."""
         return {}
 
 
-def published_over(store: Costly, clock: Clock, control: TaskControl, seconds: int) -> int:
-    """Count the snapshots of a time, of which each is heard."""
+def published_over(
+    store: Costly, clock: Clock, control: TaskControl, seconds: int, *, heard: bool = True
+) -> int:
+    """Count the snapshots of a training of so many steps, one due every ten seconds."""
     before = len(store.names)
-    control.begin(Training.steps_done, Training.steps_total)
-    snapshots = Snapshots(store, control, 10.0, clock)  # type: ignore[arg-type]
-    end = clock.now + seconds
-    training: ShardTraining = Training()  # type: ignore[assignment]
-    while clock.now < end:
-        clock.now += 1.0
-        snapshots.publish_if_due(training)
-        control.known_snapshot = control.snapshot
+    training: Any = Training(control, clock, seconds, heard=heard)
+    files: Any = store
+    loop = StepLoop(control, 10.0, clock())
+    train_steps(training, control, Snapshots(files, control), loop, clock)
     return len(store.names) - before
 
 
@@ -231,12 +239,7 @@ def test_no_second_snapshot_before_the_first_is_known(trainable: Trainable) -> N
     clock = Clock()
     store = Costly(clock, 0.001)
     control = TaskControl(trainable.task.id)
-    control.begin(Training.steps_done, Training.steps_total)
-    snapshots = Snapshots(store, control, 10.0, clock)  # type: ignore[arg-type]
-    for _ in range(1000):
-        clock.now += 1.0
-        snapshots.publish_if_due(Training())  # type: ignore[arg-type]
-    assert len(store.names) == 1
+    assert published_over(store, clock, control, 1000, heard=False) == 1
 
 
 def test_what_a_leaving_worker_cannot_save_it_stops(trainable: Trainable) -> None:
@@ -244,10 +247,8 @@ def test_what_a_leaving_worker_cannot_save_it_stops(trainable: Trainable) -> Non
     clock = Clock()
     store = Costly(clock, 0.0)
     store.full = True
-    control = TaskControl(trainable.task.id)
-    control.begin(0, Training.steps_total)
-    control.save_or_stop()
-    snapshots = Snapshots(store, control, 0.0, clock)  # type: ignore[arg-type]
-    snapshots.hand_over_if_asked(Training())  # type: ignore[arg-type]
+    control = AfterAStep(trainable.task.id)
     with pytest.raises(TaskCancelled):
-        control.raise_if_cancelled()
+        published_over(store, clock, Leaving(trainable.task.id), 10)
+    assert published_over(store, clock, control, 10) == 0, "another one trains to its end"
+    assert control.steps_done == 10

@@ -137,7 +137,7 @@ def test_what_was_not_sent_is_sent_by_the_shards_next_task(
     without, one = (TaskRunner(shared, "cpu").run(t, TaskControl(t.id)) for t in (bare, then))
     assert without.file.checksum != one.file.checksum
     stopped = TaskControl(then.id)
-    stopped.to_save.set()
+    stopped.save_and_stop()
     with pytest.raises(HandOverStop) as handed_over:
         TaskRunner(shared, "cpu").run(then, stopped)
     moved = replace(then, id=replace(then.id, attempt=1), snapshot=handed_over.value.snapshot)
@@ -166,7 +166,7 @@ def test_a_cancelled_task_publishes_nothing(shared: SharedDirectory, task: TaskM
     """It ends before its next step."""
     before = shared.store("any").list()
     control = TaskControl(task.id)
-    control.cancelled.set()
+    control.stop()
     with pytest.raises(TaskCancelled):
         TaskRunner(shared, "cpu").run(task, control)
     assert shared.store("any").list() == before
@@ -191,7 +191,7 @@ def test_a_cancelled_task_waits_for_no_file(shared: SharedDirectory, task: TaskM
     """A file that is missing may be on its way; nobody waits for it who is not wanted."""
     gone = replace(task, model=replace(task.model, name="model-000009-gone.safetensors"))
     control = TaskControl(task.id)
-    Timer(0.2, control.cancelled.set).start()
+    Timer(0.2, control.stop).start()
     with pytest.raises(TaskCancelled):
         TaskRunner(replace(shared, patience_seconds=3600), "cpu").run(gone, control)
 
@@ -229,7 +229,7 @@ def test_an_attempt_that_is_taken_back_waits_for_no_directory(
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     monkeypatch.setattr(os, "open", away)
-    taken_back = replace(shared, sleep=lambda _: control.cancelled.set())
+    taken_back = replace(shared, sleep=lambda _: control.stop())
     with pytest.raises(TaskCancelled):
         TaskRunner(taken_back, "cpu").run(task, control)
 

@@ -14,7 +14,9 @@ class HeldAttempt:
     Its own work begins after `steps_before`, the steps in the snapshot that it goes on from.
     `stepped_at_seconds` is when its last step ended, or its loading. `known_snapshot` is the newest
     one that the manager has heard of. Two objects may stand for one attempt, because a manager may
-    ask again for the attempt that its worker is just stopping.
+    ask again for the attempt that its worker is just stopping. `cancelled` and `to_save` ask its
+    training to end, with its state saved or not, at its next step (`step_loop.py`); they are plain
+    values without a lock, because a signal handler may set them.
     """
 
     attempt: AttemptId
@@ -25,6 +27,22 @@ class HeldAttempt:
     stepped_at_seconds: float | None = None
     snapshot: Snapshot | None = None
     known_snapshot: Snapshot | None = None
+    cancelled: bool = False
+    to_save: bool = False
+
+    def stop(self) -> None:
+        """Have the training end at its next step, and nothing of it saved."""
+        self.to_save = False
+        self.cancelled = True
+
+    def save_and_stop(self) -> None:
+        """Have the training end at its next step, and saved; it goes on if it cannot be saved."""
+        self.to_save = self.to_save or not self.cancelled
+
+    def save_or_stop(self) -> None:
+        """Have the training end at its next step, and saved if it is worth that and can be."""
+        self.save_and_stop()
+        self.cancelled = True
 
     def loaded(self, steps_done: int, steps_total: int, at_seconds: float) -> None:
         """Note that loading has ended, and with how many steps the attempt's own work begins."""

@@ -7,6 +7,8 @@ the manager removes snapshots, and only those that it knows.
 
 from __future__ import annotations
 
+import math
+
 from downpour.node.attempt import HeldAttempt
 
 PATIENCE_SECONDS = 5.0
@@ -27,13 +29,17 @@ class SnapshotSchedule:
 
     def __init__(self, every_seconds: float, at_seconds: float) -> None:
         self._every_seconds = every_seconds
-        self.due_at_seconds = at_seconds + every_seconds
+        self.due_at_seconds = at_seconds + every_seconds if every_seconds else math.inf
 
     def is_due(self, held: HeldAttempt, at_seconds: float) -> bool:
-        """Whether to publish a snapshot now; not after the last step, as the update follows."""
-        if not self._every_seconds or at_seconds < self.due_at_seconds:
+        """Whether to publish a snapshot now.
+
+        Not before the attempt's first step, as its state is then the one that it began with, and
+        not after the last, as the update follows.
+        """
+        if at_seconds < self.due_at_seconds or not held.snapshot_is_known:
             return False
-        return held.steps_done != held.steps_total and held.snapshot_is_known
+        return held.steps_before < held.steps_done < held.steps_total
 
     def saved(self, began_at_seconds: float, ended_at_seconds: float) -> None:
         """Note how long the last snapshot took, whether it was published or not."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from downpour.node.attempt import HeldAttempt
-from downpour.node.snapshot_schedule import SnapshotSchedule
+from downpour.node.step_loop import StepLoop
 from downpour.simulator.machines import Course
 from downpour.simulator.messages import TrainRequest
 
@@ -17,19 +17,15 @@ Phase = Literal["waiting", "reading", "training", "saving", "publishing", "repor
 class SimulatedAttempt(HeldAttempt):
     """An attempt that follows a machine's `course` since `set_out_at`, from a `share` of its task.
 
-    `course` is None while it does not train. One that `saves_first` is cancelled, and has done
-    steps that are worth saving. `start` is the state that its training began with, at
-    `loaded_at_seconds`.
+    `course` is None while it does not train. `start` is the state that its training began with, at
+    `loaded_at_seconds`; `loop` decides between its steps.
     """
 
     task: TrainRequest = field(kw_only=True)
     phase: Phase = "waiting"
-    cancelled: bool = False
-    to_hand_over: bool = False
-    saves_first: bool = False
     start: bytes = b""
     course: Course | None = None
     set_out_at: float = 0.0
     share: float = 0.0
     loaded_at_seconds: float = 0.0
-    pace: SnapshotSchedule | None = None
+    loop: StepLoop = field(init=False)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import cast
 
+from downpour.node.step_loop import StepLoop
 from downpour.node.worker import WorkerNode
 from downpour.predictor import Predictor
 from downpour.records.recovery import replay
@@ -41,6 +42,7 @@ class Cluster:
         machines: the machines of workers; absent: drawn at random, by the plan's timings.
         predictor: makes a manager's predictor; absent: nothing is forecast.
         worker_node: makes the node of a worker; tests plant defects in it.
+        step_loop: decides between the steps of a worker's task; tests plant defects in it.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Cluster:
         machines: Machines | None = None,
         predictor: Callable[[], Predictor] | None = None,
         worker_node: NodeClass = WorkerNode,
+        step_loop: type[StepLoop] = StepLoop,
     ) -> None:
         self.clock = Clock()
         random = Random(plan.seed)
@@ -78,6 +81,7 @@ class Cluster:
         self._plan = plan
         self._manager_class = manager_class
         self._worker_node = worker_node
+        self._step_loop = step_loop
         self._away: dict[str, float] = {}
         self.managers: dict[str, SimulatedManager] = {}
         self.workers: dict[str, SimulatedWorker] = {}
@@ -110,7 +114,13 @@ class Cluster:
     def _start_worker(self, name: str, host: str) -> None:
         address = self._plan.managers[0]
         worker = self.workers[host] = SimulatedWorker(
-            self.environment, name, host, address, self._worker_died, self._worker_node
+            self.environment,
+            name,
+            host,
+            address,
+            self._worker_died,
+            self._worker_node,
+            self._step_loop,
         )
         worker.start()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from downpour.node.step_loop import StepLoop
 from downpour.node.worker import WorkerNode
 from downpour.records.recovery import replay
 from downpour.scheduler import Scheduler, facts
@@ -55,10 +56,11 @@ def simulate(
     manager_class: ManagerClass = SimulatedManager,
     *,
     worker_node: NodeClass = WorkerNode,
+    step_loop: type[StepLoop] = StepLoop,
     story: bool = False,
 ) -> Outcome:
     """Run a plan to its end, or to the first check that fails."""
-    run = _Run(plan, manager_class, worker_node, told_in_full=story)
+    run = _Run(plan, manager_class, worker_node, step_loop, told_in_full=story)
     failure = ""
     try:
         run.to_its_end()
@@ -82,6 +84,7 @@ class _Run:
         plan: Plan,
         manager_class: ManagerClass,
         worker_node: NodeClass,
+        step_loop: type[StepLoop],
         *,
         told_in_full: bool,
     ) -> None:
@@ -97,6 +100,7 @@ class _Run:
             manager_class,
             predictor=(lambda: Guessing(random)) if watched else None,
             worker_node=worker_node,
+            step_loop=step_loop,
         )
 
     def tell(self, line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from downpour.node.step_loop import StepLoop
 from downpour.node.worker import WorkerNode
 from downpour.simulator.cluster import ManagerClass
 from downpour.simulator.manager import SimulatedManager
@@ -17,9 +18,13 @@ def outcomes(
     manager_class: ManagerClass = SimulatedManager,
     *,
     worker_node: NodeClass = WorkerNode,
+    step_loop: type[StepLoop] = StepLoop,
 ) -> Iterator[Outcome]:
     """Run the plan of each seed."""
-    return (simulate(plan_of(seed), manager_class, worker_node=worker_node) for seed in seeds)
+    return (
+        simulate(plan_of(seed), manager_class, worker_node=worker_node, step_loop=step_loop)
+        for seed in seeds
+    )
 
 
 def shrunken(plan: Plan, manager_class: ManagerClass = SimulatedManager) -> Plan:

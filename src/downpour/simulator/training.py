@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from downpour.errors import StoreError
-from downpour.node.snapshot_schedule import PATIENCE_SECONDS, SnapshotSchedule
+from downpour.node.snapshot_schedule import PATIENCE_SECONDS
+from downpour.node.step_loop import NextStep, StepLoop
 from downpour.node.worker import Stopped
 from downpour.simulator import fake_files
 from downpour.simulator.attempt import Phase, SimulatedAttempt
@@ -30,13 +31,20 @@ _ROUNDING = 1e-9
 class Training:
     """Carries out one attempt after the other; calls the worker when one has ended."""
 
-    def __init__(self, environment: Environment, worker: SimulatedWorker, machine: str) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        worker: SimulatedWorker,
+        machine: str,
+        loop_class: type[StepLoop],
+    ) -> None:
         self.fails_next = 0
         self.damages_next = 0
         self.dies_at: Phase | None = None
         self._environment = environment
         self._worker = worker
         self._machine = machine
+        self._loop_class = loop_class
 
     # What the worker asks for
 
@@ -93,31 +101,19 @@ class Training:
     def stop(self, running: SimulatedAttempt) -> None:
         """End a cancelled attempt at its step; one that is publishing goes on."""
         if running.phase == "training" and running.cancelled:
-            self._end_training(running)
-            self._worker.ended(running, Stopped())
+            self._proceed(running)
 
-    def hand_over(self, running: SimulatedAttempt) -> None:
-        """Publish the state of an attempt at its next step, and end it; it trains until then.
+    def end_step(self, running: SimulatedAttempt) -> None:
+        """Do what was asked of an attempt at its next step; it trains until then.
 
         An attempt that does not train at present does so as soon as it goes on.
         """
-        running.to_hand_over = True
         if running.phase == "training" and running.course is not None:
             steps = self._percent(running) + 1
             share = (steps / _PERCENT - running.share) / (1.0 - running.share)
             spent = self._worker.clock.now_seconds - running.set_out_at
             wait = max(0.0, running.course.when(share) - spent)
-            self._worker.after(wait, self._leave_it, running, running.course, steps)
-
-    def save_first(self, running: SimulatedAttempt) -> bool:
-        """Cancel an attempt, but publish its state first; returns false if it has done no step."""
-        self.look()
-        in_training = running.phase in {"training", "saving"} and not running.cancelled
-        running.saves_first = in_training and running.steps_done > running.steps_before
-        running.cancelled = True
-        if running.saves_first:
-            self.hand_over(running)
-        return running.saves_first
+            self._worker.after(wait, self._step_ended, running, running.course, steps)
 
     def look(self) -> None:
         """Note how far the running attempt has come."""
@@ -131,23 +127,10 @@ class Training:
         running = self._worker.node.running
         if running is None or running.phase != "training" or running.course is None:
             return
-        self.look()
-        now = self._worker.clock.now_seconds
-        if running.pace is None or not running.pace.is_due(running, now):
-            return
-        percent = running.steps_done
-        self._stand_still(running)
-
-        def published(file: PublishedFile) -> None:
-            running.snapshot = Snapshot(file=file, steps_done=percent, steps_total=_PERCENT)
-            if self.dies_at == "saving":
-                self._worker.after(0.0, self._worker.crash, "when it has saved")
-            self._saved(running, now)
-
-        def failed(_: StoreError) -> None:
-            self._saved(running, now)
-
-        self._save(running, percent, published, failed)
+        # One that is to end does so at the end of its step, which is on its way.
+        if not running.cancelled and not running.to_save:
+            self.look()
+            self._proceed(running)
 
     # How far it has come
 
@@ -179,38 +162,58 @@ class Training:
             self._worker.after(0.0, self._worker.crash, f"while {phase}")
 
     def _train(self, running: SimulatedAttempt, start: bytes) -> None:
-        now = self._worker.clock.now_seconds
+        now, timings = self._worker.clock.now_seconds, self._environment.timings
         self._enter(running, "training")
         done = fake_files.gone_on(start)[1]
         running.start, running.share, running.loaded_at_seconds = start, done / _PERCENT, now
         running.loaded(done, _PERCENT, now)
-        running.pace = SnapshotSchedule(self._environment.timings.snapshot_seconds, now)
-        if running.share and self._environment.timings.resuming_seconds:
-            self._worker.after(self._environment.timings.resuming_seconds, self._go_on, running)
+        running.loop = self._loop_class(running, timings.snapshot_seconds, now)
+        if running.share and timings.resuming_seconds:
+            self._worker.after(timings.resuming_seconds, self._resumed, running)
         else:
-            self._go_on(running)
+            self._proceed(running)
+
+    def _resumed(self, running: SimulatedAttempt) -> None:
+        """Begin to train from a snapshot, unless the attempt was stopped while it was restored."""
+        if running.phase == "training":
+            self._proceed(running)
 
     def _go_on(self, running: SimulatedAttempt) -> None:
-        """Train until the task is done or a snapshot is due."""
-        if running.phase != "training":
-            return
-        if running.cancelled and not running.saves_first:
-            self.stop(running)
-            return
-        work = (
-            (1.0 - running.share) * running.task.samples / self._environment.timings.shard_samples
-        )
-        now = self._worker.clock.now_seconds
-        running.set_out_at = now
-        running.course = self._environment.machines.course(
-            self._machine, running.attempt, now, work
-        )
-        if running.to_hand_over:
-            self._leave_it(running, running.course, self._percent(running))
-            return
-        self._worker.after(running.course.seconds, self._trained, running, running.course)
-        if running.pace is not None and self._environment.timings.snapshot_seconds:
-            wait = max(0.0, running.pace.due_at_seconds - now)
+        """Decide what comes next once a snapshot is published, or cannot be."""
+        running.phase = "training"
+        self._proceed(running)
+
+    def _step_ended(self, running: SimulatedAttempt, course: Course, steps: int) -> None:
+        """Decide what comes next, unless the attempt has stopped or saved since the step began."""
+        if running.phase == "training" and running.course is course:
+            running.stepped(steps, self._worker.clock.now_seconds)
+            self._proceed(running)
+
+    def _proceed(self, running: SimulatedAttempt) -> None:
+        """Do what the attempt's loop decides now; asked only where it may decide otherwise."""
+        match running.loop.next(self._worker.clock.now_seconds):
+            case NextStep.TRAIN:
+                if running.course is None:
+                    self._set_out(running)
+            case NextStep.SAVE:
+                self._save_and_go_on(running)
+            case NextStep.HAND_OVER:
+                self._hand_over(running)
+            case NextStep.STOP:
+                self._end_training(running)
+                self._worker.ended(running, Stopped())
+            case NextStep.FINISH:
+                self._finish(running)
+
+    def _set_out(self, running: SimulatedAttempt) -> None:
+        """Train until the task is done, a snapshot is due, or the attempt is to end."""
+        now, timings = self._worker.clock.now_seconds, self._environment.timings
+        work = (1.0 - running.share) * running.task.samples / timings.shard_samples
+        course = self._environment.machines.course(self._machine, running.attempt, now, work)
+        running.set_out_at, running.course = now, course
+        self._worker.after(course.seconds, self._step_ended, running, course, _PERCENT)
+        if timings.snapshot_seconds:
+            wait = max(0.0, running.loop.snapshot_due_at_seconds - now)
             self._worker.after(wait, self.save_if_due)
 
     def _stand_still(self, running: SimulatedAttempt) -> None:
@@ -218,19 +221,26 @@ class Training:
         running.share, running.course = self._share(running), None
         running.phase = "saving"
 
-    def _saved(self, running: SimulatedAttempt, began_at: float) -> None:
-        if running.pace is not None:
-            running.pace.saved(began_at, self._worker.clock.now_seconds)
-        running.phase = "training"
-        self._go_on(running)
+    def _save_and_go_on(self, running: SimulatedAttempt) -> None:
+        """Publish the state, and train on."""
+        percent = running.steps_done
+        self._stand_still(running)
 
-    def _leave_it(self, running: SimulatedAttempt, course: Course, percent: int) -> None:
+        def published(file: PublishedFile) -> None:
+            running.snapshot = Snapshot(file=file, steps_done=percent, steps_total=_PERCENT)
+            if self.dies_at == "saving":
+                self._worker.after(0.0, self._worker.crash, "when it has saved")
+            go_on()
+
+        def go_on(_: StoreError | None = None) -> None:
+            running.loop.saved(self._worker.clock.now_seconds)
+            self._go_on(running)
+
+        self._save(running, percent, published, go_on)
+
+    def _hand_over(self, running: SimulatedAttempt) -> None:
         """Publish the state and end, or go on training if it cannot be published."""
-        unwanted = running.cancelled and not running.saves_first
-        if running.phase != "training" or unwanted or running.course is not course:
-            return
-        running.to_hand_over = running.saves_first = False
-        running.stepped(percent, self._worker.clock.now_seconds)
+        percent = running.steps_done
         self._stand_still(running)
 
         def published(file: PublishedFile) -> None:
@@ -238,11 +248,7 @@ class Training:
             self._end_training(running)
             self._worker.ended(running, snapshot)
 
-        def failed(_: StoreError) -> None:
-            running.phase = "training"
-            self._go_on(running)
-
-        self._save(running, percent, published, failed)
+        self._save(running, percent, published, lambda _: self._go_on(running))
 
     def _save(
         self,
@@ -275,11 +281,8 @@ class Training:
             experiment, name = running.attempt.experiment, withdrawn.file.name
             self._environment.disk.delete(self._worker.host, experiment, name)
 
-    def _trained(self, running: SimulatedAttempt, course: Course) -> None:
-        if running.phase != "training" or running.course is not course:
-            return
-        now = self._worker.clock.now_seconds
-        running.stepped(_PERCENT, now)
+    def _finish(self, running: SimulatedAttempt) -> None:
+        """Publish the update of an attempt that has done all its steps."""
         self._worker.see("trained", running.attempt)
         self._end_training(running)
         if self.fails_next:
@@ -290,7 +293,8 @@ class Training:
             return
         self._enter(running, "publishing")
         update = fake_files.gone_on(running.start)[0]
-        self._publish(running, update, now - running.loaded_at_seconds)
+        seconds = self._worker.clock.now_seconds - running.loaded_at_seconds
+        self._publish(running, update, seconds)
 
     def _publish(self, running: SimulatedAttempt, content: bytes, seconds: float) -> None:
         """Publish the optimizer's state, then the update, so that an update is always complete."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from downpour.errors import Refused
+from downpour.node.step_loop import StepLoop
 from downpour.node.worker import (
     Action,
     Beat,
@@ -44,6 +45,7 @@ class SimulatedWorker(Process):
         manager: the address of the manager that it was given.
         on_death: called when it has left or crashed.
         node_class: makes the node that decides.
+        loop_class: what decides between the steps of a task.
     """
 
     def __init__(
@@ -54,11 +56,12 @@ class SimulatedWorker(Process):
         manager: str,
         on_death: Callable[[SimulatedWorker], None],
         node_class: NodeClass = WorkerNode,
+        loop_class: type[StepLoop] = StepLoop,
     ) -> None:
         super().__init__(environment.clock, host)
         self.environment = environment
         self.node = node_class(name)
-        self.training = Training(environment, self, name)
+        self.training = Training(environment, self, name, loop_class)
         self._identity = environment.random.getrandbits(48)
         self._given = manager
         self._manager = manager
@@ -106,13 +109,14 @@ class SimulatedWorker(Process):
         for action in actions:
             match action:
                 case Stop():
-                    action.held.cancelled = True
+                    action.held.stop()
                     self.after(_STEP_SECONDS, self.training.stop, action.held)
                 case SaveAndStop():
-                    self.training.hand_over(action.held)
+                    action.held.save_and_stop()
+                    self.training.end_step(action.held)
                 case SaveOrStop():
-                    if not self.training.save_first(action.held):
-                        self.after(_STEP_SECONDS, self.training.stop, action.held)
+                    action.held.save_or_stop()
+                    self.training.end_step(action.held)
                 case Register():
                     self._register(self._registered, self._unheard)
                 case TryAnotherManager():

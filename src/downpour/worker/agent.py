@@ -146,7 +146,7 @@ class WorkerAgent:
                 case Stop():
                     action.held.stop()
                 case SaveAndStop():
-                    action.held.to_save.set()
+                    action.held.save_and_stop()
                 case SaveOrStop():
                     action.held.save_or_stop()
                 case Register():

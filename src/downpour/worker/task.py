@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 from downpour.errors import SpecError, StoreError, UnfitWorker
 from downpour.factory_code import check_code
 from downpour.node.snapshot_schedule import PATIENCE_SECONDS
+from downpour.node.step_loop import NextStep, StepLoop
 from downpour.rpc.indices import unpack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile, TaskMessage
 from downpour.spec import Spec
@@ -40,7 +41,7 @@ from downpour.tasks.loaded import LoadedTask, load
 from downpour.training.loop import LocalTask, ShardTraining
 from downpour.training.parameters import load_frozen, load_parameters
 from downpour.values import PublishedFile, Update
-from downpour.worker.control import TaskControl
+from downpour.worker.control import HandOverStop, TaskCancelled, TaskControl
 from downpour.worker.snapshots import Snapshots
 
 log = logging.getLogger(__name__)
@@ -66,13 +67,16 @@ class _LoadedExperiment:
 
 
 class TaskRunner:
-    """Runs tasks one after the other."""
+    """Runs tasks one after the other; `loop_class` is what decides between their steps."""
 
-    def __init__(self, shared: SharedDirectory, device: str) -> None:
+    def __init__(
+        self, shared: SharedDirectory, device: str, loop_class: type[StepLoop] = StepLoop
+    ) -> None:
         self._shared = replace(shared, sleep=self._pause)
         self._sleep = shared.sleep
         self._control: TaskControl | None = None
         self._device = device
+        self._loop_class = loop_class
         self._loaded: _LoadedExperiment | None = None
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
@@ -89,9 +93,10 @@ class TaskRunner:
         training = _begin(loaded, task)
         control.begin(training.steps_done, training.steps_total)
         loaded_at = time.perf_counter()
-        snapshots = Snapshots(loaded.snapshots, control, loaded.spec.snapshot_every)
+        snapshots = Snapshots(loaded.snapshots, control)
+        loop = self._loop_class(control, loaded.spec.snapshot_every, time.monotonic())
         try:
-            _train(training, control, snapshots)
+            train_steps(training, control, snapshots, loop)
         finally:
             snapshots.withdraw_unknown()
         trained = time.perf_counter()
@@ -191,15 +196,33 @@ def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
     )
 
 
-def _train(training: ShardTraining, control: TaskControl, snapshots: Snapshots) -> None:
-    """Train step by step, so that a cancelled attempt ends soon."""
-    while training.steps_done < training.steps_total:
-        # First, because a worker that leaves cancels what it could not save.
-        snapshots.hand_over_if_asked(training)
-        control.raise_if_cancelled()
-        training.advance(1)
-        control.advance(training.steps_done)
-        snapshots.publish_if_due(training)
+def train_steps(
+    training: ShardTraining,
+    control: TaskControl,
+    snapshots: Snapshots,
+    loop: StepLoop,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Train to the end, step by step, as the loop decides.
+
+    Raises:
+        TaskCancelled: the attempt is no longer wanted.
+        HandOverStop: another worker is to continue it; carries its snapshot.
+    """
+    while (step := loop.next(clock())) is not NextStep.FINISH:
+        match step:
+            case NextStep.TRAIN:
+                training.advance(1)
+                control.advance(training.steps_done)
+            case NextStep.SAVE:
+                control.snapshot = snapshots.publish(training) or control.snapshot
+                loop.saved(clock())
+            case NextStep.HAND_OVER:
+                snapshot = snapshots.publish(training)
+                if snapshot is not None:
+                    raise HandOverStop(snapshot)
+            case NextStep.STOP:
+                raise TaskCancelled
 
 
 def _work(loaded: _LoadedExperiment, task: TaskMessage, training: ShardTraining) -> Work:
