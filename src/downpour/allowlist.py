@@ -68,6 +68,11 @@ def allow_in(folders: Iterable[Path | None], modules: Iterable[str]) -> None:
     os.environ[FOLDERS] = os.pathsep.join(dict.fromkeys(known))
 
 
+def environment() -> dict[str, str]:
+    """Return the variables with which another process allows what this one does."""
+    return {name: os.environ[name] for name in (VARIABLE, FOLDERS) if name in os.environ}
+
+
 def check_factory(field: str, name: str) -> str:
     """Return the module of a `package.module:factory` without importing anything.
 

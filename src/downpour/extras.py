@@ -16,6 +16,7 @@ EXTRAS: dict[str, dict[str, str]] = {
     "frames": {"pandas": "pandas"},
     "metrics": {"prometheus_client": "prometheus-client"},
     "predictor": {"sklearn": "scikit-learn"},
+    "ray": {"ray": "ray"},
     "report": {"jinja2": "jinja2", "matplotlib": "matplotlib", "scipy": "scipy"},
     "tensorboard": {"tensorboard": "tensorboard"},
     "tune": {"optuna": "optuna", "matplotlib": "matplotlib"},

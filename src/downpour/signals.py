@@ -7,9 +7,12 @@ USR1 or USR2 before a limit, and a terminal that closes sends HUP. All of them m
 
 from __future__ import annotations
 
+import ctypes
 import signal
+import sys
 from collections.abc import Callable
 
+_PR_SET_PDEATHSIG = 1
 _LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -29,3 +32,9 @@ def on_interrupt(leave: Callable[[], object]) -> None:
         leave()
 
     signal.signal(signal.SIGINT, once)
+
+
+def end_with_parent() -> None:
+    """Let the kernel (Linux) send TERM to this process when the thread that started it ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -10,12 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from downpour.cli import slurm_options
+from downpour.cli import ray_options, slurm_options
 from downpour.errors import SpecError
 from downpour.launchers import LAUNCHERS, Launcher, LaunchPlan, launcher_of
 
-_ENGINES = {"slurm": slurm_options}
-"""The launchers that have options, each with a module of `OPTIONS`, `launcher` and `shown`."""
+_ENGINES = {"slurm": slurm_options, "ray": ray_options}
+"""The launchers that have options, each with a module of `OPTIONS` and `launcher`."""
+_SHOWN = {"slurm": slurm_options.shown}
+"""What returns as text what these would submit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,10 @@ def _launching(on: str, given: Mapping[str, Any], *, dry_run: bool) -> Launching
     for name, value in asked.items():
         if _owners()[name] != on:
             raise SpecError(name, value, f"needs --on {_owners()[name]}")
-    if on not in _ENGINES:
-        if dry_run:
-            raise SpecError("dry_run", value=True, accepted=f"needs --on {' or '.join(_ENGINES)}")
-        return Launching(launcher)
-    engine = _ENGINES[on]
-    shown = functools.partial(engine.shown, asked) if dry_run else None
-    return Launching(engine.launcher(asked), shown)
+    if dry_run and on not in _SHOWN:
+        raise SpecError("dry_run", value=True, accepted=f"needs --on {' or '.join(_SHOWN)}")
+    shown = functools.partial(_SHOWN[on], asked) if dry_run else None
+    return Launching(_ENGINES[on].launcher(asked) if on in _ENGINES else launcher, shown)
 
 
 def _owners() -> dict[str, str]:
@@ -84,7 +83,7 @@ _ON = Annotated[
         "--on",
         metavar="|".join(LAUNCHERS),
         help="Where the workers run: as processes of this machine, as threads of this process, "
-        "for a debugger, or as jobs of Slurm.",
+        "for a debugger, as jobs of Slurm, or as actors of Ray.",
     ),
 ]
 _DRY_RUN = Annotated[

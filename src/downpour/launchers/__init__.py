@@ -8,6 +8,7 @@ from downpour.launchers.inline import InlineCluster
 from downpour.launchers.local import LocalCluster
 from downpour.launchers.placed import PlacedCluster
 from downpour.launchers.plan import LaunchPlan
+from downpour.launchers.ray import RayEngine, RayOptions, on_ray
 from downpour.launchers.slurm import SlurmEngine, on_slurm
 from downpour.launchers.slurm_script import SlurmOptions
 
@@ -20,10 +21,13 @@ __all__ = [
     "Launcher",
     "LocalCluster",
     "PlacedCluster",
+    "RayEngine",
+    "RayOptions",
     "RunningCluster",
     "SlurmEngine",
     "SlurmOptions",
     "launcher_of",
+    "on_ray",
     "on_slurm",
 ]
 
@@ -31,6 +35,7 @@ LAUNCHERS: dict[str, Launcher] = {
     "local": LocalCluster,
     "inline": InlineCluster,
     "slurm": on_slurm(),
+    "ray": on_ray(),
 }
 """Each with its usual options, by name."""
 
@@ -44,5 +49,6 @@ def launcher_of(on: Launcher | str) -> Launcher:
     if not isinstance(on, str):
         return on
     if on not in LAUNCHERS:
-        raise SpecError("on", on, f"must be {' or '.join(LAUNCHERS)}")
+        *others, last = LAUNCHERS
+        raise SpecError("on", on, f"must be {', '.join(others)} or {last}")
     return LAUNCHERS[on]

@@ -9,7 +9,6 @@ closed it or died, the fork server stops all that it has started, workers first,
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import logging
@@ -28,12 +27,12 @@ from downpour.credentials import without_credentials
 from downpour.errors import DownpourError
 from downpour.manager.options import ManagerOptions
 from downpour.rpc import Address
+from downpour.signals import end_with_parent
 from downpour.text import set_up_log
 from downpour.worker.options import WorkerOptions
 
 GRACE_SECONDS = 5.0
 _NEWS_CHARACTERS_MAX = 600
-_PR_SET_PDEATHSIG = 1
 
 
 class ForkServer:
@@ -93,7 +92,7 @@ class ForkServer:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _die_with_parent()
+            end_with_parent()
             # Replaced and not closed, because the next file that is opened would become this
             # process's standard input.
             os.dup2(os.open(os.devnull, os.O_RDONLY), self._requests)
@@ -178,12 +177,6 @@ _PRELOADED = {
     # The first optimizer imports torch._dynamo, a second of work that each fork would repeat.
     "worker": ("downpour.worker.process", "downpour.worker.task", "torch._dynamo"),
 }
-
-
-def _die_with_parent() -> None:
-    """Let the kernel (Linux) end this process when the fork server is killed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _preload(role: str) -> None:

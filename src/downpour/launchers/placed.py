@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from downpour import allowlist
 from downpour.credentials import Credentials
 from downpour.errors import LaunchError
 from downpour.launchers.base import Ended, Engine
@@ -116,7 +117,8 @@ class PlacedCluster:
         place.started_seconds, place.due_seconds, place.last = self._now(), None, None
         try:
             worker = self._plan.worker(place.number, self.address)
-            self._engine.start(worker, thread_environment(self._plan.threads), self.log)
+            environment = thread_environment(self._plan.threads) | allowlist.environment()
+            self._engine.start(worker, environment, self.log)
         except LaunchError as error:
             self._note_end(place, Ended(error.exit_status, str(error)))
 

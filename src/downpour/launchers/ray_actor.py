@@ -1,0 +1,49 @@
+"""What runs in an actor of Ray: one worker, as a process beside it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from downpour.credentials import without_credentials
+from downpour.signals import end_with_parent
+
+_REASON_CHARACTERS = 600
+
+
+class WorkerProcess:
+    """A worker's process, which ends when the actor does, however that ends.
+
+    It is no thread of the actor: a worker is told to leave by signals, which are the main thread's,
+    and that is Ray's own.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._stopped = False
+
+    def run(self, words: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+        """Run a worker by its command line; return its exit status and its last line."""
+        if self._stopped:
+            return 0, ""
+        self._process = subprocess.Popen(  # noqa: S603 - this package's own command
+            [sys.executable, "-m", "downpour.cli", *words],
+            env={**without_credentials(os.environ), **environment},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - it makes one system call
+        )
+        last = ""
+        for line in self._process.stderr or ():
+            last = line.strip() or last
+        return self._process.wait(), last.removeprefix("downpour: ")[:_REASON_CHARACTERS]
+
+    def stop(self) -> None:
+        """Tell the worker to leave."""
+        self._stopped = True
+        if self._process is not None:
+            self._process.terminate()
