@@ -154,6 +154,11 @@ class Lab:
         lines = [line.split("|") for line in said.splitlines()]
         return [(task, state, node) for task, state, node in lines]
 
+    def restarts(self, task: str) -> int:
+        """Return how often Slurm has requeued a task."""
+        said = self.run("squeue", "-h", "-r", "--states=all", "-j", task, "--Format=RestartCnt")
+        return int(said)
+
     def _settings(self) -> str:
         host, free = socket.gethostname(), free_ports(1 + len(NODES))
         nodes = "\n".join(

@@ -1,0 +1,93 @@
+"""`downpour run --on slurm` and the scripts under examples/slurm, as a user of Slurm types them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from downpour import Client
+from downpour.credentials import Credentials
+from downpour.discovery.managers import leading_manager
+from downpour.errors import DownpourError
+from downpour.spec import Spec
+from downpour.store import SharedDirectory
+from tests.slurm.lab import Lab, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+SCRIPTS = Path(__file__).parents[2] / "examples" / "slurm"
+RUN = (sys.executable, "-m", "downpour.cli", "run", "--on", "slurm")
+
+
+def test_what_slurm_refuses_is_told_in_its_own_words(slurm: Lab, tmp_path: Path) -> None:
+    """In one line, with status 2, and no job stays; sbatch itself takes a limit too long."""
+    refused = run(tmp_path, "--partition", "none")
+    assert refused.stderr.startswith("downpour: sbatch: invalid partition specified: none; ")
+    assert refused.stderr.count("\n") == 1
+    assert refused.returncode == 2
+    refused = run(tmp_path, "--time", "2:00:00", "--workers", "1")
+    assert "worker-1: Slurm will not start it: PartitionTimeLimit; see " in refused.stderr
+    assert refused.returncode == 2
+    assert slurm.tasks() == []
+
+
+def test_ctrl_c_leaves_no_job(slurm: Lab, tmp_path: Path) -> None:
+    """Also of workers that have not registered yet."""
+    words = [*RUN, "--shared", str(tmp_path), "--workers", "2", "--epochs", "500"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE) as running:
+        until(lambda: [state for _, state, _ in slurm.tasks()] == ["RUNNING"] * 2)
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert slurm.tasks() == []
+
+
+def test_a_manager_as_a_job_and_workers_that_find_it(
+    slurm: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers may be first; one that gets the signal before its limit comes back by itself."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setenv("DOWNPOUR_SHARED", str(shared))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    usual = ["sbatch", "--parsable", f"--chdir={tmp_path}", "--time=5", "--exclusive"]
+    workers = slurm.run(*usual, "--array=1-2", str(SCRIPTS / "workers.sbatch"))
+    manager = slurm.run(*usual, str(SCRIPTS / "manager.sbatch"))
+    credentials = Credentials(token_file=str(shared / "token"))
+    until(lambda: leads(shared))
+    with Client(shared=shared, credentials=credentials) as client:
+        until(lambda: len(names(client)) == 2)
+        experiment = client.submit(Spec(shards=2, epochs=2))
+        client.wait(experiment)
+        slurm.run("scancel", "--batch", "--signal=USR2", f"{workers}_1")
+        until(lambda: names(client) == ["worker-2"])
+        until(lambda: len(names(client)) == 2)
+    slurm.run("scancel", manager, workers)
+    until(lambda: slurm.tasks() == [])
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that ends by itself."""
+    command = [*RUN, "--shared", str(folder), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+
+
+def names(client: Client) -> list[str]:
+    """Return the names of the workers; none while a manager that has just begun does not answer."""
+    with suppress(DownpourError):
+        return sorted(one.worker for one in client.status().workers)
+    return []
+
+
+def leads(shared: Path) -> bool:
+    """Whether a manager has begun its term in a folder, and made its token."""
+    try:
+        leading_manager(SharedDirectory(shared))
+    except DownpourError:
+        return False
+    return (shared / "token").exists()
