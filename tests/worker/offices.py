@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -80,7 +81,11 @@ class Office:
 
 
 @contextmanager
-def at_work(desk: Any, node_class: type[WorkerNode[Any]] = WorkerNode) -> Iterator[Office]:
+def at_work(
+    desk: Any,
+    node_class: type[WorkerNode[Any]] = WorkerNode,
+    alone_seconds: float = math.inf,
+) -> Iterator[Office]:
     """Let a worker register whose tasks succeed at once."""
     work = Work(SimpleQueue(), lambda _: UPDATE)
     looks = SimpleQueue[str]()
@@ -92,7 +97,7 @@ def at_work(desk: Any, node_class: type[WorkerNode[Any]] = WorkerNode) -> Iterat
     agent = WorkerAgent(desk.client, desk.shared, "anna", NUMERICS, work, look, node_class)
     server = serve_worker(agent, "127.0.0.1", 0).start()
     agent.register(server.address.host, server.address.port)
-    thread = Thread(target=agent.run)
+    thread = Thread(target=agent.run, kwargs={"alone_seconds": alone_seconds})
     thread.start()
     client = WorkerClient(server.address)
     try:

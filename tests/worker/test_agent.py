@@ -365,6 +365,17 @@ def test_a_report_waits_for_a_manager_that_is_away(desk: Any, office: Office) ->
     desk.server.stop()
 
 
+def test_a_worker_that_is_alone_for_too_long_leaves(desk: Any) -> None:
+    """Its manager may have been killed, and what the worker holds was lent to it."""
+    with at_work(desk, alone_seconds=0.2) as office:
+        office.work.act = until_cancelled
+        office.client.train(task())
+        office.work.began.get(timeout=PATIENCE_SECONDS)
+        desk.server.stop()
+        office.thread.join(PATIENCE_SECONDS)
+        assert not office.thread.is_alive()
+
+
 def test_a_drained_worker_finishes_and_says_goodbye(desk: Any, office: Office) -> None:
     """Draining lets the running task end, then the worker leaves."""
     release = Event()

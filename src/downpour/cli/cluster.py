@@ -87,6 +87,14 @@ DrainSeconds = Annotated[
         "What it cannot end is saved and handed back.",
     ),
 ]
+AloneSeconds = Annotated[
+    float,
+    typer.Option(
+        metavar="X",
+        parser=number,
+        help="Leave after this long without a manager's answer; 0: wait for one for ever.",
+    ),
+]
 ReadyFile = Annotated[
     Path | None,
     typer.Option(
@@ -182,6 +190,7 @@ def worker(
     *,
     connect_seconds: ConnectSeconds = CONNECT_SECONDS,
     drain_seconds: DrainSeconds = 0.0,
+    alone_seconds: AloneSeconds = 0.0,
     ready_file: ReadyFile = None,
     log: LogFile = None,
     verbose: Verbose = False,
@@ -214,6 +223,7 @@ def worker(
         metrics_port=metrics_port,
         connect_seconds=checked_seconds("connect_seconds", connect_seconds),
         drain_seconds=checked_seconds("drain_seconds", drain_seconds),
+        alone_seconds=checked_seconds("alone_seconds", alone_seconds),
         ready_file=str(ready_file or ""),
         credentials=credentials,
     )

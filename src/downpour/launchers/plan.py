@@ -10,6 +10,9 @@ from downpour.credentials import Credentials
 from downpour.manager.options import ManagerOptions
 from downpour.worker.options import WorkerOptions
 
+ALONE_SECONDS = 300.0
+"""A manager of one run never comes back, so its workers must not keep what they were lent."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
@@ -32,6 +35,7 @@ class LaunchPlan:
             shared=self.manager.shared,
             name=f"worker-{number}",
             device=self.device,
+            alone_seconds=ALONE_SECONDS if self.manager.embedded else 0.0,
             credentials=self.manager.credentials,
         )
 

@@ -8,6 +8,7 @@ leave from one thread, training and reports run in the main one. What the worker
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import socket
@@ -224,13 +225,17 @@ class WorkerAgent:
         self._node.name = registered.worker
         return address
 
-    def run(self, prepare: Callable[[], None] = lambda: None) -> None:
+    def run(
+        self, prepare: Callable[[], None] = lambda: None, alone_seconds: float = math.inf
+    ) -> None:
         """Work until the worker is to leave, then unregister.
 
         `prepare` is called before the first task. It may take long, because heartbeats are sent
-        already, and a worker that is told to leave does not wait for it.
+        already, and a worker that is told to leave does not wait for it. After `alone_seconds`
+        without an answer of a manager, the worker leaves.
         """
-        Thread(target=self._beat, args=(Samples(),), name="heartbeat", daemon=True).start()
+        beating = (Samples(), alone_seconds)
+        Thread(target=self._beat, args=beating, name="heartbeat", daemon=True).start()
         preparing = Thread(target=prepare, name="prepare", daemon=True)
         preparing.start()
         while (given := self._next()) is not None:
@@ -306,12 +311,12 @@ class WorkerAgent:
 
     # The heartbeat, in a thread of its own
 
-    def _beat(self, samples: Samples) -> None:
-        heard = True
+    def _beat(self, samples: Samples, alone_seconds: float) -> None:
+        heard, heard_seconds = True, time.monotonic()
         while self._wait_to_beat():
             try:
                 self._beat_once(samples)
-                heard = True
+                heard, heard_seconds = True, time.monotonic()
             except DownpourError as error:
                 # The first failure warns; the others would fill the log while a manager is away.
                 level = logging.WARNING if heard else logging.INFO
@@ -320,6 +325,9 @@ class WorkerAgent:
                 with self._lock:
                     actions = self._node.beat_failed(unreachable=isinstance(error, Unreachable))
                 self._do(actions)
+                if time.monotonic() - heard_seconds >= alone_seconds:
+                    log.warning("%s: no manager for %.0f s, leaving", self.name, alone_seconds)
+                    self.leave()
             except Exception:  # the thread must live: without heartbeats the worker counts as lost
                 log.exception("%s: the heartbeat failed", self.name)
 

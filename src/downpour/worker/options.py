@@ -16,8 +16,9 @@ class WorkerOptions:
     `port` are where it listens (port 0: any free port); `advertise` is the host, or
     HOST:PORT, at which the manager calls it back, if that differs. Metrics are served at
     `metrics_port` unless it is None. The worker waits `connect_seconds` each for the manager, its
-    folder and its token. When it is told to leave, it may take `drain_seconds` to end its task. The
-    file `ready_file` exists, and holds its address, while it is registered.
+    folder and its token. When it is told to leave, it may take `drain_seconds` to end its task. It
+    leaves by itself after `alone_seconds` without a manager's answer, unless they are 0. The file
+    `ready_file` exists, and holds its address, while it is registered.
     """
 
     shared: str
@@ -30,6 +31,7 @@ class WorkerOptions:
     connect_seconds: float = CONNECT_SECONDS
     metrics_port: int | None = None
     drain_seconds: float = 0.0
+    alone_seconds: float = 0.0
     ready_file: str = ""
     credentials: Credentials = field(default_factory=Credentials)
 
@@ -39,6 +41,7 @@ class WorkerOptions:
         words += ["--host", self.host, "--port", str(self.port), "--device", self.device]
         words += ["--connect-seconds", str(self.connect_seconds)]
         words += ["--drain-seconds", str(self.drain_seconds)]
+        words += ["--alone-seconds", str(self.alone_seconds)]
         optional = {
             "--manager": self.manager,
             "--name": self.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import socket
@@ -86,7 +87,7 @@ def run_worker(
         ready(here, agent.manager)
         if endpoint is not None:
             measured(endpoint.start().url)
-        agent.run(_import_the_rest)
+        agent.run(_import_the_rest, options.alone_seconds or math.inf)
 
 
 def check_device(device: str) -> None:
