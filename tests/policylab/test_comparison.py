@@ -253,5 +253,5 @@ def test_forecasts_reach_a_policy_that_watches() -> None:
 def test_a_policy_that_leaves_everything_undone_is_found_out() -> None:
     """Rather than waited for."""
     policy = Policy(decide=lambda _: [], watches=True)
-    with pytest.raises(AssertionError, match="comes to no end"):
+    with pytest.raises(AssertionError, match="does not end"):
         as_policy(policy, ByHand(1.0, 1.0, rounds=1), standbys=0)

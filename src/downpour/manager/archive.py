@@ -167,7 +167,7 @@ class Archive:
         )
 
     def __contains__(self, folder: str) -> bool:
-        """Whether a start need not read a folder."""
+        """Whether the experiment in a folder has ended, so that a start need not read it."""
         return folder in self._ended
 
     def summary(self, experiment: str) -> ExperimentSummary | None:

@@ -313,7 +313,7 @@ def task_of(
     portion: tuple[int, int] | None = None,
     optimizer_state: PublishedFile | None = None,
 ) -> TaskMessage:
-    """Return what a worker is told of a task that begins at its beginning, from a model version."""
+    """Return the message for a task that no attempt has begun, from a model version."""
     made = ready(space)
     return TaskMessage(
         id=attempt,

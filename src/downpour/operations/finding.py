@@ -31,12 +31,12 @@ class Finding:
 
 
 def good(seen: str, **figures: float) -> Finding:
-    """All is well."""
+    """Return the finding of a check that has passed."""
     return Finding(verdict=Verdict.GOOD, seen=seen, figures=figures)
 
 
 def doubtful(seen: str, change: str, **figures: float) -> Finding:
-    """It works, but less well than it could."""
+    """Return the finding of what works, but less well than it could."""
     return Finding(verdict=Verdict.WARNING, seen=seen, change=change, figures=figures)
 
 

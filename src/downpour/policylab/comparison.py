@@ -38,6 +38,7 @@ BASELINE = "wait"
 _STEPS_BETWEEN_LOOKS = 5_000
 _PREPARE_SECONDS = 5.0
 _STUCK_FACTOR = 1000.0
+# A round takes only what conditions and `Settings` say, because the references know no other costs.
 _NO_DISK = DiskTimings(read_seconds=0.0, write_seconds=0.0, sync_seconds=0.0)
 
 Show = Callable[[int], None]
@@ -236,7 +237,7 @@ def _simulated(
                 if ledger.ended or not cluster.clock.step():
                     break
             if cluster.clock.now_seconds > stuck_at:
-                raise AssertionError(f"{contender.name} comes to no end")
+                raise AssertionError(f"{contender.name} does not end")
             show(ledger.done)
     finally:
         gc.enable()

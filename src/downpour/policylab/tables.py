@@ -159,7 +159,7 @@ def price_table(trials: Sequence[Trial], prices: Prices) -> Table:
 
 
 def _shown(trials: Sequence[Trial]) -> list[str]:
-    """Return the measures that a table has room for: of the last three, what is known first."""
+    """Return the measures to show: of accuracy, loss and moves only the first that is known."""
     trained = any(trial.evaluation is not None for trial in trials)
     accurate = any(trial.accuracy is not None for trial in trials)
     last = "accuracy" if accurate else "loss" if trained else "moves"

@@ -337,7 +337,7 @@ def _decimals(means: Iterable[float]) -> int:
 
 
 def _name_numbers(axis: Axes, places: Mapping[float, str]) -> None:
-    """Put the values of an axis at their numbers, in decades where they would crowd otherwise."""
+    """Mark an axis at the given numbers; it is logarithmic where they span decades."""
     numbers = sorted(places)
     if _suit_decades(numbers):
         in_decades(axis)
