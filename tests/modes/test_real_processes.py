@@ -54,7 +54,7 @@ def test_a_quorum_waits_for_its_grace_window(tmp_path: Path) -> None:
     """A window longer than a task has the others in: every version is made of all that train."""
     options = {"quorum": 1, "grace_seconds": 300.0}
     fields = {"mode": "quorum", "mode_options": options, "shards": SHARDS, "epochs": EPOCHS}
-    result = downpour.run(downpour.Spec.make(fields), workers=SHARDS, shared=tmp_path)
+    result = downpour.run(downpour.Spec.make(fields), workers=SHARDS, shared=tmp_path, on="inline")
     assert result.state == "finished"
     (record,) = tmp_path.glob("experiments/*/record.jsonl")
     lines = [json.loads(line) for line in record.read_text().splitlines()]
@@ -69,7 +69,7 @@ def test_a_compressed_update_moves_the_version_from_which_it_is_a_difference(
 ) -> None:
     """The model learns, although updates say how far they are from versions that are gone."""
     fields = {"mode": "ssp", "shards": SHARDS, "epochs": 6, "compression": compression, "seed": 7}
-    result = downpour.run(downpour.Spec.make(fields), workers=2, shared=tmp_path)
+    result = downpour.run(downpour.Spec.make(fields), workers=2, shared=tmp_path, on="inline")
     assert result.state == "finished"
     assert result.accuracy is not None
     assert result.accuracy > 0.5
@@ -81,7 +81,7 @@ def test_a_delayed_momentum_is_of_every_version(tmp_path: Path) -> None:
     """The state beside the last version has counted all of them, and its buffer is spent."""
     outer = {"optimizer": "delayed-nesterov", "learning_rate": 0.7, "momentum": 0.5}
     fields = {"mode": "downpour", "shards": SHARDS, "epochs": EPOCHS, "outer": outer}
-    result = downpour.run(downpour.Spec.make(fields), workers=2, shared=tmp_path)
+    result = downpour.run(downpour.Spec.make(fields), workers=2, shared=tmp_path, on="inline")
     assert result.state == "finished"
     (file,) = tmp_path.glob("experiments/*/outer-*.safetensors")
     state = decode(file.read_bytes(), file.name).tensors

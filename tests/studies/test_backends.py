@@ -225,10 +225,10 @@ def test_a_grid_is_trained_here(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_search_is_trained_here(tmp_path: Path) -> None:
-    """By real processes; what was pruned was cancelled, and the best spec gives the best again."""
+    """In threads; what was pruned was cancelled, and the best spec gives the best again."""
     folder = search_folder(tmp_path, QUICK_SEARCH)
     shared = tmp_path / "shared"
-    run_study(folder, Embedded(shared), Silence())
+    run_study(folder, Embedded(shared, on="inline"), Silence())
     result = SearchPlan(folder.study, folder.ended()).result
     assert {"finished", "pruned"} >= {run.state for run in result.runs}
     pruned = [run for run in result.runs if run.state == "pruned"]
@@ -237,7 +237,7 @@ def test_a_search_is_trained_here(tmp_path: Path) -> None:
     best = result.best
     assert best is not None
     spec = Spec.from_toml(folder.best.read_text())
-    assert api.run(spec, shared=shared).accuracy == best.value
+    assert api.run(spec, shared=shared, progress=False, on="inline").accuracy == best.value
     run_study(folder, again := FakeBackend(), Silence())
     assert again.calls == 0
     assert read_folder(folder.path, Search).study == folder.study

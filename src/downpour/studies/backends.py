@@ -15,7 +15,7 @@ from typing import Protocol
 
 from downpour import api
 from downpour.errors import ExperimentFailed, SpecError
-from downpour.launchers import RunningCluster
+from downpour.launchers import Launcher, RunningCluster
 from downpour.records.record import parse_lines
 from downpour.records.record_lines import EvaluatedLine
 from downpour.rpc.messages import Status
@@ -50,10 +50,14 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Trains on this machine; the manager and the workers end with the run, or with the study."""
+    """Trains with a manager and workers that end with the run, or with the study.
+
+    A launcher starts them: on this machine, by default.
+    """
 
     shared: Path
     data_dir: Path | None = None
+    on: Launcher | str = "local"
 
     def check(self, study: Study) -> None:
         """Refuse datasets that are missing, and fewer workers than a policy needs."""
@@ -85,7 +89,7 @@ class Embedded:
 
     @contextmanager
     def _cluster(self, spec: Spec, workers: int) -> Iterator[Train]:
-        embedded = api.embed(spec, workers, shared=self.shared, data_dir=self.data_dir)
+        embedded = api.embed(spec, workers, shared=self.shared, data_dir=self.data_dir, on=self.on)
         with embedded as (cluster, client):
             yield _Session(client, cluster=cluster).train
 
