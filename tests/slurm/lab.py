@@ -112,14 +112,25 @@ class Lab:
         until(lambda: self.run("sinfo", "-h", "-o", "%D %t") == "3 idle")
 
     def down(self) -> None:
-        """End every process of it, those of jobs first, and remove its folder."""
-        for process in psutil.process_iter(["environ"]):
-            own = (process.info["environ"] or {}).get("SLURM_CONF")
-            with suppress(psutil.NoSuchProcess):
-                if own == self.environment["SLURM_CONF"] and "SLURM_JOB_ID" in process.environ():
-                    process.kill()
+        """End every process that was told its configuration, those of jobs too; remove its folder.
+
+        Jobs and their daemons are in sessions of their own, and stay when a node's daemon ends.
+        """
+        with suppress(AssertionError, OSError, subprocess.TimeoutExpired):
+            self.run("scancel", f"--user={os.geteuid()}")
+            until(lambda: not self.tasks(), 20)
+        told = [
+            one
+            for one in psutil.process_iter(["environ"])
+            if (one.info["environ"] or {}).get("SLURM_CONF") == self.environment["SLURM_CONF"]
+        ]
+        # A step's daemon writes its title over its environment, so it is known by its child.
+        steps = [step for one in told if (step := _step_of(one)) is not None]
         for name in list(self._daemons):
             self._kill(name)
+        for process in [*steps, *told]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start_node(self, node: str) -> None:
@@ -198,6 +209,15 @@ class Lab:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _step_of(process: psutil.Process) -> psutil.Process | None:
+    """Return the daemon of the step that a process is the first of."""
+    with suppress(psutil.NoSuchProcess):
+        parent = process.parent()
+        if parent is not None and parent.name() == "slurmstepd":
+            return parent
+    return None
 
 
 def _runs_on(step: psutil.Process, node: str) -> bool:
