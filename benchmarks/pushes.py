@@ -51,10 +51,11 @@ class Pusher:
             control.raise_if_cancelled()
         control.raise_if_cancelled()
         store = self._shared.store(task.id.experiment)
+        folder = self._shared.experiment_path(task.id.experiment)
         spec = self._spec = self._spec or Spec.from_toml(bytes(store.read(task.spec)).decode())
-        content = self._content = self._content or self._kept(store.path, task.model)
+        content = self._content = self._content or self._kept(folder, task.model)
         name = layout.attempt_name("update", task.id, secrets.token_hex(3))
-        (store.path / name).hardlink_to(store.path / content.name)
+        (folder / name).hardlink_to(folder / content.name)
         part = part_of(spec, len(task.indices), task.id.round)  # type: ignore[arg-type]
         return Update(
             file=PublishedFile(name=name, size_bytes=content.size_bytes, checksum=content.checksum),

@@ -35,6 +35,7 @@ from downpour.rpc.messages import ExperimentSummary, RecordPage, Status
 from downpour.spec import ResolvedSpec, Spec
 from downpour.spec_file import read_spec
 from downpour.store import SharedDirectory
+from downpour.store.location import seen_location
 from downpour.store.named_model import experiments_at
 from downpour.tasks import check_named
 from downpour.values import ExperimentState
@@ -301,9 +302,10 @@ class Client:
         address = parse_address(manager, field="manager")
         self._connect_seconds = checked_seconds("connect_seconds", connect_seconds)
         trust = Trust.load(credentials or Credentials.from_environment())
-        self._shared = path_of("shared", shared) if shared is not None else None
-        folder = SharedDirectory(self._shared) if self._shared is not None and follow else None
-        self._managers = Managers(folder, address, trust)
+        seen = seen_location(shared) if shared is not None else None
+        # In an object store there is no folder of an experiment that a result could name.
+        self._shared = seen.root if seen is not None and seen.bucket is None else None
+        self._managers = Managers(seen if follow else None, address, trust)
         self._manager = self._managers.first
         self._met = False
 

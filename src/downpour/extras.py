@@ -15,6 +15,7 @@ EXTRAS: dict[str, dict[str, str]] = {
     "digits": {"sklearn": "scikit-learn"},
     "frames": {"pandas": "pandas"},
     "metrics": {"prometheus_client": "prometheus-client"},
+    "objects": {"obstore": "obstore"},
     "predictor": {"sklearn": "scikit-learn"},
     "ray": {"ray": "ray"},
     "report": {"jinja2": "jinja2", "matplotlib": "matplotlib", "scipy": "scipy"},

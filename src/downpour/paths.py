@@ -10,6 +10,9 @@ from downpour.errors import SpecError
 _NAME_BYTES_MAX = 255
 _PATH_BYTES_MAX = 4095  # Linux's PATH_MAX, less the byte that ends it
 
+_FILE = "file://"
+_OBJECTS = ("s3://", "gs://", "az://")
+
 
 def path_of(field: str, given: object) -> Path:
     """Return a path, with `~` expanded.
@@ -22,6 +25,12 @@ def path_of(field: str, given: object) -> Path:
     text = os.fspath(given)
     if not isinstance(text, str) or not text or "\0" in text:
         raise SpecError(field, text, "must be a path; '.' is the current folder")
+    if text.startswith(_OBJECTS):
+        accepted = "must be a folder here; an object store is for manager, worker and clients"
+        raise SpecError(field, text, accepted)
+    if text.startswith(_FILE) and not text.startswith(f"{_FILE}/"):
+        raise SpecError(field, text, "must be a path; one in a URL begins with file:///")
+    text = text.removeprefix(_FILE)
     try:
         path = Path(text).expanduser()
         longest = max(len(os.fsencode(part)) for part in (*path.parts, ""))

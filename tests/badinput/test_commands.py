@@ -137,6 +137,19 @@ PLACES: list[tuple[str, ...]] = [
         for command in ("worker", "doctor")
     ),
     ("results x --shared=", "shared = ''", "must be a path"),
+    *(
+        (f"{command} --shared s3://", "shared = 's3://'", "must be as s3://BUCKET/PREFIX")
+        for command in ("manager", "worker", "submit", "list", "doctor")
+    ),
+    ("manager --shared s3://a//b", "shared = 's3://a//b'", "must be as s3://BUCKET/PREFIX"),
+    ("manager --shared gs://a?b=1", "shared = 'gs://a?b=1'", "must be as s3://BUCKET/PREFIX"),
+    ("manager --shared az://c/x", "shared = 'az://c/x'", "Account must be specified"),
+    ("manager --shared s3://a/b --make-token", "make_token = True", "needs --token-file"),
+    ("run --shared s3://a/b", "shared = 's3://a/b'", "must be a folder here"),
+    ("replay x --shared s3://a/b", "shared = 's3://a/b'", "must be a folder here"),
+    ("submit --resume x-1 --shared s3://a/b", "s3://a/b", "must be a folder here"),
+    ("run --data-dir s3://a/b", "s3:/"),
+    ("run --shared file://a/b", "shared = 'file://a/b'", "file:///"),
     ("run --shared FILE", "shared directory", "not a folder"),
     ("run --shared FILE/in", "shared directory", "not a folder"),
     ("run --shared LONG", "shared = 'xxx", "255 between two slashes"),

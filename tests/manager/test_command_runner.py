@@ -150,7 +150,7 @@ def test_what_cannot_be_kept_now_is_kept_later(manager: RunningManager) -> None:
 
 def test_a_directory_that_is_away_for_a_while_costs_nothing(manager: RunningManager) -> None:
     """What was asked for is done when it is back."""
-    folder = manager.space.store.path
+    folder = manager.space.folder
     elsewhere = folder.with_name("elsewhere")
     folder.rename(elsewhere)
     waits: list[float] = []
@@ -175,7 +175,7 @@ def test_a_directory_that_stays_away_ends_the_manager_and_no_experiment(
     monkeypatch.setattr("downpour.manager.workspace.PACKED_BYTES_MAX", 8)
     manager.roster.enter(REGISTRATION, Newcomer())  # type: ignore[arg-type]
     manager.space.prepared = _prepared(manager)
-    manager.space.store.path.rename(manager.space.store.path.with_name("elsewhere"))
+    manager.space.folder.rename(manager.space.folder.with_name("elsewhere"))
     manager.runner.carry_out([PREPARE if command == "prepare" else ASSIGN])
     assert "no such folder" in str(manager.deaths.get(timeout=PATIENCE_SECONDS))
     assert manager.events.empty()
@@ -187,7 +187,7 @@ def test_a_file_that_cannot_be_removed_is_left_over_and_nothing_else_is_lost(
     """Neither discarding nor concluding fails an experiment; concluding lets go of everything."""
     manager.space.prepared = _prepared(manager)
     manager.space.store.put_new("update-000000-000000-000-abc.safetensors", [b"x"])
-    manager.space.store = StuckStore(manager.space.store.path)
+    manager.space.store = StuckStore(manager.space.folder)
     discard = do.Discard(experiment="any", files=(FILE,))
     manager.runner.carry_out([discard, CONCLUDE])
     assert manager.rest() == []

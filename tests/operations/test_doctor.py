@@ -200,3 +200,25 @@ def test_a_defect_of_a_check_is_not_taken_for_a_slow_server(
     with pytest.raises(ZeroDivisionError):
         diagnose(tmp_path, None)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_object_store_is_checked_as_well_as_the_folder_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing stays in it, and what is wrong with it is one finding."""
+    from obstore.store import MemoryStore
+
+    from downpour.store.bucket import Bucket
+
+    objects = MemoryStore()
+    monkeypatch.setenv("DOWNPOUR_LOCAL", str(tmp_path))
+    monkeypatch.setattr(Bucket, "at", lambda url: Bucket(url, objects))
+    findings = diagnose("s3://bucket/x", None)
+    of_the_bucket = ["bucket", "conditional writes", "bucket's speed"]
+    assert list(findings) == [*of_the_bucket, *CHECKS]
+    assert {findings[name].verdict for name in of_the_bucket} == {Verdict.GOOD}
+    assert objects.list().collect() == []
+    monkeypatch.setattr(Bucket, "put_new", lambda *_: None)
+    conditions = diagnose("s3://bucket/x", None)["conditional writes"]
+    assert conditions.verdict is Verdict.FAILED
+    assert "ignores conditional writes" in conditions.seen

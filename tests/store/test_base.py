@@ -15,11 +15,23 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from downpour.errors import FileCorrupt, FileMissing, StoreError
 from downpour.store import DirectoryStore, MemoryStore, Store, check_bare_name
+from downpour.store.bucket import Bucket
+from downpour.store.object_files import FileCache, ObjectFiles
+from downpour.store.retry import RetryPolicy
 from downpour.values import PublishedFile
+
+
+def _objects(path: Path) -> Store:
+    from obstore.store import MemoryStore as Objects
+
+    bucket = Bucket("s3://memory", Objects())
+    return ObjectFiles(bucket, "experiments/a", FileCache(path), RetryPolicy(seconds=0))
+
 
 STORES: dict[str, Callable[[Path], Store]] = {
     "directory": lambda path: DirectoryStore(path, patience_seconds=0),
     "memory": lambda _path: MemoryStore(),
+    "objects": _objects,
 }
 
 
@@ -97,6 +109,16 @@ def test_another_checksum_shows_only_when_read(store: Store) -> None:
     assert bytes(store.view(file)) == b"bytes"
     with pytest.raises(FileCorrupt, match="checksum"):
         store.read(file)
+
+
+def test_a_file_of_which_only_the_name_is_known(store: Store) -> None:
+    """It can be described, and read up to a limit; a missing one is missing."""
+    file = store.put_new("a", [b"one ", b"two"])
+    assert store.describe("a") == file
+    assert store.read_unchecked("a", limit_bytes=5) == b"one t"
+    for door in (store.describe, lambda name: store.read_unchecked(name, limit_bytes=1)):
+        with pytest.raises(FileMissing, match="never"):
+            door("never")
 
 
 def test_the_list_is_sorted(store: Store) -> None:

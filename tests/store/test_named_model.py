@@ -20,9 +20,9 @@ from downpour.store.named_model import find_model, read_model
 def shared(tmp_path: Path) -> SharedDirectory:
     """A shared directory with an experiment that has two versions of a model."""
     shared = SharedDirectory.open(tmp_path / "shared", create=True)
-    store = shared.create_experiment("mine")
+    shared.create_experiment("mine")
     for version in (9, 10):
-        write(store.path / f"model-{version:06d}-abc.safetensors")
+        write(shared.experiment_path("mine") / f"model-{version:06d}-abc.safetensors")
     return shared
 
 

@@ -93,7 +93,8 @@ def test_no_operation_raises_an_error_of_the_system(
     """Whatever is done there: where the directory is away, one error says so."""
     shared = SharedDirectory.open(tmp_path, create=True)
     Lease(shared).claim("there:1")
-    path = shared.create_experiment("any").path
+    shared.create_experiment("any")
+    path = shared.experiment_path("any")
     (path / "file").write_bytes(b"")
     kept(path)
 
@@ -135,17 +136,17 @@ def test_what_is_no_regular_file_holds_nobody_up(
     """In a file's place it is corrupt, for everybody who reads there; its writer is not awaited."""
     monkeypatch.chdir(tmp_path)  # a socket's address is short
     shared = SharedDirectory.open(tmp_path, create=True)
-    store = shared.create_experiment("any")
+    store, path = shared.create_experiment("any"), shared.experiment_path("any")
     file = store.put_new("update", [b"content"])
     store.delete("update")
     make(Path("experiments/any/update"))
-    hasty = DirectoryStore(store.path, patience_seconds=0)
+    hasty = DirectoryStore(path, patience_seconds=0)
     looks: list[Callable[[], object]] = [
         lambda: hasty.view(file),
         lambda: hasty.read(file),
         lambda: hasty.describe("update"),
         lambda: hasty.read_unchecked("update", limit_bytes=9),
-        lambda: RecordWriter(store.path / "update"),
+        lambda: RecordWriter(path / "update"),
     ]
     for look in looks:
         with pytest.raises(StoreError) as raised:
@@ -153,7 +154,7 @@ def test_what_is_no_regular_file_holds_nobody_up(
         assert not isinstance(raised.value, FileMissing | SharedDirectoryError)
     make(Path("experiments/any/journal-000001-0001.jsonl"))
     with pytest.raises(StoreError):
-        read_journal(store.path)
+        read_journal(path)
     shared.terms.mkdir()
     make(Path("terms/000001"))
     assert current_leader(shared.terms) is None

@@ -16,9 +16,9 @@ from downpour.cli.options import (
     AsJson,
     ConnectSeconds,
     Experiment,
+    Location,
     Manager,
     Resume,
-    Shared,
     SharedIfSeen,
     TensorBoard,
 )
@@ -179,7 +179,7 @@ def cancel(
 @with_credentials
 def results(
     experiment: Experiment,
-    shared: Shared = SHARED,
+    shared: Location = SHARED,
     manager: Manager = MANAGER,
     tensorboard: TensorBoard = None,
     *,
@@ -217,11 +217,13 @@ def _stay(client: Client, experiment: str, spec: Spec, follower: Follower | None
         return client.wait(experiment, on_status=look)
 
 
-def _stored(shared: Path) -> tuple[ExperimentSummary, ...]:
+def _stored(shared: Path | str) -> tuple[ExperimentSummary, ...]:
     """List the experiments in a directory, and note that no manager answers."""
     from downpour.reports.stored_experiments import experiments_in
     from downpour.store import SharedDirectory
 
+    if not isinstance(shared, Path):
+        return ()  # records are the manager's
     experiments = experiments_in(SharedDirectory(shared).experiments)
     if experiments:
         note(f"no manager answers; {shared} holds:")
@@ -231,7 +233,7 @@ def _stored(shared: Path) -> tuple[ExperimentSummary, ...]:
 def _client(
     manager: str,
     credentials: Credentials,
-    shared: Path | None = None,
+    shared: Path | str | None = None,
     connect_seconds: float = 0.0,
 ) -> Client:
     """Make a client that finds the leading manager where the folder that it is of is known."""
@@ -243,7 +245,7 @@ def _client(
 
 
 def _find(
-    experiment: str, shared: Path, manager: str, credentials: Credentials
+    experiment: str, shared: Path | str, manager: str, credentials: Credentials
 ) -> tuple[Record, Path | None]:
     """Return an experiment's record, and its folder if this machine has it."""
     from downpour.records.record import parse_lines, read_record
@@ -251,10 +253,11 @@ def _find(
     from downpour.store.layout import RECORD_NAME
 
     try:
-        folder = SharedDirectory(shared).experiment_path(experiment)
+        here = shared if isinstance(shared, Path) else None
+        folder = SharedDirectory(here or SHARED).experiment_path(experiment)
     except StoreError:
         raise SpecError("ID", experiment, "must be one that `downpour list` prints") from None
-    if folder.is_dir():
+    if here is not None and folder.is_dir():
         return read_record(folder / RECORD_NAME), folder
     try:
         with _client(manager, credentials, shared) as client:

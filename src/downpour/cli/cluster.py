@@ -15,8 +15,8 @@ from downpour.cli.options import (
     ConnectSeconds,
     DataDir,
     LeadingManager,
+    Location,
     Patience,
-    Shared,
     number,
     path_option,
     whole_number,
@@ -29,6 +29,7 @@ from downpour.errors import ComeAgain, DownpourError, SpecError
 from downpour.extras import require
 from downpour.manager.options import ManagerOptions, checked_patience
 from downpour.signals import on_leaving
+from downpour.store.bucket import is_object_store
 from downpour.text import set_up_log
 from downpour.values import DEFAULT_PORT
 from downpour.worker.options import WorkerOptions
@@ -118,7 +119,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
 @with_credentials
 def manager(
-    shared: Shared = SHARED,
+    shared: Location = SHARED,
     host: Annotated[
         str,
         typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 or :: for all networks."),
@@ -180,7 +181,7 @@ def manager(
 @with_credentials
 def worker(
     manager: LeadingManager = "",
-    shared: Shared = SHARED,
+    shared: Location = SHARED,
     name: WorkerName = "",
     host: WorkerHost = "",
     port: Port = 0,
@@ -253,10 +254,13 @@ def _say_where(url: str) -> None:
     note(f"metrics at {url}")
 
 
-def _with_token(credentials: Credentials, shared: Path) -> Credentials:
+def _with_token(credentials: Credentials, shared: Path | str) -> Credentials:
     from downpour.store.token import make_token
 
-    path = Path(credentials.token_file or shared / "token")
+    if not credentials.token_file and is_object_store(shared):
+        accepted = "needs --token-file, because a token does not belong into an object store"
+        raise SpecError("make_token", value=True, accepted=accepted)
+    path = Path(credentials.token_file or Path(shared) / "token")
     if make_token(path):
         note(f"made a token: {path}")
     return replace(credentials, token_file=str(path))

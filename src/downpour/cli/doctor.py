@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from downpour.cli.options import SHARED, AsJson, Shared
+from downpour.cli.options import SHARED, AsJson, Location
 from downpour.cli.printing import err, out, print_json
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
@@ -27,7 +27,7 @@ _TIMEOUT_SECONDS = 5.0
 
 @with_credentials
 def doctor(
-    shared: Shared = SHARED,
+    shared: Location = SHARED,
     manager: Annotated[
         str,
         typer.Option(

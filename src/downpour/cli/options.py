@@ -11,6 +11,7 @@ import typer
 from downpour.allowlist import allow_in
 from downpour.manager.options import DEFAULT_MANAGER, DEFAULT_SHARED
 from downpour.paths import path_of
+from downpour.store.bucket import checked_url, is_object_store
 
 
 def whole_number(text: str) -> int:
@@ -50,6 +51,13 @@ def path_option(field: str) -> Callable[[str], Path]:
     return read
 
 
+def location(text: str) -> Path | str:
+    """Read where a shared directory is: an object store's URL stays text, all else is a path."""
+    if is_object_store(text):
+        return checked_url("shared", text)
+    return path_of("shared", text)
+
+
 def allow_code(modules: Sequence[str] | None, file: Path | None = None) -> None:
     """Allow a user's modules, and find them in the current folder and beside a file.
 
@@ -86,6 +94,17 @@ Shared = Annotated[
         metavar="DIR",
         parser=path_option("shared"),
         help="The shared directory, as this machine sees it.",
+    ),
+]
+Location = Annotated[
+    Path,  # or the text of a URL: Typer takes no union
+    typer.Option(
+        "--shared",
+        envvar="DOWNPOUR_SHARED",
+        metavar="DIR|URL",
+        parser=location,
+        help="The shared directory, as this machine sees it, or an object store as s3://BUCKET/"
+        "PREFIX (gs, az).",
     ),
 ]
 DataDir = Annotated[
@@ -144,9 +163,10 @@ SharedIfSeen = Annotated[
     typer.Option(
         "--shared",
         envvar="DOWNPOUR_SHARED",
-        metavar="DIR",
-        parser=path_option("shared"),
-        help="The shared directory, if this machine has it: it names the leading manager.",
+        metavar="DIR|URL",
+        parser=location,
+        help="The shared directory or the object store, if this machine has it: it names the "
+        "leading manager.",
         show_default="./shared_dir, if no --manager is given",
     ),
 ]

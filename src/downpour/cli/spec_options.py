@@ -17,6 +17,7 @@ import typer
 
 from downpour.cli.options import SHARED, path_option
 from downpour.errors import SpecError
+from downpour.paths import path_of
 from downpour.spec import Outer, Spec
 from downpour.spec_file import read_spec
 
@@ -102,13 +103,15 @@ def _read(file: Path | None, given: Mapping[str, Any]) -> Spec:
     return Spec.make(fields) if file is None else read_spec(file, fields)
 
 
-def _resumed(experiment: str, shared: Path, file: Path | None, given: Mapping[str, Any]) -> Spec:
+def _resumed(
+    experiment: str, shared: Path | str, file: Path | None, given: Mapping[str, Any]
+) -> Spec:
     from downpour.trained.resuming import resumed_spec
 
     if file is not None:
         accepted = "goes on with its own spec, so FILE cannot be given; options can"
         raise SpecError("resume", experiment, accepted)
-    return resumed_spec(experiment, shared, parse_fields(given))
+    return resumed_spec(experiment, path_of("shared", shared), parse_fields(given))
 
 
 def _file() -> inspect.Parameter:

@@ -6,7 +6,7 @@ from downpour.errors import SpecError, Unreachable
 from downpour.node.worker import next_address
 from downpour.rpc import Address, ManagerClient, Trust, parse_address
 from downpour.store import SharedDirectory
-from downpour.store.lease import current_leader
+from downpour.store.lease import leader_of
 
 
 def leading_manager(shared: SharedDirectory) -> Address:
@@ -17,7 +17,7 @@ def leading_manager(shared: SharedDirectory) -> Address:
     """
     addresses = _leader_addresses(shared)
     if not addresses:
-        raise Unreachable("the manager", f"none leads in {shared.root} yet")
+        raise Unreachable("the manager", f"none leads in {shared.where} yet")
     return addresses[0]
 
 
@@ -57,7 +57,7 @@ class Managers:
 
 
 def _leader_addresses(shared: SharedDirectory) -> list[Address]:
-    leader = current_leader(shared.terms)
+    leader = leader_of(shared)
     try:
         return [parse_address(address) for address in leader.addresses] if leader else []
     except SpecError:

@@ -32,6 +32,7 @@ from downpour.scheduler import Scheduler, SchedulerOptions
 from downpour.signals import on_interrupt, on_leaving
 from downpour.store import SharedDirectory
 from downpour.store.lease import Leader, Lease
+from downpour.store.location import open_location
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class Manager:
     def _shared_directory(self, options: ManagerOptions) -> SharedDirectory:
         """Open it, with the options' timeouts; closing the manager ends its retries."""
         return replace(
-            SharedDirectory.open(Path(options.shared), create=True),
+            open_location(options.shared, create=True),
             patience_seconds=options.patience_seconds * options.patience,
             away_seconds=_AWAY_SECONDS * options.patience,
             sleep=self._closing.wait,

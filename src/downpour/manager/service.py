@@ -50,7 +50,6 @@ from downpour.rpc.messages import (
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec, Spec
 from downpour.store import SharedDirectory, layout
-from downpour.store.directory import read_regular
 from downpour.store.lease import Leader
 from downpour.store.presence import Presence
 from downpour.tasks import check_named
@@ -62,6 +61,7 @@ log = logging.getLogger(__name__)
 LONGEST_WAIT_SECONDS = 30.0
 """Of a long poll. Each holds a thread of the server, so a client asks again instead."""
 _NAME_CHARACTERS_MAX = 64
+_SPEC_BYTES_MAX = 2**20
 # It ends the experiment's identifier, which names a folder.
 _REQUEST = re.compile(r"[0-9a-f]{4,32}")
 
@@ -237,8 +237,9 @@ class ManagerHandler:
         """Refuse a request that was accepted with another spec."""
         asked = Spec.from_toml(spec)
         try:
-            path = self._shared.experiment_path(experiment) / layout.SPEC_NAME
-            known = ResolvedSpec.from_toml(read_regular(path).decode())
+            files = replace(self._shared, patience_seconds=0.0, away_seconds=None).store(experiment)
+            text = files.read_unchecked(layout.SPEC_NAME, limit_bytes=_SPEC_BYTES_MAX)
+            known = ResolvedSpec.from_toml(text.decode())
         except (StoreError, ValueError, SpecError):
             return  # its spec cannot be read, so it cannot be compared
         # What a spec leaves open was decided when it was accepted. With other workers or files it
@@ -358,7 +359,7 @@ class ManagerHandler:
         # As bytes, because `compare_digest` raises TypeError for text that is not ASCII.
         if not secrets.compare_digest(registration.presence.encode(), self._presence.encode()):
             raise SharedDirectoryError(
-                self._shared.root, "is not the folder that the worker sees under its --shared"
+                self._shared.where, "is not the folder that the worker sees under its --shared"
             )
 
     def _warn_of_mixture(self, worker: str, registration: Registration) -> None:

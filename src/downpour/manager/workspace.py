@@ -47,8 +47,9 @@ from downpour.scheduler.commands import Aggregate, Evaluate, Prepare, Publish, P
 from downpour.scheduler.experiment import Experiment
 from downpour.spec import ResolvedSpec, Spec
 from downpour.splitters import divide
-from downpour.store import Array, Buffer, DirectoryStore, SharedDirectory, decode, encode, layout
+from downpour.store import Array, Buffer, SharedDirectory, Store, decode, encode, layout
 from downpour.store.directory import names_in
+from downpour.store.folders import send_dataset
 from downpour.store.lease import Leader
 from downpour.store.process_lock import RUN_LOCK_NAME, lock_file
 from downpour.tasks import Data
@@ -101,7 +102,7 @@ class Workspace:
     experiment: str
     spec: ResolvedSpec
     shared: SharedDirectory
-    store: DirectoryStore
+    store: Store
     record: RecordWriter
     spec_file: PublishedFile
     journal: Journal | None
@@ -116,6 +117,11 @@ class Workspace:
     def __post_init__(self) -> None:
         """Keep no version so far."""
         self.versions = Versions(self.store)
+
+    @property
+    def folder(self) -> Path:
+        """Where its record and its journal are, and the files of its store that are not objects."""
+        return self.shared.experiment_path(self.experiment)
 
     def look(self) -> None:
         """Set `is_gone`; if the directory cannot be listed, it stays as it was."""
@@ -204,7 +210,7 @@ def _check_files(experiment: Experiment, names: set[str]) -> None:
         raise FileCorrupt("journal", "its last lines are missing: there is a final model")
 
 
-def _restored_spec(store: DirectoryStore, experiment: Experiment) -> PublishedFile:
+def _restored_spec(store: Store, experiment: Experiment) -> PublishedFile:
     """Return the file of the spec, restored if it differs from the journal's."""
     there = layout.SPEC_NAME in store.list()
     if there:
@@ -246,6 +252,7 @@ def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> Prepar
     key = retry_policy.call_through_outage(
         partial(tasks.prepare_data, spec, folder, data_dir, command.dataset)
     )
+    retry_policy.call_through_outage(partial(send_dataset, space.shared, key))
     tasks.check_same_data(spec, folder, key)
     dataset = retry_policy.call_through_outage(partial(tasks.open_data, spec, folder, key))
     facts = dataset.facts
@@ -449,7 +456,7 @@ def _whole(space: Workspace, model: PublishedFile) -> Sequence[Buffer]:
     return encode({**whole, **{tied: whole[name] for tied, name in apart.metadata.items()}}, {})
 
 
-def _put_result(store: DirectoryStore, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
+def _put_result(store: Store, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
     # It may be there already: an earlier manager published it, and ended before it journaled that.
     if name in store.list():
         published, digest = store.describe(name), xxhash.xxh3_128()
@@ -460,11 +467,11 @@ def _put_result(store: DirectoryStore, name: str, chunks: Sequence[Buffer]) -> P
     return store.put_new(name, chunks)
 
 
-def _tensors(store: DirectoryStore, file: PublishedFile) -> Mapping[str, Array]:
+def _tensors(store: Store, file: PublishedFile) -> Mapping[str, Array]:
     return decode(store.read(file), file.name).tensors
 
 
-def sweep(store: DirectoryStore, *, finished: bool) -> None:
+def sweep(store: Store, *, finished: bool) -> None:
     """Remove what only a running experiment needs: updates, optimizer states, lists of indices."""
     for name in store.list():
         if layout.is_left_over(name, finished=finished):

@@ -12,16 +12,19 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from downpour.errors import DownpourError, SharedDirectoryError
-from downpour.operations import probes
+from downpour.operations import bucket_probes, probes
 from downpour.operations.attempts import Attempts
 from downpour.operations.finding import Finding, Verdict, bad, doubtful, good, unknown
 from downpour.rpc import PROTOCOL, ManagerClient
 from downpour.rpc.messages import ManagerInfo
 from downpour.store import SharedDirectory
+from downpour.store.bucket import Bucket
+from downpour.store.location import seen_location
 from downpour.store.mounts import find_mount
 from downpour.store.os_errors import explain
 from downpour.store.publish import TEMPORARY_PREFIX
@@ -39,10 +42,14 @@ _PROBES: Mapping[str, Callable[[Path], Finding]] = {
     "clock": probes.clock,
     "speed": probes.speed,
 }
+_BUCKET_PROBES: Mapping[str, Callable[[Bucket], Finding]] = {
+    "conditional writes": bucket_probes.conditions,
+    "bucket's speed": bucket_probes.speed,
+}
 
 
 def diagnose(
-    shared: Path,
+    shared: str | os.PathLike[str],
     manager: ManagerClient | None,
     on_begin: Callable[[str], None] = lambda _: None,
     *,
@@ -50,10 +57,16 @@ def diagnose(
 ) -> Findings:
     """Check a shared directory, and that it is the manager's; returns findings by check, in order.
 
+    Of an object store, named by its URL, both it and this machine's folder for it are checked.
     `on_begin` is called with the name of each check before it runs. A check that takes longer than
     `limit_seconds` fails.
+
+    Raises:
+        SpecError: the URL is invalid.
+        MissingPackage: the URL needs a library that is not installed.
     """
-    root = shared.expanduser().absolute()
+    place = seen_location(shared)
+    root = place.root.expanduser().absolute()
     attempts = Attempts(limit_seconds)
     findings: dict[str, Finding] = {}
 
@@ -62,6 +75,12 @@ def diagnose(
         findings[name] = attempts.make(partial(_made, look))
         return findings[name]
 
+    if place.bucket is not None:
+        there = check("bucket", partial(bucket_probes.reachable, place.bucket))
+        for name, of_bucket in _BUCKET_PROBES.items():
+            works = there.verdict is Verdict.GOOD
+            check(name, partial(of_bucket if works else _no_bucket, place.bucket))
+        root.mkdir(parents=True, exist_ok=True)
     with _probe_folder(root, attempts) as probe:
         usable = check("folder", partial(_folder, root, probe)).verdict is Verdict.GOOD
         check("file system", partial(_file_system, root))
@@ -69,7 +88,7 @@ def diagnose(
             check(name, partial(look, probe) if usable else partial(unknown, _NO_FOLDER))
     on_begin("manager")
     findings["manager"], info = _asked(manager)
-    check("same folder", partial(_same_folder, root, info))
+    check("same folder", partial(_same_folder, place, info))
     return findings
 
 
@@ -110,6 +129,10 @@ def _folder(root: Path, probe: Path) -> Finding:
     return good(f"{root}, writable")
 
 
+def _no_bucket(_: Bucket) -> Finding:
+    return unknown("the bucket cannot be used")
+
+
 def _file_system(root: Path) -> Finding:
     if not root.is_dir():
         return unknown(_NO_FOLDER)
@@ -143,13 +166,13 @@ def _version(manager: ManagerClient, info: ManagerInfo) -> Finding:
     return good(seen)
 
 
-def _same_folder(root: Path, info: ManagerInfo | None) -> Finding:
+def _same_folder(place: SharedDirectory, info: ManagerInfo | None) -> Finding:
     if info is None:
         return unknown("only the manager can tell")
-    if not root.is_dir():
+    if not place.root.is_dir():
         return unknown(_NO_FOLDER)
     try:
-        SharedDirectory(root, patience_seconds=1.0).read_presence(info.presence_file)
+        replace(place, patience_seconds=1.0).read_presence(info.presence_file)
     except SharedDirectoryError:
         seen = "the manager's presence file is not here: it sees another folder"
         return bad(seen, "mount the manager's folder here, or name it with --shared")

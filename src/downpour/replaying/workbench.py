@@ -58,12 +58,14 @@ class Workbench:
         bench = replace(SharedDirectory.open(folder, create=True), datasets_at=shared.datasets)
         store = bench.create_experiment(experiment)
         self._spec = spec
+        self.folder = bench.experiment_path(experiment)
+        """Where its files are."""
         self._space = Workspace(
             experiment=experiment,
             spec=spec,
             shared=shared,
             store=store,
-            record=RecordWriter(bench.experiment_path(experiment) / RECORD_NAME),
+            record=RecordWriter(self.folder / RECORD_NAME),
             spec_file=store.put_new(SPEC_NAME, [spec.to_toml().encode()]),
             journal=None,
         )
@@ -72,11 +74,6 @@ class Workbench:
         self._outer: PublishedFile | None = None
         self._states: dict[int, PublishedFile] = {}
         self._own: dict[int, PublishedFile] = {}
-
-    @property
-    def folder(self) -> Path:
-        """Where its files are."""
-        return self._space.store.path
 
     def close(self) -> None:
         """Close what is open; the files stay."""

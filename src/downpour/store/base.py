@@ -47,12 +47,32 @@ class Store(Protocol):
         """
         ...
 
+    def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
+        """Return the first bytes of a file of which only the name is known.
+
+        Raises:
+            FileMissing: the file does not exist, also after retries.
+        """
+        ...
+
+    def describe(self, name: str) -> PublishedFile:
+        """Return size and checksum of a file of which only the name is known.
+
+        Raises:
+            FileMissing: the file does not exist, also after retries.
+        """
+        ...
+
     def list(self) -> list[str]:
         """Return the names of all published files, sorted."""
         ...
 
     def delete(self, name: str) -> None:
         """Remove a file, if it exists. Views of it stay valid."""
+        ...
+
+    def remove_leftovers(self) -> None:
+        """Remove what dead publishers have left; only once nothing is published any more."""
         ...
 
 

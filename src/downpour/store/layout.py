@@ -18,13 +18,15 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
 from downpour.errors import FileMissing, SharedDirectoryError, StoreError
-from downpour.store.base import check_bare_name
+from downpour.store.base import Store, check_bare_name
+from downpour.store.bucket import Bucket
 from downpour.store.directory import DirectoryStore, names_in
+from downpour.store.object_files import FileCache, ObjectFiles
 from downpour.store.os_errors import explain, writing
 from downpour.store.presence import Presence, announce
 from downpour.store.publish import TEMPORARY_PREFIX, sync_directory
@@ -201,7 +203,9 @@ def published_updates(
 class SharedDirectory:
     """The folder that manager, workers and clients share; `open` checks it first.
 
-    `datasets_at` is where prepared datasets are, if they are another directory's.
+    `datasets_at` is where prepared datasets are, if they are another directory's. With a `bucket`,
+    what processes exchange is there, under the same names; `root` is then this machine's own folder
+    for it (`location.py`), where a manager keeps its journals, records and locks.
     """
 
     root: Path
@@ -209,6 +213,7 @@ class SharedDirectory:
     away_seconds: float | None = None
     sleep: Callable[[float], object] = time.sleep
     datasets_at: Path | None = None
+    bucket: Bucket | None = None
 
     @classmethod
     def open(cls, path: Path, *, create: bool) -> SharedDirectory:
@@ -247,6 +252,11 @@ class SharedDirectory:
         )
 
     @property
+    def where(self) -> str:
+        """What the user calls it."""
+        return self.bucket.url if self.bucket is not None else str(self.root)
+
+    @property
     def presence(self) -> Path:
         """Where managers announce themselves."""
         return self.root / "presence"
@@ -270,11 +280,11 @@ class SharedDirectory:
         """Return an experiment's folder, whether it exists or not."""
         return self.experiments / check_bare_name(experiment)
 
-    def store(self, experiment: str) -> DirectoryStore:
+    def store(self, experiment: str) -> Store:
         """Return the files of an experiment."""
-        return self._store(self.experiment_path(experiment))
+        return self.files_in(self.experiment_path(experiment))
 
-    def create_experiment(self, experiment: str) -> DirectoryStore:
+    def create_experiment(self, experiment: str) -> Store:
         """Make a new experiment's folder and return its files.
 
         Raises:
@@ -288,11 +298,11 @@ class SharedDirectory:
             raise StoreError(f"experiment {experiment} exists already") from None
         except OSError as error:
             raise SharedDirectoryError(self.root, explain(error)) from error
-        return self._store(path)
+        return self.files_in(path)
 
     def announce(self, content: str) -> Presence:
         """Publish a manager's presence file, until it is withdrawn."""
-        return announce(self._store(self.presence), content)
+        return announce(self.presence, self.files_in(self.presence), content)
 
     def read_presence(self, name: str) -> str:
         """Return the content of a manager's presence file.
@@ -302,15 +312,22 @@ class SharedDirectory:
         """
         try:
             patience = min(self.patience_seconds, _PRESENCE_PATIENCE_SECONDS)
-            files = DirectoryStore(self.presence, patience_seconds=patience, sleep=self.sleep)
+            hasty = replace(self, patience_seconds=patience, away_seconds=None)
+            files = hasty.files_in(self.presence)
             return files.read_unchecked(name, limit_bytes=_PRESENCE_BYTES_MAX).decode()
         except FileMissing:
             reason = "the manager's presence file is not here: it sees a different folder"
-            raise SharedDirectoryError(self.root, reason) from None
+            raise SharedDirectoryError(self.where, reason) from None
         except UnicodeDecodeError:
-            raise SharedDirectoryError(self.root, "a presence file that is not text") from None
+            raise SharedDirectoryError(self.where, "a presence file that is not text") from None
 
-    def _store(self, path: Path) -> DirectoryStore:
+    def files_in(self, path: Path) -> Store:
+        """Return the files of a folder in this directory."""
+        if self.bucket is not None:
+            folder = path.relative_to(self.root).as_posix()
+            return ObjectFiles(
+                self.bucket, folder, FileCache(self.root / "cache"), self.retry_policy
+            )
         return DirectoryStore(
             path,
             patience_seconds=self.patience_seconds,

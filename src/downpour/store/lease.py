@@ -16,7 +16,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,6 +59,7 @@ class Lease:
 
     def __init__(self, shared: SharedDirectory) -> None:
         self._terms = shared.terms
+        self._bucket = shared.bucket
         self.root = shared.root
         # Else the lock would be known to the thread alone that took it, and another may close the
         # manager.
@@ -117,7 +118,7 @@ class Lease:
                 cluster=cluster_of(self._terms) or made_up,
             )
             try:
-                publish(self._terms, _name(self.term), [json.dumps(asdict(leader)).encode()])
+                self._publish(_name(self.term), json.dumps(asdict(leader)).encode())
             except SharedDirectoryError:
                 raise
             except StoreError:
@@ -127,6 +128,12 @@ class Lease:
                     raise
             else:
                 return leader
+
+    def _publish(self, name: str, content: bytes) -> None:
+        publish(self._terms, name, [content])
+        if self._bucket is not None:
+            # For workers and clients on other machines; managers are all on this one.
+            self._bucket.put_new(f"{self._terms.name}/{name}", content)
 
     @property
     def is_leader(self) -> bool:
@@ -143,11 +150,30 @@ class Lease:
             self._lock.release()
 
 
+def leader_of(shared: SharedDirectory) -> Leader | None:
+    """Return the manager that leads, as any machine sees it; None as `current_leader`."""
+    bucket = shared.bucket
+    if bucket is None:
+        return current_leader(shared.terms)
+    try:
+        term = _highest(bucket.names(shared.terms.name))
+        return _leader(term, bucket.get(f"{shared.terms.name}/{_name(term)}"))
+    except StoreError:
+        return None
+
+
 def current_leader(terms: Path) -> Leader | None:
     """Return the manager of the highest term; None if there is none or it cannot be read."""
     try:
         term = highest_term(terms)
-        fields = json.loads(read_regular(terms / _name(term)))
+        return _leader(term, read_regular(terms / _name(term)))
+    except StoreError:
+        return None
+
+
+def _leader(term: int, content: bytes) -> Leader | None:
+    try:
+        fields = json.loads(content)
         return Leader(
             term=term,
             addresses=tuple(map(str, fields["addresses"])),
@@ -155,7 +181,7 @@ def current_leader(terms: Path) -> Leader | None:
             pid=int(fields["pid"]),
             cluster=str(fields.get("cluster", "")),
         )
-    except (StoreError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 
@@ -179,6 +205,10 @@ def highest_term(terms: Path) -> int:
             names = os.listdir(terms)  # noqa: PTH208 - the names alone are wanted
         except FileNotFoundError:
             return 0
+    return _highest(names)
+
+
+def _highest(names: Iterable[str]) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=0)
 
 

@@ -26,9 +26,8 @@ import xxhash
 from downpour.compression import CODECS
 from downpour.errors import FileCorrupt, FileMissing, StoreError
 from downpour.store import layout
-from downpour.store.base import Buffer
+from downpour.store.base import Buffer, Store
 from downpour.store.codec import ParameterFile, decode, encode
-from downpour.store.directory import DirectoryStore
 from downpour.store.header import Array, Layout, plan_layout, write_header
 from downpour.store.update_format import UpdateFormat, compress
 from downpour.values import AttemptId, PublishedFile, Update
@@ -71,7 +70,7 @@ class Work:
 
 
 def publish_work(
-    store: DirectoryStore, attempt: AttemptId, work: Work
+    store: Store, attempt: AttemptId, work: Work
 ) -> tuple[PublishedFile, PublishedFile | None]:
     """Publish an update and its optimizer's state, if it has one; returns both.
 
@@ -136,9 +135,7 @@ def unsent_part(tensors: Mapping[str, Array], model: Mapping[str, Array]) -> dic
     return unsent
 
 
-def find_updates(
-    store: DirectoryStore, attempts: Iterable[AttemptId]
-) -> Iterator[tuple[AttemptId, Update]]:
+def find_updates(store: Store, attempts: Iterable[AttemptId]) -> Iterator[tuple[AttemptId, Update]]:
     """Yield the updates of these attempts that are in a directory; their seconds are unknown: 0.
 
     An update that says that it has an optimizer state is skipped if that state is gone, because the
@@ -160,9 +157,7 @@ def find_updates(
         yield attempt, update
 
 
-def _described(
-    store: DirectoryStore, attempt: AttemptId, name: str, state_name: str | None
-) -> Update:
+def _described(store: Store, attempt: AttemptId, name: str, state_name: str | None) -> Update:
     file, held = _whole(store, attempt, name)
     if state_name is None and held.metadata.get(_HAS_STATE) == _YES:
         raise FileMissing(layout.attempt_name("optimizer", attempt, "*"))
@@ -179,9 +174,7 @@ def _described(
     )
 
 
-def _whole(
-    store: DirectoryStore, attempt: AttemptId, name: str
-) -> tuple[PublishedFile, ParameterFile]:
+def _whole(store: Store, attempt: AttemptId, name: str) -> tuple[PublishedFile, ParameterFile]:
     """Return a file; raises FileCorrupt if it is altered or of another task."""
     file = store.describe(name)
     held = decode(store.read(file), name)

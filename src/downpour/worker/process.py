@@ -20,6 +20,7 @@ from downpour.metrics import MetricsEndpoint
 from downpour.rpc import Address, Trust, listen, parse_address, serve_worker
 from downpour.signals import on_interrupt, on_leaving
 from downpour.store import SharedDirectory
+from downpour.store.location import open_location
 from downpour.worker.agent import WorkerAgent
 from downpour.worker.environment import keep_memory, wait_passively
 from downpour.worker.metrics import WorkerMetrics
@@ -65,7 +66,7 @@ def run_worker(
     trust = wait(Trust.load, options.credentials)
     if given is None:
         _try_ports(options, trust)
-    shared = wait(lambda: SharedDirectory.open(Path(options.shared), create=False))
+    shared = wait(lambda: open_location(options.shared, create=False))
     address = given or awaiting(options.connect_seconds)(leading_manager, shared)
     managers = Managers(shared, address, trust)
     agent, metrics = _make_agent(options, managers, shared)

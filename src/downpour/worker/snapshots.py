@@ -10,7 +10,7 @@ import logging
 import secrets
 
 from downpour.errors import StoreError
-from downpour.store import DirectoryStore, encode, layout
+from downpour.store import Store, encode, layout
 from downpour.training.loop import ShardTraining
 from downpour.values import Snapshot
 from downpour.worker.control import TaskControl
@@ -26,7 +26,7 @@ class Snapshots:
         control: the attempt.
     """
 
-    def __init__(self, store: DirectoryStore, control: TaskControl) -> None:
+    def __init__(self, store: Store, control: TaskControl) -> None:
         self._store = store
         self._control = control
 

@@ -27,15 +27,16 @@ from downpour.rpc.messages import IndexArray, IndicesFile, TaskMessage
 from downpour.spec import Spec
 from downpour.store import (
     WHOLE,
-    DirectoryStore,
     SharedDirectory,
     Start,
+    Store,
     Work,
     decode,
     optimizer_part,
     publish_work,
     unsent_part,
 )
+from downpour.store.folders import fetch_dataset
 from downpour.tasks import Data, open_data
 from downpour.tasks.loaded import LoadedTask, load
 from downpour.training.loop import LocalTask, ShardTraining
@@ -60,8 +61,8 @@ class _LoadedExperiment:
 
     experiment: str
     spec: Spec
-    store: DirectoryStore
-    snapshots: DirectoryStore
+    store: Store
+    snapshots: Store
     task: LoadedTask
     model: torch.nn.Module
 
@@ -132,7 +133,7 @@ class TaskRunner:
         if spec.device == "cuda" and self._device != "cuda":
             raise UnfitWorker("this worker trains on the cpu; start it with --device cuda")
         torch.set_num_threads(spec.threads)
-        data = shared.retry_policy.call(partial(open_data, spec, shared.datasets, task.dataset))
+        data = shared.retry_policy.call(partial(_opened, spec, shared, task.dataset))
         loaded_task, model = _built(spec, data)
         if task.frozen is not None:
             load_frozen(model, _tensors(store, task.frozen))
@@ -149,6 +150,11 @@ class TaskRunner:
             model=model,
         )
         return self._loaded
+
+
+def _opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
+    fetch_dataset(shared, key)
+    return open_data(spec, shared.datasets, key)
 
 
 def _built(spec: Spec, data: Data) -> tuple[LoadedTask, torch.nn.Module]:
@@ -255,11 +261,11 @@ def _handed_on(loaded: _LoadedExperiment, task: TaskMessage) -> Mapping[str, npt
     return _tensors(loaded.store, state) if state is not None else {}
 
 
-def _tensors(store: DirectoryStore, file: PublishedFile) -> Mapping[str, npt.NDArray[Any]]:
+def _tensors(store: Store, file: PublishedFile) -> Mapping[str, npt.NDArray[Any]]:
     return decode(store.read(file), file.name).tensors
 
 
-def _indices(store: DirectoryStore, indices: IndexArray | IndicesFile) -> npt.NDArray[np.int64]:
+def _indices(store: Store, indices: IndexArray | IndicesFile) -> npt.NDArray[np.int64]:
     if not isinstance(indices, IndicesFile):
         return indices
     data = bytes(store.read(indices.file))

@@ -1,0 +1,231 @@
+"""An object store (S3, Google Cloud Storage, Azure), as far as the shared directory needs it.
+
+It offers what all of them do: an object appears whole, and is never seen in part. *Created if
+absent* takes the place of a file system's links: of several writers of a key exactly one succeeds.
+A store that ignores this condition would let two managers or two attempts replace each other's
+files without a sign, so `check_conditions` finds that out and refuses it.
+
+`obstore` speaks to the servers. Each call retries what is transient for some seconds; longer
+outages are the caller's `RetryPolicy`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from downpour.errors import FileMissing, SharedDirectoryError, SpecError, StoreError
+from downpour.extras import require
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+SCHEMES = ("s3", "gs", "az")
+EXAMPLE = "s3://BUCKET/PREFIX"
+
+# Short, because the retries of the shared directory begin where these end, and they log a line.
+_CLIENT: Any = {"timeout": "120s", "connect_timeout": "5s"}
+_RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=10)}
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_WRITER = "downpour-writer"
+_PROBE = ".doctor-"
+_PIECE_BYTES = 2**20
+_PLACE = re.compile(r"([a-z0-9]+)://([^/?#\s]+)(?:/([^?#]*))?")
+# What servers say, in the body of their answer, and what it means to the user.
+_SAID = {
+    "<Code>NoSuchBucket": "there is no such bucket",
+    "<Code>ContainerNotFound": "there is no such container",
+    "<Code>AccessDenied": "permission denied",
+    "<Code>InvalidAccessKeyId": "the access key is unknown there",
+    "<Code>SignatureDoesNotMatch": "the secret key is not that of the access key",
+    # Where the machines of a cloud ask for their own credentials, once there are no others.
+    "169.254.169.254": "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+}
+
+
+class KeyTakenError(StoreError):
+    """An object of that key exists, and another writer made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A place in an object store: the objects whose keys begin with its prefix.
+
+    `url` is what the user named, without a slash at its end; `objects` is `obstore`'s store.
+    """
+
+    url: str
+    objects: ObjectStore
+
+    @classmethod
+    def at(cls, url: str) -> Bucket:
+        """Return the bucket that a URL names; nothing is looked at yet.
+
+        Credentials, region and endpoint are those of the environment, by the provider's own names.
+
+        Raises:
+            SpecError: the URL is none of an object store, or the environment does not fit.
+            MissingPackage: `obstore` is not installed.
+        """
+        url = checked_url("shared", url)
+        require(f"--shared {url}", "objects")
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+
+        try:
+            objects = from_url(url, client_options=_client_options(), retry_config=_RETRIES)
+        except (BaseError, ValueError) as error:
+            raise SpecError("shared", url, f"cannot be used: {_first_line(error)}") from None
+        return cls(url, objects)
+
+    def put_new(self, key: str, content: bytes | Path) -> None:
+        """Create an object of these bytes, or of a file's; it is durable on return.
+
+        Raises:
+            KeyTakenError: there is one of that key, of another call.
+            SharedDirectoryError: the store does not take it.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        writer = uuid.uuid4().hex
+        try:
+            with self._speaking(key):
+                # A single request, because its condition is checked when the object appears.
+                obstore.put(
+                    self.objects,
+                    key,
+                    content,
+                    attributes={_WRITER: writer},
+                    mode="create",
+                    use_multipart=False,
+                )
+        except (AlreadyExistsError, PreconditionError):
+            # An answer may have been lost after the object was made, and the repeated request
+            # finds what the first one made.
+            if self._writer_of(key) != writer:
+                raise KeyTakenError(f"{key}: published before; names are never reused") from None
+
+    def get(self, key: str) -> bytes:
+        """Return an object's bytes.
+
+        Raises:
+            FileMissing: there is none of that key.
+            SharedDirectoryError: the store cannot be read.
+        """
+        import obstore
+
+        with self._speaking(key):
+            return bytes(obstore.get(self.objects, key).bytes())
+
+    def fetch(self, key: str, path: Path) -> None:
+        """Write an object's bytes to a new file, without holding them in memory; as `get`."""
+        import obstore
+
+        with self._speaking(key):
+            stream = obstore.get(self.objects, key).stream(min_chunk_size=_PIECE_BYTES)
+            with path.open("xb") as file:
+                for piece in stream:
+                    file.write(piece)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the objects directly under a folder, sorted.
+
+        Raises:
+            SharedDirectoryError: the store cannot be listed.
+        """
+        import obstore
+
+        with self._speaking(folder):
+            listed = obstore.list_with_delimiter(self.objects, f"{folder}/" if folder else None)
+            return sorted(found["path"].rpartition("/")[2] for found in listed["objects"])
+
+    def remove(self, key: str) -> None:
+        """Remove an object, if there is one of that key."""
+        import obstore
+
+        with suppress(FileMissing), self._speaking(key):
+            obstore.delete(self.objects, key)
+
+    def check_conditions(self) -> None:
+        """Check that objects can be made, read and removed here, and that one key is given once.
+
+        Raises:
+            SharedDirectoryError: one of that is not so; states which.
+        """
+        key = f"{_PROBE}{uuid.uuid4().hex[:12]}"
+        self.put_new(key, b"first")
+        try:
+            with suppress(KeyTakenError):
+                self.put_new(key, b"second")
+                reason = (
+                    "ignores conditional writes (If-None-Match), so that writers replace each "
+                    "other's files; use a store that honours them"
+                )
+                raise SharedDirectoryError(self.url, reason)
+            if self.get(key) != b"first":
+                raise SharedDirectoryError(self.url, "gives back other bytes than were put there")
+        finally:
+            with suppress(StoreError):  # what is wrong is said already
+                self.remove(key)
+
+    def _writer_of(self, key: str) -> str:
+        import obstore
+
+        with self._speaking(key):
+            return str(obstore.get(self.objects, key).attributes.get(_WRITER, ""))
+
+    @contextmanager
+    def _speaking(self, key: str) -> Iterator[None]:
+        """Translate the errors of a block; that a key is taken is left to its caller."""
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+        try:
+            yield
+        except (AlreadyExistsError, PreconditionError):
+            raise
+        except (BaseError, OSError) as error:
+            said = next((means for sign, means in _SAID.items() if sign in str(error)), "")
+            if isinstance(error, FileNotFoundError) and not said:
+                raise FileMissing(key.rpartition("/")[2]) from None
+            raise SharedDirectoryError(self.url, said or _first_line(error)) from error
+
+
+def is_object_store(location: object) -> bool:
+    """Whether a location is, or was meant to be, an object store's URL."""
+    return isinstance(location, str) and location.partition("://")[0] in SCHEMES
+
+
+def checked_url(field: str, url: str) -> str:
+    """Return an object store's URL without slashes at its end.
+
+    Raises:
+        SpecError: it names no bucket, or has more than a bucket and a prefix.
+    """
+    found = _PLACE.fullmatch(url)
+    parts = (found[3] or "").rstrip("/").split("/") if found else []
+    if found is None or found[1] not in SCHEMES or ("" in parts and parts != [""]):
+        raise SpecError(field, url, f"must be as {EXAMPLE}; {', '.join(SCHEMES)} are known")
+    return url.rstrip("/")
+
+
+def _client_options() -> Any:
+    """Return obstore's options; plain HTTP only where the user named an endpoint of that scheme."""
+    endpoint = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
+    return {**_CLIENT, **({"allow_http": True} if endpoint.startswith("http://") else {})}
+
+
+def _first_line(error: BaseException) -> str:
+    """Return what an error of obstore says, without its request, its age and its debug view."""
+    line = str(error).strip().partition("\n")[0]
+    line = re.sub(r"^Generic \w+ error: ", "", line)
+    line = re.sub(r"Error performing (list request: Error performing )?", "", line)
+    line = re.sub(r" in \d\S*s(, after .*?s)? +- ", ": ", line)
+    return line.partition("<")[0].strip(" :") or type(error).__name__

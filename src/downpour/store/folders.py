@@ -1,0 +1,81 @@
+"""Prepared datasets in an object store: written by the manager, and fetched once by each machine.
+
+On a machine they are folders, as in any shared directory, so readers map them and check every
+checksum. `facts.json` goes last: a folder that has it in the object store is whole there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+
+from downpour.errors import FileMissing, SharedDirectoryError
+from downpour.store.base import check_bare_name
+from downpour.store.bucket import Bucket, KeyTakenError
+from downpour.store.directory import names_in
+from downpour.store.layout import SharedDirectory
+from downpour.store.os_errors import explain
+from downpour.store.publish import TEMPORARY_PREFIX
+
+_LAST = "facts.json"
+
+
+def send_dataset(shared: SharedDirectory, key: str) -> None:
+    """Put a prepared dataset where other machines see it, unless it is there.
+
+    Raises:
+        SharedDirectoryError: the object store does not take it.
+    """
+    if shared.bucket is None:
+        return
+    folder, place = shared.datasets / key, _place(shared, key)
+    there = set(shared.bucket.names(place))
+    for name in sorted(names_in(folder), key=lambda name: (name == _LAST, name)):
+        if name not in there:
+            _send(shared.bucket, f"{place}/{name}", folder / name)
+
+
+def fetch_dataset(shared: SharedDirectory, key: str) -> None:
+    """Have a prepared dataset on this machine, fetching it where it is missing.
+
+    Raises:
+        FileMissing: there is none of this key.
+        SharedDirectoryError: the object store, or this machine's folder for it, cannot be used.
+    """
+    if shared.bucket is None or (shared.datasets / check_bare_name(key) / _LAST).exists():
+        return
+    place = _place(shared, key)
+    names = shared.bucket.names(place)
+    if _LAST not in names:
+        raise FileMissing(f"{key}/{_LAST}")
+    part = shared.datasets / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    try:
+        part.mkdir(parents=True)
+        for name in names:
+            shared.bucket.fetch(f"{place}/{check_bare_name(name)}", part / name)
+        _give_name(part, shared.datasets / key)
+    except OSError as error:
+        raise SharedDirectoryError(shared.datasets, explain(error)) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _place(shared: SharedDirectory, key: str) -> str:
+    return f"{shared.datasets.name}/{check_bare_name(key)}"
+
+
+def _send(bucket: Bucket, key: str, file: Path) -> None:
+    try:
+        bucket.put_new(key, file)
+    except KeyTakenError:
+        return  # another experiment's preparation: the key says what all bytes are
+
+
+def _give_name(part: Path, folder: Path) -> None:
+    try:
+        part.rename(folder)
+    except OSError:
+        # Another process of this machine may have fetched it meanwhile.
+        if not (folder / _LAST).exists():
+            raise

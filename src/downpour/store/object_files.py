@@ -1,0 +1,165 @@
+"""An experiment's files as objects: the twin of `directory` for clusters without a shared folder.
+
+What was fetched or published is kept on this machine by its checksum (`FileCache`), so a file is
+fetched once by all processes here, and readers get a memory map of it as they do of a file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import xxhash
+
+from downpour.errors import FileCorrupt
+from downpour.store.base import Buffer, check_bare_name
+from downpour.store.bucket import Bucket
+from downpour.store.retry import RetryPolicy
+from downpour.values import PublishedFile
+
+CACHE_BYTES_MAX = 8 * 2**30
+
+
+class ObjectFiles:
+    """The files of one experiment, as objects under one folder of a bucket.
+
+    Args:
+        bucket: where they are.
+        folder: the part of their keys before the last slash.
+        cache: what this machine keeps of them.
+        retry_policy: how long what is missing, altered or away is retried.
+    """
+
+    def __init__(
+        self, bucket: Bucket, folder: str, cache: FileCache, retry_policy: RetryPolicy
+    ) -> None:
+        self._bucket = bucket
+        self._folder = folder
+        self._cache = cache
+        self._retry_policy = retry_policy
+
+    def put_new(self, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
+        """Publish the chunks as a new object; see `Store.put_new`."""
+        key = self._key(name)
+        content = b"".join(chunks)
+        self._retry_policy.call_through_outage(partial(self._bucket.put_new, key, content))
+        file = _described(name, content)
+        self._cache.keep(file.checksum, content)
+        return file
+
+    def view(self, file: PublishedFile) -> memoryview:
+        """Return a file's bytes, its size checked; see `Store.view`."""
+        return self._bytes(file, verified=False)
+
+    def read(self, file: PublishedFile) -> memoryview:
+        """Return a file's bytes, its size and checksum checked; see `Store.read`."""
+        return self._bytes(file, verified=True)
+
+    def read_unchecked(self, name: str, *, limit_bytes: int) -> bytes:
+        """Return the first bytes of a file of which only the name is known."""
+        key = self._key(name)
+        return self._retry_policy.call(partial(self._bucket.get, key))[:limit_bytes]
+
+    def describe(self, name: str) -> PublishedFile:
+        """Return size and checksum of a file of which only the name is known."""
+        key = self._key(name)
+        return _described(name, self._retry_policy.call(partial(self._bucket.get, key)))
+
+    def list(self) -> list[str]:
+        """Return the names of all published files, sorted."""
+        look = partial(self._bucket.names, self._folder)
+        return self._retry_policy.call_through_outage(look)
+
+    def delete(self, name: str) -> None:
+        """Remove a file, if it exists. Views of it stay valid, and so does what is cached."""
+        self._bucket.remove(self._key(name))
+
+    def remove_leftovers(self) -> None:
+        """Do nothing: an object is whole or not there at all."""
+
+    def _key(self, name: str) -> str:
+        return f"{self._folder}/{check_bare_name(name)}"
+
+    def _bytes(self, file: PublishedFile, *, verified: bool) -> memoryview:
+        key = self._key(file.name)
+        kept = self._cache.find(file)
+        if kept is not None:
+            return kept
+        return self._retry_policy.call(partial(self._fetched, key, file, verified=verified))
+
+    def _fetched(self, key: str, file: PublishedFile, *, verified: bool) -> memoryview:
+        content = self._bucket.get(key)
+        if len(content) != file.size_bytes:
+            reason = f"holds {len(content)} bytes where {file.size_bytes} were published"
+            raise FileCorrupt(file.name, reason)
+        checksum = xxhash.xxh3_128_hexdigest(content)
+        if checksum == file.checksum:
+            self._cache.keep(checksum, content)
+        elif verified:
+            raise FileCorrupt(file.name, f"has checksum {checksum}, published was {file.checksum}")
+        return memoryview(content)
+
+
+class FileCache:
+    """Files of an object store on this machine, named by their checksums; shared by its processes.
+
+    The ones used longest ago are removed once they hold more than `limit_bytes` together. It holds
+    nothing that cannot be fetched again, so nothing of it is synced and no failure of it counts.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int = CACHE_BYTES_MAX) -> None:
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+
+    def find(self, file: PublishedFile) -> memoryview | None:
+        """Map a file of this size and checksum, both compared; None if it is not kept."""
+        path = self._path(file.checksum)
+        if path is None or file.size_bytes == 0:
+            return None
+        with suppress(OSError), path.open("rb") as held:
+            if os.fstat(held.fileno()).st_size == file.size_bytes:
+                view = memoryview(mmap.mmap(held.fileno(), 0, prot=mmap.PROT_READ))
+                if xxhash.xxh3_128_hexdigest(view) == file.checksum:
+                    os.utime(path)
+                    return view
+                view.release()
+        return None
+
+    def keep(self, checksum: str, content: bytes) -> None:
+        """Keep bytes of this checksum, unless they are kept already."""
+        path = self._path(checksum)
+        if path is None or path.exists():
+            return
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            part = self._folder / f".{uuid.uuid4().hex}"
+            try:
+                part.write_bytes(content)
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
+            self._make_room()
+
+    def _path(self, checksum: str) -> Path | None:
+        # It came in a message, and names a file here.
+        return self._folder / checksum if checksum.isalnum() and checksum.isascii() else None
+
+    def _make_room(self) -> None:
+        with os.scandir(self._folder) as found:
+            files = [(each.stat().st_mtime, each.stat().st_size, each.path) for each in found]
+        left_bytes = sum(size_bytes for _, size_bytes, _ in files)
+        for _, size_bytes, path in sorted(files):
+            if left_bytes <= self._limit_bytes:
+                return
+            Path(path).unlink(missing_ok=True)
+            left_bytes -= size_bytes
+
+
+def _described(name: str, content: bytes) -> PublishedFile:
+    checksum = xxhash.xxh3_128_hexdigest(content)
+    return PublishedFile(name=name, size_bytes=len(content), checksum=checksum)

@@ -1,0 +1,162 @@
+"""A bucket: over the wire to a server that honours conditions, and to such as do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from obstore.store import MemoryStore
+
+from downpour.errors import FileMissing, SharedDirectoryError, SpecError
+from downpour.store.bucket import Bucket, KeyTakenError, checked_url
+from tests.objects.lab import ForgetfulS3, S3Server, environment
+
+SetEnv = Callable[[dict[str, str]], None]
+
+
+@pytest.fixture
+def set_env(monkeypatch: pytest.MonkeyPatch) -> SetEnv:
+    """Sets variables of the environment for one test."""
+
+    def put(variables: dict[str, str]) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return put
+
+
+@pytest.fixture(params=["memory", "s3"])
+def bucket(request: pytest.FixtureRequest, set_env: SetEnv) -> Bucket:
+    """An empty place in memory, and one at the server."""
+    if request.param == "memory":
+        return Bucket("s3://memory", MemoryStore())
+    server: S3Server = request.getfixturevalue("s3")
+    set_env(server.environment)
+    name = f"s3://bucket/{abs(hash(request.node.name)):x}"
+    return Bucket.at(name)
+
+
+def test_an_object_is_what_was_put(bucket: Bucket, tmp_path: Path) -> None:
+    """By bytes and by file; listed by folder, not by those below it."""
+    bucket.put_new("a/one", b"1")
+    (tmp_path / "two").write_bytes(b"22")
+    bucket.put_new("a/two", tmp_path / "two")
+    bucket.put_new("a/deeper/three", b"333")
+    assert bucket.get("a/one") == b"1"
+    assert bucket.get("a/two") == b"22"
+    assert bucket.names("a") == ["one", "two"]
+    bucket.fetch("a/two", tmp_path / "fetched")
+    assert (tmp_path / "fetched").read_bytes() == b"22"
+
+
+def test_what_is_not_there_is_missing(bucket: Bucket) -> None:
+    """Reading says so by name; removing does not mind; a folder without objects is empty."""
+    with pytest.raises(FileMissing, match="never"):
+        bucket.get("a/never")
+    bucket.remove("a/never")
+    assert bucket.names("a") == []
+
+
+def test_of_many_writers_of_a_key_one_succeeds(bucket: Bucket) -> None:
+    """Create-if-absent is what publishing rests on."""
+
+    def write(number: int) -> int | None:
+        try:
+            bucket.put_new("raced", b"%d" % number)
+        except KeyTakenError:
+            return None
+        return number
+
+    # One after the other at first: the server in the tests looks and then writes.
+    assert write(99) == 99
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(write, range(16))) == [None] * 16
+    assert bucket.get("raced") == b"99"
+
+
+def test_a_repeated_request_finds_its_own_object(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where an answer was lost the client asks again, and its own object has the key."""
+    put: Any = obstore.put
+
+    def twice(*args: object, **options: object) -> object:
+        put(*args, **options)
+        return put(*args, **options)
+
+    monkeypatch.setattr(obstore, "put", twice)
+    bucket.put_new("once", b"x")
+    assert bucket.get("once") == b"x"
+
+
+def test_a_store_that_honours_conditions_passes(bucket: Bucket) -> None:
+    """And nothing is left of the probe."""
+    bucket.check_conditions()
+    assert bucket.names("") == []
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        (ForgetfulS3(), "ignores conditional writes"),
+        (ForgetfulS3(403, "AccessDenied"), "permission denied"),
+        (ForgetfulS3(404, "NoSuchBucket"), "there is no such bucket"),
+        (ForgetfulS3(403, "InvalidAccessKeyId"), "the access key is unknown there"),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_refused_in_one_line(
+    server: ForgetfulS3, reason: str, set_env: SetEnv
+) -> None:
+    """One that ignores conditions, above all: nothing else would show it."""
+    set_env(environment(server.endpoint))
+    with server, pytest.raises(SharedDirectoryError, match=reason) as caught:
+        Bucket.at("s3://bucket/prefix").check_conditions()
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("shared directory s3://bucket/prefix: ")
+
+
+def test_a_missing_bucket_is_named(s3: S3Server, set_env: SetEnv) -> None:
+    """Over the wire, at every door."""
+    set_env(s3.environment)
+    bucket = Bucket.at("s3://nowhere/x")
+    for door in (
+        bucket.check_conditions,
+        lambda: bucket.get("a"),
+        lambda: bucket.names("a"),
+    ):
+        with pytest.raises(SharedDirectoryError, match="there is no such bucket"):
+            door()
+
+
+def test_a_server_that_is_away_is_an_outage(set_env: SetEnv) -> None:
+    """So that reads and writes are retried as those of a folder are."""
+    with ForgetfulS3() as gone:
+        set_env(environment(gone.endpoint))
+    with pytest.raises(SharedDirectoryError) as caught:
+        Bucket.at("s3://bucket").get("a")
+    assert "\n" not in str(caught.value)
+    assert gone.endpoint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://", "s3:///a", "ftp://a/b", "s3://a b", "s3://a//b", "s3://a?x=1", "s3:/a", ""]
+)
+def test_what_names_no_bucket_is_refused(url: str) -> None:
+    """With what is accepted."""
+    with pytest.raises(SpecError, match="must be as s3://BUCKET/PREFIX"):
+        checked_url("shared", url)
+
+
+def test_a_prefix_needs_no_slash_at_its_end() -> None:
+    """Both ways name one place."""
+    assert checked_url("shared", "gs://bucket/a/b/") == "gs://bucket/a/b"
+
+
+def test_what_the_environment_lacks_is_said() -> None:
+    """Azure's account, here."""
+    with pytest.raises(SpecError, match="Account must be specified"):
+        Bucket.at("az://container/x")

@@ -1,0 +1,145 @@
+"""A manager, its workers and a client that have an object store in common and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+
+from tests.objects.lab import S3Server
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+SPEC = ["--dataset", "digits", "--model", "mlp", "--shards", "2", "--seed", "3", "--epochs", "6"]
+SPEC += ["--batch-size", "32", "--optimizer-state", "keep", "--momentum", "0.9"]
+PATIENCE_SECONDS = 100.0
+Start = Callable[..., subprocess.Popen[str]]
+
+
+def until(look: Callable[[], object]) -> None:
+    """Look until it is so."""
+    began = time.monotonic()
+    while not look():
+        assert time.monotonic() - began < PATIENCE_SECONDS
+        time.sleep(0.02)
+
+
+class Machines:
+    """Processes of downpour's, each with a machine's own folder; ended with the test."""
+
+    def __init__(self, s3: S3Server, url: str, tmp_path: Path) -> None:
+        self._s3, self._url, self._tmp_path = s3, url, tmp_path
+        self.running: list[subprocess.Popen[str]] = []
+        self._store: Any = s3.objects("bucket", url.split("/", 3)[3])
+
+    def start(self, machine: str, *words: str) -> subprocess.Popen[str]:
+        """Start a command on a machine."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "downpour.cli", *words, "--shared", self._url],
+            env={
+                **os.environ,
+                **self._s3.environment,
+                "DOWNPOUR_LOCAL": str(self._tmp_path / machine),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.running.append(process)
+        return process
+
+    def run(self, machine: str, *words: str) -> tuple[int, str, str]:
+        """Run a command to its end."""
+        process = self.start(machine, *words)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+        return process.returncode, out, err
+
+    def objects(self) -> list[str]:
+        """The keys of all objects below the URL."""
+        return [found["path"] for found in self._store.list().collect()]
+
+    def leader(self) -> str:
+        """The address of the manager that leads; empty if there is none."""
+        terms = sorted(key for key in self.objects() if key.startswith("terms/"))
+        return str(json.loads(self.content(terms[-1]))["addresses"][0]) if terms else ""
+
+    def content(self, key: str) -> bytes:
+        """An object, as any other program reads it."""
+        return bytes(obstore.get(self._store, key).bytes())
+
+
+@pytest.fixture
+def machines(s3: S3Server, tmp_path: Path) -> Iterator[Machines]:
+    """Machines that share a place in the bucket."""
+    made = Machines(s3, f"s3://bucket/{tmp_path.name}", tmp_path)
+    yield made
+    for process in made.running:
+        process.kill()
+        process.communicate()
+
+
+def a_local_run(folder: Path) -> bytes:
+    """The final model of the same experiment in a shared folder."""
+    words = ["run", *SPEC, "--workers", "2", "--shared", str(folder), "--on", "inline", "--json"]
+    command = [sys.executable, "-m", "downpour.cli", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    experiment = str(json.loads(done.stdout)["experiment"])
+    return (folder / "experiments" / experiment / "model.safetensors").read_bytes()
+
+
+def test_a_worker_and_the_manager_are_killed_and_the_bytes_are_those_of_a_local_run(
+    machines: Machines, tmp_path: Path
+) -> None:
+    """Each process has a folder of its own, so what they exchange went through the object store.
+
+    Workers find both managers by their terms there; nothing that was in flight is left.
+    """
+    manager = machines.start("a", "manager", "--port", "0")
+    workers = [machines.start(name, "worker", "--name", name) for name in ("b", "c")]
+    until(machines.leader)
+    status, out, err = machines.run("d", "submit", *SPEC, "--manager", machines.leader())
+    assert status == 0, err
+    experiment = out.split()[0]
+    until(lambda: any("model-000001-" in key for key in machines.objects()))
+    workers[0].kill()
+    until(lambda: any("model-000003-" in key for key in machines.objects()))
+    manager.kill()
+    manager.wait()
+    machines.start("a", "manager", "--port", "0")
+    finals = f"experiments/{experiment}/model.safetensors"
+    until(lambda: any(key.endswith(finals) for key in machines.objects()))
+    final = next(key for key in machines.objects() if key.endswith(finals))
+    assert machines.content(final) == a_local_run(tmp_path / "local")
+    in_flight = ("update-", "optimizer-", "snapshot-", "indices-")
+    until(lambda: not any(word in key for key in machines.objects() for word in in_flight))
+
+
+def test_another_machine_does_not_manage_what_it_has_no_journals_of(machines: Machines) -> None:
+    """It says where they are; with a copy of that folder it may."""
+    machines.start("a", "manager", "--port", "0")
+    until(machines.leader)
+    status, _, err = machines.run("b", "manager", "--port", "0")
+    assert status == 2
+    assert "is managed from" in err
+    assert "where its journals are" in err
+    assert err.count("\n") == 1
+    status, _, err = machines.run("a", "manager", "--port", "0")
+    assert status == 2
+    assert "another manager serves here" in err
+
+
+def test_a_bucket_that_does_not_exist_is_one_line(machines: Machines) -> None:
+    """For each command that names it, and nothing is left running."""
+    for words in (["manager", "--port", "0"], ["worker", "--connect-seconds", "0"]):
+        machines._url = "s3://nowhere/x"
+        status, out, err = machines.run("a", *words)
+        assert (status, out) == (2, "")
+        assert err == "downpour: shared directory s3://nowhere/x: there is no such bucket\n"

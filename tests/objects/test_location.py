@@ -1,0 +1,128 @@
+"""Where a shared directory is: a path or a URL, and who may manage what the URL names."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from obstore.store import MemoryStore
+
+from downpour.errors import FileMissing, SharedDirectoryError, SpecError
+from downpour.store import SharedDirectory
+from downpour.store.bucket import Bucket
+from downpour.store.folders import fetch_dataset, send_dataset
+from downpour.store.lease import Lease, current_leader, leader_of
+from downpour.store.location import LOCAL_VARIABLE, open_location, seen_location
+
+URL = "s3://bucket/place"
+
+
+class Cloud:
+    """One object store, and machines that each have a folder of their own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.objects = MemoryStore()
+        self._monkeypatch, self._tmp_path = monkeypatch, tmp_path
+        monkeypatch.setattr(Bucket, "at", lambda url: Bucket(url, self.objects))
+
+    def on(self, machine: str, *, create: bool = False) -> SharedDirectory:
+        """Open the place on a machine, as its manager or as a worker."""
+        self._monkeypatch.setenv(LOCAL_VARIABLE, str(self._tmp_path / machine))
+        return replace(open_location(URL, create=create), patience_seconds=0.0)
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cloud:
+    """An empty one."""
+    return Cloud(monkeypatch, tmp_path)
+
+
+def test_a_path_is_a_folder_as_before(tmp_path: Path) -> None:
+    """Also as a URL of files; `~` and a missing folder are what they were."""
+    assert open_location(str(tmp_path), create=True).root == tmp_path
+    assert open_location(f"file://{tmp_path}", create=False).root == tmp_path
+    assert seen_location(tmp_path).bucket is None
+    with pytest.raises(SharedDirectoryError, match="no such folder"):
+        open_location(str(tmp_path / "no"), create=False)
+    with pytest.raises(SpecError, match="file:///"):
+        open_location("file://elsewhere/x", create=True)
+
+
+def test_two_places_have_two_folders(cloud: Cloud, tmp_path: Path) -> None:
+    """Also if their readable parts are alike."""
+    assert cloud.on("a").root.parent == tmp_path / "a"
+    assert seen_location("s3://a/b-c").root != seen_location("s3://a-b/c").root
+
+
+def test_what_one_machine_publishes_another_reads(cloud: Cloud) -> None:
+    """An experiment's files, and the proof that a worker sees the manager's place."""
+    manager, worker = cloud.on("manager", create=True), cloud.on("worker")
+    file = manager.create_experiment("x").put_new("model", [b"bytes"])
+    assert bytes(worker.store("x").read(file)) == b"bytes"
+    presence = manager.announce("secret")
+    assert worker.read_presence(presence.name) == "secret"
+    presence.withdraw()
+    with pytest.raises(SharedDirectoryError, match="it sees a different folder") as caught:
+        worker.read_presence(presence.name)
+    assert URL in str(caught.value)
+
+
+def test_every_machine_sees_who_leads(cloud: Cloud) -> None:
+    """The managers' machine by its folder, and all others by the object store."""
+    manager, worker = cloud.on("manager", create=True), cloud.on("worker")
+    assert leader_of(worker) is None
+    for port in (1, 2):
+        leader = Lease(manager).claim(f"there:{port}")
+        assert leader_of(worker) == leader_of(manager) == leader
+    assert current_leader(manager.terms) == leader
+    assert leader.term == 2
+
+
+def test_one_machine_manages(cloud: Cloud, tmp_path: Path) -> None:
+    """Any other is told where; with a copy of the folder it may, and workers may be anywhere."""
+    first = cloud.on("first", create=True)
+    cloud.on("first", create=True)
+    cloud.on("second")
+    with pytest.raises(SharedDirectoryError, match=r"is managed from .*/first/.*start the manager"):
+        cloud.on("second", create=True)
+    moved = next((tmp_path / "second").iterdir())
+    (moved / "manager.json").write_bytes((first.root / "manager.json").read_bytes())
+    cloud.on("second", create=True)
+
+
+def test_a_damaged_claim_is_no_traceback(cloud: Cloud) -> None:
+    """It is another machine's in any case."""
+    Bucket(URL, cloud.objects).put_new("manager.json", json.dumps([1]).encode())
+    with pytest.raises(SharedDirectoryError, match="cannot be read"):
+        cloud.on("first", create=True)
+
+
+def test_a_dataset_travels_once(cloud: Cloud) -> None:
+    """It is whole on arrival, and a machine that has it asks for nothing."""
+    manager, worker = cloud.on("manager", create=True), cloud.on("worker")
+    folder = manager.datasets / "digits-1"
+    folder.mkdir()
+    for name in ("facts.json", "train_x.npy"):
+        (folder / name).write_text(name)
+    with pytest.raises(FileMissing):
+        fetch_dataset(worker, "digits-1")
+    assert list(worker.datasets.iterdir()) == []
+    send_dataset(manager, "digits-1")
+    send_dataset(manager, "digits-1")
+    fetch_dataset(worker, "digits-1")
+    held = {path.name: path.read_text() for path in (worker.datasets / "digits-1").iterdir()}
+    assert held == {"facts.json": "facts.json", "train_x.npy": "train_x.npy"}
+    for name in held:
+        Bucket(URL, cloud.objects).remove(f"datasets/digits-1/{name}")
+    fetch_dataset(worker, "digits-1")
+
+
+def test_a_dataset_that_is_half_sent_is_not_there(cloud: Cloud) -> None:
+    """`facts.json` is the last of it."""
+    manager, worker = cloud.on("manager", create=True), cloud.on("worker")
+    Bucket(URL, cloud.objects).put_new("datasets/digits-1/train_x.npy", b"x")
+    assert manager.bucket is not None
+    with pytest.raises(FileMissing):
+        fetch_dataset(worker, "digits-1")
