@@ -78,7 +78,7 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
             drawn unless `on_status` is given.
         tensorboard: A folder for TensorBoard, in which event files are written during the run.
         on: What starts the workers: `"local"` (processes), `"inline"` (threads of this process, for
-            a debugger), `"slurm"`, or any `Launcher` of `downpour.launchers`.
+            a debugger), `"slurm"`, `"ray"`, `"ssh"`, or any `Launcher` of `downpour.launchers`.
 
     Raises:
         SpecError: an argument or a field is invalid; names it and what is accepted.

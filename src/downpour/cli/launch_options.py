@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from downpour.cli import ray_options, slurm_options
+from downpour.cli import ray_options, slurm_options, ssh_options
 from downpour.errors import SpecError
 from downpour.launchers import LAUNCHERS, Launcher, LaunchPlan, launcher_of
 
-_ENGINES = {"slurm": slurm_options, "ray": ray_options}
+_ENGINES = {"slurm": slurm_options, "ray": ray_options, "ssh": ssh_options}
 """The launchers that have options, each with a module of `OPTIONS` and `launcher`."""
-_SHOWN = {"slurm": slurm_options.shown}
-"""What returns as text what these would submit."""
+_SHOWN = {"slurm": slurm_options.shown, "ssh": ssh_options.shown}
+"""What returns as text what these would submit or run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +59,18 @@ def _launching(on: str, given: Mapping[str, Any], *, dry_run: bool) -> Launching
     launcher = launcher_of(on)
     asked = {name: value for name, value in given.items() if value not in (None, [])}
     for name, value in asked.items():
-        if _owners()[name] != on:
-            raise SpecError(name, value, f"needs --on {_owners()[name]}")
+        if on not in (owners := _owners()[name]):
+            raise SpecError(name, value, f"needs --on {' or '.join(owners)}")
     if dry_run and on not in _SHOWN:
         raise SpecError("dry_run", value=True, accepted=f"needs --on {' or '.join(_SHOWN)}")
     shown = functools.partial(_SHOWN[on], asked) if dry_run else None
     return Launching(_ENGINES[on].launcher(asked) if on in _ENGINES else launcher, shown)
 
 
-def _owners() -> dict[str, str]:
-    """Return for each option the launcher that it belongs to."""
-    return {name: on for on, engine in _ENGINES.items() for name in engine.OPTIONS}
+def _owners() -> dict[str, list[str]]:
+    """Return for each option the launchers that it belongs to."""
+    names = {name for engine in _ENGINES.values() for name in engine.OPTIONS}
+    return {name: [on for on in _ENGINES if name in _ENGINES[on].OPTIONS] for name in names}
 
 
 def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
@@ -83,10 +84,13 @@ _ON = Annotated[
         "--on",
         metavar="|".join(LAUNCHERS),
         help="Where the workers run: as processes of this machine, as threads of this process, "
-        "for a debugger, as jobs of Slurm, or as actors of Ray.",
+        "for a debugger, as jobs of Slurm, as actors of Ray, or on other machines by ssh.",
     ),
 ]
 _DRY_RUN = Annotated[
     bool,
-    typer.Option("--dry-run", help="Print what would be submitted (slurm), and start nothing."),
+    typer.Option(
+        "--dry-run",
+        help="Print what would be submitted (slurm) or run on hosts (ssh), and start nothing.",
+    ),
 ]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from downpour.cli.options import number
+from downpour.cli.options import ManagerHost, number
 from downpour.launchers import Launcher, LaunchPlan
 from downpour.launchers.slurm import SlurmEngine, on_slurm
 from downpour.launchers.slurm_script import SlurmOptions
@@ -76,15 +76,7 @@ OPTIONS: dict[str, Any] = {
             rich_help_panel=_PANEL,
         ),
     ],
-    "manager_host": Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="This machine's address, as the nodes reach it.",
-            show_default="that of its name, or of its default route",
-            rich_help_panel=_PANEL,
-        ),
-    ],
+    "manager_host": ManagerHost,
 }
 
 

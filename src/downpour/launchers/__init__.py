@@ -11,6 +11,8 @@ from downpour.launchers.plan import LaunchPlan
 from downpour.launchers.ray import RayEngine, RayOptions, on_ray
 from downpour.launchers.slurm import SlurmEngine, on_slurm
 from downpour.launchers.slurm_script import SlurmOptions
+from downpour.launchers.ssh import SshEngine, on_ssh
+from downpour.launchers.ssh_script import SshOptions
 
 __all__ = [
     "LAUNCHERS",
@@ -26,9 +28,12 @@ __all__ = [
     "RunningCluster",
     "SlurmEngine",
     "SlurmOptions",
+    "SshEngine",
+    "SshOptions",
     "launcher_of",
     "on_ray",
     "on_slurm",
+    "on_ssh",
 ]
 
 LAUNCHERS: dict[str, Launcher] = {
@@ -36,6 +41,7 @@ LAUNCHERS: dict[str, Launcher] = {
     "inline": InlineCluster,
     "slurm": on_slurm(),
     "ray": on_ray(),
+    "ssh": on_ssh(),
 }
 """Each with its usual options, by name."""
 

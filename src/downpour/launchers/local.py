@@ -49,7 +49,7 @@ class LocalCluster:
     def __enter__(self) -> Self:
         """Start the fork server, the manager, and then all workers at once."""
         self.log = new_log(Path(self._plan.manager.shared))
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:  # others append to it
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "downpour.launchers.forkserver"],
                 stdin=subprocess.PIPE,

@@ -1,0 +1,126 @@
+"""A file of hosts → the hosts: a line each, named as `ssh` takes them.
+
+::
+
+    # HOST    what differs from this machine
+    n1        slots=2
+    anna@n2   python=/opt/downpour/bin/python  shared=/mnt/lab/shared
+    n3        env=CUDA_VISIBLE_DEVICES=1
+
+Ports, keys, users and jump hosts are OpenSSH's affair, and stand in `~/.ssh/config`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from downpour.errors import SpecError
+
+SLOTS_MAX = 1000
+_HOST = re.compile(r"[A-Za-z0-9_@.:%\[\]][A-Za-z0-9_@.:%\[\]-]*")
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_SETTINGS = "slots=, python=, shared= or env="
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine on which `slots` workers may run, with what they need there.
+
+    `python` is the interpreter that has downpour; `shared` is where the shared directory lies
+    there, empty if it is the same path; `environment` has further variables.
+    """
+
+    name: str
+    slots: int = 1
+    python: str = sys.executable
+    shared: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+def read_hosts(path: str) -> tuple[Host, ...]:
+    """Read a file of hosts.
+
+    Raises:
+        SpecError: the file cannot be read, has no host, or a line cannot be meant; names the line.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        accepted = f"must be a file with a host a line ({error.strerror})"
+        raise SpecError("hosts", path, accepted) from None
+    except UnicodeDecodeError:
+        raise SpecError("hosts", path, "must be text, in UTF-8") from None
+    return parse_hosts(text, path)
+
+
+def parse_hosts(text: str, path: str) -> tuple[Host, ...]:
+    """Return the hosts of a file's text; `path` is for errors.
+
+    Raises:
+        SpecError: there is no host, or a line cannot be meant; names the line.
+    """
+    hosts: dict[str, Host] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            _add(hosts, shlex.split(line, comments=True))
+        except ValueError as error:
+            raise SpecError("hosts", f"{path}, line {number}", str(error)) from None
+    if not hosts:
+        raise SpecError("hosts", path, "must name a host")
+    return tuple(hosts.values())
+
+
+def _add(hosts: dict[str, Host], words: list[str]) -> None:
+    """Add the host of a line, if it is not an empty one."""
+    if not words:
+        return
+    host = _host(words)
+    if host.name in hosts:
+        raise ValueError(f"{host.name} is there already; give it slots")
+    hosts[host.name] = host
+
+
+def _host(words: list[str]) -> Host:
+    name, *settings = words
+    # A name that begins with a dash would be an option of ssh, and could run any command.
+    if not _HOST.fullmatch(name):
+        raise ValueError(f"{name!r} must be a host, as ssh takes it")
+    values: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    for key, value in map(_setting, settings):
+        if key == "env":
+            environment.update(_variables(value))
+        elif key in values:
+            raise ValueError(f"{key}= is there twice")
+        else:
+            values[key] = value
+    for key in ("python", "shared"):
+        if key in values and not values[key].startswith("/"):
+            raise ValueError(f"{key} = {values[key]!r} must be an absolute path")
+    slots = _slots(values.pop("slots", "1"))
+    return Host(name, slots, environment=tuple(environment.items()), **values)
+
+
+def _setting(word: str) -> tuple[str, str]:
+    key, sign, value = word.partition("=")
+    if not sign or key not in {"slots", "python", "shared", "env"}:
+        raise ValueError(f"{word!r} must be {_SETTINGS}")
+    return key, value
+
+
+def _variables(word: str) -> Iterator[tuple[str, str]]:
+    match = _VARIABLE.fullmatch(word)
+    if match is None:
+        raise ValueError(f"env = {word!r} must be NAME=VALUE")
+    yield match[1], match[2]
+
+
+def _slots(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= SLOTS_MAX:
+        raise ValueError(f"slots = {text!r} must be a whole number from 1 to {SLOTS_MAX}")
+    return int(text)

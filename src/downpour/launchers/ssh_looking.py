@@ -1,0 +1,146 @@
+"""Looks at all hosts at once, before anything is started: can they be reached, do they fit?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from downpour.errors import LaunchError
+from downpour.launchers.hosts import Host
+from downpour.launchers.ssh_script import (
+    CANNOT_RUN,
+    SEEN,
+    SshOptions,
+    command,
+    last_words,
+    look_script,
+)
+from downpour.text import one_line
+from downpour.version import VERSION
+
+LOOK_SECONDS = 60.0
+_AT_ONCE = 32
+_SSH_FAILED = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a host showed: why it cannot be used (empty: it can), and what was seen.
+
+    `caller` is the address of this machine as seen from there, `ahead_seconds` by how much its
+    clock is ahead of ours, and `numerics` its numeric class, if that was asked for.
+    """
+
+    host: Host
+    obstacle: str = ""
+    caller: str = ""
+    ahead_seconds: float = 0.0
+    numerics: str = ""
+
+
+def look_at(
+    hosts: Sequence[Host], options: SshOptions, shared: Path, *, numerics: bool = False
+) -> list[Look]:
+    """Look at all hosts at once; returns what each has shown, in order.
+
+    A file that lies in the shared directory meanwhile shows whether they have the same.
+    """
+    # Here, because help texts import this module, and this imports numpy.
+    from downpour.store.publish import TEMPORARY_PREFIX
+
+    probe = shared / f"{TEMPORARY_PREFIX}ssh-{uuid4().hex[:12]}"
+    try:
+        probe.touch()
+
+        def look(host: Host) -> Look:
+            return _look(host, options, probe, numerics=numerics)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(look, hosts))
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def refuse_unfit(looks: Sequence[Look]) -> None:
+    """Refuse hosts that cannot be used.
+
+    Raises:
+        LaunchError: the first obstacle, and how many more there are.
+    """
+    unfit = [look for look in looks if look.obstacle]
+    if unfit:
+        more = f" ({len(unfit) - 1} more cannot be used)" if len(unfit) > 1 else ""
+        raise LaunchError(f"{unfit[0].host.name}: {unfit[0].obstacle}{more}", asked_wrongly=True)
+
+
+def run_ssh(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run ssh to its end.
+
+    Raises:
+        LaunchError: it is not installed.
+        TimeoutExpired: it took too long.
+    """
+    try:
+        return subprocess.run(  # noqa: S603 - words of this package
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LOOK_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise LaunchError(
+            "ssh is not installed: install openssh-client", asked_wrongly=True
+        ) from None
+
+
+def _look(host: Host, options: SshOptions, probe: Path, *, numerics: bool) -> Look:
+    script = look_script(host, str(probe.parent), probe.name, numerics=numerics)
+    before = time.time()
+    try:
+        done = run_ssh(command(host, options, script))
+    except subprocess.TimeoutExpired:
+        return Look(host, f"it did not answer within {LOOK_SECONDS:.0f} s")
+    after = time.time()
+    found = [line for line in done.stdout.splitlines() if line.startswith(SEEN)]
+    if not found:
+        return Look(host, _reason(host, done))
+    seen = json.loads(found[-1].removeprefix(SEEN))
+    # The host read its clock at some moment between, and only what is outside is a difference.
+    ahead = max(seen["clock"] - after, 0.0) or min(seen["clock"] - before, 0.0)
+    obstacle = _obstacle(host, str(probe.parent), seen["version"], seen["folder"])
+    return Look(host, obstacle, seen["caller"], ahead, one_line(seen["numerics"]))
+
+
+def _reason(host: Host, done: subprocess.CompletedProcess[str]) -> str:
+    """Return why a host did not even answer."""
+    words = one_line(last_words(done.stderr.splitlines()))
+    if done.returncode == _SSH_FAILED:
+        hint = "; it must let you in without a password" if "Permission denied" in words else ""
+        return f"ssh: {words or 'no connection'}{hint}"
+    if done.returncode in CANNOT_RUN:
+        return f"{host.python} cannot be run; name one that has downpour with python="
+    return f"it ended with status {done.returncode}: {words or 'without a word'}"
+
+
+def _obstacle(host: Host, shared: str, version: str, folder: str) -> str:
+    """Return why a host that has answered cannot be used; empty: it can."""
+    if not version:
+        return f"{host.python} has no downpour; name one that has with python="
+    if version != VERSION:
+        return f"it has downpour {version}, this machine {VERSION}; install the same on both"
+    where = host.shared or shared
+    return {
+        "same": "",
+        "missing": f"{where} is no folder there; mount it, or say where it is with shared=",
+        "another": f"{where} is another folder there; mount the same, or say where with shared=",
+        "read-only": f"{where} cannot be written there",
+    }[folder]

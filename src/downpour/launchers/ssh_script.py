@@ -1,0 +1,140 @@
+"""What hosts are asked for by ssh: command lines and scripts as text, made of values alone.
+
+A worker is on a leash: a guard beside it reads the connection's input, and tells the worker to
+leave when that ends. So it ends with the launcher, also if that is killed or the network is lost.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+from downpour.credentials import FILES, TOKEN
+from downpour.errors import SpecError
+from downpour.launchers.hosts import Host
+from downpour.worker.options import WorkerOptions
+
+SEEN = "downpour-seen: "
+ENDED = "downpour-ended: "
+_ENDED = re.compile(rf"{ENDED}([0-9]{{1,3}})")
+CANNOT_RUN = (126, 127)
+"""What a shell says of a program that it cannot run, or does not find."""
+_SETTINGS = {
+    "BatchMode": "yes",  # never asks for a password
+    "ConnectTimeout": "10",
+    "ControlMaster": "no",  # a master in the background would hold the output open
+    "ServerAliveInterval": "5",
+    "ServerAliveCountMax": "3",
+    "LogLevel": "ERROR",  # no banners
+}
+_WORKER = """\
+exec 3<&0
+{worker} </dev/null 3<&- 2>&1 &
+worker=$!
+{{ while read -r _; do :; done; kill -TERM $worker; }} <&3 >/dev/null 2>&1 &
+guard=$!
+wait $worker
+status=$?
+kill $guard 2>/dev/null
+echo "{ended}$status"
+exit $status
+"""
+_LOOK = """\
+import json, os, sys, time
+seen = {"clock": time.time(), "version": "", "numerics": "", "folder": "missing"}
+seen["caller"] = os.environ.get("SSH_CONNECTION", "").split(" ")[0]
+folder, probe, numerics = sys.argv[1:]
+if os.path.isdir(folder):
+    seen["folder"] = "same" if os.path.exists(os.path.join(folder, probe)) else "another"
+    if not os.access(folder, os.W_OK):
+        seen["folder"] = "read-only"
+try:
+    from downpour.version import VERSION
+    seen["version"] = VERSION
+    if numerics == "yes":
+        from downpour.training.numeric_class import numeric_class
+        seen["numerics"] = str(numeric_class("cpu"))
+except ImportError:
+    pass
+print("\\ndownpour-seen: " + json.dumps(seen))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshOptions:
+    """What to start workers by ssh with.
+
+    `hosts` is a file of hosts; `ssh_config` takes the place of `~/.ssh/config`; `manager_host` is
+    the address of this machine that the hosts reach, empty: the one that they see.
+
+    Raises:
+        SpecError: an option cannot be meant; names it and what is accepted.
+    """
+
+    hosts: str = "hosts.txt"
+    ssh_config: str = ""
+    manager_host: str = ""
+
+    def __post_init__(self) -> None:
+        """Check them."""
+        value = self.manager_host
+        if value.startswith("-") or not value.isprintable() or " " in value:
+            raise SpecError("manager_host", value, "must be an address of this machine")
+
+
+def command(host: Host, options: SshOptions, script: str) -> list[str]:
+    """Return the command line that runs a script on a host, by whatever shell its user has."""
+    words = ["ssh", "-T", "-x", "-a"]
+    words += ["-F", options.ssh_config] if options.ssh_config else []
+    for name, value in _SETTINGS.items():
+        words += ["-o", f"{name}={value}"]
+    return [*words, "--", host.name, f"exec /bin/sh -c {shlex.quote(script)}"]
+
+
+def worker_script(worker: WorkerOptions, host: Host, environment: Mapping[str, str]) -> str:
+    """Return what starts a worker on a host, and says at the end how it has ended.
+
+    A token itself is not in it, because command lines can be read: it is the first line of input.
+    """
+    worker = _there(worker, host)
+    files = replace(worker.credentials, token="").to_environment()
+    variables = {**environment, **files, **dict(host.environment)}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    if worker.credentials.token:
+        lines.append(f"IFS= read -r {TOKEN} && export {TOKEN}")
+    started = shlex.join([host.python, "-m", "downpour.cli", *worker.arguments()])
+    return "\n".join([*lines, _WORKER.format(worker=started, ended=ENDED)])
+
+
+def look_script(host: Host, shared: str, probe: str, *, numerics: bool) -> str:
+    """Return what looks at a host, and whether it sees the file `probe` in the directory."""
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in host.environment]
+    words = [host.python, "-c", _LOOK, host.shared or shared, probe, "yes" if numerics else "no"]
+    return "\n".join([*lines, f"exec {shlex.join(words)} </dev/null"])
+
+
+def status_in(line: str) -> int | None:
+    """Return how a worker has ended, if a line of a host's output says so."""
+    match = _ENDED.fullmatch(line)
+    return int(match[1]) if match else None
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """Return the last line that says something, without the name of the program."""
+    spoken = [line.strip() for line in lines if line.strip()]
+    return spoken[-1].removeprefix("downpour: ") if spoken else ""
+
+
+def _there(worker: WorkerOptions, host: Host) -> WorkerOptions:
+    """Return the worker with the paths that the shared directory has on the host."""
+    if not host.shared:
+        return worker
+    files = {name: getattr(worker.credentials, name) for name in FILES}
+    for name, path in files.items():
+        if path and PurePath(path).is_relative_to(worker.shared):
+            inside = PurePath(path).relative_to(worker.shared)
+            files[name] = str(PurePath(host.shared) / inside)
+    return replace(worker, shared=host.shared, credentials=worker.credentials.with_files(files))

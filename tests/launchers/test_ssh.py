@@ -1,0 +1,179 @@
+"""What hosts are asked for by ssh, and how their answers are read: text, without a host."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from downpour.credentials import Credentials
+from downpour.errors import LaunchError, SpecError
+from downpour.launchers import LaunchPlan, SshEngine, SshOptions
+from downpour.launchers.hosts import Host, parse_hosts, read_hosts
+from downpour.launchers.ssh import address_seen
+from downpour.launchers.ssh_looking import Look, look_at, refuse_unfit
+from downpour.launchers.ssh_script import (
+    command,
+    last_words,
+    look_script,
+    status_in,
+    worker_script,
+)
+from downpour.manager.options import ManagerOptions
+from downpour.version import VERSION
+from downpour.worker.options import WorkerOptions
+
+HOST = Host("n1", python="/venv/bin/python", shared="/mnt/our lab", environment=(("A", "b c"),))
+WORKER = WorkerOptions(
+    shared="/lab",
+    manager="10.0.0.1:4000",
+    name="worker-1",
+    credentials=Credentials(token="secret", token_file="/lab/token", tls_ca="/etc/ca.pem"),
+)
+GOLDEN = """\
+export OMP_NUM_THREADS=2
+export DOWNPOUR_TOKEN_FILE='/mnt/our lab/token'
+export DOWNPOUR_TLS_CA=/etc/ca.pem
+export A='b c'
+IFS= read -r DOWNPOUR_TOKEN && export DOWNPOUR_TOKEN
+exec 3<&0
+/venv/bin/python -m downpour.cli worker --shared '/mnt/our lab' --host '' --port 0 --device cpu \
+--connect-seconds 60.0 --drain-seconds 0.0 --alone-seconds 0.0 --manager 10.0.0.1:4000 \
+--name worker-1 </dev/null 3<&- 2>&1 &
+worker=$!
+{ while read -r _; do :; done; kill -TERM $worker; } <&3 >/dev/null 2>&1 &
+guard=$!
+wait $worker
+status=$?
+kill $guard 2>/dev/null
+echo "downpour-ended: $status"
+exit $status
+"""
+
+
+def test_a_worker_is_started_by_this_script() -> None:
+    """Paths are the host's, and the token itself is nowhere in it."""
+    assert worker_script(WORKER, HOST, {"OMP_NUM_THREADS": "2"}) == GOLDEN
+    assert "secret" not in GOLDEN
+
+
+def test_ssh_never_asks_and_never_lingers() -> None:
+    """The command line says all that matters, whatever the user's configuration says."""
+    words = command(HOST, SshOptions(ssh_config="/lab/config"), "echo 'a'")
+    assert words[:6] == ["ssh", "-T", "-x", "-a", "-F", "/lab/config"]
+    assert words[-3:] == ["--", "n1", """exec /bin/sh -c 'echo '"'"'a'"'"''"""]
+    assert {"BatchMode=yes", "ControlMaster=no"} <= set(words)
+
+
+def test_a_worker_runs_until_its_leash_ends_and_its_status_comes_last(tmp_path: Path) -> None:
+    """The script, as a host's shell runs it: input held open, then ended."""
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\ntrap 'echo left; exit 7' TERM\necho $DOWNPOUR_TOKEN\nwhile :; do :; done\n"
+    )
+    python.chmod(0o755)
+    words = ["/bin/sh", "-c", worker_script(WORKER, Host("n1", python=str(python)), {})]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        shell.stdin.write("secret\n")
+        shell.stdin.flush()
+        assert shell.stdout.readline() == "secret\n"
+        shell.stdin.close()
+        assert shell.stdout.read() == "left\ndownpour-ended: 7\n"
+    assert shell.returncode == 7
+
+
+def test_a_host_tells_what_it_has(tmp_path: Path) -> None:
+    """The script, as a host's shell runs it; its last line is read, whatever was printed before."""
+    (tmp_path / "probe").touch()
+    script = look_script(Host("n1"), str(tmp_path), "probe", numerics=False)
+    said = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=True)
+    seen = json.loads(said.stdout.splitlines()[-1].partition(": ")[2])
+    assert (seen["version"], seen["folder"]) == (VERSION, "same")
+
+
+def test_a_shell_that_cannot_run_ssh_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the probe that lay in the shared directory meanwhile is gone."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(LaunchError, match="install openssh-client"):
+        look_at([HOST], SshOptions(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_obstacle_is_told_and_how_many_more_there_are() -> None:
+    """The user can correct it, so the exit status is 2."""
+    refuse_unfit([Look(HOST)])
+    with pytest.raises(LaunchError, match=r"^n1: no \(1 more cannot be used\)$") as told:
+        refuse_unfit([Look(HOST, "no"), Look(HOST, "nor that")])
+    assert told.value.exit_status == 2
+
+
+def test_hosts_are_read_a_line_each() -> None:
+    """Comments and empty lines are none; quotes keep spaces."""
+    text = "# ours\n\nn1\nanna@n2 slots=2 python=/p shared=/s env=A=1 'env=B=x y' # loud\n"
+    second = Host("anna@n2", 2, "/p", "/s", (("A", "1"), ("B", "x y")))
+    assert parse_hosts(text, "hosts.txt") == (Host("n1"), second)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "hosts.txt': must name a host"),
+        ("n1\n-oProxyCommand=x", "line 2': '-oProxyCommand=x' must be a host"),
+        ("n1 slots=two", "line 1': slots = 'two' must be a whole number"),
+        ("n1 slots=0", "slots = '0' must be a whole number from 1"),
+        ("n1 gpus=2", "'gpus=2' must be slots=, python=, shared= or env="),
+        ("n1 python=venv/python", "python = 'venv/python' must be an absolute path"),
+        ("n1 shared=", "shared = '' must be an absolute path"),
+        ("n1 env=A", "env = 'A' must be NAME=VALUE"),
+        ("n1 slots=1 slots=2", "slots= is there twice"),
+        ("n1\nn1", "line 2': n1 is there already"),
+        ("n1 'env=A", "No closing quotation"),
+    ],
+)
+def test_a_line_that_cannot_be_meant_is_told_with_its_number(text: str, reason: str) -> None:
+    """The error names the file, the line and what is accepted."""
+    with pytest.raises(SpecError) as told:
+        parse_hosts(text, "hosts.txt")
+    assert reason in str(told.value)
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    """Neither a missing one nor a picture is a file of hosts."""
+    with pytest.raises(SpecError, match="No such file"):
+        read_hosts(str(tmp_path / "none"))
+    (tmp_path / "picture").write_bytes(b"\xff\xd8")
+    with pytest.raises(SpecError, match="UTF-8"):
+        read_hosts(str(tmp_path / "picture"))
+
+
+def test_more_workers_than_slots_are_refused(tmp_path: Path) -> None:
+    """And a plan spreads its workers over the hosts before any has a second one."""
+    hosts = tmp_path / "hosts.txt"
+    hosts.write_text("n1 slots=2\nn2\n")
+    engine = SshEngine(SshOptions(hosts=str(hosts)))
+    manager = ManagerOptions(shared=str(tmp_path))
+    with pytest.raises(LaunchError, match=r"4 workers, but .*hosts.txt has slots for 3"):
+        engine.check(LaunchPlan(manager, 4))
+    lines = engine.planned(LaunchPlan(manager, 3)).splitlines()
+    placed = [line.split()[-2] for line in lines if line.startswith("# ssh")]
+    assert placed == ["n1", "n2", "n1"]
+
+
+def test_the_address_that_other_machines_see_is_taken_and_no_jump_hosts() -> None:
+    """A host behind a jump host sees that one's address, where no manager listens."""
+    assert address_seen(["192.0.2.7", "127.0.0.1"]) == "127.0.0.1"
+    assert address_seen(["127.0.0.1", "127.0.0.9"]) == "127.0.0.9"
+    assert address_seen(["", "192.0.2.7"]) not in {"", "192.0.2.7"}
+
+
+def test_what_a_shell_or_banner_prints_is_not_taken_for_a_status() -> None:
+    """Only a line of ours says how a worker has ended."""
+    assert status_in("downpour-ended: 75") == 75
+    assert status_in("welcome; downpour-ended: 75") is None
+    assert last_words(["a", "downpour: no such folder", " "]) == "no such folder"

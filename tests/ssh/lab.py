@@ -1,0 +1,200 @@
+"""Three hosts for ssh: three daemons on loopback ports, with keys and settings of their own.
+
+Everything of it lies in one temporary folder. Its processes, and those of its sessions, end with
+it. The user's own keys, settings and agent are not used.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+
+import psutil
+
+PACKAGES = ("openssh-server", "openssh-client")
+PROGRAMS = ("/usr/sbin/sshd", "ssh", "ssh-keygen")
+HOSTS = ("n1", "n2", "n3")
+
+_DAEMON = """
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/key-{host}
+PidFile {folder}/{host}.pid
+AuthorizedKeysFile {folder}/key-user.pub
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+StrictModes no
+UsePAM no
+MaxStartups 100:30:200
+SetEnv DOWNPOUR_LAB={folder}
+"""
+_CLIENT = """
+Host {host}
+  Port {port}
+"""
+_CLIENTS = """
+Host *
+  HostName 127.0.0.1
+  User {user}
+  IdentityFile {folder}/key-user
+  IdentitiesOnly yes
+  IdentityAgent none
+  UserKnownHostsFile {folder}/known_hosts
+  GlobalKnownHostsFile /dev/null
+  StrictHostKeyChecking yes
+"""
+
+
+def why_not() -> str:
+    """Say in a few words why there can be no lab here; empty where there can be one."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "a lab of ssh needs root on Linux"
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if missing and not _install():
+        return f"a lab of ssh needs {missing[0]}, and apt-get cannot install it"
+    return ""
+
+
+def _install() -> bool:
+    """Install Debian's packages, which must not start a daemon of their own."""
+    policy = Path("/usr/sbin/policy-rc.d")
+    if shutil.which("apt-get") is None:
+        return False
+    made = not policy.exists()
+    if made:
+        policy.write_text("#!/bin/sh\nexit 101\n")
+        policy.chmod(0o755)
+    try:
+        install = ["apt-get", "install", "-qqy", "--no-install-recommends", *PACKAGES]
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for command in (["apt-get", "update", "-qq"], install):
+            done = subprocess.run(command, env=environment, capture_output=True, check=False)
+        return done.returncode == 0
+    finally:
+        if made:
+            policy.unlink()
+
+
+class Lab:
+    """The hosts; `config` is the file that ssh needs to reach them."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="downpour-ssh-"))
+        self.config = self.folder / "config"
+        self._ports = dict(zip(HOSTS, free_ports(len(HOSTS)), strict=True))
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    def up(self) -> None:
+        """Make keys and settings, start a daemon for each host, and wait until all answer."""
+        Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
+        for key in ("user", *HOSTS):
+            words = [
+                "ssh-keygen",
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-f",
+                f"{self.folder}/key-{key}",
+            ]
+            subprocess.run(words, check=True)
+        known = [
+            f"[127.0.0.1]:{port} {(self.folder / f'key-{host}.pub').read_text()}"
+            for host, port in self._ports.items()
+        ]
+        (self.folder / "known_hosts").write_text("".join(known))
+        clients = [_CLIENT.format(host=host, port=port) for host, port in self._ports.items()]
+        values = {"user": getpass.getuser(), "folder": self.folder}
+        self.config.write_text("".join(clients) + _CLIENTS.format(**values))
+        for host in HOSTS:
+            self.start(host)
+
+    def start(self, host: str) -> None:
+        """Start a host's daemon, and wait until it answers."""
+        port = self._ports[host]
+        settings = self.folder / f"sshd-{host}"
+        settings.write_text(_DAEMON.format(port=port, folder=self.folder, host=host))
+        with (self.folder / f"{host}.log").open("ab") as log:
+            self._daemons[host] = subprocess.Popen(
+                ["/usr/sbin/sshd", "-D", "-e", "-f", str(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        until(lambda: _answers(port))
+
+    def lose(self, host: str) -> None:
+        """Kill all that runs on a host: the daemons of its sessions, their shells and workers."""
+        for process in psutil.Process(self._daemons[host].pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def lose_worker(self, host: str) -> None:
+        """Kill the workers of a host, and nothing else."""
+        for process in psutil.Process(self._daemons[host].pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if "downpour.cli" in process.cmdline():
+                    process.kill()
+
+    def running(self) -> list[psutil.Process]:
+        """Return the workers, and the shells and guards beside them, that run on any host."""
+        return [one for one in psutil.process_iter() if self._runs(one)]
+
+    def down(self) -> None:
+        """End every process of it, and remove its folder."""
+        for process in self.running():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        for daemon in self._daemons.values():
+            with suppress(ProcessLookupError):
+                os.killpg(daemon.pid, signal.SIGKILL)
+            daemon.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def hosts(self, *lines: str) -> str:
+        """Write a file of hosts; return its path."""
+        file = self.folder / "hosts.txt"
+        file.write_text("\n".join(lines) + "\n")
+        return str(file)
+
+    def _runs(self, process: psutil.Process) -> bool:
+        with suppress(psutil.Error):
+            return process.environ().get("DOWNPOUR_LAB") == str(self.folder)
+        return False
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+def free_ports(number: int) -> list[int]:
+    """Return ports that nothing listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def until(look: Callable[[], bool], seconds: float = 60) -> None:
+    """Look again and again until it is so; fail when the time is over."""
+    for _ in range(int(seconds / 0.1)):
+        if look():
+            return
+        Event().wait(0.1)
+    raise AssertionError("it did not come to that in time")

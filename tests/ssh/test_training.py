@@ -1,0 +1,86 @@
+"""Experiments on three hosts reached by ssh, with the bytes that they have everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import downpour
+from downpour.errors import LaunchError
+from downpour.launchers import LaunchPlan, SshOptions, on_ssh
+from downpour.manager.options import ManagerOptions
+from downpour.rpc.messages import Status
+from downpour.spec import Spec
+from tests.ssh.lab import HOSTS, Lab, until
+
+pytestmark = pytest.mark.slow
+SPEC = Spec(shards=3, epochs=3, batch_size=32, learning_rate=0.05)
+
+
+def test_a_host_is_lost_and_the_model_has_the_bytes_of_a_run_here(ssh: Lab, tmp_path: Path) -> None:
+    """All that runs on it is killed in the middle; nothing is left anywhere in the end."""
+    lost: list[str] = []
+
+    def look(status: Status) -> None:
+        began = status.experiment is not None and status.experiment.rounds_done > 0
+        if began and not lost:
+            lost.append("n2")
+            ssh.lose("n2")
+
+    options = SshOptions(hosts=ssh.hosts(*HOSTS), ssh_config=str(ssh.config))
+    there = downpour.run(
+        SPEC, workers=3, shared=tmp_path / "there", on=on_ssh(options), on_status=look
+    )
+    here = downpour.run(SPEC, workers=3, shared=tmp_path / "here", on="inline", progress=False)
+    assert lost
+    assert there.model_file is not None
+    assert here.model_file is not None
+    assert there.model_file.read_bytes() == here.model_file.read_bytes()
+    until(lambda: not ssh.running())
+
+
+def test_a_worker_that_is_lost_is_started_again_there_or_in_a_free_slot(
+    ssh: Lab, tmp_path: Path
+) -> None:
+    """Where a host cannot be reached any more, another one takes its place."""
+    options = SshOptions(hosts=ssh.hosts("n1", "n2"), ssh_config=str(ssh.config))
+    plan = LaunchPlan(ManagerOptions(shared=str(tmp_path), embedded=True), 1)
+
+    def up(host: str, times: int) -> bool:
+        cluster.check()
+        return cluster.log.read_text().count(f"{host} worker-1: worker at") == times
+
+    with on_ssh(options)(plan) as cluster:
+        until(lambda: up("n1", 1))
+        ssh.lose_worker("n1")
+        until(lambda: up("n1", 2))
+        ssh.lose("n1")
+        until(lambda: up("n2", 1))
+    until(lambda: not ssh.running())
+
+
+def test_what_cannot_work_is_told_in_a_line_before_anything_is_started(
+    ssh: Lab, tmp_path: Path
+) -> None:
+    """The line names the host, what is wrong with it, and what to do; the exit status is 2."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "bare").write_text('#!/bin/sh\nexec python3 -I -S "$@"\n')
+    (tmp_path / "bare").chmod(0o755)
+    wrong = {
+        "n9": "n9: ssh: ",
+        "n2 python=/no/such/python": "n2: /no/such/python cannot be run",
+        f"n2 python={tmp_path}/bare": "has no downpour",
+        f"n2 shared={tmp_path}/none": "is no folder there",
+        f"n2 shared={tmp_path}/other": "is another folder there",
+        "stranger@n2": "stranger@n2: ssh: .*must let you in without a password",
+    }
+    for line, reason in wrong.items():
+        options = SshOptions(hosts=ssh.hosts("n1", line), ssh_config=str(ssh.config))
+        plan = LaunchPlan(ManagerOptions(shared=str(tmp_path / "shared"), embedded=True), 2)
+        with pytest.raises(LaunchError, match=reason) as told, on_ssh(options)(plan):
+            pass
+        assert told.value.exit_status == 2
+        assert "\n" not in str(told.value)
+    assert not ssh.running()
+    assert not [path for path in (tmp_path / "shared").iterdir() if path.name.startswith(".tmp")]
