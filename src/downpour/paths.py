@@ -1,8 +1,9 @@
-"""A path as a user gives it → a `Path`, or a refusal; no file is opened, for speed."""
+"""A path or a URL as a user gives it, or a refusal; no file is opened, for speed."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from downpour.errors import SpecError
@@ -11,7 +12,8 @@ _NAME_BYTES_MAX = 255
 _PATH_BYTES_MAX = 4095  # Linux's PATH_MAX, less the byte that ends it
 
 _FILE = "file://"
-_OBJECTS = ("s3://", "gs://", "az://")
+_SCHEMES = ("s3", "gs", "az")
+_PLACE = re.compile(r"([a-z0-9]+)://([^/?#\s]+)(?:/([^?#]*))?")
 
 
 def path_of(field: str, given: object) -> Path:
@@ -25,7 +27,7 @@ def path_of(field: str, given: object) -> Path:
     text = os.fspath(given)
     if not isinstance(text, str) or not text or "\0" in text:
         raise SpecError(field, text, "must be a path; '.' is the current folder")
-    if text.startswith(_OBJECTS):
+    if is_object_store(text):
         accepted = "must be a folder here; an object store is for manager, worker and clients"
         raise SpecError(field, text, accepted)
     if text.startswith(_FILE) and not text.startswith(f"{_FILE}/"):
@@ -43,6 +45,26 @@ def path_of(field: str, given: object) -> Path:
         most = f"{_PATH_BYTES_MAX} bytes, and {_NAME_BYTES_MAX} between two slashes"
         raise SpecError(field, text, f"must be a path of at most {most}")
     return path
+
+
+def is_object_store(location: object) -> bool:
+    """Whether a location is, or was meant to be, an object store's URL."""
+    return isinstance(location, str) and location.partition("://")[0] in _SCHEMES
+
+
+def checked_url(field: str, url: str) -> str:
+    """Return an object store's URL without slashes at its end.
+
+    Raises:
+        SpecError: it names no bucket, or has more than a bucket and a prefix.
+    """
+    found = _PLACE.fullmatch(url)
+    parts = (found[3] or "").rstrip("/").split("/") if found else []
+    if found is None or found[1] not in _SCHEMES or ("" in parts and parts != [""]):
+        raise SpecError(
+            field, url, f"must be as s3://BUCKET/PREFIX; {', '.join(_SCHEMES)} are known"
+        )
+    return url.rstrip("/")
 
 
 def empty_folder(field: str, folder: Path) -> Path:

@@ -45,9 +45,9 @@ def test_choices_defaults_and_variables_are_shown(downpour: Callable[..., Any]) 
 
 
 def test_long_lists_of_options_stand_in_groups(downpour: Callable[..., Any]) -> None:
-    """A command's own options come first, then the spec's by what they are about."""
+    """A command's own options come first, then the spec's, then those of where it runs."""
     lines = downpour("run", "--help").out.splitlines()
     titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert titles[:3] == ["Arguments:", "Options:", "The experiment:"]
-    assert len(titles) == 8
+    assert len(titles) == 12
     assert max(map(len, lines)) <= 80

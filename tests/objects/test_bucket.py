@@ -12,7 +12,8 @@ import pytest
 from obstore.store import MemoryStore
 
 from downpour.errors import FileMissing, SharedDirectoryError, SpecError
-from downpour.store.bucket import Bucket, KeyTakenError, checked_url
+from downpour.paths import checked_url
+from downpour.store.bucket import Bucket, KeyTakenError
 from tests.objects.lab import ForgetfulS3, S3Server, environment
 
 SetEnv = Callable[[dict[str, str]], None]

@@ -28,8 +28,8 @@ from downpour.discovery.waiting import CONNECT_SECONDS, checked_seconds, manager
 from downpour.errors import ComeAgain, DownpourError, SpecError
 from downpour.extras import require
 from downpour.manager.options import ManagerOptions, checked_patience
+from downpour.paths import is_object_store
 from downpour.signals import on_leaving
-from downpour.store.bucket import is_object_store
 from downpour.text import set_up_log
 from downpour.values import DEFAULT_PORT
 from downpour.worker.options import WorkerOptions

@@ -10,8 +10,7 @@ import typer
 
 from downpour.allowlist import allow_in
 from downpour.manager.options import DEFAULT_MANAGER, DEFAULT_SHARED
-from downpour.paths import path_of
-from downpour.store.bucket import checked_url, is_object_store
+from downpour.paths import checked_url, is_object_store, path_of
 
 
 def whole_number(text: str) -> int:

@@ -39,8 +39,8 @@ Workers = Annotated[
 ]
 
 
-@with_spec
 @with_launcher
+@with_spec
 def run(
     spec: Spec,
     workers: Workers = None,

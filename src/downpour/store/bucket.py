@@ -23,12 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from downpour.errors import FileMissing, SharedDirectoryError, SpecError, StoreError
 from downpour.extras import require
+from downpour.paths import checked_url
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
-
-SCHEMES = ("s3", "gs", "az")
-EXAMPLE = "s3://BUCKET/PREFIX"
 
 # Short, because the retries of the shared directory begin where these end, and they log a line.
 _CLIENT: Any = {"timeout": "120s", "connect_timeout": "5s"}
@@ -37,7 +35,6 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _WRITER = "downpour-writer"
 _PROBE = ".doctor-"
 _PIECE_BYTES = 2**20
-_PLACE = re.compile(r"([a-z0-9]+)://([^/?#\s]+)(?:/([^?#]*))?")
 # What servers say, in the body of their answer, and what it means to the user.
 _SAID = {
     "<Code>NoSuchBucket": "there is no such bucket",
@@ -196,24 +193,6 @@ class Bucket:
             if isinstance(error, FileNotFoundError) and not said:
                 raise FileMissing(key.rpartition("/")[2]) from None
             raise SharedDirectoryError(self.url, said or _first_line(error)) from error
-
-
-def is_object_store(location: object) -> bool:
-    """Whether a location is, or was meant to be, an object store's URL."""
-    return isinstance(location, str) and location.partition("://")[0] in SCHEMES
-
-
-def checked_url(field: str, url: str) -> str:
-    """Return an object store's URL without slashes at its end.
-
-    Raises:
-        SpecError: it names no bucket, or has more than a bucket and a prefix.
-    """
-    found = _PLACE.fullmatch(url)
-    parts = (found[3] or "").rstrip("/").split("/") if found else []
-    if found is None or found[1] not in SCHEMES or ("" in parts and parts != [""]):
-        raise SpecError(field, url, f"must be as {EXAMPLE}; {', '.join(SCHEMES)} are known")
-    return url.rstrip("/")
 
 
 def _client_options() -> Any:

@@ -19,8 +19,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from downpour.errors import SharedDirectoryError, StoreError
-from downpour.paths import path_of
-from downpour.store.bucket import Bucket, KeyTakenError, is_object_store
+from downpour.paths import is_object_store, path_of
+from downpour.store.bucket import Bucket, KeyTakenError
 from downpour.store.directory import read_regular
 from downpour.store.layout import SharedDirectory
 from downpour.store.publish import publish
