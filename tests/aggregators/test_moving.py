@@ -16,7 +16,7 @@ from downpour.values import PublishedFile
 @pytest.fixture
 def store(tmp_path: Path) -> DirectoryStore:
     """An empty folder."""
-    return DirectoryStore(tmp_path)
+    return DirectoryStore(tmp_path, patience_seconds=0.1)
 
 
 def put(store: DirectoryStore, name: str, *numbers: float, count: int = 0) -> PublishedFile:
