@@ -69,12 +69,13 @@ def test_nothing_is_left_of_a_cluster_not_even_after_an_error(
 ) -> None:
     """Every process and every thread that it has started ends with the block."""
     before = set(threading.enumerate())
+    processes = set(psutil.Process().children(recursive=True))
     with suppress(KeyboardInterrupt), embed(SPEC, 2, shared=tmp_path, on=launcher) as running:
         cluster, client = running
         next(status for status in client.watch() if len(status.workers) == 2)
         cluster.check()
         raise KeyboardInterrupt
-    assert not psutil.Process().children(recursive=True)
+    assert not set(psutil.Process().children(recursive=True)) - processes
     left = set(threading.enumerate()) - before
     for thread in left:  # an import that a worker has begun cannot be stopped
         thread.join(60)

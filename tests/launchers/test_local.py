@@ -34,7 +34,8 @@ def options(shared: Path, port: int = 0) -> ManagerOptions:
 
 def running() -> list[psutil.Process]:
     """Return the fork servers, managers and workers that descend from this process."""
-    return psutil.Process().children(recursive=True)
+    children = psutil.Process().children(recursive=True)
+    return [one for one in children if "downpour.launchers.forkserver" in one.cmdline()]
 
 
 @pytest.mark.slow
