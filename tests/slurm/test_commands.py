@@ -36,10 +36,19 @@ def test_what_slurm_refuses_is_told_in_its_own_words(slurm: Lab, tmp_path: Path)
     assert slurm.tasks() == []
 
 
+def _hear_ctrl_c() -> None:
+    """Take the signal, also where the tests run in the background of a shell, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_leaves_no_job(slurm: Lab, tmp_path: Path) -> None:
     """Also of workers that have not registered yet."""
     words = [*RUN, "--shared", str(tmp_path), "--workers", "2", "--epochs", "500"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE) as running:
+    with subprocess.Popen(
+        words,
+        stderr=subprocess.PIPE,
+        preexec_fn=_hear_ctrl_c,  # noqa: PLW1509 - no threads here yet
+    ) as running:
         until(lambda: [state for _, state, _ in slurm.tasks()] == ["RUNNING"] * 2)
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=60)
