@@ -84,9 +84,49 @@ def test_replace_validates_again() -> None:
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     (
         {"outer": {"optimizer": 1}},
-        "outer.optimizer = 1: must be none, sgd, nesterov, delayed-nesterov, adagrad, adam or yogi",
+        (
+            "outer.optimizer = 1: must be none, sgd, nesterov, delayed-nesterov, heloco, adagrad, "
+            "adam or yogi"
+        ),
     ),
     ({"outer": {"momentm": 0.5}}, "outer.momentm = 0.5: no such field; did you mean momentum?"),
+    (
+        {"inside": {"processes": 0}},
+        "inside.processes = 0: must be a whole number of at least 1 and at most 256",
+    ),
+    (
+        {"inside": {"threads": 2}},
+        "inside.threads = 2: no such field; the nearest are processes, how and cut",
+    ),
+    (
+        {"inside": {"processes": 2, "how": "weights"}},
+        "inside.how = 'weights': must be data, pipeline or hybrid",
+    ),
+    (
+        {"inside": {"processes": 2, "how": "hybrid"}, "precision": "bfloat16"},
+        "inside.how = 'hybrid': needs precision = 'float32'",
+    ),
+    ({"inside": {"how": "pipeline"}}, "inside.how = 'pipeline': needs processes above 1"),
+    (
+        {"inside": {"processes": 2, "cut": ["dense"]}},
+        "inside.cut = ['dense']: only how = 'pipeline' has one",
+    ),
+    (
+        {"inside": {"processes": 3, "how": "pipeline", "cut": ["dense"]}},
+        "inside.cut = ['dense']: 3 processes need 2 modules to begin at",
+    ),
+    (
+        {"inside": {"processes": 2, "how": "pipeline", "cut": "dense"}},
+        "inside.cut = 'dense': must be a list of modules' names",
+    ),
+    (
+        {"inside": {"processes": 2}, "device": "cuda"},
+        "inside.processes = 2: needs device = 'cpu'",
+    ),
+    (
+        {"inside": {"processes": 4}, "batch_size": 3},
+        "inside.processes = 4: a batch of 3 has fewer examples",
+    ),
     ({"outer": {"momentum": 1}}, "outer.momentum = 1: must be a number of at least 0 and below 1"),
     (
         {"outer": {"betas": [0, 1]}},
@@ -95,6 +135,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     (
         {"outer": {"optimizer": "delayed-nesterov", "momentum": 0}},
         "outer.momentum = 0: delayed-nesterov needs a momentum above 0; sgd does not",
+    ),
+    (
+        {"outer": {"optimizer": "heloco", "momentum": 0}},
+        "outer.momentum = 0: heloco needs a momentum above 0; sgd does not",
     ),
     (
         {"outer": {"optimizer": "nesterov", "every": 4}},

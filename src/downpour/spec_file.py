@@ -13,6 +13,7 @@ from typing import Any
 from downpour.errors import SpecError
 from downpour.spec import Spec, toml_fields
 
+_LAUNCH = "launch"
 _GRID = ("experiment", "trials")
 _LISTS = {"betas"}
 
@@ -29,11 +30,31 @@ def read_spec(path: Path, overrides: Mapping[str, Any] | None = None) -> Spec:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the fields of a TOML file that a user names.
+    """Return the fields of a TOML file that a user names, without its table `[launch]`.
+
+    That says where it is trained, which changes nothing of what is trained.
 
     Raises:
         SpecError: the file cannot be read, or is not TOML.
     """
+    fields = _whole(path)
+    fields.pop(_LAUNCH, None)
+    return fields
+
+
+def read_launch(path: Path) -> dict[str, Any]:
+    """Return the table `[launch]` of a TOML file; empty if there is none.
+
+    Raises:
+        SpecError: the file cannot be read, is not TOML, or `launch` is no table.
+    """
+    table = _whole(path).get(_LAUNCH, {})
+    if not isinstance(table, dict):
+        raise SpecError(_LAUNCH, table, "must be a table of launch options")
+    return table
+
+
+def _whole(path: Path) -> dict[str, Any]:
     try:
         return toml_fields(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:

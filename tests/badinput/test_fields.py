@@ -44,6 +44,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "batch_size": (f"{WHOLE} of at least 1", "0", "-32", "1000001", "32.0", "'32'"),
     "epochs": (f"{WHOLE} of at least 1", "0", "-1", "1000001", "1.5", "'3'", "true", "inf"),
     "meet": (f"{WHOLE} of at least 1", "0", "-1", "2.5", "'often'", "true", "1000001"),
+    "inside": ("a table", "2", "'data'", "[]"),
     "outer": ("a table", "3", "'nesterov'", "[]", "['sgd']"),
     "rounds_before": (f"{WHOLE} of at least 0", "-1", "1.5", "'all'", "1000001"),
     "local_steps": (f"{WHOLE} of at least 1", "0", "-5", "2.5", "'none'"),
@@ -103,6 +104,7 @@ TABLES = {
     "mode_options",
     "policy_options",
     "code",
+    "inside",
     "outer",
 }
 FLAGS = {"repeatable", "scale_rate", "flip", "nesterov", "channels_last"}

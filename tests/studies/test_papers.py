@@ -58,14 +58,33 @@ def test_what_was_published_stands_beside_ours(
 
 
 def test_lerats_setups_are_there() -> None:
-    """Each network as one process with two threads, and as two with one each; every repetition."""
+    """One process with two threads, two workers with one each, and two processes in one worker.
+
+    These have half of each batch, some of the layers, or one for convolutions and the other for
+    dense layers.
+    """
     grid = Grid.from_toml((PAPERS / "lerat.toml").read_text("utf-8"))
     asked = [
-        (run.spec.model, run.spec.dataset_options["images"], run.workers, run.spec.threads)
+        (
+            run.spec.model,
+            run.spec.dataset_options["images"],
+            run.workers,
+            run.spec.threads,
+            run.spec.inside.processes,
+            run.spec.inside.how,
+            run.spec.parts,
+        )
         for run in grid.runs.values()
     ]
     networks = ("alexnet", 192), ("vgg16", 48)
-    assert asked == 3 * [(*network, *setup) for network in networks for setup in ((1, 2), (2, 1))]
+    setups = (
+        (1, 2, 1, "data", 1),
+        (2, 1, 1, "data", 1),
+        (1, 1, 2, "data", 2),
+        (1, 1, 2, "pipeline", 4),
+        (1, 1, 2, "hybrid", 2),
+    )
+    assert asked == 3 * [(*network, *setup) for network in networks for setup in setups]
     for run in grid.runs.values():
         assert run.spec.shards == run.workers
         assert (run.spec.batch_size, run.spec.image_size) == (8, 224)
@@ -124,19 +143,20 @@ def test_measured_and_simulated_times_stand_beside_each_other(
 
 
 @pytest.mark.slow
-def test_two_threads_and_two_processes_leave_their_traces(
+@pytest.mark.timeout(300)
+def test_threads_and_processes_leave_their_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AlexNet trains on few pictures in both setups; each process's resources are on record."""
+    """AlexNet trains on few pictures in three setups; each worker's resources are on record."""
     monkeypatch.setenv("PYTHONPATH", f"{PAPERS}:{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.syspath_prepend(str(PAPERS))
     monkeypatch.setenv("DOWNPOUR_ALLOW", "lerat")
     text = (PAPERS / "lerat.toml").read_text("utf-8").replace("trials = 3", "trials = 1")
-    text = text.replace("epochs = 3", "epochs = 2").replace("images = 192", "images = 48")
-    alexnet, _, _ = text.partition('[[experiment]]\nname = "vgg16-one-process"')
+    text = text.replace("epochs = 3", "epochs = 1").replace("images = 192", "images = 48")
+    alexnet, _, _ = text.partition('[[experiment]]\nname = "alexnet-pipeline"')
     folder = StudyFolder(tmp_path / "lerat", Grid.from_toml(alexnet))
     run_study(folder, Embedded(tmp_path / "shared"), Silence())
-    for subgrid, processes in zip(grid_results(folder).subgrids, (1, 2), strict=True):
+    for subgrid, processes in zip(grid_results(folder).subgrids, (1, 2, 1), strict=True):
         samples = subgrid.runs[0].resources
         assert len({sample.worker for sample in samples}) == processes
         assert all(sample.memory_bytes > 57_000_000 * 4 for sample in samples)

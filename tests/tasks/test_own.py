@@ -217,6 +217,7 @@ def test_what_is_set_apart_of_a_task_is_read_from_its_training_examples(tmp_path
         ({"task": "own_tasks:Grouped", "schedule": "cosine"}, "schedule"),
         ({"task": "own_tasks:Grouped", "warmup": 0.1}, "warmup"),
         ({"task": "own_tasks:Duel", "clip_norm": 1.0}, "clip_norm"),
+        ({"task": "own_tasks:Duel", "inside": {"processes": 2}}, "inside"),
         ({"task": "own_tasks:Duel", "accumulate": 2}, "accumulate"),
         ({"dataset": "mnist"}, "dataset"),
         ({"model": "mlp"}, "model"),

@@ -30,10 +30,12 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     """Note what every step trains, and how fast."""
     seen: Steps = []
 
-    def noted(loaded: LoadedTask, model: nn.Module, own: Optimizers, batch: Any) -> Any:
+    def noted(
+        loaded: LoadedTask, model: nn.Module, own: Optimizers, batch: Any, *others: Any
+    ) -> Any:
         [optimizer] = own.by_name.values()
         seen.append((batch.tolist(), optimizer.param_groups[0]["lr"]))
-        return train_step(loaded, model, own, batch)
+        return train_step(loaded, model, own, batch, *others)
 
     monkeypatch.setattr(loop, "train_step", noted)
     return seen

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from downpour.datasets import PreparedDataset
 from downpour.errors import SpecError
 from downpour.spec import Spec
-from downpour.tasks.loaded import load
+from downpour.tasks.classification import Classification
+from downpour.tasks.loaded import LoadedTask, load
 from downpour.training.trial import check_trains
 
 from .conftest import BASE, with_network
@@ -153,6 +154,33 @@ def test_what_trains_to_the_same_bytes_passes(
 ) -> None:
     """Its draws from the global generators repeat."""
     trial(dataset, network)
+
+
+def test_helpers_are_refused_where_a_step_changes_a_buffer(dataset: PreparedDataset) -> None:
+    """Running means follow from all examples in their order; in one process that is no obstacle."""
+    with pytest.raises(SpecError, match=r"inside\.processes = 2: must be 1: a step changes norm\."):
+        trial(dataset, Normal, inside={"processes": 2})
+    trial(dataset, Normal, [np.arange(60)], accumulate=2)
+
+
+def test_a_pipeline_is_tried(dataset: PreparedDataset) -> None:
+    """What trains, and has one tensor between its layers, can be cut; what draws there cannot."""
+    pipeline = {"processes": 2, "how": "pipeline"}
+    trial(dataset, Dropping, inside=pipeline)
+    with pytest.raises(SpecError, match=r"^inside\.how = 'pipeline': lab:Net gives other bytes"):
+        trial(dataset, Drawing, inside=pipeline)
+
+
+def test_a_step_of_the_users_is_one_process(dataset: PreparedDataset) -> None:
+    """It does everything by itself, so there is nothing that helpers could compute."""
+
+    class Stepping(Classification):
+        def step(self, *_: Any, **__: Any) -> Tensor:
+            raise AssertionError
+
+    spec = Spec.make({**BASE, "inside": {"processes": 2}})
+    with pytest.raises(SpecError, match=r"^inside\.processes = 2: must be 1: the task's step\(\)"):
+        check_trains(LoadedTask(spec, Stepping(spec, dataset), dataset), SHARDS)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])

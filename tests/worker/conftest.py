@@ -103,8 +103,9 @@ class FakeManager:
         """No worker asks for this."""
         raise Refused("experiment", f"{experiment} {after_change} {wait_seconds}")
 
-    def list_experiments(self) -> tuple[ExperimentSummary, ...]:
+    def list_experiments(self, before: str, limit: int) -> tuple[ExperimentSummary, ...]:
         """No worker asks for this."""
+        del before, limit
         return ()
 
     def cancel(self, experiment: str) -> None:

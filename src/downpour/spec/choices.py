@@ -17,6 +17,7 @@ Policy: TypeAlias = Literal[
     "rebalance",
     "replace",
     "handoff",
+    "dylu",
 ]
 """The straggler policies (`stragglers/`)."""
 

@@ -32,6 +32,7 @@ def check_together(spec: Spec) -> None:
         InvalidField: names the first.
     """
     _optimizer_fits(spec)
+    _inside_fits(spec)
     _data_fits(spec)
     _start_fits(spec)
     _goal_fits(spec)
@@ -44,6 +45,16 @@ def _optimizer_fits(spec: Spec) -> None:
         sgd = f"is of sgd, not of {spec.optimizer}"
         accepted = "needs a momentum above 0" if spec.optimizer == "sgd" else sgd
         raise refusal("nesterov", value=True, accepted=accepted)
+
+
+def _inside_fits(spec: Spec) -> None:
+    if spec.inside.processes > 1 and spec.device == "cuda":
+        raise refusal("inside.processes", spec.inside.processes, "needs device = 'cpu'")
+    if spec.inside.how == "hybrid" and spec.precision != "float32":
+        raise refusal("inside.how", spec.inside.how, "needs precision = 'float32'")
+    if spec.inside.processes > spec.batch_size:
+        accepted = f"a batch of {spec.batch_size} has fewer examples"
+        raise refusal("inside.processes", spec.inside.processes, accepted)
 
 
 def _data_fits(spec: Spec) -> None:

@@ -9,6 +9,8 @@ from pydantic import Field, field_validator
 from downpour.spec.fields import Fields
 from downpour.spec.refusals import ACCEPTED, refusal
 
+_BY_MOMENTUM = {"nesterov", "delayed-nesterov", "heloco"}
+
 
 class Outer(Fields):
     """The optimizer of the rounds, as `optimizer` and its fields are that of the local steps.
@@ -24,12 +26,12 @@ class Outer(Fields):
 
     table: ClassVar[str] = "outer"
 
-    optimizer: Literal["none", "sgd", "nesterov", "delayed-nesterov", "adagrad", "adam", "yogi"] = (
-        Field(default="none", description="The optimizer of the rounds")
-    )
+    optimizer: Literal[
+        "none", "sgd", "nesterov", "delayed-nesterov", "heloco", "adagrad", "adam", "yogi"
+    ] = Field(default="none", description="The optimizer of the rounds")
     learning_rate: float = Field(default=1.0, gt=0, description="Its step size")
     momentum: float = Field(
-        default=0.9, ge=0, lt=1, description="Momentum of sgd and both nesterovs"
+        default=0.9, ge=0, lt=1, description="Momentum of sgd, both nesterovs and heloco"
     )
     every: int = Field(
         default=0,
@@ -52,7 +54,7 @@ class Outer(Fields):
     def _check_together(self) -> None:
         if any(not 0 <= beta < 1 for beta in self.betas):
             raise refusal("betas", list(self.betas), f"must be {ACCEPTED['betas']}")
-        if "nesterov" in self.optimizer and self.momentum == 0:
+        if self.optimizer in _BY_MOMENTUM and self.momentum == 0:
             accepted = f"{self.optimizer} needs a momentum above 0; sgd does not"
             raise refusal("momentum", 0, accepted)
         if self.every and self.optimizer != "delayed-nesterov":

@@ -22,6 +22,7 @@ from downpour.errors import SpecError
 from downpour.spec.choices import WITH_ERROR_MEMORY, Compression, Policy
 from downpour.spec.combinations import check_together
 from downpour.spec.fields import Fields
+from downpour.spec.inside import Inside
 from downpour.spec.meetings import Meetings
 from downpour.spec.outer import Outer
 from downpour.spec.refusals import ACCEPTED, InvalidField, refusal
@@ -30,6 +31,10 @@ from downpour.values import LOSS, Goal
 Option = bool | int | float | str | list[int] | list[float] | list[str]
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+TABLES: dict[str, type[Fields]] = {"inside": Inside, "outer": Outer}
+"""The fields that are tables with fields of their own, and what each is read into."""
 
 
 class Spec(Fields):
@@ -161,13 +166,13 @@ class Spec(Fields):
     outer: Outer = Field(
         default_factory=Outer,
         description="The step from a model to the next along the aggregate: optimizer (none, sgd, "
-        "nesterov, delayed-nesterov, adagrad, adam or yogi), learning_rate, momentum, every, "
-        "betas, epsilon",
+        "nesterov, delayed-nesterov, heloco, adagrad, adam or yogi), learning_rate, momentum, "
+        "every, betas, epsilon",
     )
     policy: Policy = Field(
         default="handoff",
         description="The straggler policy: wait, drop, backup, blacklist, late, clone, "
-        "grass, mantri, wrangler, rebalance, replace or handoff (docs/stragglers.md)",
+        "grass, mantri, wrangler, rebalance, replace, handoff or dylu (docs/stragglers.md)",
     )
     policy_options: dict[str, Option] = Field(
         default_factory=dict, description="Parameters of the policy"
@@ -266,6 +271,10 @@ class Spec(Fields):
         description="Parts in which a batch is trained, one after the other: the same step in less "
         "memory",
     )
+    inside: Inside = Field(
+        default_factory=Inside,
+        description="How a worker trains a batch inside its machine: processes, how, cut",
+    )
     optimizer_state: Literal["reset", "keep"] = Field(
         default="reset",
         description="What happens to the optimizer's state between rounds; kept per shard",
@@ -321,12 +330,13 @@ class Spec(Fields):
     def _betas_from_list(cls, value: object) -> object:
         return tuple(value) if isinstance(value, list) else value
 
-    @field_validator("outer", mode="before")
+    @field_validator(*TABLES, mode="before")
     @classmethod
-    def _outer_from_table(cls, value: object) -> object:
-        if not isinstance(value, Outer | Mapping):
-            raise refusal("outer", value, f"must be {ACCEPTED['outer']}")
-        return Outer.make(value) if isinstance(value, Mapping) else value
+    def _from_table(cls, value: object, field: ValidationInfo) -> object:
+        name = str(field.field_name)
+        if not isinstance(value, TABLES[name] | Mapping):
+            raise refusal(name, value, f"must be {ACCEPTED[name]}")
+        return TABLES[name].make(value) if isinstance(value, Mapping) else value
 
     @field_validator("split")
     @classmethod
@@ -347,6 +357,15 @@ class Spec(Fields):
             return value if value is None else str(Goal.of(value))
         except ValueError:
             raise refusal("keep_best", value, f"must be {ACCEPTED['keep_best']}") from None
+
+    @property
+    def parts(self) -> int:
+        """In how many parts a batch is trained, whichever process computes which.
+
+        The bytes depend on it, and on whether each part draws from a random seed of its own, as it
+        does where `inside.processes` is above 1.
+        """
+        return max(self.accumulate, self.inside.processes)
 
     @property
     def hands_on(self) -> bool:

@@ -129,10 +129,11 @@ def _refuse_twice_said(task: Task, spec: Spec) -> None:
     """Refuse fields that would have no effect, because the task decides what they say."""
     decided = {
         "rate": ("schedule", "warmup"),
-        "step": ("clip_norm", "accumulate"),
+        "step": ("clip_norm", "accumulate", "inside"),
     }
     for method, fields in decided.items():
         for field in fields:
             value = getattr(spec, field)
-            if overrides(task, method) and value != Spec.model_fields[field].default:
+            default = Spec.model_fields[field].get_default(call_default_factory=True)
+            if overrides(task, method) and value != default:
                 raise SpecError(field, value, f"{spec.task} has a {method}() of its own")

@@ -89,13 +89,14 @@ class Part:
     of_epoch: int
 
 
-def part_of(spec: Spec, samples: int, number: int) -> Part:
-    """Return the part of a shard with `samples` examples that a round trains.
+def part_of(spec: Spec, samples: int, number: int, share: float = 1.0) -> Part:
+    """Return the part of a shard with `samples` examples that a task trains.
 
     Args:
         spec: gives the batches, how often the shards meet, and `local_steps`.
         samples: the examples of the shard.
         number: the round, counted from the beginning of the whole training.
+        share: how much of the round's steps the task has, above 0; it has at least one.
     """
     batches, each = batches_in(samples, spec.batch_size), spec.meetings.each
     bounds = [batches * meeting // each for meeting in range(each + 1)]
@@ -103,6 +104,9 @@ def part_of(spec: Spec, samples: int, number: int) -> Part:
     steps = [min(stop - start, most) for start, stop in pairwise(bounds)]
     meeting = number % each
     first, count = bounds[meeting], steps[meeting]
+    if share < 1:
+        # And a trifle, because 0.29 * 100 is 28.999999999999996.
+        count = min(count, max(1, int(share * count + 1e-9)))
     seen = samples_in(first, samples, spec.batch_size)
     return Part(
         first=first,

@@ -11,19 +11,21 @@ shard, step). After an exception the value must not be used again.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from downpour.errors import FileCorrupt, NonFinite
 from downpour.tasks.loaded import LoadedTask
 from downpour.training import numerics
 from downpour.training.batches import batch_order, part_of, samples_in
+from downpour.training.hybrid import Everything, HybridStep
 from downpour.training.optimizers import Optimizers
 from downpour.training.parameters import (
     Arrays,
@@ -33,19 +35,30 @@ from downpour.training.parameters import (
     parameters_of,
 )
 from downpour.training.schedule import Position, rate_factor
-from downpour.training.step import train_step
+from downpour.training.step import BatchPart, GradientOf, train_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTask:
     """What to train on: a shard's indices of training examples [n], in one round.
 
-    The round counts from the beginning of the whole training; it trains its part of the shard.
+    The round counts from the beginning of the whole training; it trains its part of the shard, and
+    of that the first `share` of the steps.
     """
 
     indices: NDArray[np.integer[Any]]
     round: int
     shard: int
+    share: float = 1.0
+
+
+class Helpers(Protocol):
+    """Other processes of this machine that compute gradients for a training."""
+
+    def gradient(
+        self, task_seed: int, step: int, parts: Sequence[BatchPart], add: GradientOf
+    ) -> list[Tensor] | None:
+        """Help with a step, counted from 0, of the task with this seed; see `StepHelp`."""
 
 
 class ShardTraining:
@@ -67,6 +80,7 @@ class ShardTraining:
         model: nn.Module,
         task: LocalTask,
         optimizer_state: Mapping[str, NDArray[Any]] | None = None,
+        helpers: Helpers | None = None,
     ) -> None:
         spec, count = loaded.spec, loaded.count("train")
         indices = np.asarray(task.indices, dtype=np.int64)
@@ -77,15 +91,22 @@ class ShardTraining:
         self._task = task
         self._epoch = task.round // spec.meetings.each
         self._order = batch_order(spec, indices, loaded.data.labels, self._epoch, task.shard)
-        self._part = part_of(spec, len(indices), task.round)
+        self._part = part_of(spec, len(indices), task.round, task.share)
         numerics.place(model, spec, images=loaded.images)
         self._model = model
         self._constants = infinite_constants(model)
         self._optimizers = Optimizers(loaded, model)
         if optimizer_state:
             self._optimizers.load(optimizer_state)
+        self._helpers = helpers
+        self._alone = (
+            partial(HybridStep(loaded, model).gradient, share=Everything())
+            if spec.inside.how == "hybrid"
+            else None
+        )
+        self._seed = numerics.task_seed(spec.seed, task.round, task.shard)
         self._randomness = numerics.Randomness(
-            numerics.task_seed(spec.seed, task.round, task.shard),
+            self._seed,
             spec.device,
             beyond_torch=spec.trains_own_code,
         )
@@ -133,7 +154,17 @@ class ShardTraining:
         start, stop = (self._place_after(self._steps_done + more) for more in (0, 1))
         self._randomness.begin(self._steps_done)
         self._optimizers.set_rate(self._rate_factor())
-        loss = train_step(self._loaded, self._model, self._optimizers, self._order[start:stop])
+        loss = train_step(
+            self._loaded,
+            self._model,
+            self._optimizers,
+            self._order[start:stop],
+            partial(self._randomness.begin, self._steps_done),
+            partial(self._helpers.gradient, self._seed, self._steps_done)
+            if self._helpers is not None
+            else None,
+            self._alone,
+        )
         self._loss_sum.add_(loss, alpha=stop - start)
         self._steps_done += 1
 

@@ -21,6 +21,9 @@ from downpour.tasks.own import is_lack_of_memory
 _STRIDE = 0x9E3779B97F4A7C15
 """Between the seeds of two steps; odd and irregular, so that both halves of a seed differ."""
 
+_PART_STRIDE = 0xD1B54A32D192ED03
+"""Between the seeds of two parts of a batch, in the same way."""
+
 _SEED_MAX = (1 << 64) - 1
 
 _RANDOMNESS = 3
@@ -103,9 +106,12 @@ class Randomness:
                 for kind, state in before.items():
                     _set_state(kind, state)
 
-    def begin(self, step: int) -> None:
-        """Seed all generators for a step, counted from 0; only while active."""
-        seed = _seed_of(step, self._seed)
+    def begin(self, step: int, part: int = 0) -> None:
+        """Seed all generators for a part of a step's batch, both counted from 0; only while active.
+
+        With a seed of its own, a part may be computed by another process.
+        """
+        seed = (_seed_of(step, self._seed) + part * _PART_STRIDE) & _SEED_MAX
         # Not `torch.manual_seed`, which takes five times as long to look at all devices.
         torch.default_generator.manual_seed(seed)
         if len(self._kinds) > 1:

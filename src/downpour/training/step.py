@@ -1,8 +1,15 @@
-"""One training step: the batch's loss, its gradient, and what the optimizers make of it."""
+"""One training step: the batch's loss, its gradient, and what the optimizers make of it.
+
+A batch may be cut into parts. The gradient of each is computed alone and added to those before it,
+in order, so it is the same to the bit whether this process computes all of it or others help.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,10 +21,59 @@ from downpour.training import numerics
 from downpour.training.optimizers import Optimizers
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPart:
+    """A part of a batch: its number, the indices of its examples [b], and its share of all."""
+
+    number: int
+    indices: Indices
+    share: float
+
+
+class GradientOf(Protocol):
+    """Adds a part's gradient to the parameters' own; returns its share of the mean loss."""
+
+    def __call__(self, part: BatchPart, model: nn.Module | None = None) -> Tensor:
+        """Do so with the network, or with a module that stands for it in the task's loss."""
+
+
+class StepHelp(Protocol):
+    """What other processes do of a step: its gradient, together with this one."""
+
+    def __call__(self, parts: Sequence[BatchPart], add: GradientOf) -> list[Tensor] | None:
+        """Add the gradients of all parts, in order, to the parameters' own.
+
+        Returns:
+            Each part's share of the batch's mean loss; None if the caller must compute the whole
+            step by itself, whatever gradients are there by then.
+        """
+
+
+AloneStep = Callable[[Sequence[BatchPart], Callable[[int], None]], list[Tensor]]
+"""Adds the gradients of all parts to the parameters' own, by what seeds each; returns the losses'
+shares."""
+
+
 def train_step(
-    loaded: LoadedTask, model: nn.Module, optimizers: Optimizers, indices: Indices
+    loaded: LoadedTask,
+    model: nn.Module,
+    optimizers: Optimizers,
+    indices: Indices,
+    seed: Callable[[int], None],
+    others: StepHelp | None = None,
+    alone: AloneStep | None = None,
 ) -> Tensor:
     """Take one step on the training examples of some indices [b]; returns their mean loss.
+
+    Args:
+        loaded: the task.
+        model: its network, whose parameters are changed.
+        optimizers: what changes them.
+        indices: the batch.
+        seed: sets the generators for a part of the batch; done for the first. Asked for where other
+            processes may compute the part, here or on another machine.
+        others: computes the gradient together with other processes.
+        alone: computes it in this process, where a part's gradient does not follow from the part.
 
     Raises:
         SpecError: the task's loss cannot be trained on.
@@ -27,24 +83,54 @@ def train_step(
         with numerics.precision(spec):
             loss = loaded.task.step(model, optimizers.by_name, loaded.batch("train", indices))
         return _checked(loss, loaded, "step", trained=False).detach()
+    parts = batch_parts(indices, spec.parts)
+    add = partial(_seeded_gradient, loaded, model, seed)
     optimizers.zero_grad()
-    losses: list[Tensor] = []
-    for part in _parts(indices, spec.accumulate):
-        with numerics.precision(spec):
-            loss = loaded.task.loss(model, loaded.batch("train", part))
-        loss = _checked(loss, loaded, "loss", trained=True)
-        # The mean of a batch is the mean of its parts, each counted by its examples.
-        share = len(part) / len(indices)
-        (loss if share == 1 else loss * share).backward()  # type: ignore[no-untyped-call]
-        losses.append(loss.detach() * share)
+    losses = None if others is None else others(parts, add)
+    if losses is None:
+        optimizers.zero_grad()
+        losses = [add(part) for part in parts] if alone is None else alone(parts, seed)
     if spec.clip_norm is not None:
         nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm)
     optimizers.step()
     return torch.stack(losses).sum()
 
 
-def _parts(indices: Indices, count: int) -> Sequence[Indices]:
-    return [indices] if count == 1 else np.array_split(indices, min(count, len(indices)))
+def batch_parts(indices: Indices, count: int) -> list[BatchPart]:
+    """Cut a batch into nearly equal parts, the longer ones first; no part is empty."""
+    size = len(indices)
+    cut = [indices] if count == 1 else np.array_split(indices, min(count, size))
+    return [
+        BatchPart(number=number, indices=part, share=len(part) / size)
+        for number, part in enumerate(cut)
+    ]
+
+
+def add_gradient(loaded: LoadedTask, model: nn.Module, part: BatchPart) -> Tensor:
+    """Add a part's gradient to the model's; returns the part's share of the batch's mean loss.
+
+    Raises:
+        SpecError: the task's loss cannot be trained on.
+    """
+    with numerics.precision(loaded.spec):
+        loss = loaded.task.loss(model, loaded.batch("train", part.indices))
+    loss = _checked(loss, loaded, "loss", trained=True)
+    # The mean of a batch is the mean of its parts, each counted by its examples.
+    (loss if part.share == 1 else loss * part.share).backward()  # type: ignore[no-untyped-call]
+    return loss.detach() * part.share
+
+
+def _seeded_gradient(
+    loaded: LoadedTask,
+    network: nn.Module,
+    seed: Callable[[int], None],
+    part: BatchPart,
+    model: nn.Module | None = None,
+) -> Tensor:
+    # Where nobody else can compute a part, all draw in a row, as in any loop of a user's.
+    if loaded.spec.inside.processes > 1:
+        seed(part.number)
+    return add_gradient(loaded, network if model is None else model, part)
 
 
 def _checked(loss: object, loaded: LoadedTask, method: str, *, trained: bool) -> Tensor:

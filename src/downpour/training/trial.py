@@ -27,9 +27,11 @@ from downpour.errors import DownpourError, NonFinite, OutOfMemory, SpecError, Un
 from downpour.spec import Spec
 from downpour.tasks.loaded import LoadedTask
 from downpour.training.batches import batches_in, samples_in
+from downpour.training.cut import check_cut
 from downpour.training.evaluation import evaluate_on
 from downpour.training.loop import LocalTask, ShardTraining
 from downpour.training.parameters import Arrays, array_of, load_parameters, parameters_of
+from downpour.training.step import batch_parts
 from downpour.values import unmeasured
 
 log = logging.getLogger(__name__)
@@ -63,8 +65,10 @@ def check_trains(loaded: LoadedTask, shards: Sequence[Shard]) -> StepCost | None
     """
     if not any(map(len, shards)):
         return None
+    _check_own_step(loaded)
     trial = _Trial(loaded, shards)
     try:
+        trial.cut()
         # Again, for another thread of the process may have drawn from a global generator.
         difference = trial.difference() and trial.difference()
         trial.evaluate()
@@ -77,6 +81,13 @@ def check_trains(loaded: LoadedTask, shards: Sequence[Shard]) -> StepCost | None
     if difference:
         _report(loaded.spec, f"does not train to the same bytes twice: {difference}")
     return trial.cost
+
+
+def _check_own_step(loaded: LoadedTask) -> None:
+    processes = loaded.spec.inside.processes
+    if processes > 1 and loaded.has_own_step:
+        accepted = "must be 1: the task's step() does everything by itself"
+        raise SpecError("inside.processes", processes, accepted)
 
 
 def _report(spec: Spec, what: str) -> None:
@@ -149,16 +160,36 @@ class _Trial:
                 )
                 raise self._loaded.mistake("model", accepted)
 
+    def _check_parts(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+        """Refuse helpers for a network whose buffers follow from all examples, in their order."""
+        if self._spec.inside.processes == 1:
+            return
+        changed = [name for name in before if before[name] != after.get(name)]
+        if changed:
+            accepted = (
+                f"must be 1: a step changes {changed[0]}, as batch normalization does, and "
+                "processes that share a batch cannot; accumulate does the same in one"
+            )
+            raise SpecError("inside.processes", self._spec.inside.processes, accepted)
+
     def _straight_on(self, network: nn.Module) -> Iterator[_Look]:
         start = parameters_of(network)
         yield _Look(moment="before the first step", cause=_ELSEWHERE, sums=_sums(start, "model"))
+        versions = _buffer_versions(network)
         training = self._one_step(self._first(network))
+        self._check_parts(versions, _buffer_versions(network))
         yield _Look(moment="after one step", cause=_ELSEWHERE, sums=_state(training))
         self._timed_step(training, network)
         yield _Look(moment="once it was handed over", cause=_BEFORE, sums=_state(training))
         training = self._next_task(network, start)
         yield _Look(moment="in the next task", cause=_BEFORE, sums=_state(training))
         self._network = network
+
+    def cut(self) -> None:
+        """Refuse a network that cannot be cut, where processes are to have some of its layers."""
+        if self._spec.inside.how != "data":
+            few = self._shard[: self._spec.batch_size]
+            check_cut(self._loaded, batch_parts(few, self._spec.parts)[0])
 
     def evaluate(self) -> None:
         """Evaluate a user's task on the first and the last batch of the test examples."""
@@ -279,6 +310,11 @@ def _in_words(odd: Sequence[str]) -> str:
     named = [name.removeprefix("model/") for name in odd if name.startswith("model/")] or list(odd)
     more = f" and {len(named) - 2} more" if len(named) > 2 else ""
     return f"{', '.join(named[:2])}{more} differ{'' if len(named) > 1 else 's'}"
+
+
+def _buffer_versions(network: nn.Module) -> dict[str, int]:
+    """Return how often each buffer was written, by name."""
+    return {name: value._version for name, value in network.named_buffers()}  # noqa: SLF001
 
 
 def _frozen_sums(network: nn.Module) -> dict[str, str]:

@@ -73,7 +73,8 @@ class WorkerAgent:
     """Speaks with one manager at a time, and handles the calls of the Worker service.
 
     If that manager cannot be reached, `find_manager` returns a client of another that may lead by
-    now. `node_class` is what decides; tests plant defects in it.
+    now. `node_class` is what decides; tests plant defects in it. `labels`
+    are what its user calls it by.
     """
 
     def __init__(
@@ -85,10 +86,12 @@ class WorkerAgent:
         run_task: RunTask,
         find_manager: FindManager = lambda: None,
         node_class: type[WorkerNode[_AcceptedTask]] = WorkerNode,
+        labels: tuple[str, ...] = (),
     ) -> None:
         self._manager = manager
         self._shared = shared
         self._numeric_class = numeric_class
+        self._labels = labels
         self._run_task = run_task
         self._find_manager = find_manager
         self._node = node_class(name)
@@ -220,6 +223,7 @@ class WorkerAgent:
                 hostname=socket.gethostname(),
                 pid=os.getpid(),
                 running=running,
+                labels=self._labels,
             )
         )
         self._node.name = registered.worker
@@ -372,7 +376,12 @@ class WorkerAgent:
             Heartbeat(worker=self.name, running=beat.running, system=system, process=process)
         )
         with self._lock:
-            actions = self._node.beat_answered(beat, known=reply.known, unwanted=reply.unwanted)
+            actions = self._node.beat_answered(
+                beat,
+                known=reply.known,
+                unwanted=reply.unwanted,
+                interval_seconds=reply.interval_seconds,
+            )
         # Without the lock, which `register` takes, and `ping` as well: the manager calls that back
         # before it answers the registration.
         self._do(actions)

@@ -18,7 +18,8 @@ class WorkerOptions:
     `metrics_port` unless it is None. The worker waits `connect_seconds` each for the manager, its
     folder and its token. When it is told to leave, it may take `drain_seconds` to end its task. It
     leaves by itself after `alone_seconds` without a manager's answer, unless they are 0. The file
-    `ready_file` exists, and holds its address, while it is registered.
+    `ready_file` exists, and holds its address, while it is registered. `labels` are shown with it,
+    each as KEY=VALUE.
     """
 
     shared: str
@@ -33,6 +34,7 @@ class WorkerOptions:
     drain_seconds: float = 0.0
     alone_seconds: float = 0.0
     ready_file: str = ""
+    labels: tuple[str, ...] = ()
     credentials: Credentials = field(default_factory=Credentials)
 
     def arguments(self) -> list[str]:
@@ -52,4 +54,6 @@ class WorkerOptions:
             words += [flag, value] if value else []
         if self.metrics_port is not None:
             words += ["--metrics-port", str(self.metrics_port)]
+        for label in self.labels:
+            words += ["--label", label]
         return words

@@ -69,10 +69,10 @@ def run_worker(
     shared = wait(lambda: open_location(options.shared, create=False))
     address = given or awaiting(options.connect_seconds)(leading_manager, shared)
     managers = Managers(shared, address, trust)
-    agent, metrics = _make_agent(options, managers, shared)
     host = options.host or listening_host(address)
     with ExitStack() as ending:
         ending.callback(managers.close)
+        agent, metrics = _make_agent(options, managers, shared, ending)
         # Before it registers, because the manager first calls back at its address.
         server = serve_worker(agent, host, options.port, trust=trust).start()
         ending.callback(server.stop)
@@ -127,7 +127,7 @@ def default_name(environment: Mapping[str, str]) -> str:
 
 
 def _make_agent(
-    options: WorkerOptions, managers: Managers, shared: SharedDirectory
+    options: WorkerOptions, managers: Managers, shared: SharedDirectory, ending: ExitStack
 ) -> tuple[WorkerAgent, WorkerMetrics]:
     # Here, because both import torch, and that reads the settings made before.
     from downpour.training.numeric_class import numeric_class
@@ -136,8 +136,18 @@ def _make_agent(
     check_device(options.device)
     name = options.name or default_name(os.environ)
     numerics = numeric_class(options.device)
-    metrics = WorkerMetrics(TaskRunner(shared, options.device).run)
-    agent = WorkerAgent(managers.first, shared, name, numerics, metrics.run, managers.another)
+    runner = TaskRunner(shared, options.device)
+    ending.callback(runner.close)
+    metrics = WorkerMetrics(runner.run)
+    agent = WorkerAgent(
+        managers.first,
+        shared,
+        name,
+        numerics,
+        metrics.run,
+        managers.another,
+        labels=options.labels,
+    )
     return agent, metrics
 
 

@@ -20,6 +20,7 @@ import torch
 
 from downpour.errors import SpecError, StoreError, UnfitWorker
 from downpour.factory_code import check_code
+from downpour.inside.team import Team
 from downpour.node.snapshot_schedule import PATIENCE_SECONDS
 from downpour.node.step_loop import NextStep, StepLoop
 from downpour.rpc.indices import unpack_indices
@@ -65,6 +66,7 @@ class _LoadedExperiment:
     snapshots: Store
     task: LoadedTask
     model: torch.nn.Module
+    team: Team | None
 
 
 class TaskRunner:
@@ -121,9 +123,10 @@ class TaskRunner:
 
     def _load_experiment(self, task: TaskMessage, patience: float) -> _LoadedExperiment:
         if self._loaded is not None and self._loaded.experiment == task.id.experiment:
+            self._loaded = _with_helpers(self._loaded, self._shared, task.dataset)
             return self._loaded
         # First, so that the memory of the former experiment's network and dataset is free by then.
-        self._loaded = None
+        self.close()
         seconds = self._shared.patience_seconds * patience
         shared = replace(
             self._shared, patience_seconds=seconds, away_seconds=_AWAY_SECONDS * patience
@@ -148,8 +151,32 @@ class TaskRunner:
             ).store(task.id.experiment),
             task=loaded_task,
             model=model,
+            team=_team(loaded_task, model, shared, task.dataset),
         )
         return self._loaded
+
+    def close(self) -> None:
+        """Let go of what the last experiment's tasks share."""
+        if self._loaded is not None and self._loaded.team is not None:
+            self._loaded.team.close()
+        self._loaded = None
+
+
+def _with_helpers(
+    loaded: _LoadedExperiment, shared: SharedDirectory, key: str
+) -> _LoadedExperiment:
+    """Start helpers anew where one has failed in the task before."""
+    if loaded.team is None or loaded.team.is_whole:
+        return loaded
+    return replace(loaded, team=_team(loaded.task, loaded.model, shared, key))
+
+
+def _team(
+    loaded: LoadedTask, model: torch.nn.Module, shared: SharedDirectory, key: str
+) -> Team | None:
+    if loaded.spec.inside.processes == 1:
+        return None
+    return Team(loaded, model, shared.datasets, key)
 
 
 def _opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
@@ -197,8 +224,10 @@ def _afresh(loaded: _LoadedExperiment, task: TaskMessage) -> ShardTraining:
             indices=_indices(loaded.store, task.indices),
             round=loaded.spec.rounds_before + task.id.round,
             shard=task.id.shard,
+            share=task.share,
         ),
         optimizer_state=optimizer_part(_handed_on(loaded, task)),
+        helpers=loaded.team,
     )
 
 

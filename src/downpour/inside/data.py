@@ -1,0 +1,79 @@
+"""Data parallelism: each process computes the gradients of some parts of a batch."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor, nn
+
+from downpour.inside.arrangement import TeamStep, blocks
+from downpour.inside.jobs import Answer, HelperJob, HelperTask, JobPart
+from downpour.inside.process import patience_seconds
+from downpour.inside.shared_network import SharedNetwork
+from downpour.spec import Spec
+from downpour.tasks.loaded import LoadedTask
+from downpour.training import numerics
+from downpour.training.step import add_gradient
+
+
+class DataParallel:
+    """The worker's side: it computes the first parts, and adds up all in their order.
+
+    Args:
+        spec: says how many parts and processes there are.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self._processes = spec.inside.processes
+        self.gradients = spec.parts - len(blocks(spec.parts, self._processes)[0])
+
+    def tasks(self, work: HelperTask) -> list[HelperTask]:
+        """Tell all helpers the same."""
+        return [work] * (self._processes - 1)
+
+    def gradient(self, step: TeamStep) -> list[Tensor] | None:
+        """Add up the parts' gradients; None if a helper could not compute one."""
+        began = time.monotonic()
+        own, *others = blocks(len(step.parts), self._processes)
+        given = []
+        for helper, numbers in zip(step.helpers, others, strict=True):
+            parts = [JobPart.made_of(step.parts[n], place=n - len(own)) for n in numbers]
+            helper.give(step.job_of(parts))
+            given.append((helper, parts))
+        losses = [step.add(step.parts[number]) for number in own]
+        wait_seconds = patience_seconds(time.monotonic() - began)
+        for helper, parts in given:
+            answer = helper.answer(step.job, wait_seconds)
+            if not answer.done:
+                return None
+            for part in parts:
+                step.network.add(part.place)
+            losses += [torch.tensor(loss, dtype=losses[0].dtype) for _, loss in answer.losses]
+        return losses
+
+    def close(self) -> None:
+        """Do nothing: helpers have no links among them."""
+
+
+class PartWork:
+    """A helper's side: it leaves the gradient of each of its parts in its place."""
+
+    def __init__(self, loaded: LoadedTask, network: nn.Module, shared: SharedNetwork) -> None:
+        self._loaded = loaded
+        self._network = network
+        self._shared = shared
+
+    def do(self, job: HelperJob, randomness: numerics.Randomness) -> Answer:
+        """Compute the gradients of a job's parts."""
+        losses = []
+        for given in job.parts:
+            randomness.begin(job.step, given.number)
+            loss = add_gradient(self._loaded, self._network, given.part)
+            self._shared.put(given.place)
+            losses.append((given.number, float(loss.item())))
+        return Answer(job=job.number, losses=tuple(losses))
+
+    def forget(self) -> None:
+        """Drop what a part that failed has left in the network."""
+        self._network.zero_grad()

@@ -1,0 +1,102 @@
+"""A helper's process: computes its share of each step until its worker is gone.
+
+It is started as `python -m downpour.inside.helper SOCKET MEMORY`, both file descriptors.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from socket import socket
+from typing import Protocol, TextIO
+
+import torch
+
+from downpour.blame import USERS_ERRORS
+from downpour.inside.data import PartWork
+from downpour.inside.hybrid import SliceWork
+from downpour.inside.jobs import Answer, HelperJob, HelperTask
+from downpour.inside.shared_network import SharedNetwork
+from downpour.inside.stage import StageWork
+from downpour.spec import Spec
+from downpour.tasks import open_data
+from downpour.tasks.loaded import load
+from downpour.training import numerics
+
+
+class _Work(Protocol):
+    """What a helper computes of a step."""
+
+    def do(self, job: HelperJob, randomness: numerics.Randomness) -> Answer:
+        """Do a job, among settings and generators of its task."""
+
+    def forget(self) -> None:
+        """Drop what a job that failed has left."""
+
+
+class Helper:
+    """Builds the network that its worker trains, in the same memory."""
+
+    def __init__(self, work: HelperTask, memory: int) -> None:
+        self._spec = spec = Spec.from_toml(work.spec)
+        torch.set_num_threads(spec.threads)
+        data = open_data(spec, Path(work.datasets), work.data_key)
+        loaded = load(spec, data)
+        network = loaded.network()
+        numerics.place(network, spec, images=loaded.images)
+        shared = SharedNetwork(network, memory, work.gradients).attach()
+        network.train()
+        self._work: _Work
+        if work.stage is not None:
+            self._work = StageWork(loaded, network, shared, work.stage)
+        elif work.slices is not None:
+            self._work = SliceWork(loaded, network, shared, work.slices)
+        else:
+            self._work = PartWork(loaded, network, shared)
+
+    def do(self, job: HelperJob) -> Answer:
+        """Do what the worker asks for; the answer says if it failed."""
+        randomness = numerics.Randomness(
+            job.task_seed, self._spec.device, beyond_torch=self._spec.trains_own_code
+        )
+        try:
+            with numerics.settings(self._spec), randomness.active():
+                return self._work.do(job, randomness)
+        except (*USERS_ERRORS, MemoryError):
+            # The worker computes the step by itself, and tells what is wrong if that fails.
+            self._work.forget()
+            return Answer(job=job.number, done=False)
+
+
+def help_worker(lines: Iterable[str], answers: TextIO, memory: int) -> None:
+    """Answer each line: the first names the work, each further one is a job of it."""
+    arriving = iter(lines)
+    helper = Helper(HelperTask.of(next(arriving)), memory)
+    _send(answers, Answer(job=0))
+    for line in arriving:
+        _send(answers, helper.do(HelperJob.of(line)))
+
+
+def _send(answers: TextIO, answer: Answer) -> None:
+    answers.write(answer.to_line())
+    answers.flush()
+
+
+def main() -> None:
+    """Help the worker that started this process."""
+    # A terminal's Ctrl-C and Slurm's warnings go to all processes; the worker decides when its
+    # helpers end.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    connection, memory = (int(word) for word in sys.argv[1:])
+    try:
+        with socket(fileno=connection) as worker, worker.makefile("rw") as lines:
+            help_worker(lines, lines, memory)
+    except (BrokenPipeError, ConnectionResetError, StopIteration):
+        return  # the worker has ended
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""A network whose tensors lie in memory that several processes of one machine map.
+
+The worker's optimizer writes the parameters in place, so its helpers see them without a copy. What
+helpers compute has places of its own: one for each gradient, of all parameters or some.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from downpour.inside.memory import aligned, mapped
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tensor lies, and how."""
+
+    offset: int
+    like: Tensor
+
+    @property
+    def bytes_used(self) -> int:
+        """The bytes up to the next tensor's beginning."""
+        return aligned(self.like.nbytes)
+
+
+class SharedNetwork:
+    """Puts a network's tensors into shared memory.
+
+    Both sides build the same network, so both find the same places in it.
+
+    Args:
+        network: its parameters and buffers become views of the memory.
+        memory: a file descriptor of memory, see `memory.create_memory`.
+        gradients: how many gradients have a place after the tensors; what is never written of them
+            takes no memory.
+    """
+
+    def __init__(self, network: nn.Module, memory: int, gradients: int) -> None:
+        self._trained = [value for value in network.parameters() if value.requires_grad]
+        state, size = _placed(_tensors(network), 0)
+        self._gradients: list[list[Tensor]] = []
+        rows: list[list[_Place]] = []
+        for _ in range(gradients):
+            row, size = _placed(self._trained, size)
+            rows.append(row)
+        # One flag for each gradient of a parameter, because a step need not reach every one.
+        reached = size
+        size += gradients * len(self._trained)
+        if os.fstat(memory).st_size < size:
+            os.ftruncate(memory, size)
+        self._memory = mapped(memory, size)
+        self._state = [(place.like, self._view(place)) for place in state]
+        self._gradients = [[self._view(place) for place in row] for row in rows]
+        self._reached = self._memory[reached:].view(gradients, len(self._trained))
+
+    def fill(self) -> Self:
+        """Copy the network's present values into the memory: once, by the process that made it."""
+        for value, view in self._state:
+            view.copy_(value.detach())
+        return self
+
+    def attach(self) -> Self:
+        """Let the network's tensors lie in the memory, with the values that are there."""
+        for value, view in self._state:
+            value.data = view
+        return self
+
+    def put(self, number: int) -> None:
+        """Copy the network's gradients to one of the places, and forget them."""
+        for index, (value, view) in enumerate(
+            zip(self._trained, self._gradients[number], strict=True)
+        ):
+            self._reached[number, index] = value.grad is not None
+            if value.grad is not None:
+                view.copy_(value.grad)
+                value.grad = None
+
+    def add(self, number: int) -> None:
+        """Add the gradients in one of the places to the network's."""
+        reached = self._reached[number].tolist()
+        mine, theirs = [], []
+        for value, view, is_reached in zip(
+            self._trained, self._gradients[number], reached, strict=True
+        ):
+            if not is_reached:
+                continue
+            if value.grad is None:
+                value.grad = view.clone(memory_format=torch.preserve_format)
+            else:
+                mine.append(value.grad)
+                theirs.append(view)
+        if mine:
+            torch._foreach_add_(mine, theirs)
+
+    def gradient(self, number: int, parameter: Tensor) -> Tensor:
+        """Return where a parameter's gradient lies in one of the places."""
+        index = next(n for n, value in enumerate(self._trained) if value is parameter)
+        return self._gradients[number][index]
+
+    def lend(self, number: int) -> None:
+        """Let the gradients in one of the places be the network's, without a copy.
+
+        For parameters that no other process has a gradient of.
+        """
+        reached = self._reached[number].tolist()
+        for value, view, is_reached in zip(
+            self._trained, self._gradients[number], reached, strict=True
+        ):
+            if is_reached:
+                value.grad = view
+
+    def _view(self, place: _Place) -> Tensor:
+        flat = self._memory[place.offset : place.offset + place.like.nbytes].view(place.like.dtype)
+        return flat.as_strided(place.like.size(), _strides(place.like))
+
+
+def _tensors(network: nn.Module) -> Iterator[Tensor]:
+    yield from network.parameters()
+    yield from network.buffers()
+
+
+def _placed(tensors: Iterable[Tensor], offset: int) -> tuple[list[_Place], int]:
+    """Return a place for each tensor from an offset on, and where the last ends."""
+    places = []
+    for value in tensors:
+        place = _Place(offset, value)
+        places.append(place)
+        offset += place.bytes_used
+    return places, offset
+
+
+def _strides(like: Tensor) -> tuple[int, ...]:
+    """Return the layout of a tensor, or the plain one where elements overlap or have gaps."""
+    if torch.ops.aten.is_non_overlapping_and_dense(like):
+        return like.stride()
+    return torch.empty(like.size(), device="meta").stride()

@@ -1,0 +1,55 @@
+"""The table `[inside]` of a spec: how a worker trains a batch inside its machine."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from downpour.spec.fields import Fields
+from downpour.spec.refusals import refusal
+
+
+class Inside(Fields):
+    """The processes of a worker, and what each of them computes of a batch.
+
+    A batch is cut into parts, at least one a process, and each part has a random seed of its own
+    where `processes` is above 1. With `data` each process computes the gradients of some parts.
+    With `pipeline` each has a run of the network's layers, and all parts pass through all of them.
+    With `hybrid` each computes parts up to the first dense layer, and from there on a slice of each
+    dense layer's outputs for the whole batch. The bytes of the result follow from parts, seeds and,
+    with `hybrid`, as many slices as `processes`; who computes what does not matter.
+
+    Raises:
+        SpecError: a field is invalid.
+    """
+
+    table: ClassVar[str] = "inside"
+
+    processes: int = Field(
+        default=1, ge=1, le=256, description="Processes in which a worker trains each batch"
+    )
+    how: Literal["data", "pipeline", "hybrid"] = Field(
+        default="data",
+        description="What a process has: parts of the batch, layers, or parts and then slices of "
+        "dense layers",
+    )
+    cut: tuple[str, ...] = Field(
+        default=(),
+        description="The modules with which the second and each further process of a pipeline "
+        "begins; empty: by measured time",
+    )
+
+    @field_validator("cut", mode="before")
+    @classmethod
+    def _cut_from_list(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    def _check_together(self) -> None:
+        if self.how != "data" and self.processes == 1:
+            raise refusal("how", self.how, "needs processes above 1")
+        if self.cut and self.how != "pipeline":
+            raise refusal("cut", list(self.cut), "only how = 'pipeline' has one")
+        if self.cut and len(self.cut) != self.processes - 1:
+            accepted = f"{self.processes} processes need {self.processes - 1} modules to begin at"
+            raise refusal("cut", list(self.cut), accepted)

@@ -1,0 +1,107 @@
+"""A training whose worker has helpers, on digits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from downpour.inside.team import Team
+from downpour.spec import Spec
+from downpour.tasks import open_data, prepare_data
+from downpour.tasks.loaded import load
+from downpour.training.loop import LocalTask, ShardTraining
+
+FIELDS = {
+    "dataset": "digits",
+    "model": "mnist-cnn",  # has dropout, and images in channels_last
+    "batch_size": 20,
+    "inside": {"processes": 2},
+}
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Starts trainings of one spec, alone or with helpers."""
+
+    spec: Spec
+    folder: Path
+    key: str
+    teams: list[Team]
+
+    def alone(self) -> ShardTraining:
+        """A training whose process computes all parts."""
+        return self._training(self._network()[1])
+
+    def helped(self) -> tuple[ShardTraining, Team]:
+        """A training with helpers that are ready."""
+        loaded, network = self._network()
+        team = Team(loaded, network, self.folder, self.key)
+        self.teams.append(team)
+        team.wait_until_ready(60.0)
+        return self._training(network, team), team
+
+    def _network(self) -> Any:
+        loaded = load(self.spec, open_data(self.spec, self.folder, self.key))
+        return loaded, loaded.network()
+
+    def _training(self, network: nn.Module, team: Team | None = None) -> ShardTraining:
+        loaded = load(self.spec, open_data(self.spec, self.folder, self.key))
+        # Five steps, the last of which has fewer examples.
+        task = LocalTask(indices=np.arange(87), round=1, shard=0)
+        return ShardTraining(loaded, network, task, helpers=team)
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Prepared digits: folder and key."""
+    folder = tmp_path_factory.mktemp("digits")
+    return folder, prepare_data(Spec.make({"dataset": "digits"}), folder)
+
+
+@pytest.fixture
+def trainer(
+    digits: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Trainer]]:
+    """Make a trainer of some fields; its helpers end with the test."""
+    monkeypatch.setenv("DOWNPOUR_ALLOW", "tests.inside.conftest")
+    teams: list[Team] = []
+    yield lambda **fields: Trainer(Spec.make({**FIELDS, "meet": 1, **fields}), *digits, teams)
+    for team in teams:
+        team.close()
+
+
+class Drawing(nn.Module):
+    """Draws from all three global generators between its layers, one of which works in place."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.hidden, self.dense = nn.Linear(features, 16), nn.Linear(16, classes)
+        self.noise = Noise()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
+        hidden = self.noise(torch.relu_(self.noise(self.hidden(x.flatten(1)))))
+        shown: Tensor = self.dense(hidden)
+        return shown
+
+
+class Noise(nn.Module):
+    """Scales what it sees by chance."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return it scaled."""
+        by = random.random() + np.random.random()  # noqa: NPY002 - the global one
+        return x * (by + torch.rand(()))
+
+
+def drawing_network(sample_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A factory of such a network."""
+    return Drawing(int(np.prod(sample_shape)), num_classes)

@@ -1,0 +1,48 @@
+"""A helper without a process: the lines that it reads, and what it answers."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from downpour.inside.helper import help_worker
+from downpour.inside.jobs import Answer, HelperJob, HelperTask, JobPart
+from downpour.inside.memory import create_memory
+from downpour.inside.shared_network import SharedNetwork
+from downpour.tasks import open_data
+from downpour.tasks.loaded import load
+from tests.inside.conftest import Trainer
+
+
+def test_a_job_that_fails_is_answered_without_losses(trainer: Callable[..., Trainer]) -> None:
+    """And the next one is done: its worker computes what failed, and tells what is wrong."""
+    made = trainer()
+    network = load(made.spec, open_data(made.spec, made.folder, made.key)).network()
+    memory = create_memory()
+    SharedNetwork(network, memory, 1).fill()
+    task = HelperTask(
+        spec=made.spec.to_toml(), datasets=str(made.folder), data_key=made.key, gradients=1
+    )
+    jobs = [
+        HelperJob(
+            number=number,
+            task_seed=1,
+            step=0,
+            parts=[JobPart(number=1, share=0.5, indices=indices, place=0)],
+        )
+        for number, indices in [(1, [10**9]), (2, [3, 4])]
+    ]
+    answers = io.StringIO()
+    help_worker([task.to_line(), *(job.to_line() for job in jobs)], answers, memory)
+    ready, failed, done = map(Answer.of, answers.getvalue().splitlines())
+    assert (ready.job, failed.job, done.job) == (0, 1, 2)
+    assert not failed.done
+    assert done.done
+    [(part, loss)] = done.losses
+    assert part == 1
+    assert loss == pytest.approx(np.log(10) / 2, abs=0.5)
+    os.close(memory)

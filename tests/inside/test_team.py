@@ -1,0 +1,159 @@
+"""Real helper processes: the bytes are those of a worker that trains alone, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psutil
+import pytest
+
+from downpour.inside import process
+from downpour.tasks.classification import Classification
+from downpour.training.loop import ShardTraining
+from tests.inside.conftest import Trainer
+
+Make = Callable[..., Trainer]
+
+DATA = {"inside": {"processes": 2}}
+PIPELINE = {"inside": {"processes": 2, "how": "pipeline"}, "accumulate": 4}
+THREE_STAGES = {"inside": {"processes": 3, "how": "pipeline", "cut": ["relu1", "dropout1"]}}
+HYBRID = {"inside": {"processes": 2, "how": "hybrid"}}
+
+pytestmark = pytest.mark.slow
+
+arranged = pytest.mark.parametrize("fields", [DATA, PIPELINE, THREE_STAGES, HYBRID], ids=str)
+
+
+def trained(training: ShardTraining) -> Mapping[str, Any]:
+    """Train to the end; return the state."""
+    training.advance(training.steps_total)
+    return training.snapshot()
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two states are the same to the bit."""
+    return one.keys() == other.keys() and all(one[k].tobytes() == other[k].tobytes() for k in one)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        DATA,
+        {"inside": {"processes": 3}},
+        {"accumulate": 5},
+        {"precision": "bfloat16"},
+        {"clip_norm": 0.5, "optimizer": "adamw", "learning_rate": 0.001},
+        {"inside": {"processes": 5}, "batch_size": 21},
+        PIPELINE,
+        THREE_STAGES,
+        {**PIPELINE, "precision": "bfloat16", "channels_last": False},
+        {**PIPELINE, "clip_norm": 0.5, "optimizer": "adamw", "learning_rate": 0.001},
+        {**THREE_STAGES, "model": "conv-lstm", "inside": {"processes": 3, "how": "pipeline"}},
+        {**DATA, "flip": True},
+        HYBRID,
+        {
+            "inside": {"processes": 3, "how": "hybrid"},
+            "accumulate": 4,
+            "flip": True,
+            "model": "tests.inside.conftest:drawing_network",
+        },
+        {**HYBRID, "clip_norm": 0.5, "optimizer": "adamw", "learning_rate": 0.001},
+        {
+            "inside": {"processes": 3, "how": "pipeline", "cut": ["relu_", "dense"]},
+            "model": "tests.inside.conftest:drawing_network",
+        },
+    ],
+    ids=str,
+)
+def test_helpers_change_no_byte(trainer: Make, fields: dict[str, Any]) -> None:
+    """Whatever each has of a step, also with a last batch that has fewer examples."""
+    made = trainer(**fields)
+    training, team = made.helped()
+    assert same(trained(training), trained(made.alone()))
+    assert team.steps_helped == 5
+    assert team.is_whole
+
+
+def test_layers_and_parts_give_the_same_bytes(trainer: Make) -> None:
+    """What each process has is no part of what is computed."""
+    parts, _ = trainer(**DATA, accumulate=4).helped()
+    layers, _ = trainer(**PIPELINE).helped()
+    assert same(trained(parts), trained(layers))
+
+
+@arranged
+def test_a_helper_that_is_killed_costs_no_byte(trainer: Make, fields: dict[str, Any]) -> None:
+    """The worker computes the whole step, and trains on alone."""
+    made = trainer(**fields)
+    training, team = made.helped()
+    training.advance(2)
+    os.kill(team.pids[0], signal.SIGKILL)
+    assert same(trained(training), trained(made.alone()))
+    assert not team.is_whole
+
+
+@arranged
+def test_a_helper_that_stands_still_costs_no_byte(
+    trainer: Make, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    """It is waited for, and then ended."""
+    made = trainer(**fields)
+    training, team = made.helped()
+    training.advance(1)
+    pids = team.pids
+    monkeypatch.setattr(process, "_WAIT_SECONDS", 0.2)
+    os.kill(pids[-1], signal.SIGSTOP)
+    assert same(trained(training), trained(made.alone()))
+    assert not any(map(psutil.pid_exists, pids))
+
+
+@arranged
+def test_a_helper_that_dies_within_a_step_costs_no_byte(
+    trainer: Make, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    """The gradients that were there by then do not count."""
+    made = trainer(**fields)
+    training, team = made.helped()
+    training.advance(1)
+    compute, computed = Classification.loss, []
+
+    def loss(*given: Any) -> Any:
+        value = compute(*given)
+        computed.append(value)
+        if len(computed) == 1:  # the worker has its first part's, and helpers are at the others
+            os.kill(team.pids[0], signal.SIGKILL)
+        return value
+
+    monkeypatch.setattr(Classification, "loss", loss)
+    assert same(trained(training), trained(made.alone()))
+    assert not team.is_whole
+
+
+@arranged
+def test_another_worker_goes_on_without_helpers(trainer: Make, fields: dict[str, Any]) -> None:
+    """With the snapshot of one that had them, and the other way round."""
+    made = trainer(**fields)
+    first, _ = made.helped()
+    first.advance(2)
+    second = made.alone()
+    second.restore(first.snapshot())
+    second.advance(1)
+    third, _ = made.helped()
+    third.restore(second.snapshot())
+    assert same(trained(third), trained(made.alone()))
+
+
+@arranged
+def test_helpers_end_with_their_worker(trainer: Make, fields: dict[str, Any]) -> None:
+    """None is left, and none ends by a signal to all processes of a terminal."""
+    _, team = trainer(**fields).helped()
+    processes = [psutil.Process(pid) for pid in team.pids]
+    for one in processes:
+        one.send_signal(signal.SIGINT)
+        one.send_signal(signal.SIGTERM)
+    assert all(one.is_running() for one in processes)
+    team.close()
+    assert not any(map(psutil.pid_exists, [one.pid for one in processes]))
