@@ -132,6 +132,46 @@ def test_buffers_are_the_aggregate_s() -> None:
     assert {key.partition("/")[2] for key in state} == {"weight"}
 
 
+def heloco(begin: NDArray[Any], given_models: list[Tensors]) -> tuple[NDArray[Any], set[str]]:
+    """Return what HeLoCo's workers would begin from at last, and which corrections it took."""
+    rate, mu = 0.7, 0.9
+    ahead, met = begin.astype(np.float64), set[str]()
+    theta, m = ahead.copy(), np.zeros_like(ahead)
+    for aggregate in given_models:
+        step = ahead - aggregate["weight"]
+        if m.any():
+            length = np.linalg.norm(step)
+            u, v = step / length, m / np.linalg.norm(m)
+            cosine, sure = float((u * v).sum()), length / (length + 3 * np.linalg.norm(m))
+            if cosine < 0:
+                met.add("braked")
+                step = step - min(0.5, float(0.5 * -cosine * sure)) * cosine * length * v
+            elif cosine < 0.2:
+                met.add("turned")
+                turn = min(1.0, float((1 - cosine) * sure))
+                along = (1 - turn) * u + turn * v
+                step = length * along / np.linalg.norm(along)
+            else:
+                met.add("kept")
+        m = mu * m + (1 - mu) * step
+        theta = theta - rate * (step + mu * m)
+        ahead = theta - rate * mu * m
+    return ahead, met
+
+
+def test_heloco_is_that_of_its_paper() -> None:
+    """Steps along the momentum stay, others are turned towards it, those against it are braked."""
+    asked = Outer.make({"optimizer": "heloco", "learning_rate": 0.7, "momentum": 0.9})
+    met = set[str]()
+    for count in range(1, 12):
+        model, state, given_models = stepped(asked, 8, count=count)
+        sought, corrections = heloco(tensors(count=count)["weight"], given_models)
+        assert model["weight"] == pytest.approx(sought, rel=1e-3, abs=1e-4)
+        assert is_state_of(asked, state)
+        met |= corrections
+    assert met == {"kept", "turned", "braked"}
+
+
 @given(count=st.integers(1, 400), window=st.integers(1, 99), dtype=st.sampled_from(["f2", "f8"]))
 def test_windows_have_no_say_in_the_bytes(count: int, window: int, dtype: str) -> None:
     """Nor in those of the state; float16 steps in float32, float64 as it is."""

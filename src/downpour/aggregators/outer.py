@@ -10,28 +10,36 @@ the round began from, g = x - x̄, is taken for a gradient, and x steps against 
     adagrad   m = β1 m + (1 - β1) g, v = v + g²    x - η m / (√v + τ)
     adam      m likewise, v = β2 v + (1 - β2) g²   likewise
     yogi      m likewise, v = v - (1 - β2) g² sign(v - g²)
+    heloco    g' by `heloco.correction`, m' = μ m + (1 - μ) g'
+                                                   x - η (g' + 2 μ m' - μ m)
 
 `nesterov` is DiLoCo's (Douillard et al. 2023). `delayed-nesterov` is for asynchronous modes, where
 few updates make a version, often one: the momentum is that of all shards' updates together, and not
 of whichever came last (Liu et al. 2024, "Asynchronous Local-SGD Training for Language Modeling",
-alg. 3 with c = 0; their Δ/N is g, where an update's step counts one over the shards). The last
-three are FedAdagrad, FedAdam and FedYogi (Reddi et al. 2021, "Adaptive Federated Optimization",
-algorithm 2): τ is `epsilon`, v begins at τ², and there is no bias correction.
+alg. 3 with c = 0; their Δ/N is g, where an update's step counts one over the shards). `adagrad`,
+`adam` and `yogi` are FedAdagrad, FedAdam and FedYogi (Reddi et al. 2021, "Adaptive Federated
+Optimization", algorithm 2): τ is `epsilon`, v begins at τ², and there is no bias correction.
+
+`heloco` is HeLoCo (arXiv 2606.00271). There workers begin from θ - η μ m, one step of the momentum
+ahead of the model θ, which steps by η (g' + μ m'). Here the model x is what workers begin from, and
+the two steps are one.
 
 Only what is trained takes steps. Buffers, such as running means, are the aggregate's. Which is
 which follows from the state, which has `momentum/NAME` for each trained tensor, `variance/NAME`
 where there is a v, and `buffer/NAME` where there is a b, with the number of steps. It is computed
-number by number in the tensor's own precision, float32 at least, in windows: neither their size nor
-anything else but the files has a say in the bytes.
+number by number in the tensor's own precision, float32 at least, in windows: nothing
+but the files has a say in the bytes, and the size of windows only in heloco's sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
+from downpour.aggregators.heloco import UNCORRECTED, Correction, correction
 from downpour.errors import FileCorrupt, NonFinite
 from downpour.spec import Outer
 from downpour.store import Array
@@ -100,10 +108,20 @@ def _adaptive(outer: Outer, gradient: Array, moments: Moments) -> Array:
     return step / (np.sqrt(moments[_VARIANCE]) + outer.epsilon)
 
 
+def _heloco(corrected: Correction, outer: Outer, gradient: Array, moments: Moments) -> Array:
+    momentum = moments[_MOMENTUM]
+    gradient = corrected.of_gradient * gradient + corrected.of_momentum * momentum
+    step = gradient - outer.momentum * momentum
+    momentum *= outer.momentum
+    momentum += (1 - outer.momentum) * gradient
+    return outer.learning_rate * (step + 2 * outer.momentum * momentum)
+
+
 _RULES: Mapping[str, tuple[Rule, tuple[str, ...]]] = {
     "sgd": (_sgd, (_MOMENTUM,)),
     "nesterov": (_nesterov, (_MOMENTUM,)),
     "delayed-nesterov": (_gather, (_MOMENTUM, _BUFFER)),
+    "heloco": (partial(_heloco, UNCORRECTED), (_MOMENTUM,)),
     "adagrad": (_adagrad, (_MOMENTUM, _VARIANCE)),
     "adam": (_adam, (_MOMENTUM, _VARIANCE)),
     "yogi": (_yogi, (_MOMENTUM, _VARIANCE)),
@@ -186,17 +204,27 @@ def _counted(state: dict[str, Array]) -> int:
 
 def _step(rule: Rule, outer: Outer, base: Array, mean: Array, moments: Moments) -> bool:
     """Step one tensor, all flat [n]; return whether all numbers are finite that were."""
+    if outer.optimizer == "heloco":
+        momentum = moments[_MOMENTUM]
+        pairs = ((gradient, momentum[part]) for part, gradient in _gradients(base, mean))
+        rule = partial(_heloco, correction(pairs))
     sound = True
-    for start in range(0, len(base), _WINDOW):
-        part = slice(start, start + _WINDOW)
+    for part, gradient in _gradients(base, mean):
         x, there = base[part].astype(_precision(base)), mean[part]
-        # What is not finite in the base is a constant, and the fold has left it as it was.
         moves = np.isfinite(there)
-        gradient = np.where(moves, x - there, 0).astype(x.dtype)
         step = rule(outer, gradient, {kind: array[part] for kind, array in moments.items()})
         there[...] = np.where(moves, x - step, there)
         sound &= bool(np.all(np.isfinite(there) | ~moves))
     return sound
+
+
+def _gradients(base: Array, mean: Array) -> Iterator[tuple[slice, Array]]:
+    """Yield a flat tensor's gradient, a window after the other."""
+    for start in range(0, len(base), _WINDOW):
+        part = slice(start, start + _WINDOW)
+        x, there = base[part].astype(_precision(base)), mean[part]
+        # What is not finite in the base is a constant, and the fold has left it as it was.
+        yield part, np.where(np.isfinite(there), x - there, 0).astype(x.dtype)
 
 
 def _precision(array: Array) -> np.dtype[np.float64] | np.dtype[np.float32]:

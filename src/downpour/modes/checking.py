@@ -7,6 +7,9 @@ from downpour.modes.base import Mode
 from downpour.modes.kinds import MODES
 from downpour.spec import ResolvedSpec, Spec
 
+APART = ("handoff", "wait", "dylu")
+"""The policies of modes whose shards are apart: they neither close rounds nor cut them."""
+
 
 def mode_of(spec: ResolvedSpec) -> Mode:
     """Return the mode that a spec names, with the spec's options.
@@ -40,7 +43,7 @@ def check_mode(spec: Spec) -> None:
         accepted = f"mode '{spec.mode}' moves the model as far as a shard: none"
         raise SpecError("outer.optimizer", spec.outer.optimizer, accepted)
     in_step = f"mode '{spec.mode}' has no rounds to"
-    if spec.policy not in {"wait", "handoff"}:
-        raise SpecError("policy", spec.policy, f"{in_step} mend: handoff or wait")
+    if spec.policy not in APART:
+        raise SpecError("policy", spec.policy, f"{in_step} mend: handoff, wait or dylu")
     if spec.stop_after is not None:
         raise SpecError("stop_after", spec.stop_after, f"{in_step} end with; mode 'sync' has")
