@@ -1,7 +1,7 @@
-"""What two hundred workers cost the manager: its processor time and its memory.
+"""What many workers cost the manager: its processor time, its memory and its threads.
 
-The workers are real agents with real servers and sockets, all in this process; they send a
-heartbeat every second and train nothing: a task sleeps, then publishes the model it was given. The
+The workers are real agents with real servers and sockets, `--together` of them in a process; they
+send heartbeats and train nothing: a task sleeps, then publishes the model it was given. The
 manager is a process of its own, started by the command. It is watched by one client, as
 `downpour run` and `downpour watch` do. Two phases are measured, each for `--seconds`: idle, and an
 experiment of many rounds with as many shards as workers.
@@ -10,15 +10,18 @@ experiment of many rounds with as many shards as workers.
 hence little disturbed by whatever else the machine does. `above_torch_mb` is its resident memory
 above that of a process that has only imported torch, measured alike (limit: 100 MB);
 `above_torch_private_mb` leaves out what processes share. `ms_a_task` is the processor time beyond
-idle for one task: its assignment, its report and its share of the round.
+idle for one task: its assignment, its report and its share of the round. `steal` is the share of
+this machine's processor time that others took, `load_average` how busy it was.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
 import re
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -82,24 +85,57 @@ class Sleeper:
 def manager_process(shared: Path) -> Iterator[tuple[psutil.Process, str]]:
     """Run `downpour manager` in a process of its own; yields it and its address."""
     command = [sys.executable, "-m", "downpour.cli", "manager", "--port", "0"]
-    with subprocess.Popen(
-        [*command, "--shared", str(shared)], stderr=subprocess.PIPE, text=True
-    ) as process:
+    # A file, because the manager would block at a log line once a pipe is full, and nothing reads
+    # one here.
+    with (
+        tempfile.NamedTemporaryFile("r") as said,
+        open(said.name, "w") as stderr,
+        subprocess.Popen([*command, "--shared", str(shared)], stderr=stderr) as process,
+    ):
         try:
-            assert process.stderr is not None
-            lines = iter(process.stderr.readline, "")
-            address = next(
-                found[1] for line in lines if (found := re.search(r"at (\S+:\d+)", line))
-            )
-            yield psutil.Process(process.pid), address
+            while not (found := re.search(r"at (\S+:\d+)", said.read())):
+                said.seek(0)
+                time.sleep(0.02)
+            yield psutil.Process(process.pid), found[1]
         finally:
             process.terminate()
 
 
 @contextmanager
+def sleeping_workers(options: argparse.Namespace, address: str, shared: Path) -> Iterator[None]:
+    """Run the workers in processes of their own, and wait until all are registered."""
+    command = [sys.executable, __file__, "--join", address, "--shared", str(shared)]
+    command += ["--task-seconds", str(options.task_seconds)]
+    with ExitStack() as stack:
+        for first in range(0, options.workers, options.together):
+            count = min(options.together, options.workers - first)
+            words = [*command, "--first", str(first), "--workers", str(count)]
+            process = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE))
+            stack.callback(process.terminate)
+            # One after the other, because each registration is called back.
+            assert process.stdout is not None
+            if not process.stdout.readline():
+                raise SystemExit("some workers could not join")
+        yield
+
+
+def join(options: argparse.Namespace) -> None:
+    """Run some workers in this process until it is ended."""
+    sleeper = Sleeper(SharedDirectory.open(options.shared, create=False), options.task_seconds)
+    with ExitStack() as stack:
+        for number in range(options.first, options.first + options.workers):
+            worker = f"sleeper-{number}"
+            stack.enter_context(sleeping_worker(worker, options.join, sleeper.run, options.shared))
+        print("joined", flush=True)
+        # Without goodbyes, because hundreds of them would take longer than the manager's end.
+        signal.pause()
+
+
+@contextmanager
 def sleeping_worker(name: str, address: str, run: RunTask, shared: Path) -> Iterator[None]:
     """Run a worker in this process, whose tasks are run so."""
-    manager = ManagerClient(parse_address(address))
+    # Patient, because hundreds of workers join at a time on a machine that may be busy.
+    manager = ManagerClient(parse_address(address), timeout_seconds=120.0)
     directory = SharedDirectory.open(shared, create=False)
     agent = WorkerAgent(manager, directory, name, NUMERICS, run)
     server = serve_worker(agent, "127.0.0.1", 0).start()
@@ -115,7 +151,7 @@ def sleeping_worker(name: str, address: str, run: RunTask, shared: Path) -> Iter
         manager.close()
 
 
-def experiment(folder: Path, shards: int) -> downpour.Spec:
+def experiment(folder: Path, shards: int, policy: str = "wait") -> downpour.Spec:
     """Make a spec of a tiny network and more rounds than anybody waits for."""
     data, labels = folder / "blank.npz", np.arange(shards) % 10
     labels[0] = 9
@@ -130,6 +166,7 @@ def experiment(folder: Path, shards: int) -> downpour.Spec:
         shards=shards,
         epochs=1_000_000,
         evaluate_every=0,
+        policy=policy,  # type: ignore[arg-type]  # the spec checks it
     )
 
 
@@ -157,10 +194,14 @@ def torch_memory() -> tuple[int, int]:
 
 def cores(process: psutil.Process, seconds: float) -> float:
     """Return the processor seconds a second that a process takes, over some seconds."""
-    began, before = time.monotonic(), process.cpu_times()
+    began, before = time.monotonic(), _cpu_seconds(process)
     time.sleep(seconds)
-    after, elapsed = process.cpu_times(), time.monotonic() - began
-    return float(after.user + after.system - before.user - before.system) / elapsed
+    return (_cpu_seconds(process) - before) / (time.monotonic() - began)
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def measure(options: argparse.Namespace, folder: Path) -> list[Row]:
@@ -178,32 +219,41 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Row]:
             "above_torch_mb": (memory.rss - base_rss) / 1e6,
             "above_torch_private_mb": (memory.uss - base_private) / 1e6,
             "threads": process.num_threads(),
+            "descriptors": process.num_fds(),
+            "known": len(client.status().workers),
+            "joining_seconds": joining_seconds,
+            "load_average": os.getloadavg()[0],
+            "steal": psutil.cpu_times_percent().steal / 100,
         }
 
     shared = folder / "shared"
     with ExitStack() as stack:
         process, address = stack.enter_context(manager_process(shared))
         client = stack.enter_context(downpour.Client(address))
-        sleeper = Sleeper(SharedDirectory.open(shared, create=False), options.task_seconds)
-        for number in range(options.workers):
-            name = f"sleeper-{number}"
-            stack.enter_context(sleeping_worker(name, address, sleeper.run, shared))
+        began = time.monotonic()
+        stack.enter_context(sleeping_workers(options, address, shared))
+        joining_seconds = time.monotonic() - began
         for _ in range(options.watchers):
             Thread(target=watch, args=(client,), daemon=True).start()
         time.sleep(2.0)
         idle = cores(process, options.seconds)
         rows = [row("idle", idle)]
-        running = client.submit(experiment(folder, options.workers))
-        time.sleep(2.0)
-        rounds = _rounds(client, running)
-        busy = cores(process, options.seconds)
-        tasks = (_rounds(client, running) - rounds) * options.workers
+        running = client.submit(experiment(folder, options.workers, options.policy))
+        while not (rounds := _rounds(client, running)):
+            time.sleep(0.5)
+        began, before = time.monotonic(), _cpu_seconds(process)
+        while (done := _rounds(client, running) - rounds) < options.rounds_min:
+            time.sleep(options.seconds)
+        elapsed = time.monotonic() - began
+        busy = (_cpu_seconds(process) - before) / elapsed
+        tasks = done * options.workers
         found = row("experiment", busy)
         rows.append(
             {
                 **found,
-                "tasks_a_second": tasks / options.seconds,
-                "ms_a_task": 1000 * (busy - idle) * options.seconds / max(1, tasks),
+                "rounds_a_second": done / elapsed,
+                "tasks_a_second": tasks / elapsed,
+                "ms_a_task": 1000 * (busy - idle) * elapsed / tasks,
             }
         )
         client.cancel(running)
@@ -222,9 +272,18 @@ def main() -> None:
     parser.add_argument("--watchers", type=int, default=1, help="clients that watch")
     parser.add_argument("--seconds", type=float, default=30.0, help="length of each phase")
     parser.add_argument("--task-seconds", type=float, default=2.0, help="how long a task sleeps")
+    parser.add_argument("--policy", default="handoff", help="the straggler policy")
+    parser.add_argument("--together", type=int, default=250, help="workers in a process")
+    parser.add_argument("--rounds-min", type=int, default=1, help="measure on until there are")
+    parser.add_argument("--join", metavar="ADDRESS", help=argparse.SUPPRESS)
+    parser.add_argument("--shared", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--first", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     # A worker that leaves may be in the middle of a heartbeat, and would say so.
     logging.getLogger("downpour").setLevel(logging.ERROR)
+    if options.join:
+        join(options)
+        return
     with tempfile.TemporaryDirectory(dir=folders().get("memory")) as folder:
         show(measure(options, Path(folder)), as_json=options.json)
 

@@ -19,7 +19,7 @@
 namespace py downpour.rpc.generated
 
 /** Raised when either side changes in a way the other cannot understand. */
-const i32 PROTOCOL = 4
+const i32 PROTOCOL = 5
 
 /** A durable file in an experiment's directory. `name` is bare: no slash, no `..`. */
 struct PublishedFile {
@@ -72,6 +72,8 @@ struct TaskMessage {
   8: optional Snapshot snapshot
   /** The parameters that are never trained; the same for all tasks of an experiment. */
   9: optional PublishedFile frozen
+  /** How much of the task's steps to train, above 0 and at most 1: the first of them. */
+  10: double share = 1.0
 }
 
 /** What a task published. Seconds are the worker's own clock. */
@@ -162,6 +164,8 @@ struct Registration {
   9: required i32 pid
   /** What the worker is training already, where it comes back to a manager that was away. */
   10: optional AttemptId running
+  /** What its user calls it by, as KEY=VALUE. */
+  11: optional list<string> labels
 }
 
 struct Registered {
@@ -181,6 +185,8 @@ struct HeartbeatReply {
   1: required bool known
   /** Attempts the manager no longer wants. */
   2: required list<AttemptId> unwanted
+  /** The seconds between two heartbeats must not be less: there are many workers. */
+  3: optional double interval_seconds
 }
 
 enum ExperimentState {
@@ -250,6 +256,10 @@ struct WorkerStatus {
   /** The median of its paces in the last rounds, each over its round's median. */
   7: optional double slowness
   8: optional NumericClass numeric_class
+  /** Where its process runs. */
+  9: optional string hostname
+  10: optional i32 pid
+  11: optional list<string> labels
 }
 
 struct Status {
@@ -325,7 +335,12 @@ service Manager {
    */
   Status status(1: string experiment, 2: i64 after_change, 3: double wait_seconds)
     throws (1: Refusal refusal)
-  list<ExperimentSummary> listExperiments()
+  /**
+   * Returns the `limit` experiments, 1000 at most, that were submitted last before the one named
+   * `before`, oldest first. Empty `before`: the last of all. Nothing is before the first one, and
+   * before one that the manager does not know.
+   */
+  list<ExperimentSummary> listExperiments(1: string before, 2: i32 limit)
   void cancel(1: string experiment) throws (1: Refusal refusal)
   /**
    * Waits up to `wait_seconds` for a line at or after `from_line`, counted from 0. A page has

@@ -121,22 +121,36 @@ class GoesOnUnwanted(WorkerNode[Any]):
     """Ignores which attempts it should not be running."""
 
     def beat_answered(
-        self, beat: Beat[Any], *, known: bool, unwanted: Sequence[AttemptId]
+        self,
+        beat: Beat[Any],
+        *,
+        known: bool,
+        unwanted: Sequence[AttemptId],
+        interval_seconds: float = 0.0,
     ) -> list[Action[Any]]:
         """Take all attempts for wanted."""
         del unwanted
-        return super().beat_answered(beat, known=known, unwanted=())
+        return super().beat_answered(
+            beat, known=known, unwanted=(), interval_seconds=interval_seconds
+        )
 
 
 class NeverRegistersAnew(WorkerNode[Any]):
     """Does not register with a manager that does not know it."""
 
     def beat_answered(
-        self, beat: Beat[Any], *, known: bool, unwanted: Sequence[AttemptId]
+        self,
+        beat: Beat[Any],
+        *,
+        known: bool,
+        unwanted: Sequence[AttemptId],
+        interval_seconds: float = 0.0,
     ) -> list[Action[Any]]:
         """Believe so."""
         del known
-        return super().beat_answered(beat, known=True, unwanted=unwanted)
+        return super().beat_answered(
+            beat, known=True, unwanted=unwanted, interval_seconds=interval_seconds
+        )
 
 
 class ReportsWhatItHandsBack(WorkerNode[HeldAttempt]):

@@ -12,6 +12,7 @@ from downpour.node.journaling import Journaling
 from downpour.scheduler import Scheduler
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec
+from downpour.values import PublishedFile
 
 
 class Memory:
@@ -79,6 +80,32 @@ def test_nothing_is_written_before_it_is_committed() -> None:
     assert house.memory.kinds() == ["ExperimentSubmitted"]
     assert house.memory.synced == [(1, 1)]
     assert not house.journaling.must_sync
+
+
+@pytest.mark.parametrize(
+    ("fields", "must_sync"),
+    [
+        ({"mode": "sync", "policy": "handoff"}, False),
+        ({"mode": "sync", "policy": "dylu"}, True),
+        ({"mode": "fedasync", "policy": "wait"}, True),
+    ],
+)
+def test_an_assignment_is_synced_where_the_next_one_might_ask_for_something_else(
+    fields: dict[str, str], *, must_sync: bool
+) -> None:
+    """From another version, or for fewer steps: a lost attempt's update would count as its own."""
+    house = House()
+    spec = ResolvedSpec.make({"shards": 2, **fields})
+    house.keep(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
+    model = PublishedFile(name="m0", size_bytes=8, checksum="0")
+    house.keep(
+        on.Prepared(
+            at_seconds=1.0, experiment="one", dataset="d", shard_samples=(10, 10), model=model
+        )
+    )
+    house.journaling.commit()
+    assert house.keep(on.WorkerJoined(at_seconds=2.0, worker="ann")) == 1
+    assert house.journaling.must_sync == must_sync
 
 
 def test_what_changes_no_result_is_not_kept() -> None:

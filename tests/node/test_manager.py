@@ -12,9 +12,11 @@ from downpour.node.manager import (
 )
 from downpour.scheduler import Entry, Output, Scheduler
 from downpour.scheduler import events as on
-from downpour.values import AttemptId, Evaluation, Progress
+from downpour.scheduler.timeouts import HEARTBEATS_A_SECOND
+from downpour.values import AttemptId, Evaluation, Progress, SystemState
 
 JOINED = on.WorkerJoined(at_seconds=0.0, worker="ann")
+IDLE = SystemState(cpu_others=0.0, load_average=0.0, memory_used=0.0, io_wait=0.0)
 GOOD = Evaluation(loss=0.0, metrics={}, class_accuracy=(), samples=1, seconds=0.1)
 LEFT = on.WorkerLeft(at_seconds=0.0, worker="ann", reason="tired")
 
@@ -115,6 +117,24 @@ def test_a_worker_that_cannot_be_called_must_register() -> None:
     core.handle(JOINED)
     attempt = AttemptId(experiment="any", round=0, shard=0, attempt=0)
     told = Progress(attempt=attempt, steps_done=1, steps_total=2, elapsed_seconds=1.0)
-    assert heartbeat_reply(core, "ann", [told], can_call=True) == (True, (attempt,))
-    assert heartbeat_reply(core, "ann", [], can_call=False) == (False, ())
-    assert heartbeat_reply(core, "bob", [], can_call=True) == (False, ())
+    assert heartbeat_reply(core, "ann", [told], can_call=True) == (True, (attempt,), 0.0)
+    assert heartbeat_reply(core, "ann", [], can_call=False) == (False, (), 0.0)
+    assert heartbeat_reply(core, "bob", [], can_call=True) == (False, (), 0.0)
+
+
+def test_many_workers_are_asked_for_fewer_heartbeats_each() -> None:
+    """All together send as many as the manager can well take in; none is lost for waiting so long.
+
+    A worker counts as lost once it has missed four of the intervals that it was asked to leave.
+    """
+    core, workers, interval = Scheduler(), 5 * HEARTBEATS_A_SECOND, 5.0
+    for number in range(workers):
+        core.handle(on.WorkerJoined(at_seconds=0.0, worker=f"w{number}"))
+    beat = on.HeartbeatReceived(at_seconds=1.0, worker="w0", running=(), system=IDLE)
+    core.handle(beat)
+    assert heartbeat_reply(core, "w0", [], can_call=True) == (True, (), interval)
+    core.handle(on.Tick(at_seconds=1.0 + 4 * interval))
+    assert core.has_registered("w0")
+    assert not core.has_registered("w1")
+    core.handle(on.Tick(at_seconds=1.1 + 4 * interval))
+    assert not core.has_registered("w0")

@@ -27,6 +27,14 @@ def test_no_task_is_heard_of_more_than_ten_times_a_second(usual: float, task: fl
     assert 0.1 <= until_next_beat(usual, task) <= usual
 
 
+@given(usual=USUAL, task=st.none() | SECONDS, least=SECONDS)
+def test_no_worker_beats_more_often_than_it_is_asked_to(
+    usual: float, task: float | None, least: float
+) -> None:
+    """And where that is seldom enough anyway, it changes nothing."""
+    assert until_next_beat(usual, task, least) == max(least, until_next_beat(usual, task))
+
+
 @given(usual=USUAL, one=SECONDS, other=SECONDS)
 def test_a_longer_task_is_not_heard_of_more_often(usual: float, one: float, other: float) -> None:
     """So a long task costs no more than before."""

@@ -203,6 +203,16 @@ def test_heartbeats_that_are_not_heard_come_soon_again() -> None:
     assert node.until_next_beat(0.0) == 5.0
 
 
+def test_the_answer_to_a_heartbeat_says_when_the_next_may_follow() -> None:
+    """Among thousands of workers each sends fewer; if most of them leave, as many as before."""
+    node = WorkerNode[HeldAttempt]("anna")
+    node.met(0, 1.0, 1.0)
+    node.beat_answered(node.beat(), known=True, unwanted=(), interval_seconds=4.0)
+    assert node.until_next_beat(0.0) == 4.0
+    node.beat_answered(node.beat(), known=True, unwanted=(), interval_seconds=0.02)
+    assert node.until_next_beat(0.0) == 1.0
+
+
 @given(st.text(max_size=2), st.lists(st.text(max_size=2), max_size=4), st.text(max_size=2))
 def test_every_address_is_tried_in_turn(of_user: str, of_leader: list[str], last: str) -> None:
     """By turns; a worker never stays with an address that did not answer if there is another."""

@@ -56,6 +56,8 @@ def of_kind(lines: Lines, kind: str) -> Lines:
         {"mode": "ssp", "optimizer": "adam", "learning_rate": 0.01, "optimizer_state": "keep"},
         {"mode": "fedbuff", "compression": "topk"},
         {"mode": "downpour", "outer": {"optimizer": "delayed-nesterov"}},
+        {"mode": "ssp", "outer": {"optimizer": "heloco"}},
+        {"mode": "downpour", "policy": "dylu"},
         {"mode": "sync", "meet": 2, "outer": NESTEROV, "momentum": 0.9, "optimizer_state": "keep"},
         {"mode": "sync", "aggregate": "first", "keep_best": "accuracy"},
     ],

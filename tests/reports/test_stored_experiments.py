@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from downpour.records.record import RecordWriter
 from downpour.records.record_lines import CancelledLine, SubmittedLine
+from downpour.reports.result import Result
 from downpour.reports.stored_experiments import experiments_in
 from downpour.spec import Spec
 from downpour.store.layout import RECORD_NAME
@@ -26,6 +30,28 @@ def test_records_are_summed_up_and_what_cannot_be_read_is_left_out(tmp_path: Pat
     (found,) = experiments_in(tmp_path)
     assert (found.experiment, found.state, found.reason) == ("ended", "cancelled", "enough")
     assert (found.rounds_done, found.rounds_total, found.metrics) == (0, 7, ())
+
+
+def test_only_the_last_ones_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are many, it would take minutes to read all records."""
+    for age, name in enumerate(("newest", "middle", "oldest")):
+        (tmp_path / name).mkdir()
+        with RecordWriter(tmp_path / name / RECORD_NAME) as record:
+            told = SubmittedLine(
+                experiment=name, name="any", spec=Spec().model_dump(), version="0", shards=2
+            )
+            record.append(0.0, told)
+        os.utime(tmp_path / name / RECORD_NAME, (1000 - age, 1000 - age))
+    read: list[str] = []
+    whole = Result.read
+
+    def noted(folder: Path) -> Result:
+        read.append(folder.name)
+        return whole(folder)
+
+    monkeypatch.setattr(Result, "read", noted)
+    assert [one.experiment for one in experiments_in(tmp_path, 2)] == ["middle", "newest"]
+    assert read == ["newest", "middle"]
 
 
 def test_a_directory_without_experiments_holds_none(tmp_path: Path) -> None:

@@ -114,10 +114,12 @@ class FakeManager:
         summary = self._summary(experiment) if experiment else None
         return Status(change=after_change + 1, experiment=summary)
 
-    def list_experiments(self) -> tuple[ExperimentSummary, ...]:
+    def list_experiments(self, before: str, limit: int) -> tuple[ExperimentSummary, ...]:
         """In the order of submission."""
-        self.before("list_experiments")
-        return tuple(self._summary(experiment) for experiment in self.specs)
+        self.before(f"list_experiments before {before!r}")
+        known = list(self.specs)
+        earlier = known[: known.index(before)] if before else known
+        return tuple(map(self._summary, earlier[-limit:]))
 
     def cancel(self, experiment: str) -> None:
         """Known experiments only."""

@@ -70,6 +70,16 @@ def test_an_experiments_life(manager: Served) -> None:
             client.results("other")
 
 
+def test_experiments_are_listed_in_pages(manager: Served) -> None:
+    """From the newest on: a directory holds more of them than a message."""
+    with manager.client() as client:
+        first, second, third = map(client.submit, "abc")
+        newest = client.list_experiments(limit=2)
+        assert [one.experiment for one in newest] == [second, third]
+        assert [one.experiment for one in client.list_experiments(second)] == [first]
+        assert client.list_experiments(first) == ()
+
+
 def test_the_time_asked_to_wait_is_added_to_the_deadline(manager: Served) -> None:
     """A call that asks the manager to wait does not time out for having been served."""
     asked: list[str] = []

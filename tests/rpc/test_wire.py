@@ -34,6 +34,7 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "Metric.value": st.floats(allow_nan=False, allow_infinity=False),
     "TaskMessage.dataset": _NAMES,
     "TaskMessage.indices": _ARRAYS,
+    "TaskMessage.share": st.floats(0, 1, exclude_min=True),
     "ManagerInfo.presence_file": _NAMES,
     "Registration.port": st.integers(1, 65535),
     "Update.loss": st.floats(allow_nan=False),

@@ -248,6 +248,19 @@ def test_a_round_is_cut_anew_only_before_it_begins(stage: Stage) -> None:
     assert [a.portion for a in of(commands, facts.Assigned)] == [(0, 20), (20, 24), (24, 30)]
 
 
+def test_a_task_keeps_the_share_of_its_first_attempt(stage: Stage) -> None:
+    """So each attempt has the same steps, whoever trains it; forecasts are of these alone."""
+    for worker, shard in (("ann", 0), ("bob", 1), ("cid", 2)):
+        stage.publish(worker, shard)
+    stage.wishes = [Assignment(shard=0, worker="ann", reason=WHY, share=0.5)]
+    happened = stage.happen(on.Aggregated, experiment="one", round=0, model=stage.make.file("m1"))
+    tasks = {(a.attempt.shard, a.attempt.attempt): a.share for a in of(happened, facts.Assigned)}
+    # The stage's own policy has given shard 0 to dot as well, and asked for all of it.
+    assert tasks == {(0, 0): 0.5, (0, 1): 0.5, (1, 0): 1.0, (2, 0): 1.0}
+    task = stage.core.state.experiments["one"].rounds[0].tasks[0]
+    assert task.offer.samples == task.samples // 2
+
+
 def test_a_worker_is_asked_for_once_in_a_while(stage: Stage) -> None:
     """It takes time to start one."""
     assert len(of(stage.wish(WorkerRequest(reason=WHY)), facts.WorkerRequested)) == 1
@@ -262,6 +275,8 @@ def test_a_worker_is_asked_for_once_in_a_while(stage: Stage) -> None:
         Assignment(shard=9, worker="dot", reason=WHY),
         Assignment(shard=0, worker="ann", reason=WHY),
         Assignment(shard=0, worker="stranger", reason=WHY),
+        Assignment(shard=0, worker="dot", reason=WHY, share=0.0),
+        Assignment(shard=0, worker="dot", reason=WHY, share=1.5),
         Withdrawal(shard=1, worker="ann", reason=WHY),
         Handoff(shard=1, worker="ann", meant_for="dot", reason=WHY),
         Handoff(shard=0, worker="ann", meant_for="stranger", reason=WHY),

@@ -133,6 +133,20 @@ def test_every_idle_worker_finds_a_shard_it_did_not_fail_on() -> None:
     assert current.enough_for(dict.fromkeys(["ann", "bob"]).keys()) == 5
 
 
+def test_a_shard_whose_worker_was_lost_may_go_to_that_name_once_more() -> None:
+    """A shard that ends every worker, or a machine that does, costs each name two attempts."""
+    current = Round("one", 0, (10,))
+    seen = []
+    for _ in range(2):
+        current.assign(0, "bob", 0.0)
+        current.give_up(0, "bob", LOST, gone=True)
+        seen.append(current.tasks[0].offer.lost_on)
+    assert seen == [{"bob"}, set()]
+    current.assign(0, "ann", 0.0)
+    current.give_up(0, "ann", LOST)
+    assert current.tasks[0].offer.lost_on == set()
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["assign", "back", "publish"]))))
 def test_the_offer_is_always_the_pending_tasks(steps: list[tuple[int, str]]) -> None:
     """Whatever is done in whatever order, the offer equals a plain look through the tasks."""

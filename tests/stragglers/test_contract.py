@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from downpour.stragglers import (
     POLICIES,
-    Action,
     Assignment,
     Close,
     Handoff,
@@ -208,11 +207,29 @@ def test_a_policy_that_has_options_watches(policy: Policy) -> None:
 
 @at_any_moment
 def test_a_policy_that_preserves_bytes_counts_every_shard(policy: Policy, view: RoundView) -> None:
-    """It neither closes a round early nor cuts it anew."""
-    actions: list[Action] = policy.decide(view)
-    changes = any(isinstance(action, Close | Resize) for action in actions)
+    """It neither closes a round early, nor cuts it anew, nor leaves out steps of a task."""
+    actions = policy.decide(view)
+    shares = [action.share for action in actions if isinstance(action, Assignment)]
+    assert all(0 < share <= 1 for share in shares)
+    shortens = any(share < 1 for share in shares)
+    changes = shortens or any(isinstance(action, Close | Resize) for action in actions)
     assert not (changes and policy.preserves_bytes)
+    assert policy.shortens or not shortens
     assert policy.cuts_rounds or not any(isinstance(action, Resize) for action in actions)
+
+
+@at_any_moment
+def test_between_two_looks_whole_shards_are_assigned_and_nothing_else(
+    policy: Policy, view: RoundView
+) -> None:
+    """Each to an idle worker that gets no other."""
+    actions = policy.between(view) if policy.between is not None else []
+    assigned = [action for action in actions if isinstance(action, Assignment)]
+    workers = [action.worker for action in assigned]
+    assert len(assigned) == len(actions)
+    assert len(set(workers)) == len(workers)
+    assert set(workers) <= set(view.idle)
+    assert all(action.share == 1 for action in assigned)
 
 
 def test_every_default_is_a_finite_number() -> None:

@@ -60,6 +60,15 @@ def test_a_shard_that_failed_on_all_workers_is_tried_again() -> None:
     assert pair(view)[0].reason == "tried again, although it failed on all workers here (ann, gone)"
 
 
+def test_a_worker_that_is_back_after_it_was_lost_gets_the_shard_if_no_other_is_idle() -> None:
+    """It is most often another process of that name, and the other workers may be busy for long."""
+    lost = PendingTask(shard=0, samples=10, failed_on=("ann",), lost_on=frozenset({"ann"}))
+    assert pairs(look([lost], "ann bob")) == [(0, "bob")]
+    view = look([lost], "ann", workers="bob")
+    assert pairs(view) == [(0, "ann")]
+    assert pair(view)[0].reason == "tried again on ann, which is back after it was lost"
+
+
 def test_a_worker_goes_on_with_one_shard_at_a_time() -> None:
     """Two shards may be meant for the same worker; it gets the first, the other one waits."""
     meant = [PendingTask(shard=shard, samples=10, meant_for="ann", saved=0.5) for shard in (0, 1)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from downpour.stragglers import POLICIES, Close, Resize
+from downpour.stragglers import POLICIES, Assignment, Close, Resize, RoundView, Speed
 from tests.stragglers.rounds import actions_of, round_of, running
 
 # Four alike take ten seconds for a shard; dot would take twenty-five.
@@ -142,7 +144,7 @@ def test_rebalance_cuts_by_speed_and_gives_the_biggest_to_the_fastest() -> None:
     resize, *rest = POLICIES["rebalance"].decide(view)
     assert isinstance(resize, Resize)
     assert resize.samples == (150, 75, 75)
-    assert [(a.shard, a.worker) for a in rest if not isinstance(a, Resize)] == [  # type: ignore[union-attr]
+    assert [(a.shard, a.worker) for a in rest if isinstance(a, Assignment)] == [
         (0, "bob"),
         (1, "ann"),
         (2, "cid"),
@@ -155,6 +157,33 @@ def test_rebalance_leaves_alone_what_has_begun_or_is_even() -> None:
     assert actions_of(POLICIES["rebalance"], even) == ["Assignment 0 ann", "Assignment 1 bob"]
     begun = round_of(idle="ann dot", pending=2, paces=PACES)
     assert actions_of(POLICIES["rebalance"], begun) == ["Assignment 0 ann", "Assignment 1 dot"]
+
+
+def dylu_shares(view: RoundView) -> list[float]:
+    """Return how much of a task each new assignment is to train."""
+    actions = POLICIES["dylu"].decide(view)
+    return [action.share for action in actions if isinstance(action, Assignment)]
+
+
+def test_dylu_gives_a_slow_worker_fewer_steps() -> None:
+    """By the forecast speed over the 90th percentile; whoever is faster trains all, too."""
+    paces = {"ann": 10.0, "bob": 10.0, "cid": 40.0, "dot": 1000.0}
+    view = round_of(idle="ann bob cid dot", pending=4, paces=paces, begun=False, elapsed=0.0)
+    assert dylu_shares(view) == [1.0, 1.0, 0.25, 0.1]
+    assert POLICIES["dylu"].decide(view)[2].reason.endswith("; 25% of its steps, by its speed")
+
+
+def test_dylu_goes_by_what_was_measured_where_nothing_is_forecast() -> None:
+    """And asks for all steps where nothing is known of a worker."""
+    view = round_of(idle="ann bob cid", pending=3)
+    speeds = {
+        "ann": Speed(samples_per_second=20.0, share=1.0),
+        "bob": Speed(samples_per_second=5.0, share=1.0),
+    }
+    whole, part, _ = dylu_shares(replace(view, speeds=speeds))
+    assert whole == 1.0
+    assert part == pytest.approx(5 / 18.5, abs=1e-3)
+    assert dylu_shares(view) == [1.0, 1.0, 1.0]
 
 
 def test_replace_lets_the_forecast_straggler_stand_by() -> None:

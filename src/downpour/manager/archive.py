@@ -175,6 +175,12 @@ class Archive:
         entry = self._ended.get(experiment)
         return entry.summary if entry is not None else self._left_out.get(experiment)
 
+    def names(self) -> list[str]:
+        """Return the names of all experiments in the archive."""
+        # A copy, as below.
+        ended = [name for name, entry in list(self._ended.items()) if entry.summary is not None]
+        return [*ended, *self._left_out]
+
     def summaries(self) -> Iterator[ExperimentSummary]:
         """Yield the summaries of all experiments in the archive."""
         # A copy: the thread that cleans up adds entries while a server's thread reads.

@@ -35,7 +35,8 @@ def check_work(core: Scheduler, attempt: AttemptId, update: Update) -> None:
     if assigned is None:
         return  # too late: the round has ended, and the core ignores the update
     spec = assigned.experiment.spec
-    part = part_of(spec, assigned.task.offer.samples, spec.rounds_before + attempt.round)
+    task, number = assigned.task, spec.rounds_before + attempt.round
+    part = part_of(spec, task.samples, number, task.share)
     # Believed, one defective worker would change the weights of all updates under the aggregators
     # that weigh by samples.
     for field, claimed, known in (

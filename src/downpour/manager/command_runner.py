@@ -259,6 +259,7 @@ class CommandRunner(Effects[[]]):
             assigned.attempt,
             assigned.model,
             portion=assigned.portion,
+            share=assigned.share,
             optimizer_state=assigned.optimizer_state,
         )
         return replace(task, snapshot=assigned.snapshot, term=self.term)

@@ -82,6 +82,7 @@ def _assigned(fact: facts.Assigned) -> AssignedLine:
         **_whose(fact),
         reason=fact.reason,
         from_step=fact.snapshot.steps_done if fact.snapshot else 0,
+        share=fact.share,
         q10_seconds=forecast.q10 if forecast else None,
         q50_seconds=forecast.q50 if forecast else None,
         q90_seconds=forecast.q90 if forecast else None,

@@ -40,6 +40,17 @@ class ManagerOptions:
     metrics_port: int | None = None
     credentials: Credentials = field(default_factory=Credentials)
 
+    def arguments(self) -> list[str]:
+        """Return the command line that starts this manager in a process of its own."""
+        words = ["manager", "--shared", self.shared, "--host", self.host, "--port", str(self.port)]
+        words += ["--patience", str(self.patience)]
+        for flag, value in {"--data-dir": self.data_dir, "--predictor": self.predictor}.items():
+            words += [flag, value] if value else []
+        words += ["--successor"] if self.successor else []
+        if self.metrics_port is not None:
+            words += ["--metrics-port", str(self.metrics_port)]
+        return words
+
 
 def checked_patience(patience: float) -> float:
     """Return `patience` if it is valid.

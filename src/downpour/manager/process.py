@@ -36,8 +36,8 @@ from downpour.store.location import open_location
 
 log = logging.getLogger(__name__)
 
-# Far more than the 4096 connections that the server takes (`rpc/server.py`); the soft limit of many
-# systems, 1024, is less.
+# Far more than the 16,384 connections that the server takes (`rpc/server.py`); the soft limit of
+# many systems, 1024, is less.
 _FILES = 65536
 _WARM_UP_SECONDS = 5.0
 """The delay after which a manager that continues experiments imports torch, if nothing did yet."""

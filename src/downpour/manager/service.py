@@ -9,6 +9,7 @@ import logging
 import math
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ from downpour.errors import (
     StoreError,
 )
 from downpour.factory_code import fixed_code
+from downpour.labels import checked_labels
 from downpour.manager import status as views
 from downpour.manager.archive import Archive
 from downpour.manager.claims import check_snapshot, check_update, check_work, credible
@@ -38,6 +40,7 @@ from downpour.records.record import RecordReader
 from downpour.resolve import resolve
 from downpour.rpc import PROTOCOL, Address, Trust, WorkerClient
 from downpour.rpc.messages import (
+    PAGE_EXPERIMENTS_MAX,
     ExperimentSummary,
     Heartbeat,
     HeartbeatReply,
@@ -159,12 +162,12 @@ class ManagerHandler:
         # is answered after it was taken in.
         self._driver.post(event)
         worker, running = heartbeat.worker, heartbeat.running
-        known, unwanted = self._driver.ask(
+        answer = self._driver.ask(
             lambda core: heartbeat_reply(
                 core, worker, running, can_call=self._roster.get(worker) is not None
             )
         )
-        return HeartbeatReply(known=known, unwanted=unwanted)
+        return HeartbeatReply(**answer._asdict())
 
     def report_update(self, worker: str, attempt: AttemptId, update: Update) -> None:
         """Accept an update; when this returns, the update counts or is known not to be needed."""
@@ -228,7 +231,7 @@ class ManagerHandler:
 
     def _requested(self, request: str) -> str | None:
         """Return the experiment of this request; None if there is none."""
-        known = (one.experiment for one in self.list_experiments())
+        known = self._names(self._driver.ask(lambda core: list(core.state.experiments)))
         # The identifier, because a later manager knows nothing else of a request. Its last part is
         # the request alone, as hexadecimal digits hold no hyphen.
         return next((name for name in known if name.endswith(f"-{request}")), None)
@@ -300,15 +303,27 @@ class ManagerHandler:
             return replace(now, experiment=self._held_up(now.experiment))
         return replace(now, experiment=self._archive.summary(experiment))
 
-    def list_experiments(self) -> tuple[ExperimentSummary, ...]:
-        """Return the summaries of all experiments of this directory, oldest first."""
-        known = {one.experiment: one for one in self._archive.summaries()}
-        running = self._driver.ask(
-            lambda core: [*map(views.summary, core.state.experiments.values())]
+    def list_experiments(self, before: str, limit: int) -> tuple[ExperimentSummary, ...]:
+        """Return the experiments of this directory that were submitted last before one."""
+        names = self._names(self._driver.ask(lambda core: list(core.state.experiments)))
+        if before:
+            names = names[: names.index(before)] if before in names else []
+        page = names[max(0, len(names) - min(limit, PAGE_EXPERIMENTS_MAX)) :]
+        # Only of these: a directory may hold a hundred thousand experiments.
+        here = self._driver.ask(
+            lambda core: {
+                name: views.summary(core.state.experiments[name])
+                for name in page
+                if name in core.state.experiments
+            }
         )
-        known |= {one.experiment: self._held_up(one) for one in running}
-        places = self._archive.places
-        return tuple(sorted(known.values(), key=lambda one: places.get(one.experiment, math.inf)))
+        known = (here.get(name) or self._archive.summary(name) for name in page)
+        return tuple(self._held_up(one) for one in known if one is not None)
+
+    def _names(self, here: Iterable[str]) -> list[str]:
+        """Return the names of the experiments in the core and the archive, oldest first."""
+        places, names = self._archive.places, dict.fromkeys([*self._archive.names(), *here])
+        return sorted(names, key=lambda name: places.get(name, math.inf))
 
     def cancel(self, experiment: str) -> None:
         """Cancel an experiment; one that has ended stays as it is."""
@@ -356,6 +371,7 @@ class ManagerHandler:
         if not (name.isprintable() and 1 <= len(name) <= _NAME_CHARACTERS_MAX):
             accepted = f"1 to {_NAME_CHARACTERS_MAX} printable characters"
             raise SpecError("name", name, accepted)
+        checked_labels(registration.labels)
         # As bytes, because `compare_digest` raises TypeError for text that is not ASCII.
         if not secrets.compare_digest(registration.presence.encode(), self._presence.encode()):
             raise SharedDirectoryError(

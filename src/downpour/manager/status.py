@@ -84,6 +84,9 @@ def _worker(worker: Worker, roster: Roster) -> WorkerStatus:
         tasks_done=worker.tasks_done,
         slowness=median(worker.slowness) if worker.slowness else None,
         numeric_class=entry.registration.numeric_class if entry else None,
+        hostname=entry.registration.hostname if entry else "",
+        pid=entry.registration.pid if entry else 0,
+        labels=entry.registration.labels if entry else (),
     )
 
 

@@ -1,11 +1,10 @@
 """What the manager holds of one experiment, and its work on the experiment's files.
 
 `prepare` makes the dataset, the shards and the first model version. `aggregate` and `measure`
-follow each round. All are plain functions of a workspace, called by `command_runner.py`; they know
-neither the core nor the workers.
+follow each round. All are plain functions of a workspace, called by `command_runner.py`.
 
-What needs torch is imported where it is needed. A manager that takes over continues the round
-without torch, so its workers do not wait the 1 to 3 s of that import.
+What needs torch is imported where it is needed: a manager that takes over continues the round
+without it, and its workers do not wait the 1 to 3 s of that import.
 """
 
 from __future__ import annotations
@@ -124,10 +123,11 @@ class Workspace:
         return self.shared.experiment_path(self.experiment)
 
     def look(self) -> None:
-        """Set `is_gone`; if the directory cannot be listed, it stays as it was."""
-        # By listing, because files that are open can be written although their folder was removed.
-        with suppress(StoreError):
-            self.is_gone = self.experiment not in names_in(self.shared.experiments)
+        """Set `is_gone`; if the directory cannot be used, it stays as it was."""
+        # Files that are open can be written although their folder was removed.
+        with suppress(StoreError, OSError):
+            there = self.folder.exists() or self.experiment in names_in(self.shared.experiments)
+            self.is_gone = not there
 
     def close(self) -> None:
         """Close the record and the journal; both can still be read."""
@@ -318,6 +318,7 @@ def task_of(
     model: PublishedFile,
     *,
     portion: tuple[int, int] | None = None,
+    share: float = 1.0,
     optimizer_state: PublishedFile | None = None,
 ) -> TaskMessage:
     """Return the message for a task that no attempt has begun, from a model version."""
@@ -330,6 +331,7 @@ def task_of(
         indices=indices_of(space, attempt.shard, portion),
         optimizer_state=optimizer_state,
         frozen=made.frozen,
+        share=share,
     )
 
 
@@ -348,8 +350,7 @@ def indices_of(
     indices = shards[shard] if portion is None else np.concatenate(shards)[slice(*portion)]
     if indices.nbytes <= PACKED_BYTES_MAX:
         return indices
-    # Two threads may both come here, for two workers with copies of a shard: their files have
-    # different tokens, and both are removed when the experiment ends.
+    # Two threads may both come here, for copies of a shard: both files go when the experiment ends.
     packed = pack_indices(indices)
     name = layout.indices_name(shard, secrets.token_hex(3))
     space.index_files[key] = IndicesFile(

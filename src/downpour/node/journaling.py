@@ -84,7 +84,9 @@ class Journaling:
             else:
                 journal.append(*place, entry)
                 kept.append(Kept(place[0], entry))
-            self._touched[experiment] = self._touched.get(experiment, False) or must_last(entry)
+            self._touched[experiment] = self._touched.get(experiment, False) or must_last(
+                core.state, entry
+            )
             if isinstance(entry, facts.Concluded):
                 self._concluded.add(experiment)
         return kept

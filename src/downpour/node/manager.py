@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from downpour.scheduler import Entry, Output, Scheduler
 from downpour.scheduler import events as on
@@ -184,12 +184,25 @@ class ManagerNode(Generic[T]):
         return any(step.output.commands or step.kept for step in steps)
 
 
+class HeartbeatAnswer(NamedTuple):
+    """Whether a worker is known, what it should not run, and the least seconds to its next beat."""
+
+    known: bool
+    unwanted: tuple[AttemptId, ...]
+    interval_seconds: float
+
+
 def heartbeat_reply(
     core: Scheduler, worker: str, running: Sequence[Progress], *, can_call: bool
-) -> tuple[bool, tuple[AttemptId, ...]]:
-    """Return whether a worker is known, and which of its attempts it should not be running.
+) -> HeartbeatAnswer:
+    """Answer a heartbeat.
 
     A worker that the manager cannot call counts as unknown, so that it registers, although the core
     may know it from the journal.
     """
-    return core.has_registered(worker) and can_call, tuple(core.unwanted(worker, running))
+    there = core.state.workers.get(worker)
+    return HeartbeatAnswer(
+        known=core.has_registered(worker) and can_call,
+        unwanted=tuple(core.unwanted(worker, running)),
+        interval_seconds=there.interval_seconds if there is not None else 0.0,
+    )

@@ -99,6 +99,7 @@ class WorkerNode(Generic[H]):
         self.patience = 1.0
         self.leaving = False
         self.heartbeat_seconds = 1.0
+        self._interval_seconds = 0.0
         self._wanted: H | None = None
         self._running: H | None = None
         self._to_hand_over: AttemptId | None = None
@@ -262,7 +263,7 @@ class WorkerNode(Generic[H]):
         """Return the seconds until the next heartbeat; it changes when an attempt begins."""
         running = self._running
         length = running.expected_seconds(at_seconds) if running is not None else None
-        wait = until_next_beat(self.heartbeat_seconds, length)
+        wait = until_next_beat(self.heartbeat_seconds, length, self._interval_seconds)
         # A manager that restarts can call no worker before it has heard from it.
         return wait if self._is_heard else min(wait, _LOOK_AGAIN_SECONDS)
 
@@ -272,13 +273,20 @@ class WorkerNode(Generic[H]):
         return Beat(held, tuple(one.progress() for one in held))
 
     def beat_answered(
-        self, beat: Beat[H], *, known: bool, unwanted: Sequence[AttemptId]
+        self,
+        beat: Beat[H],
+        *,
+        known: bool,
+        unwanted: Sequence[AttemptId],
+        interval_seconds: float = 0.0,
     ) -> list[Action[H]]:
         """Take in the answer to a heartbeat: is the worker known, and what should it not run?
 
+        The next heartbeat follows after `interval_seconds` or more.
         Only a manager that knows the worker and wants the attempt has taken note of its snapshot.
         """
         self._is_heard = True
+        self._interval_seconds = interval_seconds
         # A manager that does not know the worker has not taken in the rest of its heartbeat.
         # And by the progress that was sent, because the worker may have saved again meanwhile.
         for held, progress in zip(beat.held, beat.running, strict=True) if known else ():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,12 @@ def segments(folder: Path) -> list[Path]:
     Raises:
         SharedDirectoryError: the folder cannot be listed.
     """
-    found = ((_SEGMENT.fullmatch(name), folder / name) for name in names_in(folder))
+    return segments_among(folder, names_in(folder))
+
+
+def segments_among(folder: Path, names: Iterable[str]) -> list[Path]:
+    """Return the files of a journal among these of a folder, in the order of `segments`."""
+    found = ((_SEGMENT.fullmatch(name), folder / name) for name in names)
     # By the numbers: a name with one digit more sorts before those that it follows.
     numbered = [((int(match[1]), int(match[2])), path) for match, path in found if match]
     return [path for _, path in sorted(numbered)]

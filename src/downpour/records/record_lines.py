@@ -84,6 +84,8 @@ class PreparedLine:
 class AssignedLine:
     """A worker was given a task, and why that worker; `from_step` is where a snapshot ends.
 
+    `share` is how much of the task's steps it trains.
+
     The quantiles are the forecast of the seconds from here to its update, which stay below
     `q10_seconds` with probability 0.1, and so on; None if there was no forecast.
     """
@@ -94,6 +96,7 @@ class AssignedLine:
     worker: str
     reason: str
     from_step: int = 0
+    share: float = 1.0
     q10_seconds: float | None = None
     q50_seconds: float | None = None
     q90_seconds: float | None = None

@@ -15,6 +15,7 @@ from typing import Any
 from downpour.errors import FileCorrupt
 from downpour.records.record_lines import (
     AggregatedLine,
+    AssignedLine,
     AttemptFailedLine,
     CancelledLine,
     FailedLine,
@@ -35,8 +36,9 @@ class TrainedTask:
     """A task whose update counts: what it was trained from, who trained it, and what came of it.
 
     `base` is the version that it began from, `staleness` how many versions were made since.
-    `portion` is its range of samples if the round was cut anew. `checksum` is the update's; it and
-    the worker's `numeric_class` are empty in old records.
+    `portion` is its range of samples if the round was cut anew, `share` how much of its steps was
+    trained. `checksum` is the update's; it and the worker's `numeric_class` are empty in old
+    records.
     """
 
     round: int
@@ -47,6 +49,7 @@ class TrainedTask:
     numeric_class: str
     checksum: str
     portion: tuple[int, int] | None = None
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +134,7 @@ class _Fold:
     classes: dict[str, str] = field(default_factory=dict)
     updates: dict[tuple[int, int], tuple[UpdatedLine, str]] = field(default_factory=dict)
     portions: dict[int, _Portions] = field(default_factory=dict)
+    shares: dict[tuple[int, int], float] = field(default_factory=dict)
     versions: dict[int, MadeVersion] = field(default_factory=dict)
 
     def take(self, line: RecordLine) -> None:
@@ -144,6 +148,8 @@ class _Fold:
                 self.classes[line.worker] = line.numeric_class
             case ResizedLine():
                 self.portions[line.round] = tuple(pairwise(accumulate(line.samples, initial=0)))
+            case AssignedLine():
+                self.shares[line.round, line.shard] = line.share
             case UpdatedLine():
                 known = self.classes.get(line.worker, "")
                 self.updates[line.round, line.shard] = line, known
@@ -191,4 +197,5 @@ class _Fold:
             numeric_class=numeric_class,
             checksum=update.checksum,
             portion=cut[shard] if cut else None,
+            share=self.shares.get(key, 1.0),
         )

@@ -109,6 +109,7 @@ class Workbench:
             attempt,
             self._base(task),
             portion=task.portion,
+            share=task.share,
             optimizer_state=self._states.get(task.shard),
         )
         return self._worker.run(message, _Watched(attempt, on_share=on_share))

@@ -188,6 +188,7 @@ def _others(row: _Row) -> RenderableType:
 
 _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
     "worker": ("left", lambda row: Text(one_line(row.worker.worker))),
+    "labels": ("left", lambda row: one_line(" ".join(row.worker.labels))),
     "at": ("left", lambda row: Text(one_line(row.worker.address), style="dim")),
     "doing": ("left", _doing),
     "": ("left", _bar),
@@ -197,6 +198,6 @@ _COLUMNS: dict[str, tuple[JustifyMethod, Callable[[_Row], RenderableType]]] = {
     "cpu by\nothers": ("right", _others),
     "tasks\ndone": ("right", lambda row: str(row.worker.tasks_done)),
 }
-_FORESEEN = {"predicted\n(10–90 %) s", "pace\n× usual"}
-_DISPENSABLE = ("at", "cpu by\nothers", "tasks\ndone", "", "predicted\n(10–90 %) s")
+_FORESEEN = {"labels", "predicted\n(10–90 %) s", "pace\n× usual"}
+_DISPENSABLE = ("at", "labels", "cpu by\nothers", "tasks\ndone", "", "predicted\n(10–90 %) s")
 """What a narrow terminal does without, in this order."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from downpour.errors import StoreError
@@ -11,20 +14,23 @@ from downpour.spec import Meetings
 from downpour.store.layout import RECORD_NAME
 
 
-def experiments_in(folder: Path) -> tuple[ExperimentSummary, ...]:
+def experiments_in(folder: Path, last: int | None = None) -> tuple[ExperimentSummary, ...]:
     """Sum up the experiments whose folders lie in this one, by when their records last changed.
 
     States are those that were written last: an experiment that lost its manager is still running.
-    Folders without a record that can be read are left out.
+    Folders without a record that can be read are left out. No more than `last` are read; None: all.
     """
-    records = [path for path in folder.glob(f"*/{RECORD_NAME}") if path.is_file()]
-    summaries = []
-    for record in sorted(records, key=lambda path: path.stat().st_mtime_ns):
-        try:
-            summaries.append(_summary(Result.read(record.parent)))
-        except StoreError:
-            continue
-    return tuple(summaries)
+    return tuple(islice(_newest(folder), last))[::-1]
+
+
+def _newest(folder: Path) -> Iterator[ExperimentSummary]:
+    for record in sorted(_records(folder), key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        with suppress(StoreError):
+            yield _summary(Result.read(record.parent))
+
+
+def _records(folder: Path) -> list[Path]:
+    return [path for path in folder.glob(f"*/{RECORD_NAME}") if path.is_file()]
 
 
 def _summary(result: Result) -> ExperimentSummary:

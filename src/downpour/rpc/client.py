@@ -17,6 +17,7 @@ from downpour.rpc.connection import Peer
 from downpour.rpc.field_error import FieldError
 from downpour.rpc.generated import Manager, Worker
 from downpour.rpc.messages import (
+    PAGE_EXPERIMENTS_MAX,
     ExperimentSummary,
     Heartbeat,
     HeartbeatReply,
@@ -158,9 +159,14 @@ class ManagerClient(_Client):
         values = (experiment, after_change, wait_seconds)
         return self._call(Status, "status", *values, wait_seconds=wait_seconds)
 
-    def list_experiments(self) -> tuple[ExperimentSummary, ...]:
-        """Return the summaries of all experiments of the manager's directory."""
-        return self._call(tuple[ExperimentSummary, ...], "listExperiments")
+    def list_experiments(
+        self, before: str = "", limit: int = PAGE_EXPERIMENTS_MAX
+    ) -> tuple[ExperimentSummary, ...]:
+        """Return the experiments submitted last before one, oldest first.
+
+        They are those of the manager's directory; an empty `before` asks for the last of all.
+        """
+        return self._call(tuple[ExperimentSummary, ...], "listExperiments", before, limit)
 
     def cancel(self, experiment: str) -> None:
         """Cancel an experiment."""

@@ -52,7 +52,8 @@ class TaskMessage:
     `spec` is the resolved spec as TOML; `dataset` is the bare name of the prepared dataset's
     folder; `indices` has shape (n,); `optimizer_state` is the shard's of the round before, where
     the spec keeps it; `snapshot` is the state to continue from, if the shard was begun before;
-    `frozen` holds the parameters that are never trained, if there are some.
+    `frozen` holds the parameters that are never trained, if there are some. Of the task's steps the
+    first are trained, this `share` of them.
     """
 
     id: AttemptId
@@ -64,6 +65,7 @@ class TaskMessage:
     term: int = 0
     snapshot: Snapshot | None = None
     frozen: PublishedFile | None = None
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,10 @@ class ManagerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """A worker that registers; its own service listens at `host` and `port`."""
+    """A worker that registers; its own service listens at `host` and `port`.
+
+    `labels` are what its user calls it by, each as KEY=VALUE.
+    """
 
     name: str
     host: str
@@ -97,6 +102,7 @@ class Registration:
     hostname: str
     pid: int
     running: AttemptId | None = None
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +122,21 @@ class Heartbeat:
     process: ProcessState | None = None
 
 
+PAGE_EXPERIMENTS_MAX = 1000
+"""In one answer; with reasons of 2,000 characters they stay well under the 16 MiB of a message."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReply:
-    """`known` is false if the worker must register again; it should stop `unwanted` attempts."""
+    """What a worker is told when it has sent a heartbeat.
+
+    `known` is false if it must register again; it should stop `unwanted` attempts, and leave at
+    least `interval_seconds` between two heartbeats.
+    """
 
     known: bool
     unwanted: tuple[AttemptId, ...] = ()
+    interval_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +226,8 @@ class TaskStatus:
 class WorkerStatus:
     """One worker, as the manager sees it.
 
-    `slowness` is the median of its paces in the last rounds, each over its round's median.
+    `slowness` is the median of its paces in the last rounds, each over its round's median. Its
+    process is `pid` of the machine `hostname`; a manager of an earlier version tells neither.
     """
 
     worker: str
@@ -222,6 +238,9 @@ class WorkerStatus:
     tasks_done: int
     slowness: float | None = None
     numeric_class: NumericClass | None = None
+    hostname: str = ""
+    pid: int = 0
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +261,11 @@ class Status:
     wanted_workers: int = 0
     decisions: tuple[str, ...] = ()
     numeric_class: NumericClass | None = None
+
+    @property
+    def idle_workers(self) -> frozenset[str]:
+        """The names of the workers that have nothing to do."""
+        return frozenset(one.worker for one in self.workers if one.state is WorkerState.IDLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ class Limits:
     handshake_seconds: float = 10.0
     idle_seconds: float = 600.0
     frame_seconds: float = 30.0
-    connections: int = 4096
+    connections: int = 16384
 
 
 class Server:

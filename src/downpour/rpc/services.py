@@ -73,8 +73,8 @@ class ManagerService(Protocol):
     def status(self, experiment: str, after_change: int, wait_seconds: float) -> Status:
         """Wait for a change after `after_change`; an empty `experiment` is the active one."""
 
-    def list_experiments(self) -> tuple[ExperimentSummary, ...]:
-        """Return the summaries of all experiments, in the order of submission."""
+    def list_experiments(self, before: str, limit: int) -> tuple[ExperimentSummary, ...]:
+        """Return the last experiments before one, or of all, in the order of submission."""
 
     def cancel(self, experiment: str) -> None:
         """Cancel an experiment; one that has ended stays as it is."""

@@ -44,6 +44,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "AttemptId.experiment": (is_bare_name, BARE_NAME),
     "ExperimentSummary.experiment": (is_bare_name, BARE_NAME),
     "TaskMessage.dataset": (is_bare_name, BARE_NAME),
+    "TaskMessage.share": (lambda share: 0 < share <= 1, "above 0 and at most 1"),
     "ManagerInfo.presence_file": (is_bare_name, BARE_NAME),
     "Registration.port": (lambda port: 1 <= port <= 65535, "a port from 1 to 65535"),
     "Update.loss": (lambda _: True, "any number: whether it is finite is for the aggregator"),
@@ -53,6 +54,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         f"one of {', '.join(get_args(Part))}",
     ),
     "ExperimentSummary.loss": (math.isfinite, "a finite number"),
+    "before": (lambda name: name == "" or is_bare_name(name), BARE_NAME),
     "experiment": (lambda name: name == "" or is_bare_name(name), BARE_NAME),
 }
 _NOT_NEGATIVE = (lambda number: number >= 0, "0 or more")

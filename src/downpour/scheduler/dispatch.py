@@ -2,7 +2,7 @@
 
 A policy that does not watch is asked when a worker is idle and a task is pending. One that watches
 is also asked after a tick, and after events about tasks or workers. Heartbeats are many, so they
-lead to a decision only once in a twentieth of a task.
+lead to a decision only once in a twentieth of a task; and so are all events where many tasks run.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ _BETWEEN_LOOKS_SECONDS = 0.1, 0.5
 # Measured: a decision takes about 25 microseconds for each running task, so this spends half a
 # percent of a core on them.
 _BETWEEN_LOOKS_SECONDS_A_TASK = 0.005
+# Beyond this many running tasks, a decision after each event cost the square of them: a round of
+# 500 workers took 68 s of processor time, and 15 s so.
+_CROWD = 64
+_CROWDED_SECONDS_A_TASK = 0.0005
 
 
 def decide(state: SchedulerState, event: on.Event | None = None) -> None:
@@ -71,23 +75,43 @@ def _decide_on(
     policy = state.policies[experiment.spec.policy]
     # Most events leave nothing to assign: without this, each would cost a view.
     waiting = current.any_pending and state.workers.any_idle
-    if not waiting and not (policy.watches and _may_have_news(state, event)):
+    if not policy.watches and not waiting:
         return
-    view = view_of(state, experiment, current, policy)
-    if policy.watches:
-        state.look_again_at_seconds = view.at_seconds + _between_looks(view)
-    for action in policy.decide(view):
+    if policy.watches and not _may_have_news(state, event, waiting=waiting):
+        return
+    between, decide = policy.between, policy.decide
+    if between is not None and _is_crowded(state):
+        view, decide = view_of(state, experiment, current, policy, between=True), between
+    else:
+        view = view_of(state, experiment, current, policy)
+        if policy.watches:
+            state.look_again_at_seconds = view.at_seconds + _between_looks(view)
+            state.crowded_until_seconds = view.at_seconds + _between_views(view)
+    for action in decide(view):
         # An action may close the round, and the others were decided for an open one.
         if current.complete:
             return
         _do(state, experiment, current, action)
 
 
-def _may_have_news(state: SchedulerState, event: on.Event | None) -> bool:
-    """Whether an event may change what a policy that watches would do."""
+def _may_have_news(state: SchedulerState, event: on.Event | None, *, waiting: bool) -> bool:
+    """Whether an event may change what a policy that watches would do.
+
+    It is `waiting` to be asked where a task is pending and a worker idle, which may still be for
+    different reasons: a task that is handed over waits for a certain worker.
+    """
+    if _is_crowded(state):
+        return waiting and not isinstance(event, on.HeartbeatReceived)
+    if waiting:
+        return True
     if isinstance(event, on.HeartbeatReceived) and event.running:
         return state.now_seconds >= state.look_again_at_seconds
     return not isinstance(event, _QUIET)
+
+
+def _is_crowded(state: SchedulerState) -> bool:
+    """Whether many tasks run, and the policy has looked at them too lately to look again."""
+    return state.now_seconds < state.crowded_until_seconds
 
 
 def _do(state: SchedulerState, experiment: Experiment, current: Round, action: Action) -> None:
@@ -115,15 +139,17 @@ def _assign(
     task = _task(current, action.shard)
     if task is None or not task.life.may("assign"):
         return
-    if action.worker not in state.workers.idle:
+    if action.worker not in state.workers.idle or not 0 < action.share <= 1:
         return
     if task.held_by:
         _decided(state, current, f"shard {task.shard} to {action.worker}, too: {action.reason}")
     # From this forecast the reports estimate what waiting for the holder would have cost.
     for holder in filter(None, map(state.workers.get, task.held_by)):
         state.record_forecast(holder)
+    attempt = experiment.assign(
+        current, action.shard, action.worker, state.now_seconds, action.share
+    )
     forecast = _forecast(state, task, action.worker)
-    attempt = experiment.assign(current, action.shard, action.worker, state.now_seconds)
     now, samples = state.now_seconds, task.offer.samples
     state.workers.assign(action.worker, attempt, now, samples, forecast)
     asked = _asked(state, experiment, current, attempt, action.worker, action.reason)
@@ -150,6 +176,7 @@ def _asked(
         reason=reason,
         snapshot=current.tasks[attempt.shard].snapshot,
         portion=_portion(current, attempt.shard),
+        share=current.tasks[attempt.shard].share,
     )
 
 
@@ -347,9 +374,17 @@ def _between_looks(view: RoundView) -> float:
     return min(longest, max(shortest, affordable, usual / _LOOKS_A_TASK))
 
 
+def _between_views(view: RoundView) -> float:
+    """Return the seconds in which events lead to no decision; none where few tasks run."""
+    tasks = len(view.running)
+    return (
+        min(_BETWEEN_LOOKS_SECONDS[1], _CROWDED_SECONDS_A_TASK * tasks) if tasks > _CROWD else 0.0
+    )
+
+
 def _portion(current: Round, shard: int) -> tuple[int, int] | None:
     # A round that was not cut anew has the shards of the split, which workers read by number.
     if not current.resized:
         return None
-    ends = list(accumulate(task.offer.samples for task in current.tasks))
-    return ends[shard] - current.tasks[shard].offer.samples, ends[shard]
+    ends = list(accumulate(task.samples for task in current.tasks))
+    return ends[shard] - current.tasks[shard].samples, ends[shard]

@@ -174,13 +174,17 @@ class Experiment:
         number = self.rounds_done + len(self.rounds)
         self.rounds.append(Round(self.name, number, self.shard_samples, held_back))
 
-    def assign(self, current: Round, shard: int, worker: str, at_seconds: float) -> AttemptId:
-        """Assign a task to a worker; its first attempt fixes the base of all.
+    def assign(
+        self, current: Round, shard: int, worker: str, at_seconds: float, share: float = 1.0
+    ) -> AttemptId:
+        """Assign a task to a worker; its first attempt fixes the base and the share of all.
 
-        That is the newest version, or what the shard has of its own.
+        The base is the newest version, or what the shard has of its own.
         """
         task = current.tasks[shard]
         if task.base is None:
+            if share < 1:
+                task.shorten(share)
             task.base, task.base_version = self.own.get(shard, self.model), self.version
         return current.assign(shard, worker, at_seconds)
 

@@ -39,8 +39,9 @@ class AttemptFact:
 class Assigned(AttemptFact):
     """A worker is to train a shard, from its snapshot on if there is one.
 
-    `portion` is the range of its samples (first, last + 1), if the round was cut anew. `forecast`
-    is of the seconds until its update; None if nothing is known.
+    `portion` is the range of its samples (first, last + 1), if the round was cut anew; `share` how
+    much of the task's steps it trains. `forecast` is of the seconds until its update; None if
+    nothing is known.
     """
 
     model: PublishedFile
@@ -48,6 +49,7 @@ class Assigned(AttemptFact):
     reason: str
     snapshot: Snapshot | None = None
     portion: tuple[int, int] | None = None
+    share: float = 1.0
     forecast: Forecast | None = None
 
 

@@ -6,6 +6,7 @@ from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler import facts, updates
 from downpour.scheduler.state import SchedulerState
+from downpour.scheduler.timeouts import heartbeat_interval
 from downpour.scheduler.workers import Worker
 from downpour.values import AttemptId, FailureKind
 
@@ -76,6 +77,7 @@ def heartbeat(state: SchedulerState, event: on.HeartbeatReceived) -> None:
     if worker is None or (worker.is_awaited and not _mentions(event, worker.running)):
         return  # the answer tells it to register, which says what it runs
     worker.beat(state.now_seconds)
+    worker.interval_seconds = heartbeat_interval(len(state.workers))
     worker.system = event.system
     # A stuck worker is free only when it reports nothing, not when it was told to stop: it may hang
     # in a step for long.
@@ -135,7 +137,7 @@ def tick(state: SchedulerState) -> None:
     """Check the timeouts: of workers' heartbeats, and of the steps of attempts."""
     for worker in list(state.workers):
         silent = state.now_seconds - worker.seen_at_seconds
-        if silent > _within(state, worker.heartbeat_timeout.seconds):
+        if silent > _within(state, worker.silence_limit_seconds):
             # The earlier manager's death is to blame where an awaited worker does not come back,
             # and not its task: that costs no retry.
             kind = FailureKind.CANCELLED if worker.is_awaited else FailureKind.LOST

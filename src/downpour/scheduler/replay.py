@@ -103,13 +103,21 @@ def checkpoint(
     )
 
 
-def must_last(entry: Entry) -> bool:
+def must_last(state: SchedulerState, entry: Entry) -> bool:
     """Whether an entry must be durable before anything follows from it.
 
-    An assignment need not be: one that is lost costs a second attempt at the shard, and changes no
-    result. So the workers of a round need not wait for the disk.
+    An assignment need not be where another one would ask for the same: if it is lost, that costs a
+    second attempt at the shard, and changes no result. So the workers of a round need not wait for
+    the disk. But where it decides from which version a shard is trained, or how much of it, the
+    update of a lost attempt would count as that of another one, which has its number.
     """
-    return not isinstance(entry, facts.Assigned)
+    if not isinstance(entry, facts.Assigned):
+        return True
+    experiment = state.experiments.get(entry.experiment)
+    if experiment is None:
+        return False
+    spec = experiment.spec
+    return not spec.in_step or state.policies[spec.policy].shortens
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +174,7 @@ def apply(state: SchedulerState, at_seconds: float, entry: EntryFact | Checkpoin
             # Without a worker: `Scheduler.resume` adds those that hold an attempt at the end.
             current = _round_of(state, entry.attempt)
             experiment = state.experiments[entry.experiment]
-            experiment.assign(current, entry.attempt.shard, entry.worker, at_seconds)
+            experiment.assign(current, entry.attempt.shard, entry.worker, at_seconds, entry.share)
         case facts.Accepted():
             current = _round_of(state, entry.attempt)
             current.publish(entry.attempt, entry.worker, entry.update, at_seconds)

@@ -43,11 +43,15 @@ class ShardTask:
     holds the share `offer.saved` of the work; `began_at` are the shares from which attempts went
     on. `leaving` maps holders that were asked to hand it over to the worker that it is meant for,
     and to when they were asked. All its attempts train from the model `base`, which is version
-    `base_version`: so their updates are the same bytes, however far the model has come since.
+    `base_version`, and do the same `share` of its steps: so their updates are the same bytes,
+    however far the model has come since. `samples` are those of the shard; of these, attempts train
+    what `offer` says.
     """
 
     def __init__(self, round_number: int, shard: int, samples: int) -> None:
         self.shard = shard
+        self.samples = samples
+        self.share = 1.0
         self.life = Lifecycle(f"task round {round_number} shard {shard}", TASK, TaskState.PENDING)
         self.offer = PendingTask(shard=shard, samples=samples)
         self.assigned_at_seconds: list[float] = []
@@ -89,6 +93,11 @@ class ShardTask:
     def is_over(self) -> bool:
         """Whether its update is part of a model version, or the round does without it."""
         return self.life.state in {TaskState.APPLIED, TaskState.DROPPED}
+
+    def shorten(self, share: float) -> None:
+        """Have all attempts train the first share of the steps."""
+        self.share = share
+        self.offer = replace(self.offer, samples=max(1, int(share * self.samples)))
 
     def files(self) -> tuple[PublishedFile, ...]:
         """Return the files of its snapshot, and of its update until that is applied."""
@@ -235,17 +244,20 @@ class Round:
         self.published += 1
         self.last_update_at_seconds = at_seconds
 
-    def give_up(self, shard: int, worker: str, failure: Failure | None) -> None:
+    def give_up(
+        self, shard: int, worker: str, failure: Failure | None, *, gone: bool = False
+    ) -> None:
         """Take a running task from a worker; `failure` is None if the attempt did not fail.
 
-        If no other worker holds it, it is pending again.
+        If no other worker holds it, it is pending again. `gone`: the worker is lost, so a later
+        worker of its name is most often another process.
         """
         task = self.tasks[shard]
         task.life.step("lose" if len(task.held_by) > 1 else "give-up")
         del task.held_by[worker]
         task.leaving.pop(worker, None)
         if failure is not None:
-            self._blame(task, worker, failure)
+            self._blame(task, worker, failure, gone=gone)
         if not task.held_by:
             insort(self._pending, shard, key=neg)
 
@@ -318,9 +330,12 @@ class Round:
         """The shards that are pending and kept back."""
         return self._waiting.keys()
 
-    def _blame(self, task: ShardTask, worker: str, failure: Failure) -> None:
+    def _blame(self, task: ShardTask, worker: str, failure: Failure, *, gone: bool = False) -> None:
         task.failed.append(failure)
-        task.offer = replace(task.offer, failed_on=(*task.offer.failed_on, worker))
+        before = task.offer.failed_on
+        lost_once = {worker} if gone and worker not in before else set()
+        lost_on = task.offer.lost_on - {worker} | lost_once
+        task.offer = replace(task.offer, failed_on=(*before, worker), lost_on=lost_on)
         self._failed_on[worker] += 1
 
     def _no_longer_pending(self, shard: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from downpour.scheduler.experiment import Experiment
@@ -14,11 +14,17 @@ from downpour.values import AttemptId
 
 
 def view_of(
-    state: SchedulerState, experiment: Experiment, current: Round, policy: Policy
+    state: SchedulerState,
+    experiment: Experiment,
+    current: Round,
+    policy: Policy,
+    *,
+    between: bool = False,
 ) -> RoundView:
     """Return a view of the current round; a policy that does not watch sees the basic part only.
 
-    The rest costs time for every worker and running task, at every event at which it is asked.
+    The rest costs time for every worker and running task, at every event at which it is asked. So
+    `between` two decisions a policy that watches sees, besides, what is being handed over.
     """
     workers, spec = state.workers, experiment.spec
     basic = RoundView(
@@ -33,9 +39,12 @@ def view_of(
     )
     if not policy.watches:
         return basic
+    if between:
+        leaving = (task for task in current.tasks if task.leaving)
+        return replace(basic, running=tuple(_running(state, leaving)))
     return replace(
         basic,
-        running=tuple(_running(state, current)),
+        running=tuple(_running(state, current.tasks)),
         published=tuple(_published(current)),
         paces={worker.name: worker.pace for worker in workers if worker.pace is not None},
         speeds=_speeds(state),
@@ -53,8 +62,8 @@ def _speeds(state: SchedulerState) -> dict[str, Speed]:
     return {name: speed for name, speed in speeds if speed is not None}
 
 
-def _running(state: SchedulerState, current: Round) -> Iterator[RunningTask]:
-    for task in current.tasks:
+def _running(state: SchedulerState, tasks: Iterable[ShardTask]) -> Iterator[RunningTask]:
+    for task in tasks:
         for name, attempt in task.held_by.items():
             worker = state.workers.get(name)
             if worker is not None:

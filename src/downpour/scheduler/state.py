@@ -65,7 +65,8 @@ class SchedulerState:
 
     `policies` are those that a spec can name. While it is `replaying` no policy is asked, because
     what was decided is read from a journal. A policy that watches is shown progress again at
-    `look_again_at_seconds`; one last asked for a worker at `asked_for_workers_at_seconds`.
+    `look_again_at_seconds`; before `crowded_until_seconds` it is asked only where a shard and a
+    worker wait. One last asked for a worker at `asked_for_workers_at_seconds`.
     `decisions` are the last few, for people to read: nothing follows from them.
     """
 
@@ -86,6 +87,7 @@ class SchedulerState:
         self.joined_since = 0
         self.replaying = False
         self.look_again_at_seconds = 0.0
+        self.crowded_until_seconds = 0.0
         self.asked_for_workers_at_seconds = -math.inf
         self.output = Output()
         self.decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)

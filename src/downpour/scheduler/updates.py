@@ -170,7 +170,8 @@ def take_back(
     state: SchedulerState, current: Round, shard: int, worker: str, failure: Failure
 ) -> None:
     """Take a task from its worker; after a failure of the directory it waits before a retry."""
-    current.give_up(shard, worker, None if failure.kind in BLAMELESS else failure)
+    blamed = None if failure.kind in BLAMELESS else failure
+    current.give_up(shard, worker, blamed, gone=state.workers.get(worker) is None)
     if failure.kind is FailureKind.STORE:
         _let_wait(state, current, shard)
 

@@ -18,6 +18,8 @@ from downpour.values import AttemptId, Forecast, Progress, Snapshot, SystemState
 # An assignment passes a queue of calls and a connection before the worker can mention it, so the
 # next few heartbeats may not have it, however regular they are.
 _TO_BEGIN_SECONDS = 10.0
+_INTERVALS = 4
+"""That may pass without a heartbeat; `heartbeat_timeout` allows as many of the gaps it has seen."""
 
 
 class Worker:
@@ -31,7 +33,8 @@ class Worker:
     record, where there is one for each of `quarters_recorded` quarters of the attempt. `slowness`
     are its paces in the last rounds, over each round's median. A `lingering` attempt may be
     finished although it no longer counts; `needless` is its last snapshot. While it is `excluded`
-    it gets no tasks, because it cannot train the active experiment.
+    it gets no tasks, because it cannot train the active experiment. It was asked to leave
+    `interval_seconds` between two heartbeats.
     """
 
     def __init__(self, name: str, at_seconds: float, state: WorkerState = WorkerState.IDLE) -> None:
@@ -44,6 +47,7 @@ class Worker:
         self.mentioned_at_seconds = at_seconds
         self.advanced_at_seconds = at_seconds
         self.longest_pause_seconds = 0.0
+        self.interval_seconds = 0.0
         self.heartbeat_timeout = heartbeat_timeout()
         self.progress: Progress | None = None
         self.system: SystemState | None = None
@@ -67,7 +71,14 @@ class Worker:
     @property
     def mention_limit_seconds(self) -> float:
         """How long its heartbeats may not mention the attempt that it was assigned."""
-        return max(_TO_BEGIN_SECONDS, self.heartbeat_timeout.seconds)
+        return max(_TO_BEGIN_SECONDS, self.silence_limit_seconds)
+
+    @property
+    def silence_limit_seconds(self) -> float:
+        """How long it may send no heartbeat."""
+        # The timeout follows the gaps that were seen, and the worker may have been asked for longer
+        # ones since.
+        return max(self.heartbeat_timeout.seconds, _INTERVALS * self.interval_seconds)
 
     def speed(self, now_seconds: float) -> Speed | None:
         """Return how fast it is, or last was; see `Speedometer.speed`."""
@@ -78,7 +89,7 @@ class Worker:
         gap_seconds = at_seconds - self.beat_at_seconds
         # A longer gap after which the worker was not taken for lost means that the manager itself
         # stood still: it says nothing about the worker.
-        if gap_seconds <= self.heartbeat_timeout.seconds:
+        if gap_seconds <= self.silence_limit_seconds:
             self.heartbeat_timeout.learn(gap_seconds)
         self.beat_at_seconds = self.seen_at_seconds = at_seconds
 

@@ -63,6 +63,10 @@ class MemoryStore:
         checksum = xxhash.xxh3_128_hexdigest(content)
         return PublishedFile(name=name, size_bytes=len(content), checksum=checksum)
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a file of that name is published."""
+        return name in self._files
+
     def list(self) -> list[str]:
         """Return the names of all published files, sorted."""
         return sorted(self._files)

@@ -28,6 +28,7 @@ from downpour.stragglers.blacklist import BLACKLIST
 from downpour.stragglers.checking import check_policy
 from downpour.stragglers.clone import CLONE
 from downpour.stragglers.drop import DROP
+from downpour.stragglers.dylu import DYLU
 from downpour.stragglers.grass import GRASS
 from downpour.stragglers.handoff import HANDOFF
 from downpour.stragglers.late import LATE
@@ -50,6 +51,7 @@ POLICIES: dict[str, Policy] = {
     "rebalance": REBALANCE,
     "replace": REPLACE,
     "handoff": HANDOFF,
+    "dylu": DYLU,
 }
 
 __all__ = [

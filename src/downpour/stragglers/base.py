@@ -2,8 +2,8 @@
 
 A policy may
 
-- assign a pending shard to an idle worker, or a running one to a second worker as well (the first
-  update counts),
+- assign a pending shard to an idle worker, all of it or the first of its steps, or a running one to
+  a second worker as well (the first update counts),
 - withdraw an attempt from its worker,
 - hand an attempt over: its worker publishes its state at its next step, and another worker goes on
   from there,
@@ -16,7 +16,7 @@ The scheduler asks again about every shard that a policy leaves pending.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from downpour.values import Forecast
@@ -28,13 +28,15 @@ Option = bool | int | float | str | list[int] | list[float] | list[str]
 class PendingTask:
     """A shard that no worker is training.
 
-    `failed_on` names the workers on which it failed. `meant_for` is the worker that is to go on
-    with it, where it was handed over. `saved` is the share of it that a snapshot holds, in 0..1.
+    `failed_on` names the workers on which it failed. Those of `lost_on` failed once, because they
+    were lost. `meant_for` is the worker that is to go on with it, where it was handed over. `saved`
+    is the share of it that a snapshot holds, in 0..1.
     """
 
     shard: int
     samples: int
     failed_on: tuple[str, ...] = ()
+    lost_on: frozenset[str] = frozenset()
     meant_for: str | None = None
     saved: float = 0.0
 
@@ -145,11 +147,16 @@ class RoundView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Assign a shard to an idle worker, alone or beside other workers."""
+    """Assign a shard to an idle worker, alone or beside other workers.
+
+    `share` is how much of the task's steps is to be trained, above 0 and at most 1. The first
+    assignment decides it for the whole task, so that all attempts at it have the same bytes.
+    """
 
     shard: int
     worker: str
     reason: str
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +209,7 @@ class WorkerRequest:
 
 
 Action = Assignment | Withdrawal | Handoff | Close | Resize | WorkerRequest
-Decide = Callable[[RoundView], list[Action]]
+Decide = Callable[[RoundView], Sequence[Action]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,16 +218,21 @@ class Policy:
 
     `decide` assigns at most one shard to an idle worker. Where all workers are idle and shards are
     pending it must assign one: no event would follow from doing nothing, so the round would stand
-    still. A policy that `watches` is also asked while all workers are busy. One that
+    still. A policy that `watches` is also asked while all workers are busy; where very many tasks
+    run, that is now and then only, and meanwhile `between`, if there is one, assigns shards to idle
+    workers. Of running tasks it sees only those that are being handed over. A policy that
     `preserves_bytes` yields the model of `wait`, because every shard counts once. One that
-    `cuts_rounds` returns `Resize`. One that `hands_over` needs attempts to go on from snapshots.
-    `options` are its parameters with their defaults, `largest` values that some may not exceed.
+    `cuts_rounds` returns `Resize`, one that `shortens` assigns shares of tasks. One that
+    `hands_over` needs attempts to go on from snapshots. `options` are its parameters with their
+    defaults, `largest` values that some may not exceed.
     """
 
     decide: Decide
     watches: bool = False
+    between: Decide | None = None
     preserves_bytes: bool = True
     cuts_rounds: bool = False
+    shortens: bool = False
     hands_over: bool = False
     options: Mapping[str, Option] = field(default_factory=dict)
     largest: Mapping[str, int] = field(default_factory=dict)

@@ -266,6 +266,7 @@ def _sooner(seconds: float) -> str:
 
 
 HANDOFF = Policy(
+    between=pair,
     decide=_handoff,
     watches=True,
     hands_over=True,

@@ -2,9 +2,11 @@
 
 Shards go, in order, to the worker that has been idle longest. A shard that failed on a worker goes
 to another one, and waits while the others are busy. So a worker on which everything fails at once
-costs each shard one attempt, and not the experiment. A shard that was handed over goes to the
-worker it is meant for, which takes no other shard before. Standbys are left idle, except for shards
-that have failed: those are what they stand by for.
+costs each shard one attempt, and not the experiment. After a worker was lost, another process may
+be started under its name: where no other worker is idle, that one gets the shard, too, but only
+once. A shard that was handed over goes to the worker it is meant for, which takes no other shard
+before. Standbys are left idle, except for shards that have failed: those are what they stand by
+for.
 """
 
 from __future__ import annotations
@@ -103,6 +105,9 @@ def _choose(task: PendingTask, idle: deque[str], workers: Collection[str]) -> st
     untried = next((name for name in idle if name not in task.failed_on), None)
     if untried is not None:
         return untried
+    back = next((name for name in idle if name in task.lost_on), None)
+    if back is not None:
+        return back
     failed_on_all = all(name in task.failed_on for name in workers)
     return idle[0] if failed_on_all else None
 
@@ -111,6 +116,8 @@ def _reason(task: PendingTask, worker: str) -> str:
     if not task.failed_on:
         return "next shard in order for the worker idle longest"
     tried = ", ".join(dict.fromkeys(task.failed_on))
+    if worker in task.lost_on:
+        return f"tried again on {worker}, which is back after it was lost"
     if worker in task.failed_on:
         return f"tried again, although it failed on all workers here ({tried})"
     return f"tried again elsewhere: failed on {tried}"

@@ -110,7 +110,17 @@ class Iface(object):
         """
         pass
 
-    def listExperiments(self) -> list[ExperimentSummary]:
+    def listExperiments(self, before: str, limit: int) -> list[ExperimentSummary]:
+        """
+        Returns the `limit` experiments, 1000 at most, that were submitted last before the one named
+        `before`, oldest first. Empty `before`: the last of all. Nothing is before the first one, and
+        before one that the manager does not know.
+
+        Parameters:
+         - before
+         - limit
+
+        """
         pass
 
     def cancel(self, experiment: str) -> None:
@@ -460,13 +470,25 @@ class Client(Iface):
             raise result.refusal
         raise TApplicationException(TApplicationException.MISSING_RESULT, "status failed: unknown result")
 
-    def listExperiments(self) -> list[ExperimentSummary]:
-        self.send_listExperiments()
+    def listExperiments(self, before: str, limit: int) -> list[ExperimentSummary]:
+        """
+        Returns the `limit` experiments, 1000 at most, that were submitted last before the one named
+        `before`, oldest first. Empty `before`: the last of all. Nothing is before the first one, and
+        before one that the manager does not know.
+
+        Parameters:
+         - before
+         - limit
+
+        """
+        self.send_listExperiments(before, limit)
         return self.recv_listExperiments()
 
-    def send_listExperiments(self):
+    def send_listExperiments(self, before: str, limit: int):
         self._oprot.writeMessageBegin('listExperiments', TMessageType.CALL, self._seqid)
         args = listExperiments_args()
+        args.before = before
+        args.limit = limit
         args.write(self._oprot)
         self._oprot.writeMessageEnd()
         self._oprot.trans.flush()
@@ -830,7 +852,7 @@ class Processor(Iface, TProcessor):
         iprot.readMessageEnd()
         result = listExperiments_result()
         try:
-            result.success = self._handler.listExperiments()
+            result.success = self._handler.listExperiments(args.before, args.limit)
             msg_type = TMessageType.REPLY
         except TTransport.TTransportException:
             raise
@@ -2558,11 +2580,23 @@ status_result.thrift_spec = (
 
 
 class listExperiments_args(object):
+    """
+    Attributes:
+     - before
+     - limit
+
+    """
     thrift_spec: typing.Any = None
 
     __slots__ = (
+        'before',
+        'limit',
     )
 
+
+    def __init__(self, before: typing.Optional[str] = None, limit: typing.Optional[int] = None,):
+        self.before: typing.Optional[str] = before
+        self.limit: typing.Optional[int] = limit
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2575,6 +2609,16 @@ class listExperiments_args(object):
                 (fname, ftype, fid) = iprot.readFieldBegin()
                 if ftype == TType.STOP:
                     break
+                if fid == 1:
+                    if ftype == TType.STRING:
+                        self.before = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 2:
+                    if ftype == TType.I32:
+                        self.limit = iprot.readI32()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2590,6 +2634,14 @@ class listExperiments_args(object):
         oprot.increment_recursion_depth()
         try:
             oprot.writeStructBegin('listExperiments_args')
+            if self.before is not None:
+                oprot.writeFieldBegin('before', TType.STRING, 1)
+                oprot.writeString(self.before.encode('utf-8') if sys.version_info[0] == 2 else self.before)
+                oprot.writeFieldEnd()
+            if self.limit is not None:
+                oprot.writeFieldBegin('limit', TType.I32, 2)
+                oprot.writeI32(self.limit)
+                oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
         finally:
@@ -2617,6 +2669,9 @@ class listExperiments_args(object):
         return not (self == other)
 all_structs.append(listExperiments_args)
 listExperiments_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'before', 'UTF8', None, ),  # 1
+    (2, TType.I32, 'limit', None, None, ),  # 2
 )
 
 
@@ -2650,11 +2705,11 @@ class listExperiments_result(object):
                 if fid == 0:
                     if ftype == TType.LIST:
                         self.success = []
-                        (_etype52, _size49) = iprot.readListBegin()
-                        for _i53 in range(_size49):
-                            _elem54 = ExperimentSummary()
-                            _elem54.read(iprot)
-                            self.success.append(_elem54)
+                        (_etype66, _size63) = iprot.readListBegin()
+                        for _i67 in range(_size63):
+                            _elem68 = ExperimentSummary()
+                            _elem68.read(iprot)
+                            self.success.append(_elem68)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2676,8 +2731,8 @@ class listExperiments_result(object):
             if self.success is not None:
                 oprot.writeFieldBegin('success', TType.LIST, 0)
                 oprot.writeListBegin(TType.STRUCT, len(self.success))
-                for iter55 in self.success:
-                    iter55.write(oprot)
+                for iter69 in self.success:
+                    iter69.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()

@@ -16,4 +16,4 @@ from enum import IntEnum
 
 import sys
 from .ttypes import *
-PROTOCOL = 4
+PROTOCOL = 5

@@ -531,6 +531,7 @@ class TaskMessage(object):
      - term: Of the manager that asks; a worker that knows a later one refuses.
      - snapshot: Where to go on from, if the shard was begun before.
      - frozen: The parameters that are never trained; the same for all tasks of an experiment.
+     - share: How much of the task's steps to train, above 0 and at most 1: the first of them.
 
     """
     thrift_spec: typing.Any = None
@@ -545,10 +546,11 @@ class TaskMessage(object):
         'term',
         'snapshot',
         'frozen',
+        'share',
     )
 
 
-    def __init__(self, id: AttemptId = None, spec: PublishedFile = None, dataset: str = None, model: PublishedFile = None, indices: Indices = None, optimizer_state: typing.Optional[PublishedFile] = None, term: int = None, snapshot: typing.Optional[Snapshot] = None, frozen: typing.Optional[PublishedFile] = None,):
+    def __init__(self, id: AttemptId = None, spec: PublishedFile = None, dataset: str = None, model: PublishedFile = None, indices: Indices = None, optimizer_state: typing.Optional[PublishedFile] = None, term: int = None, snapshot: typing.Optional[Snapshot] = None, frozen: typing.Optional[PublishedFile] = None, share: typing.Optional[float] = 1.0000000000000000,):
         self.id: AttemptId = id
         self.spec: PublishedFile = spec
         self.dataset: str = dataset
@@ -558,6 +560,7 @@ class TaskMessage(object):
         self.term: int = term
         self.snapshot: typing.Optional[Snapshot] = snapshot
         self.frozen: typing.Optional[PublishedFile] = frozen
+        self.share: typing.Optional[float] = share
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -622,6 +625,11 @@ class TaskMessage(object):
                         self.frozen.read(iprot)
                     else:
                         iprot.skip(ftype)
+                elif fid == 10:
+                    if ftype == TType.DOUBLE:
+                        self.share = iprot.readDouble()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -672,6 +680,10 @@ class TaskMessage(object):
             if self.frozen is not None:
                 oprot.writeFieldBegin('frozen', TType.STRUCT, 9)
                 self.frozen.write(oprot)
+                oprot.writeFieldEnd()
+            if self.share is not None:
+                oprot.writeFieldBegin('share', TType.DOUBLE, 10)
+                oprot.writeDouble(self.share)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -1533,6 +1545,7 @@ class Registration(object):
      - hostname
      - pid
      - running: What the worker is training already, where it comes back to a manager that was away.
+     - labels: What its user calls it by, as KEY=VALUE.
 
     """
     thrift_spec: typing.Any = None
@@ -1548,10 +1561,11 @@ class Registration(object):
         'hostname',
         'pid',
         'running',
+        'labels',
     )
 
 
-    def __init__(self, name: str = None, host: str = None, port: int = None, protocol: int = None, version: str = None, presence: str = None, numeric_class: NumericClass = None, hostname: str = None, pid: int = None, running: typing.Optional[AttemptId] = None,):
+    def __init__(self, name: str = None, host: str = None, port: int = None, protocol: int = None, version: str = None, presence: str = None, numeric_class: NumericClass = None, hostname: str = None, pid: int = None, running: typing.Optional[AttemptId] = None, labels: typing.Optional[list[str]] = None,):
         self.name: str = name
         self.host: str = host
         self.port: int = port
@@ -1562,6 +1576,7 @@ class Registration(object):
         self.hostname: str = hostname
         self.pid: int = pid
         self.running: typing.Optional[AttemptId] = running
+        self.labels: typing.Optional[list[str]] = labels
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1626,6 +1641,16 @@ class Registration(object):
                         self.running.read(iprot)
                     else:
                         iprot.skip(ftype)
+                elif fid == 11:
+                    if ftype == TType.LIST:
+                        self.labels = []
+                        (_etype3, _size0) = iprot.readListBegin()
+                        for _i4 in range(_size0):
+                            _elem5 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.labels.append(_elem5)
+                        iprot.readListEnd()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -1680,6 +1705,13 @@ class Registration(object):
             if self.running is not None:
                 oprot.writeFieldBegin('running', TType.STRUCT, 10)
                 self.running.write(oprot)
+                oprot.writeFieldEnd()
+            if self.labels is not None:
+                oprot.writeFieldBegin('labels', TType.LIST, 11)
+                oprot.writeListBegin(TType.STRING, len(self.labels))
+                for iter6 in self.labels:
+                    oprot.writeString(iter6.encode('utf-8') if sys.version_info[0] == 2 else iter6)
+                oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -1850,11 +1882,11 @@ class Heartbeat(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.running = []
-                        (_etype3, _size0) = iprot.readListBegin()
-                        for _i4 in range(_size0):
-                            _elem5 = Progress()
-                            _elem5.read(iprot)
-                            self.running.append(_elem5)
+                        (_etype10, _size7) = iprot.readListBegin()
+                        for _i11 in range(_size7):
+                            _elem12 = Progress()
+                            _elem12.read(iprot)
+                            self.running.append(_elem12)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -1892,8 +1924,8 @@ class Heartbeat(object):
             if self.running is not None:
                 oprot.writeFieldBegin('running', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.running))
-                for iter6 in self.running:
-                    iter6.write(oprot)
+                for iter13 in self.running:
+                    iter13.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.system is not None:
@@ -1942,6 +1974,7 @@ class HeartbeatReply(object):
     Attributes:
      - known: False: the manager does not know this worker (any more); register again.
      - unwanted: Attempts the manager no longer wants.
+     - interval_seconds: The seconds between two heartbeats must not be less: there are many workers.
 
     """
     thrift_spec: typing.Any = None
@@ -1949,12 +1982,14 @@ class HeartbeatReply(object):
     __slots__ = (
         'known',
         'unwanted',
+        'interval_seconds',
     )
 
 
-    def __init__(self, known: bool = None, unwanted: list[AttemptId] = None,):
+    def __init__(self, known: bool = None, unwanted: list[AttemptId] = None, interval_seconds: typing.Optional[float] = None,):
         self.known: bool = known
         self.unwanted: list[AttemptId] = unwanted
+        self.interval_seconds: typing.Optional[float] = interval_seconds
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1975,12 +2010,17 @@ class HeartbeatReply(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.unwanted = []
-                        (_etype10, _size7) = iprot.readListBegin()
-                        for _i11 in range(_size7):
-                            _elem12 = AttemptId()
-                            _elem12.read(iprot)
-                            self.unwanted.append(_elem12)
+                        (_etype17, _size14) = iprot.readListBegin()
+                        for _i18 in range(_size14):
+                            _elem19 = AttemptId()
+                            _elem19.read(iprot)
+                            self.unwanted.append(_elem19)
                         iprot.readListEnd()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 3:
+                    if ftype == TType.DOUBLE:
+                        self.interval_seconds = iprot.readDouble()
                     else:
                         iprot.skip(ftype)
                 else:
@@ -2005,9 +2045,13 @@ class HeartbeatReply(object):
             if self.unwanted is not None:
                 oprot.writeFieldBegin('unwanted', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.unwanted))
-                for iter13 in self.unwanted:
-                    iter13.write(oprot)
+                for iter20 in self.unwanted:
+                    iter20.write(oprot)
                 oprot.writeListEnd()
+                oprot.writeFieldEnd()
+            if self.interval_seconds is not None:
+                oprot.writeFieldBegin('interval_seconds', TType.DOUBLE, 3)
+                oprot.writeDouble(self.interval_seconds)
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -2241,11 +2285,11 @@ class ExperimentSummary(object):
                 elif fid == 9:
                     if ftype == TType.LIST:
                         self.metrics = []
-                        (_etype17, _size14) = iprot.readListBegin()
-                        for _i18 in range(_size14):
-                            _elem19 = Metric()
-                            _elem19.read(iprot)
-                            self.metrics.append(_elem19)
+                        (_etype24, _size21) = iprot.readListBegin()
+                        for _i25 in range(_size21):
+                            _elem26 = Metric()
+                            _elem26.read(iprot)
+                            self.metrics.append(_elem26)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2315,8 +2359,8 @@ class ExperimentSummary(object):
             if self.metrics is not None:
                 oprot.writeFieldBegin('metrics', TType.LIST, 9)
                 oprot.writeListBegin(TType.STRUCT, len(self.metrics))
-                for iter20 in self.metrics:
-                    iter20.write(oprot)
+                for iter27 in self.metrics:
+                    iter27.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.loss is not None:
@@ -2680,6 +2724,9 @@ class WorkerStatus(object):
      - tasks_done
      - slowness: The median of its paces in the last rounds, each over its round's median.
      - numeric_class
+     - hostname: Where its process runs.
+     - pid
+     - labels
 
     """
     thrift_spec: typing.Any = None
@@ -2693,10 +2740,13 @@ class WorkerStatus(object):
         'tasks_done',
         'slowness',
         'numeric_class',
+        'hostname',
+        'pid',
+        'labels',
     )
 
 
-    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None, numeric_class: typing.Optional[NumericClass] = None,):
+    def __init__(self, worker: str = None, address: str = None, state: str = None, running: typing.Optional[AttemptId] = None, system: typing.Optional[SystemState] = None, tasks_done: int = None, slowness: typing.Optional[float] = None, numeric_class: typing.Optional[NumericClass] = None, hostname: typing.Optional[str] = None, pid: typing.Optional[int] = None, labels: typing.Optional[list[str]] = None,):
         self.worker: str = worker
         self.address: str = address
         self.state: str = state
@@ -2705,6 +2755,9 @@ class WorkerStatus(object):
         self.tasks_done: int = tasks_done
         self.slowness: typing.Optional[float] = slowness
         self.numeric_class: typing.Optional[NumericClass] = numeric_class
+        self.hostname: typing.Optional[str] = hostname
+        self.pid: typing.Optional[int] = pid
+        self.labels: typing.Optional[list[str]] = labels
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2760,6 +2813,26 @@ class WorkerStatus(object):
                         self.numeric_class.read(iprot)
                     else:
                         iprot.skip(ftype)
+                elif fid == 9:
+                    if ftype == TType.STRING:
+                        self.hostname = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 10:
+                    if ftype == TType.I32:
+                        self.pid = iprot.readI32()
+                    else:
+                        iprot.skip(ftype)
+                elif fid == 11:
+                    if ftype == TType.LIST:
+                        self.labels = []
+                        (_etype31, _size28) = iprot.readListBegin()
+                        for _i32 in range(_size28):
+                            _elem33 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.labels.append(_elem33)
+                        iprot.readListEnd()
+                    else:
+                        iprot.skip(ftype)
                 else:
                     iprot.skip(ftype)
                 iprot.readFieldEnd()
@@ -2806,6 +2879,21 @@ class WorkerStatus(object):
             if self.numeric_class is not None:
                 oprot.writeFieldBegin('numeric_class', TType.STRUCT, 8)
                 self.numeric_class.write(oprot)
+                oprot.writeFieldEnd()
+            if self.hostname is not None:
+                oprot.writeFieldBegin('hostname', TType.STRING, 9)
+                oprot.writeString(self.hostname.encode('utf-8') if sys.version_info[0] == 2 else self.hostname)
+                oprot.writeFieldEnd()
+            if self.pid is not None:
+                oprot.writeFieldBegin('pid', TType.I32, 10)
+                oprot.writeI32(self.pid)
+                oprot.writeFieldEnd()
+            if self.labels is not None:
+                oprot.writeFieldBegin('labels', TType.LIST, 11)
+                oprot.writeListBegin(TType.STRING, len(self.labels))
+                for iter34 in self.labels:
+                    oprot.writeString(iter34.encode('utf-8') if sys.version_info[0] == 2 else iter34)
+                oprot.writeListEnd()
                 oprot.writeFieldEnd()
             oprot.writeFieldStop()
             oprot.writeStructEnd()
@@ -2895,11 +2983,11 @@ class Status(object):
                 elif fid == 2:
                     if ftype == TType.LIST:
                         self.workers = []
-                        (_etype24, _size21) = iprot.readListBegin()
-                        for _i25 in range(_size21):
-                            _elem26 = WorkerStatus()
-                            _elem26.read(iprot)
-                            self.workers.append(_elem26)
+                        (_etype38, _size35) = iprot.readListBegin()
+                        for _i39 in range(_size35):
+                            _elem40 = WorkerStatus()
+                            _elem40.read(iprot)
+                            self.workers.append(_elem40)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2912,11 +3000,11 @@ class Status(object):
                 elif fid == 4:
                     if ftype == TType.LIST:
                         self.tasks = []
-                        (_etype30, _size27) = iprot.readListBegin()
-                        for _i31 in range(_size27):
-                            _elem32 = TaskStatus()
-                            _elem32.read(iprot)
-                            self.tasks.append(_elem32)
+                        (_etype44, _size41) = iprot.readListBegin()
+                        for _i45 in range(_size41):
+                            _elem46 = TaskStatus()
+                            _elem46.read(iprot)
+                            self.tasks.append(_elem46)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2928,10 +3016,10 @@ class Status(object):
                 elif fid == 6:
                     if ftype == TType.LIST:
                         self.decisions = []
-                        (_etype36, _size33) = iprot.readListBegin()
-                        for _i37 in range(_size33):
-                            _elem38 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.decisions.append(_elem38)
+                        (_etype50, _size47) = iprot.readListBegin()
+                        for _i51 in range(_size47):
+                            _elem52 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.decisions.append(_elem52)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -2963,8 +3051,8 @@ class Status(object):
             if self.workers is not None:
                 oprot.writeFieldBegin('workers', TType.LIST, 2)
                 oprot.writeListBegin(TType.STRUCT, len(self.workers))
-                for iter39 in self.workers:
-                    iter39.write(oprot)
+                for iter53 in self.workers:
+                    iter53.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.experiment is not None:
@@ -2974,8 +3062,8 @@ class Status(object):
             if self.tasks is not None:
                 oprot.writeFieldBegin('tasks', TType.LIST, 4)
                 oprot.writeListBegin(TType.STRUCT, len(self.tasks))
-                for iter40 in self.tasks:
-                    iter40.write(oprot)
+                for iter54 in self.tasks:
+                    iter54.write(oprot)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.wanted_workers is not None:
@@ -2985,8 +3073,8 @@ class Status(object):
             if self.decisions is not None:
                 oprot.writeFieldBegin('decisions', TType.LIST, 6)
                 oprot.writeListBegin(TType.STRING, len(self.decisions))
-                for iter41 in self.decisions:
-                    oprot.writeString(iter41.encode('utf-8') if sys.version_info[0] == 2 else iter41)
+                for iter55 in self.decisions:
+                    oprot.writeString(iter55.encode('utf-8') if sys.version_info[0] == 2 else iter55)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.numeric_class is not None:
@@ -3064,10 +3152,10 @@ class RecordPage(object):
                 if fid == 1:
                     if ftype == TType.LIST:
                         self.lines = []
-                        (_etype45, _size42) = iprot.readListBegin()
-                        for _i46 in range(_size42):
-                            _elem47 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                            self.lines.append(_elem47)
+                        (_etype59, _size56) = iprot.readListBegin()
+                        for _i60 in range(_size56):
+                            _elem61 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                            self.lines.append(_elem61)
                         iprot.readListEnd()
                     else:
                         iprot.skip(ftype)
@@ -3100,8 +3188,8 @@ class RecordPage(object):
             if self.lines is not None:
                 oprot.writeFieldBegin('lines', TType.LIST, 1)
                 oprot.writeListBegin(TType.STRING, len(self.lines))
-                for iter48 in self.lines:
-                    oprot.writeString(iter48.encode('utf-8') if sys.version_info[0] == 2 else iter48)
+                for iter62 in self.lines:
+                    oprot.writeString(iter62.encode('utf-8') if sys.version_info[0] == 2 else iter62)
                 oprot.writeListEnd()
                 oprot.writeFieldEnd()
             if self.next_line is not None:
@@ -3441,6 +3529,7 @@ TaskMessage.thrift_spec = (
     (7, TType.I64, 'term', None, None, ),  # 7
     (8, TType.STRUCT, 'snapshot', [Snapshot, None], None, ),  # 8
     (9, TType.STRUCT, 'frozen', [PublishedFile, None], None, ),  # 9
+    (10, TType.DOUBLE, 'share', None, 1.0000000000000000, ),  # 10
 )
 all_structs.append(Update)
 Update.thrift_spec = (
@@ -3508,6 +3597,7 @@ Registration.thrift_spec = (
     (8, TType.STRING, 'hostname', 'UTF8', None, ),  # 8
     (9, TType.I32, 'pid', None, None, ),  # 9
     (10, TType.STRUCT, 'running', [AttemptId, None], None, ),  # 10
+    (11, TType.LIST, 'labels', (TType.STRING, 'UTF8', False), None, ),  # 11
 )
 all_structs.append(Registered)
 Registered.thrift_spec = (
@@ -3527,6 +3617,7 @@ HeartbeatReply.thrift_spec = (
     None,  # 0
     (1, TType.BOOL, 'known', None, None, ),  # 1
     (2, TType.LIST, 'unwanted', (TType.STRUCT, [AttemptId, None], False), None, ),  # 2
+    (3, TType.DOUBLE, 'interval_seconds', None, None, ),  # 3
 )
 all_structs.append(Metric)
 Metric.thrift_spec = (
@@ -3582,6 +3673,9 @@ WorkerStatus.thrift_spec = (
     (6, TType.I64, 'tasks_done', None, None, ),  # 6
     (7, TType.DOUBLE, 'slowness', None, None, ),  # 7
     (8, TType.STRUCT, 'numeric_class', [NumericClass, None], None, ),  # 8
+    (9, TType.STRING, 'hostname', 'UTF8', None, ),  # 9
+    (10, TType.I32, 'pid', None, None, ),  # 10
+    (11, TType.LIST, 'labels', (TType.STRING, 'UTF8', False), None, ),  # 11
 )
 all_structs.append(Status)
 Status.thrift_spec = (

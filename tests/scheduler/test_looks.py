@@ -1,0 +1,104 @@
+"""How often a policy looks at a round."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from downpour.scheduler import Scheduler
+from downpour.scheduler import commands as do
+from downpour.scheduler import events as on
+from downpour.stragglers import POLICIES, Action, Handoff, Policy, RoundView
+from downpour.stragglers.base import Decide
+from downpour.stragglers.pairing import pair
+
+if TYPE_CHECKING:
+    from tests.scheduler.conftest import Make
+
+
+def test_where_many_train_a_policy_is_not_asked_after_each_event(make: Make) -> None:
+    """Each look costs time for every task: after every event, a round would cost their square.
+
+    Of a crowd that publishes within a tenth of a second, the policy hears once; a few
+    workers are looked at after each update but the last, which ends the round.
+    """
+    for workers, heard in ((8, 7), (200, 1)):
+        crowd = Crowd(make, workers, shards=workers)
+        crowd.all_publish()
+        assert len(crowd.looks) == heard
+
+
+def test_between_two_looks_a_free_worker_gets_the_next_shard(make: Make) -> None:
+    """Where a policy says how; one that does not is asked in full whenever a worker is free."""
+    for between, heard in ((pair, 1), (None, 200)):
+        crowd = Crowd(make, 200, shards=400, between=between)
+        crowd.all_publish()
+        assert len(crowd.looks) == heard
+        assert crowd.assigned == [(shard, f"w{shard % 200}") for shard in range(400)]
+
+
+def test_between_two_looks_a_worker_that_a_shard_is_handed_over_to_is_kept_free(
+    make: Make,
+) -> None:
+    """It would have to finish another shard first, and the move would be for nothing."""
+    crowd = Crowd(make, 200, shards=400, between=pair)
+    crowd.moves = [Handoff(shard=0, worker="w0", meant_for="w1", reason="")]
+    crowd.publish(199)
+    crowd.publish(1)
+    crowd.publish(2)
+    assert [worker for _, worker in crowd.assigned[200:]] == ["w199", "w2"]
+
+
+class Crowd:
+    """A round in which all workers have a shard; notes what a policy that watches is asked.
+
+    At each look the policy pairs, and makes the `moves`.
+    """
+
+    def __init__(
+        self, make: Make, workers: int, shards: int, between: Decide | None = None
+    ) -> None:
+        self.looks: list[float] = []
+        self.moves: list[Action] = []
+        self.assigned: list[tuple[int, str]] = []
+        self._make, self._workers = make, workers
+        watching = Policy(decide=self._decide, watches=True, between=between)
+        self._core = Scheduler(policies={**POLICIES, "wait": watching})
+        for number in range(workers):
+            self._happen(on.WorkerJoined(at_seconds=0.0, worker=f"w{number}"))
+        spec = make.spec(shards=shards)
+        self._happen(on.ExperimentSubmitted(at_seconds=0.0, experiment="one", spec=spec))
+        self._happen(
+            on.Prepared(
+                at_seconds=1.0,
+                experiment="one",
+                dataset="d",
+                shard_samples=(10,) * shards,
+                model=make.file("m0"),
+            )
+        )
+        self.looks.clear()
+
+    def all_publish(self) -> None:
+        """Let each worker publish its first shard, all within a tenth of a second."""
+        for shard in range(self._workers):
+            self.publish(shard)
+
+    def publish(self, shard: int) -> None:
+        """Let the worker of that number publish the shard of that number."""
+        self._happen(
+            on.UpdatePublished(
+                at_seconds=2.0 + 0.09 * shard / self._workers,
+                worker=f"w{shard}",
+                attempt=self._make.attempt("one", 0, shard, 0),
+                update=self._make.update(f"u{shard}"),
+            )
+        )
+
+    def _happen(self, event: on.Event) -> None:
+        for command in self._core.handle(event).commands:
+            if isinstance(command, do.Assign):
+                self.assigned.append((command.assigned.attempt.shard, command.assigned.worker))
+
+    def _decide(self, view: RoundView) -> list[Action]:
+        self.looks.append(view.at_seconds)
+        return [*pair(view), *self.moves]
