@@ -300,6 +300,7 @@ class _Numbers(Observer):
             accepted.attempt,
             self._files[assigned.model.name],
             portion=assigned.portion,
+            share=assigned.share,
             optimizer_state=self._state(assigned.optimizer_state),
         )
         update = self._runner.run(task, TaskControl(accepted.attempt))

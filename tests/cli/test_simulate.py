@@ -87,6 +87,8 @@ def test_workers_are_counted_in_rounds_an_hour(downpour: Downpour) -> None:
     told = json.loads(downpour(*words, "--json").out)
     assert 28 < told["rounds_per_hour"] < 30
     assert (told["workers"], told["shards"], told["lost"]) == (4, 8, 0)
+    apart = json.loads(downpour(*words, "--mode", "downpour", "--policy", "dylu", "--json").out)
+    assert (apart["mode"], apart["policy"], len(apart["staleness"])) == ("downpour", "dylu", 16)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +98,10 @@ def test_workers_are_counted_in_rounds_an_hour(downpour: Downpour) -> None:
         (("--seeds", 0), "seeds = 0: must be from 1 to"),
         (("--workers", 0), "workers = 0: must be from 1 to"),
         (("--workers", 1, "--spread", -1), "spread = -1.0: must be a number, 0 or above"),
+        (("--workers", 1, "--mode", "asink"), "mode = 'asink': must be sync, "),
+        (("--workers", 1, "--policy", "hope"), "policy = 'hope': must be wait, "),
+        (("--workers", 1, "--deaths-an-hour", -1), "deaths-an-hour = -1.0: must be a number, 0"),
+        (("--mode", "ssp"), "mode = 'ssp': needs --workers"),
         (("--workers", 1, "--task-seconds", 0), "task-seconds = 0.0: must be a number above 0"),
     ],
 )

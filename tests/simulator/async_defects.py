@@ -18,10 +18,10 @@ _assign, _due = Experiment.assign, Experiment.due
 
 
 def _assign_anew(
-    one: Experiment, current: Round, shard: int, worker: str, at_seconds: float
+    one: Experiment, current: Round, shard: int, worker: str, at_seconds: float, share: float = 1.0
 ) -> AttemptId:
     current.tasks[shard].base = None
-    return _assign(one, current, shard, worker, at_seconds)
+    return _assign(one, current, shard, worker, at_seconds, share)
 
 
 def _has_room(one: Experiment) -> bool:
@@ -30,12 +30,19 @@ def _has_room(one: Experiment) -> bool:
 
 
 def _assign_the_centre(
-    one: Experiment, current: Round, shard: int, worker: str, at_seconds: float
+    one: Experiment, current: Round, shard: int, worker: str, at_seconds: float, share: float = 1.0
 ) -> AttemptId:
     own, one.own = one.own, {}
-    attempt = _assign(one, current, shard, worker, at_seconds)
+    attempt = _assign(one, current, shard, worker, at_seconds, share)
     one.own = own
     return attempt
+
+
+def _assign_another_share(
+    one: Experiment, current: Round, shard: int, worker: str, at_seconds: float, share: float = 1.0
+) -> AttemptId:
+    current.tasks[shard].shorten(share)
+    return _assign(one, current, shard, worker, at_seconds, share)
 
 
 class _Patched(Scheduler):
@@ -56,6 +63,18 @@ class ForgetsTheBase(SimulatedManager):
     def make_core(self) -> Scheduler:
         """Make the core that does so."""
         return _ForgetsTheBase()
+
+
+class _DecidesSharesAnew(_Patched):
+    instead = {"assign": _assign_another_share}  # noqa: RUF012
+
+
+class DecidesSharesAnew(SimulatedManager):
+    """Has each attempt at a task train as many steps as its own worker's speed allows."""
+
+    def make_core(self) -> Scheduler:
+        """Make the core that does so."""
+        return _DecidesSharesAnew()
 
 
 class _BeginsFromTheCentre(_Patched):

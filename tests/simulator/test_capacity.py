@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from downpour.modes import MODES
 from downpour.simulator.capacity import CapacityEstimate, Load, estimate_capacity
 from downpour.simulator.environment import Timings
 
@@ -53,6 +56,42 @@ def test_figures_of_rounds() -> None:
     made = CapacityEstimate(round_seconds=(3.0, 1.0), seconds=10.0, events=5, steps=9, lost=0)
     assert (made.mean_seconds, made.rounds_per_hour, made.quantile(0.5)) == (2.0, 1800.0, 1.0)
     assert made.busy(1.0) == 0.5
+
+
+UNEVEN = Load(
+    workers=6,
+    shards=6,
+    rounds=6,
+    timings=Timings(task_seconds=60.0, spread=0.3, worker_spread=0.0, patience=1.0),
+)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_applies_an_update_of_each_shard_in_each_round(mode: str) -> None:
+    """In step, none is stale. Of six shards, `k-sync` awaits nine tenths, which are all."""
+    estimate = estimate_capacity(replace(UNEVEN, mode=mode))
+    assert len(estimate.round_seconds) == 6
+    assert len(estimate.staleness) == 36
+    assert (estimate.stale_quantile(1.0) > 0) == (mode not in {"sync", "k-sync"})
+    assert 0 < estimate.training < 1
+
+
+def test_workers_that_wait_for_nobody_train_more_of_the_time() -> None:
+    """They apply more updates an hour, which are older."""
+    in_step, apart = (estimate_capacity(replace(UNEVEN, mode=m)) for m in ("sync", "downpour"))
+    assert apart.training > in_step.training
+    assert apart.updates_per_hour > in_step.updates_per_hour
+    assert apart.mean_staleness > in_step.mean_staleness == 0
+
+
+def test_workers_that_die_cost_rounds_and_no_update() -> None:
+    """Another worker trains the shard again; the same seed kills the same workers."""
+    calm = estimate_capacity(UNEVEN)
+    often, again = (estimate_capacity(replace(UNEVEN, deaths_an_hour=120.0)) for _ in range(2))
+    assert often == again
+    assert often.lost > 0
+    assert len(often.staleness) == len(calm.staleness)
+    assert often.mean_seconds > calm.mean_seconds
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from downpour.node.step_loop import StepLoop
 from downpour.node.worker import WorkerNode
 from downpour.simulator.environment import Timings
 from downpour.simulator.faults import Fault, FaultKind
@@ -74,6 +75,7 @@ def test_whatever_goes_wrong_every_run_ends_as_if_nothing_had(seeds: range) -> N
         (defects.CountsTheAbsentIn, "and is not registered"),
         (defects.BlamesWhoComesBack, "costs a retry"),
         (async_defects.ForgetsTheBase, "is not what it should be"),
+        (async_defects.DecidesSharesAnew, "% of shard"),
         (async_defects.BeginsFromTheCentre, "is not what it should be"),
         (async_defects.IgnoresTheBound, "open rounds, more than"),
         (async_defects.CountsStaleAsFresh, "is not what it should be"),
@@ -146,10 +148,23 @@ def test_a_defect_of_a_workers_node_is_found(
     pytest.fail("the defect was not found")
 
 
-def test_a_defect_of_the_loop_between_steps_is_found() -> None:
-    """As real workers show it, and others of that loop (`tests/worker/test_loop_defects.py`)."""
-    for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), step_loop=loop_defects.NeverStops):
-        if "is trained on, though it is to stop" in outcome.failure:
+@pytest.mark.parametrize(
+    ("step_loop", "sentence"),
+    [
+        (loop_defects.NeverStops, "is trained on, though it is to stop"),
+        (loop_defects.NeverHandsOver, "is trained on, though it is to be saved"),
+        (loop_defects.StopsWhatItShouldSave, "and its steps are not saved"),
+        (loop_defects.SavesWhatIsCancelled, "is saved, though it is to stop"),
+        (loop_defects.SavesBeforeItWasHeard, "is saved again before its manager has heard"),
+        (loop_defects.FinishesEarly, "ends before its last step"),
+    ],
+)
+def test_a_defect_of_the_loop_between_steps_is_found(
+    step_loop: type[StepLoop], sentence: str
+) -> None:
+    """All but `NeverSaves`, which costs time alone; real workers show it (`tests/worker`)."""
+    for outcome in outcomes(range(SEEDS_FOR_A_DEFECT), step_loop=step_loop):
+        if sentence in outcome.failure:
             assert not simulate(outcome.plan).failure, "it is the defect's, and not the seed's"
             return
     pytest.fail("the defect was not found")

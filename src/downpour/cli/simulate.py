@@ -30,7 +30,8 @@ _SHARDS_MAX = 100_000
 _SEARCHING = {"seeds", "from_seed"}
 _REPLAYING = {"faults", "story"}
 _PLANNING = {
-    *("shards", "rounds", "task_seconds", "spread", "worker_spread", "network_seconds"),
+    *("shards", "rounds", "mode", "policy", "deaths_an_hour"),
+    *("task_seconds", "spread", "worker_spread", "network_seconds"),
     *("event_seconds", "sync_seconds", "update_seconds", "evaluate_seconds", "heartbeat_seconds"),
 }
 
@@ -55,9 +56,7 @@ Faults = Annotated[
     ),
 ]
 Story = Annotated[bool, typer.Option("--story", help="Print what happens, event by event.")]
-Workers = Annotated[
-    int | None, _number("Simulate the speed of N workers, without faults.", _CAPACITY)
-]
+Workers = Annotated[int | None, _number("Simulate the speed of N workers.", _CAPACITY)]
 Shards = Annotated[
     int | None,
     typer.Option(
@@ -69,6 +68,16 @@ Shards = Annotated[
     ),
 ]
 Rounds = Annotated[int, _number("Rounds to simulate.", _CAPACITY)]
+Mode = Annotated[
+    str, typer.Option(metavar="NAME", help="The mode of training.", rich_help_panel=_CAPACITY)
+]
+PolicyName = Annotated[
+    str, typer.Option(metavar="NAME", help="The straggler policy.", rich_help_panel=_CAPACITY)
+]
+DeathsAnHour = Annotated[
+    float,
+    _seconds("How many workers die in an hour, on average; each is back after a minute."),
+]
 TaskSeconds = Annotated[float, _seconds("The median time of a task, in seconds.")]
 Spread = Annotated[float, _seconds("How much tasks vary: the deviation of the logarithm of times.")]
 WorkerSpread = Annotated[float, _seconds("How much workers differ, in the same unit.")]
@@ -94,6 +103,9 @@ def simulate(
     workers: Workers = None,
     shards: Shards = None,
     rounds: Rounds = 3,
+    mode: Mode = "sync",
+    policy: PolicyName = "wait",
+    deaths_an_hour: DeathsAnHour = 0.0,
     task_seconds: TaskSeconds = 60.0,
     spread: Spread = 0.2,
     worker_spread: WorkerSpread = 0.0,
@@ -111,7 +123,9 @@ def simulate(
     the command prints the smallest set of faults that is enough, and how to run it again, and the
     exit status is 1.
 
-    With --workers there are no faults: the command estimates how many rounds an hour has.
+    With --workers the command estimates how many rounds and updates an hour has, in any mode and
+    with any policy, and how stale the updates are. There are no faults, unless --deaths-an-hour
+    asks for some.
     """
     _check_seeds(seed=seed or 0, from_seed=from_seed)
     _refuse_unused(context, capacity=workers is not None, alone=seed is not None)
@@ -127,6 +141,8 @@ def simulate(
             "heartbeat_seconds": heartbeat_seconds,
         }
         load = _load(workers, shards, rounds, _timings(seconds, sync_seconds), seed or 0)
+        deaths = _at_least_0("deaths-an-hour", deaths_an_hour)
+        load = replace(load, mode=mode, policy=policy, deaths_an_hour=deaths)
         _plan_capacity(load, as_json=as_json)
     elif seed is not None:
         _replay(seed, faults, story=story, as_json=as_json)
@@ -278,11 +294,17 @@ def _plan_capacity(load: Load, *, as_json: bool) -> None:
         load_shown = {
             "workers": load.workers,
             "shards": load.shards,
+            "mode": load.mode,
+            "policy": load.policy,
+            "deaths_an_hour": load.deaths_an_hour,
             "figures": asdict(load.timings),
         }
         figures = {
             "round_seconds": estimate.round_seconds,
             "rounds_per_hour": estimate.rounds_per_hour,
+            "updates_per_hour": estimate.updates_per_hour,
+            "staleness": estimate.staleness,
+            "training": estimate.training,
         }
         busy = {"manager_busy": estimate.busy(load.timings.event_seconds), "lost": estimate.lost}
         print_json({**load_shown, **figures, **busy, "events": estimate.events, "seconds": took})
@@ -290,7 +312,7 @@ def _plan_capacity(load: Load, *, as_json: bool) -> None:
     out().print(_table(load, estimate))
     rate = estimate.events / took
     note(f"simulated {estimate.events:,} events in {took:.1f} s, {rate:,.0f} a second")
-    if estimate.lost:
+    if estimate.lost and not load.deaths_an_hour:
         note(f"{estimate.lost} times the manager took a living worker for lost: it cannot keep up")
 
 
@@ -304,6 +326,9 @@ def _table(load: Load, estimate: CapacityEstimate) -> Table:
         ("round time, mean", f"{estimate.mean_seconds:,.1f} s"),
         ("round time, p99", f"{estimate.quantile(0.99):,.1f} s"),
         ("rounds per hour", f"{estimate.rounds_per_hour:,.1f}"),
+        ("updates per hour", f"{estimate.updates_per_hour:,.0f}"),
+        ("staleness, mean and p99", _staleness(estimate)),
+        ("workers training", f"{estimate.training:.0%} of the time"),
         ("manager busy", f"{busy:.0%} of one core"),
     ]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
@@ -314,10 +339,20 @@ def _table(load: Load, estimate: CapacityEstimate) -> Table:
     return table
 
 
+def _staleness(estimate: CapacityEstimate) -> str:
+    return f"{estimate.mean_staleness:.1f} and {estimate.stale_quantile(0.99)} versions"
+
+
 def _check_seeds(**seeds: int) -> None:
     for name, seed in seeds.items():
         if seed < 0:
             raise SpecError(name.replace("_", "-"), seed, "must be 0 or above")
+
+
+def _at_least_0(field: str, value: float) -> float:
+    if not 0 <= value < inf:
+        raise SpecError(field, value, "must be a number, 0 or above")
+    return value
 
 
 def _at_least_one(field: str, value: int, most: int = 1_000_000) -> int:

@@ -134,7 +134,7 @@ class Trial:
 
     @property
     def lost(self) -> float:
-        """The share of all samples that was dropped."""
+        """The share of all samples that was dropped, or left out of shorter tasks."""
         return sum(one.lost for one in self.rounds) / len(self.rounds)
 
     @property

@@ -1,8 +1,8 @@
 """Trains models from what counted in simulated rounds, to measure a policy's cost in accuracy.
 
-A model depends only on which shards a round dropped, and on how it was cut, not on which worker
-trained what and when. So one training serves all policies that drop nothing. Codes and oracles are
-not trained, because they count no updates of shards.
+A model depends only on which shards a round dropped or trained in part, and on how it was cut, not
+on which worker trained what and when. So one training serves all policies that drop nothing. Codes
+and oracles are not trained, because they count no updates of shards.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAME = "learning"
 
 Arrays = Mapping[str, NDArray[Any]]
 Indices = NDArray[np.integer[Any]]
-Pattern = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+Pattern = tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]], ...]
 
 
 class Learning:
@@ -77,7 +77,7 @@ class Learning:
             rounds: their outcomes.
             show: called with the number of rounds trained so far.
         """
-        pattern = tuple((one.dropped, one.sizes) for one in rounds)
+        pattern = tuple((one.dropped, one.sizes, one.shares) for one in rounds)
         if pattern not in self._known:
             self._known[pattern] = self._learn(pattern, show)
         show(len(rounds))
@@ -86,9 +86,14 @@ class Learning:
     def _learn(self, pattern: Pattern, show: Callable[[int], None]) -> Evaluation:
         parameters: Arrays = self._first
         states: dict[int, Arrays] = {}
-        for number, (dropped, sizes) in enumerate(pattern):
+        for number, (dropped, sizes, shares) in enumerate(pattern):
             there = [
-                (shard, indices)
+                LocalTask(
+                    indices=indices,
+                    round=number,
+                    shard=shard,
+                    share=shares[shard] if shares else 1.0,
+                )
                 for shard, indices in enumerate(self._cut(sizes))
                 if shard not in dropped
             ]
@@ -108,7 +113,7 @@ class Learning:
     def _round(
         self,
         number: int,
-        there: Sequence[tuple[int, Indices]],
+        there: Sequence[LocalTask],
         parameters: Arrays,
         states: dict[int, Arrays],
     ) -> Arrays:
@@ -124,14 +129,14 @@ class Learning:
     def _trained(
         self,
         number: int,
-        there: Sequence[tuple[int, Indices]],
+        there: Sequence[LocalTask],
         parameters: Arrays,
         states: dict[int, Arrays],
     ) -> Iterator[Contribution]:
         keeps = self._spec.optimizer_state == "keep"
-        for shard, indices in there:
+        for task in there:
+            shard = task.shard
             load_parameters(self._network, parameters)
-            task = LocalTask(indices=indices, round=number, shard=shard)
             training = ShardTraining(
                 self._task, self._network, task, optimizer_state=states.get(shard)
             )

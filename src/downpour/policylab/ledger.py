@@ -7,7 +7,7 @@ All other time is extra: copies, shards begun again, shards dropped, and the tim
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
@@ -22,7 +22,8 @@ class RoundOutcome:
 
     `busy_seconds` are those of all workers at its attempts, `useful_seconds` those that counted.
     `moves` is how often a shard was handed over, `updates` and `snapshots` how many were published.
-    `dropped` names shards; `sizes` are those of all shards if the round was cut anew.
+    `dropped` names shards; `sizes` are those of all shards if the round was cut anew, `shares` how
+    much of its steps each shard trained if not all did all.
     """
 
     seconds: float
@@ -34,6 +35,7 @@ class RoundOutcome:
     snapshots: int = 0
     dropped: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
+    shares: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)
@@ -55,6 +57,13 @@ class _Round:
     snapshots: int = 0
     dropped: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
+    shares: dict[int, float] = field(default_factory=dict)
+
+    def trained(self, shards: int) -> tuple[float, ...]:
+        """Return how much each shard has trained of its steps."""
+        return tuple(
+            0.0 if shard in self.dropped else self.shares.get(shard, 1.0) for shard in range(shards)
+        )
 
 
 class Ledger(Observer):
@@ -94,7 +103,7 @@ class Ledger(Observer):
         return tuple(
             RoundOutcome(
                 seconds=entry.seconds,
-                lost=len(entry.dropped) / self._shards,
+                lost=1 - sum(entry.trained(self._shards)) / self._shards,
                 busy_seconds=busy[number],
                 useful_seconds=entry.useful,
                 moves=entry.moves,
@@ -102,6 +111,7 @@ class Ledger(Observer):
                 snapshots=entry.snapshots,
                 dropped=entry.dropped,
                 sizes=entry.sizes,
+                shares=entry.trained(self._shards) if entry.shares else (),
             )
             for number, entry in sorted(self._rounds.items())
         )
@@ -111,6 +121,8 @@ class Ledger(Observer):
             case facts.Assigned():
                 name = fact.snapshot.file.name if fact.snapshot is not None else None
                 self._attempts[fact.attempt] = _Attempt(self._now, name)
+                if fact.share < 1:
+                    self._rounds[fact.attempt.round].shares[fact.attempt.shard] = fact.share
             case facts.Saved():
                 self._save(fact)
             case facts.Accepted():

@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 _BETWEEN_SECONDS = (
     1.0  # busy workers report up to ten times a second: too often to predict each time
 )
+_BETWEEN_SECONDS_A_WORKER = 0.001  # two forecasts for each, 50 µs both: a tenth of a core at most
 _PERCENT = 100
 _APART_PERCENT = 10
 _OBSERVED_SHARE_MIN = 0.1
@@ -178,10 +179,12 @@ class Forecaster:
         """Forecast paces and running attempts; None if nothing is new or no forecast is needed.
 
         Drivers call it before the scheduler's time advances, and before a round begins. Predicting
-        costs about 50 µs a worker, so it forecasts once a second, and once when a round is over.
+        costs about 50 µs a worker, so it forecasts once a second, and once when a round is over;
+        less often where there are more than a thousand workers.
         """
         last = self._forecast_at
-        too_soon = last is not None and at_seconds - last < _BETWEEN_SECONDS
+        between = max(_BETWEEN_SECONDS, _BETWEEN_SECONDS_A_WORKER * len(self._machines))
+        too_soon = last is not None and at_seconds - last < between
         if self._predictor is None or not self._wanted or not self._news or too_soon:
             return None
         self._news, self._forecast_at = False, at_seconds

@@ -1,39 +1,60 @@
-"""Estimates how many rounds an hour a cluster trains: the simulated processes, without faults."""
+"""Estimates how many rounds an hour a cluster trains in a mode: the simulated processes.
+
+There are no faults, unless workers are to die now and then.
+"""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from random import Random
 
+from downpour.scheduler import commands as do
 from downpour.scheduler import events as on
 from downpour.scheduler import facts
 from downpour.simulator.checks import InvariantCheck
 from downpour.simulator.cluster import Cluster
 from downpour.simulator.environment import Observation, Observer, Timings
-from downpour.simulator.plan import Plan
+from downpour.simulator.faults import Fault, FaultKind
+from downpour.simulator.plan import RETRIES_ENOUGH, Plan
 from downpour.spec import ResolvedSpec
+from downpour.values import AttemptId
 
 _STEPS_BETWEEN_LOOKS = 10_000
+_NAME = "planned"
+_SECONDS_DEAD = 60.0
+_SLACK = 10.0
+"""Deaths are planned for as many times the seconds that the tasks would take without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The work of a cluster whose capacity is estimated."""
+    """The work of a cluster whose capacity is estimated.
+
+    `deaths_an_hour` are those of all workers together; one that died is back after a minute.
+    """
 
     workers: int
     shards: int
     rounds: int
     timings: Timings
     seed: int = 0
+    mode: str = "sync"
+    policy: str = "wait"
+    deaths_an_hour: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityEstimate:
-    """How long each round takes, from one model version to the next; virtual seconds.
+    """How long each round takes, from the end of the one before; virtual seconds.
 
-    `lost` counts workers that the manager took for lost although they were healthy.
+    `staleness` has an item for each update that was applied: how many versions were made since the
+    one that it began from. `training` is the share of the workers' time in which they held a task,
+    whatever became of it. `lost` counts workers that the manager took for lost; where none dies,
+    all of them were healthy.
     """
 
     round_seconds: tuple[float, ...]
@@ -41,6 +62,8 @@ class CapacityEstimate:
     events: int
     steps: int
     lost: int
+    staleness: tuple[int, ...] = ()
+    training: float = 0.0
 
     def busy(self, event_seconds: float) -> float:
         """Return the share of the time that the manager spends on events, at a cost for each."""
@@ -56,27 +79,37 @@ class CapacityEstimate:
         """The rounds in an hour."""
         return 3600.0 / self.mean_seconds
 
+    @property
+    def updates_per_hour(self) -> float:
+        """The updates that are applied in an hour."""
+        return 3600.0 * len(self.staleness) / sum(self.round_seconds)
+
+    @property
+    def mean_staleness(self) -> float:
+        """The mean staleness of the updates, in versions."""
+        return sum(self.staleness) / len(self.staleness)
+
     def quantile(self, share: float) -> float:
         """Return the seconds that this share of the rounds do not exceed."""
-        ordered = sorted(self.round_seconds)
-        return ordered[max(0, ceil(share * len(ordered)) - 1)]
+        return sorted(self.round_seconds)[_rank(share, len(self.round_seconds))]
+
+    def stale_quantile(self, share: float) -> int:
+        """Return the staleness that this share of the updates do not exceed."""
+        return sorted(self.staleness)[_rank(share, len(self.staleness))]
+
+
+def _rank(share: float, count: int) -> int:
+    """Return the place, in order, of the value that this share of `count` values do not exceed."""
+    return max(0, ceil(share * count) - 1)
 
 
 def estimate_capacity(load: Load, show: Callable[[int], None] = lambda _: None) -> CapacityEstimate:
-    """Simulate a cluster until its rounds are done; `show` is called with their number so far."""
-    # Deadlines would cost one more step for each call, and none is missed without faults.
-    timings = replace(load.timings, deadline_seconds=None)
-    spec = ResolvedSpec(
-        shards=load.shards, epochs=load.rounds, retries=1000, evaluate_every=1, policy="wait"
-    )
-    plan = Plan(
-        seed=load.seed,
-        specs=(("planned", spec),),
-        managers=("manager",),
-        workers=tuple(f"worker-{n + 1}" for n in range(load.workers)),
-        timings=timings,
-        faults=(),
-    )
+    """Simulate a cluster until its rounds are done; `show` is called with their number so far.
+
+    Raises:
+        SpecError: there is no such mode or policy, or they do not go together.
+    """
+    plan = _plan(load)
     pace = _Pace()
     cluster = Cluster(plan, lambda _: pace, lambda _: None)
     cluster.begin()
@@ -91,7 +124,53 @@ def estimate_capacity(load: Load, show: Callable[[int], None] = lambda _: None) 
         events=pace.events,
         steps=cluster.clock.steps,
         lost=pace.lost,
+        staleness=tuple(pace.staleness),
+        training=pace.training_seconds / (load.workers * cluster.clock.now_seconds),
     )
+
+
+def _plan(load: Load) -> Plan:
+    spec = ResolvedSpec.make(
+        {
+            "shards": load.shards,
+            "epochs": load.rounds,
+            "retries": RETRIES_ENOUGH,
+            "mode": load.mode,
+            "policy": load.policy,
+        }
+    )
+    workers = tuple(f"worker-{n + 1}" for n in range(load.workers))
+    timings = load.timings
+    if not load.deaths_an_hour:
+        # Deadlines would cost one more step for each call, and none is missed without faults.
+        timings = replace(timings, deadline_seconds=None)
+    return Plan(
+        seed=load.seed,
+        specs=((_NAME, spec),),
+        managers=("manager",),
+        workers=workers,
+        timings=timings,
+        faults=tuple(_deaths(load, workers)),
+    )
+
+
+def _deaths(load: Load, workers: Sequence[str]) -> Iterator[Fault]:
+    """Yield deaths of workers at random, as many an hour on average as asked for."""
+    if not load.deaths_an_hour:
+        return
+    random, at_seconds = Random(load.seed), 0.0
+    tasks = load.rounds * ceil(load.shards / load.workers)
+    for number in itertools.count(1):
+        at_seconds += random.expovariate(load.deaths_an_hour / 3600.0)
+        if at_seconds > _SLACK * tasks * load.timings.task_seconds:
+            return
+        yield Fault(
+            number=number,
+            at_seconds=at_seconds,
+            kind=FaultKind.WORKER_DIES,
+            target=random.choice(workers),
+            seconds=_SECONDS_DEAD,
+        )
 
 
 def _run(cluster: Cluster, pace: _Pace, show: Callable[[int], None]) -> None:
@@ -103,15 +182,18 @@ def _run(cluster: Cluster, pace: _Pace, show: Callable[[int], None]) -> None:
 
 
 class _Pace(Observer):
-    """Measures rounds, and checks the invariants."""
+    """Measures rounds and updates, and checks the invariants."""
 
     def __init__(self) -> None:
         self.round_seconds: list[float] = []
+        self.staleness: list[int] = []
+        self.training_seconds = 0.0
         self.events = 0
         self.lost = 0
         self.ended = False
         self._check = InvariantCheck()
         self._began_at = 0.0
+        self._assigned_at: dict[AttemptId, float] = {}
 
     def handled(self, step: Observation) -> None:
         """Count the event, and check the state."""
@@ -119,13 +201,36 @@ class _Pace(Observer):
         self._check.handled(step)
 
     def acting(self, step: Observation) -> None:
-        """Measure how long rounds take."""
+        """Measure how long rounds take, and how old the updates are."""
         event = step.event
         if isinstance(event, on.Prepared):
             self._began_at = event.at_seconds
         elif isinstance(event, on.Aggregated):
-            self.round_seconds.append(event.at_seconds - self._began_at)
-            self._began_at = event.at_seconds
+            self._ended(step.core.state.experiments[_NAME].rounds_done, event.at_seconds)
+        for command in step.output.commands:
+            if isinstance(command, do.Aggregate):
+                self.staleness += [push.staleness for push in command.pushes]
         for fact in step.output.facts:
-            self.lost += isinstance(fact, facts.Dismissed)
-            self.ended = self.ended or isinstance(fact, facts.Concluded)
+            self._note(fact, event.at_seconds)
+
+    def _ended(self, rounds: int, at_seconds: float) -> None:
+        """Note rounds that are over; of several at once, all but the first took no time."""
+        for _ in range(rounds - len(self.round_seconds)):
+            self.round_seconds.append(at_seconds - self._began_at)
+            self._began_at = at_seconds
+
+    def _note(self, fact: facts.Fact, at_seconds: float) -> None:
+        match fact:
+            case facts.Assigned():
+                self._assigned_at[fact.attempt] = at_seconds
+            case facts.Accepted() | facts.GivenUp():
+                # Handed over and accepted, an attempt is in two facts.
+                self.training_seconds += at_seconds - self._assigned_at.pop(
+                    fact.attempt, at_seconds
+                )
+            case facts.Dismissed():
+                self.lost += 1
+            case facts.Concluded():
+                self.ended = True
+            case _:
+                pass

@@ -142,10 +142,10 @@ class SimulatedCommandRunner(Effects[[Done]]):
         files = assigned.model, assigned.optimizer_state
         snapshot = assigned.snapshot.file if assigned.snapshot is not None else None
         first, last = assigned.portion or (0, self._environment.timings.shard_samples)
-        term = self._manager.term
-        samples = last - first
+        term, share = self._manager.term, assigned.share
+        samples = max(1, int(share * (last - first)))
         task = TrainRequest(
-            assigned.attempt, *files, keeps, term, snapshot, samples, assigned.portion
+            assigned.attempt, *files, keeps, term, snapshot, samples, assigned.portion, share
         )
         self._call(entry, "train", (task,), done, failed)
 

@@ -107,7 +107,7 @@ class CountingCheck(Observer):
             case on.Prepared():
                 self._prepared(core, entry)
             case facts.Assigned():
-                self._tally(core, entry.attempt.experiment).begun = True
+                self._assign(self._tally(core, entry.attempt.experiment), entry)
             case facts.Accepted():
                 self._accept(self._tally(core, entry.attempt.experiment), entry)
             case facts.GivenUp():
@@ -136,6 +136,19 @@ class CountingCheck(Observer):
             version = first_version(self._specs[name])
             self._tallies[core][name] = _Tally(version, sum(entry.shard_samples))
             self._know(name, entry, version)
+
+    def _assign(self, tally: _Tally, entry: facts.Assigned) -> None:
+        shard, share, cut = entry.attempt.shard, entry.share, tally.cut
+        policy = self._specs[entry.experiment].policy
+        expect(share == 1 or POLICIES[policy].shortens, f"{policy} shortens shard {shard}")
+        again = entry.attempt.attempt > 0
+        same = not again or share == cut.share(shard)
+        expect(
+            same, f"{entry.attempt} trains {share:.0%} of shard {shard}, not {cut.share(shard):.0%}"
+        )
+        if share < 1:
+            tally.cut = replace(cut, shares=cut.shares | {(shard, share)})
+        tally.begun = True
 
     def _accept(self, tally: _Tally, entry: facts.Accepted) -> None:
         attempt = entry.attempt
@@ -221,7 +234,7 @@ class CountingCheck(Observer):
         expect(folded == counted, f"round {number} of {name} folds {folded}, not {counted}")
 
     def _read(self, experiment: str, file: PublishedFile) -> bytes | None:
-        there = file.name in self._disk.store(experiment).list()
+        there = file.name in self._disk.store(experiment)
         return bytes(self._disk.store(experiment).read(file)) if there else None
 
 

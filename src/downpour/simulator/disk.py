@@ -194,14 +194,14 @@ class Disk:
             try:
                 self.ask(writer.host, "publish", name)
             except SharedDirectoryError as error:
-                if name not in store.list() and self._random.random() < _LINKED_SHARE:
+                if name not in store and self._random.random() < _LINKED_SHARE:
                     store.put_new(name, [content])
                 if waited >= patience_seconds or not is_wanted():
                     failed(error)
                 else:
                     writer.after(LOOK_AGAIN_SECONDS, appear, waited + LOOK_AGAIN_SECONDS)
                 return
-            if name not in store.list():
+            if name not in store:
                 store.put_new(name, [content])
             if experiment in self._swept:
                 self._published_late[name] = writer

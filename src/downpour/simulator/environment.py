@@ -68,7 +68,19 @@ class Observation:
 
 
 What = Literal[
-    "met", "asked", "cancelled", "begins", "stopped", "trained", "free", "leaves", "beats"
+    "met",
+    "asked",
+    "cancelled",
+    "to hand over",
+    "begins",
+    "saves",
+    "saved",
+    "stopped",
+    "trained",
+    "free",
+    "leaves",
+    "beats",
+    "heard",
 ]
 
 
@@ -76,9 +88,11 @@ What = Literal[
 class WorkerAction:
     """A visible action of a worker.
 
-    It `met` a manager of a term, was `asked` for an attempt, or had one `cancelled`. It `begins` an
-    attempt, has `stopped` or `trained` it, and is `free` of it when its report is acknowledged. It
-    `beats`: sends a heartbeat that mentions the `attempts` it holds.
+    It `met` a manager of a term, was `asked` for an attempt, had one `cancelled`, or is `to hand
+    over` its state. It `begins` an attempt, `saves` its state and has `saved` it, has `stopped` or
+    `trained` it, and is `free` of it when its report is acknowledged. It `beats`: sends a heartbeat
+    that mentions the `attempts` it holds; the manager has `heard` it. `own_steps` are those that
+    the worker itself has made of the attempt, and `steps_left` those that remain.
     """
 
     worker: object
@@ -86,6 +100,8 @@ class WorkerAction:
     at_seconds: float
     attempts: tuple[AttemptId, ...] = ()
     term: int = 0
+    own_steps: int = 0
+    steps_left: int = 0
 
 
 class Observer:

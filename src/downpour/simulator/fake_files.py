@@ -32,10 +32,16 @@ def first_model(spec: ResolvedSpec) -> bytes:
 
 
 def trained(
-    round_number: int, shard: int, portion: Portion | None, model: bytes, state: bytes
+    round_number: int,
+    shard: int,
+    portion: Portion | None,
+    share: float,
+    model: bytes,
+    state: bytes,
 ) -> bytes:
     """Return the update of a shard that was trained from a model and an optimizer's state."""
     which = f"{shard} {portion}" if portion is not None else str(shard)
+    which += f" {share}" if share < 1 else ""
     return _digest("update", str(round_number), which, model.hex(), state.hex())
 
 
@@ -48,22 +54,24 @@ def paused(
     round_number: int,
     shard: int,
     portion: Portion | None,
+    share: float,
     model: bytes,
     state: bytes,
     percent: int,
 ) -> bytes:
     """Return a snapshot of a shard's training: what it depends on, and its progress in percent."""
     first, last = portion or ("-", "-")
-    known = f"{round_number} {shard} {first} {last} {model.hex()} {state.hex() or '-'}"
+    which = f"{round_number} {shard} {first} {last} {share}"
+    known = f"{which} {model.hex()} {state.hex() or '-'}"
     return f"{known} {percent}".encode()
 
 
 def gone_on(snapshot: bytes) -> tuple[bytes, int]:
     """Return the update that follows from a snapshot, and the snapshot's progress in percent."""
-    number, shard, first, last, model, state, percent = snapshot.decode().split()
+    number, shard, first, last, share, model, state, percent = snapshot.decode().split()
     portion = (int(first), int(last)) if first != "-" else None
     kept = bytes.fromhex(state) if state != "-" else b""
-    made = trained(int(number), int(shard), portion, bytes.fromhex(model), kept)
+    made = trained(int(number), int(shard), portion, float(share), bytes.fromhex(model), kept)
     return made, int(percent)
 
 
@@ -119,11 +127,13 @@ def update_of(
 class Cut:
     """What a policy decided about a round: the `dropped` shards, and the `sizes` of all shards.
 
-    Sizes are in samples; without any, the round is cut as the spec says.
+    Sizes are in samples; without any, the round is cut as the spec says. `shares` are how much of
+    their steps some shards train; the others train all.
     """
 
     dropped: frozenset[int] = frozenset()
     sizes: tuple[int, ...] = ()
+    shares: frozenset[tuple[int, float]] = frozenset()
 
     def portion(self, shard: int) -> Portion | None:
         """Return the range of a shard's samples, or None unless the round was cut anew."""
@@ -131,6 +141,10 @@ class Cut:
             return None
         end = list(accumulate(self.sizes))[shard]
         return end - self.sizes[shard], end
+
+    def share(self, shard: int) -> float:
+        """Return how much of its steps a shard trains."""
+        return dict(self.shares).get(shard, 1.0)
 
 
 WHOLE = Cut()
@@ -166,7 +180,8 @@ class Version:
     def update(self, shard: int, cut: Cut) -> bytes:
         """Return what the update of a shard must hold that was trained from this version."""
         state = self._states.get(shard, b"")
-        return trained(self.number, shard, cut.portion(shard), self.model, state)
+        part = cut.portion(shard), cut.share(shard)
+        return trained(self.number, shard, *part, self.model, state)
 
     def after(self, cut: Cut = WHOLE) -> Version:
         """Return the version after the next round."""

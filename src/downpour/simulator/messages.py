@@ -10,7 +10,8 @@ from downpour.values import AttemptId, PublishedFile
 class TrainRequest(NamedTuple):
     """Train a shard of this many `samples`; `term` is that of the calling manager.
 
-    `portion` is the range of the samples, if the round was cut anew.
+    `portion` is the range of the samples, if the round was cut anew, and `share` how much of the
+    steps is trained.
     """
 
     attempt: AttemptId
@@ -21,6 +22,7 @@ class TrainRequest(NamedTuple):
     snapshot: PublishedFile | None = None
     samples: int = 0
     portion: tuple[int, int] | None = None
+    share: float = 1.0
 
 
 class RegistrationReply(NamedTuple):

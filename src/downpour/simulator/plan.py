@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from downpour.modes import MODES
+from downpour.modes import APART, MODES
 from downpour.simulator.disk import DAMAGES, ERRORS, OPERATIONS, DiskTimings
 from downpour.simulator.environment import Timings
 from downpour.simulator.faults import Fault, FaultKind
@@ -225,7 +225,7 @@ def _with_meetings(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
 def _with_mode(spec: ResolvedSpec, random: Random) -> ResolvedSpec:
     """Let the shards of some be apart, if their policy can do with that."""
     mode = random.choice(("sync", "sync", *MODES))
-    if mode == "sync" or spec.policy not in {"wait", "handoff"} or spec.standbys:
+    if mode == "sync" or spec.policy not in APART or spec.standbys:
         return spec
     few, grace = random.randint(1, 3), random.choice((0.0, 0.5, 5.0))
     options: dict[str, dict[str, Option]] = {

@@ -34,8 +34,9 @@ class _Ledger:
     """What one core has counted of an experiment, and what its newest version must hold.
 
     `done` counts the tasks of each shard that are part of a version; `bases` are the versions that
-    tasks began from, `arrived` the updates that are part of none yet, with their files' names.
-    `arrived_at` is when they came. `own` are the parameters that shards have of their own.
+    tasks began from, `shares` how much of their steps is trained. `arrived` are the updates that
+    are part of no version yet, with their files' names, `arrived_at` when they came. `own` are the
+    parameters that shards have of their own.
     """
 
     spec: ResolvedSpec
@@ -47,11 +48,12 @@ class _Ledger:
     states: dict[int, bytes] = field(default_factory=dict)
     own: dict[int, bytes] = field(default_factory=dict)
     bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)
+    shares: dict[Key, float] = field(default_factory=dict)
     arrived: dict[Key, tuple[str, bytes]] = field(default_factory=dict)
     arrived_at: dict[Key, float] = field(default_factory=dict)
 
-    def assign(self, key: Key) -> None:
-        """Note the version that a task begins from."""
+    def assign(self, key: Key, share: float) -> None:
+        """Note the version that a task begins from, and how much of its steps is trained."""
         number, shard = key
         expect(number == self.done[shard], f"shard {shard} is in round {number}, and not next")
         slowest = min(self.done[each] for each in range(self.spec.shards))
@@ -59,6 +61,10 @@ class _Ledger:
         near = ahead is None or number - slowest <= ahead
         expect(near, f"shard {shard} is {number - slowest} rounds ahead, more than {ahead}")
         self.bases.setdefault(key, (self.version, self.own.get(shard, self.model)))
+        known = self.shares.setdefault(key, share)
+        expect(
+            share == known, f"round {number} trains {share:.0%} of shard {shard}, not {known:.0%}"
+        )
 
     def accept(self, key: Key, file: str, at_seconds: float) -> bytes:
         """Note an update; returns what it must hold."""
@@ -66,7 +72,8 @@ class _Ledger:
         expect(key not in self.arrived, f"round {number} shard {shard} is one too many")
         expect(number == self.done[shard], f"round {number} shard {shard} counts twice")
         _, base = self.bases[key]
-        made = fake_files.trained(number, shard, None, base, self.states.get(shard, b""))
+        part = None, self.shares[key]
+        made = fake_files.trained(number, shard, *part, base, self.states.get(shard, b""))
         self.arrived[key] = file, made
         self.arrived_at[key] = at_seconds
         return made
@@ -93,7 +100,8 @@ class _Ledger:
         self.version += 1
         for number, shard in parts:
             self.done[shard] += 1
-            del self.bases[number, shard], self.arrived_at[number, shard]
+            key = number, shard
+            del self.bases[key], self.shares[key], self.arrived_at[key]
             if self.spec.hands_on:
                 self.states[shard] = fake_files.state_after(made[number, shard])
 
@@ -131,7 +139,7 @@ class PushCheck(Observer):
         expect(dict(ledger.done) == wanted, f"{name} ends with {dict(ledger.done)} tasks a shard")
         final = self._read(name, experiment.result) if experiment.result else None
         expect(final == ledger.model, f"the result of {name} is not made of what has counted")
-        best = layout.BEST_NAME in self._disk.store(name).list()
+        best = layout.BEST_NAME in self._disk.store(name)
         expect(best == (spec.keep_best is not None), f"{name} keeps what it should not")
 
     def _count(self, core: Scheduler, entry: Entry, at_seconds: float) -> None:
@@ -150,7 +158,7 @@ class PushCheck(Observer):
             return
         match entry:
             case facts.Assigned():
-                ledger.assign((entry.attempt.round, entry.attempt.shard))
+                ledger.assign((entry.attempt.round, entry.attempt.shard), entry.share)
             case facts.Accepted():
                 key = entry.attempt.round, entry.attempt.shard
                 made = ledger.accept(key, entry.update.file.name, at_seconds)
@@ -195,5 +203,5 @@ class PushCheck(Observer):
         expect(content in {None, wanted}, f"{file.name} of {experiment} is not what it should be")
 
     def _read(self, experiment: str, file: PublishedFile) -> bytes | None:
-        there = file.name in self._disk.store(experiment).list()
+        there = file.name in self._disk.store(experiment)
         return bytes(self._disk.store(experiment).read(file)) if there else None

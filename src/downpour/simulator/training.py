@@ -69,7 +69,7 @@ class Training:
 
         def with_state(model: bytes, state: bytes) -> None:
             attempt = running.attempt
-            place = attempt.round, attempt.shard, task.portion
+            place = attempt.round, attempt.shard, task.portion, task.share
             afresh = fake_files.paused(*place, model, state, 0)
             if task.snapshot is None:
                 self._train(running, afresh)
@@ -109,7 +109,7 @@ class Training:
         An attempt that does not train at present does so as soon as it goes on.
         """
         if running.phase == "training" and running.course is not None:
-            steps = self._percent(running) + 1
+            steps = self.percent(running) + 1
             share = (steps / _PERCENT - running.share) / (1.0 - running.share)
             spent = self._worker.clock.now_seconds - running.set_out_at
             wait = max(0.0, running.course.when(share) - spent)
@@ -119,7 +119,7 @@ class Training:
         """Note how far the running attempt has come."""
         running = self._worker.node.running
         if running is not None and running.phase == "training" and running.course is not None:
-            done = self._percent(running)
+            done = self.percent(running)
             running.stepped(done, self._stepped_at(running, done))
 
     def save_if_due(self) -> None:
@@ -142,7 +142,7 @@ class Training:
         own = max(0.0, percent / _PERCENT - running.share) / (1.0 - running.share)
         return min(now, running.set_out_at + running.course.when(own))
 
-    def _percent(self, running: SimulatedAttempt) -> int:
+    def percent(self, running: SimulatedAttempt) -> int:
         """Return the progress of an attempt, in percent."""
         # Never all of it: the last step is done when the training ends.
         return min(_PERCENT - 1, int(_PERCENT * self._share(running) + _ROUNDING))
@@ -228,6 +228,7 @@ class Training:
 
         def published(file: PublishedFile) -> None:
             running.snapshot = Snapshot(file=file, steps_done=percent, steps_total=_PERCENT)
+            self._worker.see("saved", running.attempt)
             if self.dies_at == "saving":
                 self._worker.after(0.0, self._worker.crash, "when it has saved")
             go_on()
@@ -257,6 +258,7 @@ class Training:
         published: Callable[[PublishedFile], None],
         failed: Callable[[StoreError], None],
     ) -> None:
+        self._worker.see("saves", running.attempt)
         # All but the last word say what the training depends on, which a hand-over does not change.
         content = b" ".join([*running.start.split()[:-1], str(percent).encode()])
         name = layout.attempt_name("snapshot", running.attempt, self._environment.token())
@@ -283,7 +285,7 @@ class Training:
 
     def _finish(self, running: SimulatedAttempt) -> None:
         """Publish the update of an attempt that has done all its steps."""
-        self._worker.see("trained", running.attempt)
+        self._worker.see("trained", running.attempt, held=running)
         self._end_training(running)
         if self.fails_next:
             self.fails_next -= 1

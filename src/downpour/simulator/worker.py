@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from downpour.errors import Refused
+from downpour.node.manager import HeartbeatAnswer
 from downpour.node.step_loop import StepLoop
 from downpour.node.worker import (
     Action,
@@ -102,6 +103,7 @@ class SimulatedWorker(Process):
     def hand_over(self, answer: Answer, attempt: AttemptId) -> None:
         """Publish the state of an attempt at its next step, and stop."""
         answer(None)
+        self.see("to hand over", attempt, held=self.node.running)
         self._do(self.node.hand_over(attempt))
 
     def _do(self, actions: Sequence[Action[SimulatedAttempt]]) -> None:
@@ -159,7 +161,9 @@ class SimulatedWorker(Process):
         if self.node.leaving or not self.alive:
             return
         self.environment.tell(f"{self.host} leaves")
-        self.see("leaves")
+        running = self.node.running
+        held = (running.attempt,) if running is not None else ()
+        self.see("leaves", *held, held=running)
         self._do(self.node.leave())
         self._next()
 
@@ -192,19 +196,21 @@ class SimulatedWorker(Process):
         beat = self.node.beat()
         self.see("beats", *(one.attempt for one in beat.running))
 
-        def heard(reply: tuple[bool, list[AttemptId]]) -> None:
-            self._heard(beat, *reply)
+        def heard(answer: HeartbeatAnswer) -> None:
+            self._heard(beat, answer)
 
         state = self.environment.machines.state(self._machine, self.clock.now_seconds)
         self._call(
             "heartbeat", self.name, beat.running, state, answered=heard, failed=self._unheard
         )
 
-    def _heard(self, beat: Beat[SimulatedAttempt], known: bool, unwanted: list[AttemptId]) -> None:  # noqa: FBT001
-        for attempt in unwanted:
+    def _heard(self, beat: Beat[SimulatedAttempt], answer: HeartbeatAnswer) -> None:
+        for attempt in answer.unwanted:
             self.see("cancelled", attempt)
-        self._do(self.node.beat_answered(beat, known=known, unwanted=unwanted))
-        if known:
+        if answer.known:
+            self.see("heard")
+        self._do(self.node.beat_answered(beat, **answer._asdict()))
+        if answer.known:
             self.training.save_if_due()
             self._beat_later()
 
@@ -232,7 +238,7 @@ class SimulatedWorker(Process):
     def ended(self, running: SimulatedAttempt, end: End) -> None:
         """Report how an attempt has ended, if the node says so."""
         if isinstance(end, Stopped):
-            self.see("stopped", running.attempt)
+            self.see("stopped", running.attempt, held=running)
         report = self.node.ended(end)
         if report is None:
             self._freed()
@@ -262,10 +268,20 @@ class SimulatedWorker(Process):
         self.see("free")
         self._next()
 
-    def see(self, what: What, *attempts: AttemptId, term: int = 0) -> None:
-        """Show an action to the observer."""
-        now = self.clock.now_seconds
-        self.environment.observer.working(WorkerAction(self, what, now, attempts, term))
+    def see(
+        self,
+        what: What,
+        *attempts: AttemptId,
+        term: int = 0,
+        held: SimulatedAttempt | None = None,
+    ) -> None:
+        """Show an action to the observer, and how far the `held` attempt has come by it."""
+        action = WorkerAction(self, what, self.clock.now_seconds, attempts, term)
+        if held is not None:
+            steps = max(held.steps_done, self.training.percent(held))
+            action.own_steps = steps - held.steps_before
+            action.steps_left = held.steps_total - steps
+        self.environment.observer.working(action)
 
 
 def _call_of(report: Report) -> tuple[str, tuple[Any, ...]]:

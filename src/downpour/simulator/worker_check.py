@@ -14,10 +14,19 @@ _STEP_SECONDS = 0.1
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """An attempt that a worker was asked for; asked for again, it is another object."""
+    """An attempt that a worker was asked for; asked for again, it is another object.
+
+    `save_with_left` is how many steps were left when its state was asked for, None if it was not;
+    one that is `trained` has an update to publish, and no state.
+    A snapshot is `unheard` until a heartbeat that could mention it has been answered.
+    """
 
     attempt: AttemptId
     told_to_stop_at: float | None = None
+    save_with_left: int | None = None
+    trained: bool = False
+    unheard: bool = False
+    mentioned: bool = False
 
 
 @dataclass(slots=True)
@@ -43,6 +52,11 @@ class WorkerCheck(Observer):
     def working(self, happened: WorkerAction) -> None:
         """Compare an action of a worker with what it was asked."""
         seen = self._seen.setdefault(happened.worker, _Seen())
+        self._hears(seen, happened)
+        self._acts(seen, happened)
+
+    def _hears(self, seen: _Seen, happened: WorkerAction) -> None:
+        """Note what the worker is told."""
         match happened.what:
             case "met":
                 seen.term = max(seen.term, happened.term)
@@ -50,19 +64,30 @@ class WorkerCheck(Observer):
                 self._asked(seen, happened)
             case "cancelled":
                 self._cancelled(seen, happened)
+            case "to hand over":
+                self._to_save(seen.begun, happened)
+            case "leaves":
+                seen.leaves = True
+                self._to_save(seen.begun, happened)
+            case "heard" if seen.begun is not None:
+                seen.begun.unheard = seen.begun.unheard and not seen.begun.mentioned
+
+    def _acts(self, seen: _Seen, happened: WorkerAction) -> None:
+        """Check what the worker does."""
+        match happened.what:
             case "begins":
                 self._begins(seen, happened.attempts[0])
-            case "stopped" | "trained":
-                self._ended(seen, happened)
+            case "saves" | "saved" if seen.begun is not None:
+                self._saves(seen.begun, happened)
+            case "stopped":
+                self._stopped(seen, happened)
+            case "trained":
+                self._trained(seen, happened)
             case "free":
                 seen.latest = None if seen.latest is seen.begun else seen.latest
                 seen.begun = None
-            case "leaves":
-                seen.leaves = True
             case "beats":
-                missing = seen.mentioned() - set(happened.attempts)
-                attempts = ", ".join(map(str, sorted(missing)))
-                expect(not missing, f"{attempts}: held, and not mentioned")
+                self._beats(seen, happened)
 
     def _asked(self, seen: _Seen, happened: WorkerAction) -> None:
         [attempt] = happened.attempts
@@ -90,11 +115,47 @@ class WorkerCheck(Observer):
         expect(wanted, f"{attempt} is begun, and was not asked for last")
         seen.begun = seen.latest
 
-    def _ended(self, seen: _Seen, happened: WorkerAction) -> None:
-        told_at = seen.begun.told_to_stop_at if seen.begun is not None else None
-        if happened.what == "stopped":
-            asked_for = told_at is not None or seen.leaves
-            expect(asked_for, f"{happened.attempts[0]} is stopped without being asked to")
-        else:
-            late = told_at is not None and happened.at_seconds > told_at + _STEP_SECONDS
-            expect(not late, f"{happened.attempts[0]} is trained on, though it is to stop")
+    def _to_save(self, asked: _Asked | None, happened: WorkerAction) -> None:
+        """Note that the state of the attempt is wanted, unless it was to stop, or has ended."""
+        wanted = asked is not None and asked.told_to_stop_at is None and not asked.trained
+        if asked is not None and wanted and asked.attempt in happened.attempts:
+            asked.save_with_left = happened.steps_left
+
+    def _saves(self, begun: _Asked, happened: WorkerAction) -> None:
+        if happened.what == "saved":
+            begun.unheard, begun.mentioned = True, False
+            return
+        [attempt] = happened.attempts
+        expect(begun.told_to_stop_at is None, f"{attempt} is saved, though it is to stop")
+        asked_for = begun.save_with_left is not None
+        expect(
+            asked_for or not begun.unheard,
+            f"{attempt} is saved again before its manager has heard of the last snapshot",
+        )
+        begun.save_with_left = None
+
+    def _beats(self, seen: _Seen, happened: WorkerAction) -> None:
+        missing = seen.mentioned() - set(happened.attempts)
+        attempts = ", ".join(map(str, sorted(missing)))
+        expect(not missing, f"{attempts}: held, and not mentioned")
+        if seen.begun is not None:
+            seen.begun.mentioned = seen.begun.unheard
+
+    def _stopped(self, seen: _Seen, happened: WorkerAction) -> None:
+        [attempt] = happened.attempts
+        told = seen.begun is not None and seen.begun.told_to_stop_at is not None
+        expect(told or seen.leaves, f"{attempt} is stopped without being asked to")
+        unsaved = seen.begun is not None and seen.begun.save_with_left is not None
+        lost = not told and unsaved and happened.own_steps > 0
+        expect(not lost, f"{attempt} is stopped, and its steps are not saved")
+
+    def _trained(self, seen: _Seen, happened: WorkerAction) -> None:
+        [attempt] = happened.attempts
+        expect(not happened.steps_left, f"{attempt} ends before its last step")
+        if seen.begun is None:
+            return
+        told_at, left = seen.begun.told_to_stop_at, seen.begun.save_with_left
+        late = told_at is not None and happened.at_seconds > told_at + _STEP_SECONDS
+        expect(not late, f"{attempt} is trained on, though it is to stop")
+        expect(left is None or left <= 1, f"{attempt} is trained on, though it is to be saved")
+        seen.begun.save_with_left, seen.begun.trained = None, True
