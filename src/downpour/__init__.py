@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from downpour.errors import DownpourError
     from downpour.replaying.replaying import replay
     from downpour.reports import Result
-    from downpour.spec import Outer, Spec
+    from downpour.spec import Inside, Outer, Spec
     from downpour.tasks import Task
     from downpour.trained.loading import load_model
     from downpour.trained.resuming import resumed
@@ -29,6 +29,7 @@ __all__ = [
     "Client",
     "Credentials",
     "DownpourError",
+    "Inside",
     "Outer",
     "Result",
     "Spec",
@@ -45,6 +46,7 @@ _HOMES = {
     "Client": "downpour.api",
     "Credentials": "downpour.credentials",
     "DownpourError": "downpour.errors",
+    "Inside": "downpour.spec",
     "Outer": "downpour.spec",
     "Result": "downpour.reports",
     "Spec": "downpour.spec",

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -78,7 +79,8 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
             drawn unless `on_status` is given.
         tensorboard: A folder for TensorBoard, in which event files are written during the run.
         on: What starts the workers: `"local"` (processes), `"inline"` (threads of this process, for
-            a debugger), `"slurm"`, `"ray"`, `"ssh"`, or any `Launcher` of `downpour.launchers`.
+            a debugger), `"slurm"`, `"ray"`, `"ssh"`, `"compose"`, or any `Launcher` of
+            `downpour.launchers`.
 
     Raises:
         SpecError: an argument or a field is invalid; names it and what is accepted.
@@ -137,7 +139,7 @@ def run_resolved(  # noqa: PLR0913 - those of `run`
         experiment = client.submit(resolved)
 
         def look(status: Status) -> None:
-            cluster.provide(status.wanted_workers)
+            cluster.provide(status.wanted_workers, status.idle_workers)
             if follower is not None:
                 follower.follow(experiment, client.record)
             for show in (draw, on_status):
@@ -400,9 +402,16 @@ class Client:
         """Stop an experiment; does nothing if it has ended."""
         self._ask_now(lambda manager: manager.cancel(experiment))
 
-    def experiments(self) -> tuple[ExperimentSummary, ...]:
-        """Return a summary of every experiment of the manager, oldest first."""
-        return self._ask_now(lambda manager: manager.list_experiments())
+    def experiments(self, last: int | None = None) -> tuple[ExperimentSummary, ...]:
+        """Return a summary of the manager's last experiments, by default of all, oldest first."""
+        return tuple(islice(self.newest(), last))[::-1]
+
+    def newest(self) -> Iterator[ExperimentSummary]:
+        """Yield a summary of each experiment of the manager, the one submitted last first."""
+        before = ""
+        while page := self._ask_now(_experiments_before(before)):
+            yield from reversed(page)
+            before = page[0].experiment
 
     def _ask(
         self,
@@ -432,6 +441,12 @@ class Client:
 
 def _next_status(experiment: str, after_change: int) -> Callable[[ManagerClient], Status]:
     return lambda manager: manager.status(experiment, after_change, _POLL_SECONDS)
+
+
+def _experiments_before(
+    before: str,
+) -> Callable[[ManagerClient], tuple[ExperimentSummary, ...]]:
+    return lambda manager: manager.list_experiments(before)
 
 
 def _page(experiment: str, from_line: int) -> Callable[[ManagerClient], RecordPage]:

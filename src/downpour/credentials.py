@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 TOKEN = "DOWNPOUR_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN_NAME = "token"  # noqa: S105 - the name of a file
+"""The file in a shared directory that holds the token, unless another is named."""
 FILES = {
     "token_file": "DOWNPOUR_TOKEN_FILE",
     "tls_cert": "DOWNPOUR_TLS_CERT",

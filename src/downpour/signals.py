@@ -11,6 +11,8 @@ import ctypes
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 _PR_SET_PDEATHSIG = 1
 _LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -32,6 +34,22 @@ def on_interrupt(leave: Callable[[], object]) -> None:
         leave()
 
     signal.signal(signal.SIGINT, once)
+
+
+def waiting_for_leave() -> Callable[[float], bool]:
+    """Return a function that waits some seconds, and returns true early if a signal comes."""
+    # A SimpleQueue, because its `put` is reentrant, and handlers run in the thread that waits.
+    told = SimpleQueue[None]()
+    on_leaving(lambda _: told.put(None))
+    on_interrupt(lambda: told.put(None))
+
+    def wait(seconds: float) -> bool:
+        with suppress(Empty):
+            told.get(block=seconds > 0, timeout=seconds or None)
+            return True
+        return False
+
+    return wait
 
 
 def end_with_parent() -> None:

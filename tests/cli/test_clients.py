@@ -135,6 +135,21 @@ def test_without_a_manager_the_directory_is_listed(
     assert json.loads(downpour("list", "--json", *seen).out)[0]["name"] == "gone"
 
 
+def test_a_long_list_is_cut(downpour: Downpour, served: Any) -> None:
+    """To the last experiments, and a line says so; all are listed where that is asked for."""
+    at = "--manager", str(served.address)
+    names = [downpour("submit", "--shards", "1", "--name", name, *at).out.strip() for name in "abc"]
+    every = [one["experiment"] for one in json.loads(downpour("list", "--json", *at).out)]
+    assert [one for one in every if one in names] == names
+    cut = downpour("list", "--last", "2", "--json", *at)
+    assert [one["experiment"] for one in json.loads(cut.out)] == names[1:]
+    assert cut.err == "only the last 2 experiments are listed; --last 0 lists all\n"
+    whole = downpour("list", "--last", "0", "--json", *at)
+    assert ([one["experiment"] for one in json.loads(whole.out)], whole.err) == (every, "")
+    for name in names:
+        downpour("cancel", name, *at)
+
+
 def an_array_file(folder: Path, labels: Any) -> list[str]:
     """Save twenty examples with these labels; return the options that ask for them."""
     path = folder / f"labels-{labels.ndim}.npz"

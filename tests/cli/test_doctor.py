@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from downpour.version import VERSION
 
 Downpour = Callable[..., Any]
 
@@ -39,3 +44,43 @@ def test_an_address_that_is_none_is_one_line(refused: Callable[..., str], tmp_pa
     """As with every command."""
     line = refused("doctor", "--shared", tmp_path, "--manager", "a:b:c")
     assert line.startswith("manager = 'a:b:c': an address is")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two hosts: one is this machine, the other cannot be reached."""
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *"-- away "*) echo "ssh: no route" >&2; exit 255;; esac\n'
+        'for script; do :; done; exec /bin/sh -c "$script"\n'
+    )
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    file = tmp_path / "hosts.txt"
+    file.write_text("here\naway slots=2\n")
+    return file
+
+
+@pytest.mark.slow
+def test_hosts_get_a_row_each_and_a_line_for_each_problem(
+    downpour: Downpour, served: Any, hosts: Path
+) -> None:
+    """One that cannot be used makes the exit status 2, and the other rows are there anyway."""
+    shown = downpour("doctor", "--shared", served.shared, "--hosts", hosts)
+    assert shown.status == 2
+    rows = {words[0]: words for line in shown.out.splitlines() if (words := line.split())}
+    assert rows["here"][1:4] in (["ok", "1", VERSION], ["warning", "1", VERSION])
+    assert "away: ssh: no route" in shown.out.splitlines()
+    assert max(map(len, shown.out.splitlines())) <= 80
+    told = json.loads(downpour("doctor", "--shared", served.shared, "--hosts", hosts, "--json").out)
+    assert not told["healthy"]
+    assert [one["look"]["host"]["name"] for one in told["hosts"]] == ["here", "away"]
+    assert told["hosts"][0]["look"]["numerics"].startswith("torch ")
+
+
+def test_hosts_need_a_folder_to_be_compared_with(refused: Callable[..., str], hosts: Path) -> None:
+    """Whether they have the same one cannot be told otherwise."""
+    nowhere = hosts.parent / "nowhere"
+    assert "is no folder here" in refused("doctor", "--shared", nowhere, "--hosts", hosts)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from socket import create_server
 
 import pytest
 
@@ -78,6 +79,27 @@ def test_what_an_engine_refuses_starts_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "logs").exists()
 
 
+class Closing(Doomed):
+    """An engine that notes that it is closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed += 1
+
+
+def test_what_an_engine_has_reserved_goes_if_the_manager_cannot_start(tmp_path: Path) -> None:
+    """The engine is closed, although no worker was started."""
+    engine = Closing(status=0)
+    with create_server(("127.0.0.1", 0)) as taken:
+        manager = replace(plan(tmp_path).manager, port=taken.getsockname()[1])
+        with pytest.raises(LaunchError, match="port = "):
+            PlacedCluster(LaunchPlan(manager, 1), engine).__enter__()
+    assert not engine.started
+    assert engine.closed == 1
+
+
 def test_workers_that_end_with_2_are_not_started_again(tmp_path: Path) -> None:
     """The user has to correct something, so the cluster ends with the worker's own reason."""
     engine = Doomed(status=2)
@@ -112,6 +134,38 @@ def test_a_policy_gets_as_many_further_workers_as_there_were(tmp_path: Path) -> 
         cluster.provide(1)
         cluster.provide(9)
     assert [worker.name for worker in engine.started] == [f"worker-{n}" for n in range(1, 5)]
+
+
+class Lent(Doomed):
+    """An engine whose workers run until they are told to leave."""
+
+    def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
+        """Start nothing that ends."""
+        del environment, log
+        self.started.append(worker)
+
+    def stop(self, name: str) -> None:
+        """End it."""
+        self.over[name] = Ended(0)
+
+
+def test_a_worker_that_a_policy_asked_for_is_given_back_when_it_is_idle_for_long(
+    tmp_path: Path,
+) -> None:
+    """Those of the beginning stay, and so does one that works in between; another may be had."""
+    engine, clock = Lent(status=0), [0.0]
+    asked = replace(plan(tmp_path), idle_seconds=30.0)
+    with PlacedCluster(asked, engine, lambda: clock[0]) as cluster:
+        cluster.provide(2, {"worker-1", "worker-2", "worker-3", "worker-4"})
+        clock[0] = 20.0
+        cluster.provide(2, {"worker-1", "worker-2", "worker-3"})
+        clock[0] = 40.0
+        for _ in range(2):
+            cluster.provide(2, {"worker-1", "worker-2", "worker-3", "worker-4"})
+            cluster.check()
+        assert cluster.workers == ["worker-1", "worker-2", "worker-4"]
+        cluster.provide(3)
+        assert cluster.workers == ["worker-1", "worker-2", "worker-4", "worker-5"]
 
 
 @pytest.mark.slow

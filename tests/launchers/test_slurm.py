@@ -167,20 +167,23 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.answers("sbatch", "41")
-        self.answers("squeue", "")
-        self.answers("scancel", "")
+        for program, said in (("sbatch", "41"), ("squeue", ""), ("scancel", "")):
+            self.answers(program, said)
+            path = folder / program
+            path.write_text(
+                f'#!/bin/sh\necho "$@" >> {path}.called\n'
+                f"read status < {path}.status\n"
+                f"cat {path}.says >&$((status ? 2 : 1))\nexit $status\n"
+            )
+            path.chmod(0o755)
 
     def answers(self, program: str, said: str, status: int = 0) -> None:
-        """Let a program say this, after it has noted with what it was called."""
+        """Let a program say this, after it has noted with what it was called.
+
+        The program itself stays: one that is being written cannot be started.
+        """
         (self.folder / f"{program}.says").write_text(said)
-        stream = 2 if status else 1
-        path = self.folder / program
-        path.write_text(
-            f'#!/bin/sh\necho "$@" >> {self.folder}/{program}.called\n'
-            f"cat {self.folder}/{program}.says >&{stream}\nexit {status}\n"
-        )
-        path.chmod(0o755)
+        (self.folder / f"{program}.status").write_text(f"{status}\n")
 
     def called(self, program: str) -> list[str]:
         """Return with what a program was called, so far."""

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import pytest
 
-pytest.importorskip("ray", reason="Ray is not installed")
-
-from ray.cluster_utils import Cluster as RayNodes
-
 _MEMORY_BYTES = 100_000_000
+NEVER = {"health_check_failure_threshold": 1_000_000}
+SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000}
+"""When Ray learns that a node is dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """A head with two processors, and a second node with one."""
+    """A head with two processors, and a second node with three, so that this is chosen first."""
 
-    cluster: RayNodes
+    cluster: Any
     second: Any
 
     @property
@@ -31,14 +32,40 @@ class Nodes:
         """Kill the second node with all that runs on it."""
         self.cluster.remove_node(self.second, allow_graceful=False)
 
+    @property
+    def workers(self) -> list[psutil.Process]:
+        """The workers' processes on the head, which are children of its raylet's."""
+        raylet = psutil.Process(self.cluster.head_node.all_processes["raylet"][0].process.pid)
+        return [one for one in raylet.children(recursive=True) if "worker" in _words(one)]
+
+    @property
+    def alive(self) -> int:
+        """How many nodes are alive as far as Ray knows; takes a driver that is connected."""
+        import ray
+
+        nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        return sum(node["Alive"] for node in nodes)
+
+
+def _words(process: psutil.Process) -> list[str]:
+    """Return what a process was told after the name of our program; none if it is another's."""
+    with suppress(psutil.NoSuchProcess):
+        words = process.cmdline()
+        return words[3:] if words[1:3] == ["-m", "downpour.cli"] else []
+    return []
+
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
-    """Start two nodes; stop them at the end."""
+def nodes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    """Start two nodes, with Ray's own settings as the parameter; stop them at the end."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    from ray.cluster_utils import Cluster
+
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # its token would be a file of the user's
-    head = {"num_cpus": 2, "object_store_memory": _MEMORY_BYTES}
-    cluster = RayNodes(initialize_head=True, head_node_args=head)
+    head: dict[str, Any] = {"num_cpus": 2, "object_store_memory": _MEMORY_BYTES}
+    head["_system_config"] = getattr(request, "param", {})
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
-        yield Nodes(cluster, cluster.add_node(num_cpus=1, object_store_memory=_MEMORY_BYTES))
+        yield Nodes(cluster, cluster.add_node(num_cpus=3, object_store_memory=_MEMORY_BYTES))
     finally:
         cluster.shutdown()  # type: ignore[no-untyped-call]

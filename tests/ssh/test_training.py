@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 import downpour
+from downpour.cli import run_command
 from downpour.errors import LaunchError
 from downpour.launchers import LaunchPlan, SshOptions, on_ssh
 from downpour.manager.options import ManagerOptions
@@ -84,3 +86,20 @@ def test_what_cannot_work_is_told_in_a_line_before_anything_is_started(
         assert "\n" not in str(told.value)
     assert not ssh.running()
     assert not [path for path in (tmp_path / "shared").iterdir() if path.name.startswith(".tmp")]
+
+
+def test_doctor_tells_hosts_apart(
+    ssh: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each problem is a line of its own, and hosts that are fine are told all the same."""
+    (tmp_path / "other").mkdir()
+    hosts = ssh.hosts("n1", f"n2 shared={tmp_path}/other", "n3 slots=999", "stranger@n1")
+    words = ["doctor", "--shared", str(tmp_path), "--hosts", hosts, "--ssh-config", str(ssh.config)]
+    assert run_command([*words, "--json"]) == 2
+    reports = json.loads(capsys.readouterr().out)["hosts"]
+    problems = [[one["seen"] for one in report["problems"]] for report in reports]
+    assert [len(some) for some in problems] == [0, 1, 2, 1]
+    assert "another folder there" in problems[1][0]
+    assert "999 slots on" in problems[2][0]
+    assert "must let you in without a password" in problems[3][0]
+    assert not ssh.running()

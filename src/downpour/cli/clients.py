@@ -21,6 +21,7 @@ from downpour.cli.options import (
     Resume,
     SharedIfSeen,
     TensorBoard,
+    whole_number,
 )
 from downpour.cli.printing import (
     check_format,
@@ -48,6 +49,14 @@ if TYPE_CHECKING:
     from downpour.rpc.messages import ExperimentSummary, Status
 
     Record = list[tuple[float, RecordLine]]
+
+_LISTED = 100
+"""A few screens; where a directory holds 100,000 experiments, to print them all takes minutes."""
+
+Last = Annotated[
+    int,
+    typer.Option(metavar="N", parser=whole_number, help="List the last N experiments; 0: all."),
+]
 
 
 @with_spec
@@ -138,23 +147,31 @@ def watch(
 def list_experiments(
     manager: Manager = MANAGER,
     shared: SharedIfSeen = None,
+    last: Last = _LISTED,
     *,
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
-    """List the manager's experiments, oldest first.
+    """List the manager's last experiments, oldest first.
 
     If no manager is named and none answers, the experiments in the shared directory are listed from
     their records, in the order in which these were last written. Those of `downpour run` are among
     them.
     """
+    if last < 0:
+        raise SpecError("--last", last, "a number from 0 on; 0 lists all")
+    # One more, which shows whether there are others.
+    most = last + 1 if last else None
     try:
         with _client(manager, credentials, shared) as client:
-            experiments = client.experiments()
+            experiments = client.experiments(most)
     except Unreachable:
-        experiments = _stored(shared or SHARED) if manager == MANAGER else ()
+        experiments = _stored(shared or SHARED, most) if manager == MANAGER else ()
         if not experiments:
             raise
+    if last and len(experiments) > last:
+        note(f"only the last {last} experiments are listed; --last 0 lists all")
+        experiments = experiments[-last:]
     if as_json:
         print_json([asdict(one) for one in experiments])
         return
@@ -217,14 +234,14 @@ def _stay(client: Client, experiment: str, spec: Spec, follower: Follower | None
         return client.wait(experiment, on_status=look)
 
 
-def _stored(shared: Path | str) -> tuple[ExperimentSummary, ...]:
-    """List the experiments in a directory, and note that no manager answers."""
+def _stored(shared: Path | str, most: int | None) -> tuple[ExperimentSummary, ...]:
+    """List the last experiments in a directory, and note that no manager answers."""
     from downpour.reports.stored_experiments import experiments_in
     from downpour.store import SharedDirectory
 
     if not isinstance(shared, Path):
         return ()  # records are the manager's
-    experiments = experiments_in(SharedDirectory(shared).experiments)
+    experiments = experiments_in(SharedDirectory(shared).experiments, most)
     if experiments:
         note(f"no manager answers; {shared} holds:")
     return experiments

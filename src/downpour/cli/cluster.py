@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,18 +24,20 @@ from downpour.cli.options import (
 )
 from downpour.cli.printing import note
 from downpour.cli.trust_options import with_credentials
-from downpour.credentials import Credentials
+from downpour.credentials import TOKEN_NAME, Credentials
 from downpour.discovery.waiting import CONNECT_SECONDS, checked_seconds, manager_may_come
 from downpour.errors import ComeAgain, DownpourError, SpecError
 from downpour.extras import require
+from downpour.labels import checked_labels
 from downpour.manager.options import ManagerOptions, checked_patience
 from downpour.paths import is_object_store
-from downpour.signals import on_leaving
+from downpour.signals import on_leaving, waiting_for_leave
 from downpour.text import set_up_log
 from downpour.values import DEFAULT_PORT
 from downpour.worker.options import WorkerOptions
 
 DEVICES = ("cpu", "cuda")
+_COUNT_MAX = 1000
 _SIGNALLED = 128  # shells report a process that a signal has ended as this and its number
 
 Port = Annotated[
@@ -103,6 +106,25 @@ ReadyFile = Annotated[
         parser=path_option("ready_file"),
         help="A file that exists, and holds the worker's address, while it is registered.",
         show_default="none",
+    ),
+]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        metavar="KEY=VALUE",
+        help="Shown with this worker by `downpour status` and `downpour ps`. Repeatable.",
+        show_default=False,
+    ),
+]
+Count = Annotated[
+    int,
+    typer.Option(
+        "--count",
+        metavar="N",
+        parser=whole_number,
+        help="How many workers to run, each a process of its own: NAME-1, NAME-2 and so on, with "
+        "ports that count up.",
     ),
 ]
 LogFile = Annotated[
@@ -193,6 +215,8 @@ def worker(
     drain_seconds: DrainSeconds = 0.0,
     alone_seconds: AloneSeconds = 0.0,
     ready_file: ReadyFile = None,
+    label: Labels = None,
+    count: Count = 1,
     log: LogFile = None,
     verbose: Verbose = False,
     credentials: Credentials,
@@ -206,8 +230,7 @@ def worker(
     The exit status is 75 if no manager came: the same command may succeed later. It is 2 for what
     you can correct.
     """
-    if device not in DEVICES:
-        raise SpecError("device", device, f"must be {' or '.join(DEVICES)}")
+    check_device(device)
     if ready_file is not None and not ready_file.parent.is_dir():
         raise SpecError("ready_file", str(ready_file), "must be in a folder that exists")
     _begin(verbose=verbose, log=log)
@@ -226,14 +249,49 @@ def worker(
         drain_seconds=checked_seconds("drain_seconds", drain_seconds),
         alone_seconds=checked_seconds("alone_seconds", alone_seconds),
         ready_file=str(ready_file or ""),
+        labels=checked_labels(label or ()),
         credentials=credentials,
     )
+    if count == 1:
+        _run_one(options)
+    else:
+        _run_several(options, count, log)
+
+
+def check_device(device: str) -> None:
+    """Refuse what no worker trains on.
+
+    Raises:
+        SpecError: there is no such device.
+    """
+    if device not in DEVICES:
+        raise SpecError("device", device, f"must be {' or '.join(DEVICES)}")
+
+
+def _run_one(options: WorkerOptions) -> None:
     from downpour.worker.process import run_worker
 
     try:
         run_worker(options, lambda here, to: note(f"worker at {here}, manager {to}"), _say_where)
     except DownpourError as error:
         raise (ComeAgain(str(error)) if manager_may_come(error) else error) from error
+
+
+def _run_several(options: WorkerOptions, count: int, log: Path | None) -> None:
+    """Run workers as processes; the exit status is that of the first that did not end well."""
+    if not 1 <= count <= _COUNT_MAX:
+        raise SpecError("count", count, f"must be from 1 to {_COUNT_MAX}")
+    if options.advertise.rpartition(":")[2].isdigit():
+        raise SpecError("advertise", options.advertise, "needs no port with --count")
+    from downpour.launchers.several import run_several
+    from downpour.worker.process import default_name
+
+    named = replace(options, name=options.name or default_name(os.environ))
+    ends = run_several(named, count, log, waiting_for_leave())
+    for name, ended in ends.items():
+        if ended.status != 0:
+            note(f"{name}: {ended.reason or f'it ended with status {ended.status}'}")
+            raise typer.Exit(ended.status or 1)
 
 
 def _begin(*, verbose: bool, log: Path | None) -> None:
@@ -260,7 +318,7 @@ def _with_token(credentials: Credentials, shared: Path | str) -> Credentials:
     if not credentials.token_file and is_object_store(shared):
         accepted = "needs --token-file, because a token does not belong into an object store"
         raise SpecError("make_token", value=True, accepted=accepted)
-    path = Path(credentials.token_file or Path(shared) / "token")
+    path = Path(credentials.token_file or Path(shared) / TOKEN_NAME)
     if make_token(path):
         note(f"made a token: {path}")
     return replace(credentials, token_file=str(path))

@@ -23,6 +23,7 @@ from downpour.cli import (
     report,
     run,
     simulate,
+    standing,
     trained,
     tune,
 )
@@ -66,6 +67,9 @@ app.command("report", cls=Command)(report.report)
 app.command("tune", cls=Command)(tune.tune)
 app.command("manager", cls=Command)(cluster.manager)
 app.command("worker", cls=Command)(cluster.worker)
+app.command("up", cls=Command)(standing.up)
+app.command("ps", cls=Command)(standing.ps)
+app.command("down", cls=Command)(standing.down)
 app.command("submit", cls=Command)(clients.submit)
 app.command("status", cls=Command)(clients.status)
 app.command("watch", cls=Command)(clients.watch)

@@ -1,8 +1,8 @@
-"""`downpour doctor`: check the shared directory from this machine and print the findings."""
+"""`downpour doctor`: check the shared directory, and hosts, and print the findings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from downpour.cli.options import SHARED, AsJson, Location
-from downpour.cli.printing import err, out, print_json
+from downpour.cli.printing import err, out, print_json, say
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
+from downpour.errors import SpecError
+from downpour.launchers.hosts import read_hosts
+from downpour.launchers.ssh_script import SshOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from downpour.launchers.ssh_looking import Look
     from downpour.operations.finding import Finding
+    from downpour.operations.host_checks import HostReport
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "red", "not checked": "dim"}
 _MENDABLE = 2
@@ -37,26 +42,61 @@ def doctor(
             help="A manager that should have the same shared directory; not checked without one.",
         ),
     ] = "",
+    hosts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also look at the hosts of this file, as `downpour run --on ssh` takes it.",
+            show_default="none",
+        ),
+    ] = None,
+    ssh_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="The configuration of ssh.", show_default="~/.ssh/config"
+        ),
+    ] = None,
     *,
     as_json: AsJson = False,
     credentials: Credentials,
 ) -> None:
-    """Check the shared directory as this machine sees it.
+    """Check the shared directory, and other machines by ssh.
 
-    A failed check says what to change, and makes the exit status 2; a warning does not. The command
-    takes a few seconds and leaves no files behind.
+    The shared directory is checked as this machine sees it. A failed check says what to change, and
+    makes the exit status 2; a warning does not. The command takes a few seconds and leaves no files
+    behind. Of each host it shows the version, by how much its clock is ahead, which part of its
+    processors and memory is free, and whether it has the same folder and numeric class as the
+    others.
     """
     from downpour.operations.doctor import is_healthy
 
+    reports = _reports(hosts, ssh_config, shared)
     findings = _findings(shared, manager, credentials)
-    healthy = is_healthy(findings)
+    healthy = is_healthy(findings) and all(one.verdict != "failed" for one in reports)
     if as_json:
         checks = [{"check": name, **asdict(finding)} for name, finding in findings.items()]
-        print_json({"healthy": healthy, "checks": checks})
+        seen = {"hosts": [asdict(one) for one in reports]} if hosts else {}
+        print_json({"healthy": healthy, "checks": checks, **seen})
     else:
         out().print(_table(findings))
+        _print_hosts(reports)
     if not healthy:
         raise typer.Exit(_MENDABLE)
+
+
+def _reports(file: str | None, ssh_config: str | None, shared: Path | str) -> list[HostReport]:
+    """Look at the hosts of a file, if there is one."""
+    if file is None:
+        if ssh_config is not None:
+            raise SpecError("ssh_config", ssh_config, "needs --hosts")
+        return []
+    hosts = read_hosts(file)
+    if not isinstance(shared, Path) or not shared.is_dir():
+        raise SpecError("hosts", file, f"cannot be compared, because {shared} is no folder here")
+    from downpour.operations.host_checks import examine
+
+    with err().status(f"looking at {len(hosts)} hosts"):
+        return examine(hosts, SshOptions(ssh_config=ssh_config or ""), shared.absolute())
 
 
 def _findings(shared: Path, manager: str, credentials: Credentials) -> Mapping[str, Finding]:
@@ -88,3 +128,36 @@ def _table(findings: Mapping[str, Finding]) -> Table:
             text.append(f"\n{finding.change}", style=_STYLES[finding.verdict])
         table.add_row(name, Text(finding.verdict, style=_STYLES[finding.verdict]), text)
     return table
+
+
+def _print_hosts(reports: Sequence[HostReport]) -> None:
+    """Print a row a host, and below them a line a problem."""
+    if not reports:
+        return
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name in ("host", "result", "slots", "version", "clock", "cores free", "memory free"):
+        table.add_column(name, justify="left" if name in {"host", "result", "version"} else "right")
+    for one in reports:
+        look = one.look
+        verdict = Text(one.verdict, style=_STYLES[one.verdict])
+        seen = _seen(look) if look.version else ["–"] * 4
+        table.add_row(look.host.name, verdict, str(look.host.slots), *seen)
+    out().print(table)
+    for one in reports:
+        for problem in one.problems:
+            change = f": {problem.change}" if problem.change else ""
+            say(f"{one.look.host.name}: {problem.seen}{change}")
+
+
+def _seen(look: Look) -> list[str]:
+    idle = max(look.cores - look.load, 0.0)
+    return [
+        look.version,
+        f"{look.ahead_seconds:+.1f} s",
+        f"{idle:.0f} of {look.cores}",
+        f"{look.memory_bytes / 2**30:.1f} GiB",
+    ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from downpour.cli.launch_options import Launching, with_launcher
 from downpour.cli.option_conflicts import refuse_both, refuse_own_data
 from downpour.cli.options import (
     SHARED,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from downpour.studies import Grid, StudyFolder
 
 
+@with_launcher
 @with_credentials
 def grid(
     context: typer.Context,
@@ -53,6 +55,7 @@ def grid(
     status: OnlyStatus = False,
     as_json: AsJson = False,
     credentials: Credentials,
+    launching: Launching,
 ) -> None:
     """Run a grid of experiments, or what is missing of one.
 
@@ -81,6 +84,7 @@ def grid(
         manager=manager,
         tensorboard=tensorboard,
         credentials=credentials,
+        launching=launching,
     )
     command = StudyCommand("grid", _tables)
     command.run(Grid.from_file(file), options, detach=detach, status=status, as_json=as_json)

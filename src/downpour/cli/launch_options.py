@@ -2,43 +2,87 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
-from downpour.cli import ray_options, slurm_options, ssh_options
+from downpour.cli import compose_options, ray_options, slurm_options, ssh_options
+from downpour.cli.options import number
+from downpour.discovery.waiting import checked_seconds
 from downpour.errors import SpecError
 from downpour.launchers import LAUNCHERS, Launcher, LaunchPlan, launcher_of
+from downpour.spec_file import read_launch
 
-_ENGINES = {"slurm": slurm_options, "ray": ray_options, "ssh": ssh_options}
+_ENGINES = {
+    "slurm": slurm_options,
+    "ray": ray_options,
+    "ssh": ssh_options,
+    "compose": compose_options,
+}
 """The launchers that have options, each with a module of `OPTIONS` and `launcher`."""
-_SHOWN = {"slurm": slurm_options.shown, "ssh": ssh_options.shown}
+_SHOWN = {
+    "slurm": slurm_options.shown,
+    "ssh": ssh_options.shown,
+    "compose": compose_options.shown,
+}
 """What returns as text what these would submit or run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launching:
-    """What `--on` and its options ask for.
+    """What `--on` and its options ask for: a launcher, its name, and those of its options.
 
-    `shown` returns what would be started for a plan as text, if that is asked for instead.
+    `launcher` gives workers back that a policy asked for and that are idle for `idle_seconds`.
     """
 
     launcher: Launcher
-    shown: Callable[[LaunchPlan], str] | None = None
+    on: str
+    options: Mapping[str, Any]
+    idle_seconds: float = 0.0
+
+    def words(self) -> list[str]:
+        """Return the words of a command line that ask for the same."""
+        words = [f"--on={self.on}", f"--idle-seconds={self.idle_seconds}"]
+        for name, value in self.options.items():
+            flag = f"--{name.replace('_', '-')}"
+            words += [f"{flag}={one}" for one in (value if isinstance(value, list) else [value])]
+        return words
+
+    def shown(self, plan: LaunchPlan) -> str:
+        """Return as text what would be started for a plan.
+
+        Raises:
+            SpecError: this launcher has nothing to show.
+        """
+        if self.on not in _SHOWN:
+            raise SpecError("dry_run", value=True, accepted=f"needs --on {' or '.join(_SHOWN)}")
+        return _SHOWN[self.on](self.options, plan)
 
 
 def with_launcher(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command that takes `launching` the options that say where workers run."""
+    """Give a command that takes `launching` the options that say where workers run.
+
+    What is not given is taken from the table `[launch]` of its FILE, if it has one.
+    """
 
     @functools.wraps(command)
     def wrapped(**arguments: Any) -> Any:
-        on, dry_run = arguments.pop("on"), arguments.pop("dry_run")
-        given = {name: arguments.pop(name) for name in _owners()}
-        return command(launching=_launching(on, given, dry_run=dry_run), **arguments)
+        on = arguments.pop("on")
+        given = {name: arguments.pop(name) for name in owners()}
+        table = _table(arguments)
+        if arguments.get("workers", 0) is None:
+            arguments["workers"] = table.get("workers")
+        idle = arguments.pop("idle_seconds")
+        idle_seconds = table.get("idle_seconds", 0.0) if idle is None else idle
+        launching = _launching(on, given, table, checked_seconds("idle_seconds", idle_seconds))
+        return command(launching=launching, **arguments)
 
     own = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -47,30 +91,78 @@ def with_launcher(command: Callable[..., Any]) -> Callable[..., Any]:
     ]
     engines = [module.OPTIONS for module in _ENGINES.values()]
     options = {name: option for table in engines for name, option in table.items()}
-    added = [_parameter("on", _ON, "local"), _parameter("dry_run", _DRY_RUN, default=False)]
-    parameters = [*own, *added, *(_parameter(name, option) for name, option in options.items())]
+    parameters = [
+        *own,
+        _parameter("on", _ON),
+        _parameter("idle_seconds", _IDLE),
+        *(_parameter(name, option) for name, option in options.items()),
+    ]
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapped
 
 
-def _launching(on: str, given: Mapping[str, Any], *, dry_run: bool) -> Launching:
-    """Make the launcher, or refuse options that are of another one."""
-    launcher = launcher_of(on)
-    asked = {name: value for name, value in given.items() if value not in (None, [])}
-    for name, value in asked.items():
-        if on not in (owners := _owners()[name]):
-            raise SpecError(name, value, f"needs --on {' or '.join(owners)}")
-    if dry_run and on not in _SHOWN:
-        raise SpecError("dry_run", value=True, accepted=f"needs --on {' or '.join(_SHOWN)}")
-    shown = functools.partial(_SHOWN[on], asked) if dry_run else None
-    return Launching(_ENGINES[on].launcher(asked) if on in _ENGINES else launcher, shown)
-
-
-def _owners() -> dict[str, list[str]]:
+def owners() -> dict[str, list[str]]:
     """Return for each option the launchers that it belongs to."""
     names = {name for engine in _ENGINES.values() for name in engine.OPTIONS}
     return {name: [on for on in _ENGINES if name in _ENGINES[on].OPTIONS] for name in names}
+
+
+def _launching(
+    on: str | None, given: Mapping[str, Any], table: Mapping[str, Any], idle_seconds: float
+) -> Launching:
+    """Make the launcher, or refuse options that are of another one.
+
+    Those of the table are for its own launcher; another one that is given makes do without.
+    """
+    named = on or table.get("on", "local")
+    launcher = launcher_of(named)
+    of_table = {name: value for name, value in table.items() if name in owners()}
+    if on is not None:
+        of_table = {name: value for name, value in of_table.items() if on in owners()[name]}
+    asked = of_table | {name: value for name, value in given.items() if value not in (None, [])}
+    for name, value in asked.items():
+        if named not in (its := owners()[name]):
+            raise SpecError(name, value, f"needs --on {' or '.join(its)}")
+    if named in _ENGINES:
+        launcher = _ENGINES[named].launcher(asked)
+    return Launching(
+        lambda plan: launcher(replace(plan, idle_seconds=idle_seconds)), named, asked, idle_seconds
+    )
+
+
+def _table(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table of a command's FILE; a manager elsewhere has workers of its own."""
+    file = arguments.get("file")
+    # A file that is missing is the command's to tell, after what else is wrong with its options.
+    if file is None or arguments.get("manager") or not file.is_file():
+        return {}
+    return _checked(read_launch(file), file, "workers" in arguments)
+
+
+def _checked(table: Mapping[str, Any], file: Path, takes_workers: bool) -> dict[str, Any]:  # noqa: FBT001
+    """Return a table's options, with paths as this process finds them.
+
+    Raises:
+        SpecError: an option does not exist, or has a value of another kind.
+    """
+    kinds: dict[str, Any] = {"on": str, "idle_seconds": float}
+    kinds |= {"workers": int} if takes_workers else {}
+    for engine in _ENGINES.values():
+        kinds |= {name: get_args(option)[0] for name, option in engine.OPTIONS.items()}
+    checked = {}
+    for name, value in table.items():
+        if name not in kinds:
+            meant = difflib.get_close_matches(name, kinds, n=1)
+            hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(kinds)}"
+            raise SpecError(f"launch.{name}", value, f"no such option; {hint}")
+        try:
+            checked[name] = TypeAdapter(kinds[name]).validate_python(value, strict=True)
+        except ValidationError:
+            raise SpecError(f"launch.{name}", value, f"must be {_WORDS[kinds[name]]}") from None
+        if name in (*ssh_options.PATHS, *compose_options.PATHS):
+            checked[name] = str(file.parent / Path(value).expanduser())
+    return checked
 
 
 def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
@@ -78,19 +170,40 @@ def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Param
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
+_WORDS = {
+    str: "text",
+    float: "a number",
+    int: "a whole number",
+    str | None: "text",
+    float | None: "a number",
+    list[str] | None: "a list of texts",
+}
 _ON = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--on",
         metavar="|".join(LAUNCHERS),
         help="Where the workers run: as processes of this machine, as threads of this process, "
-        "for a debugger, as jobs of Slurm, as actors of Ray, or on other machines by ssh.",
+        "for a debugger, as jobs of Slurm, as actors of Ray, on other machines by ssh, or as "
+        "containers of a compose file.",
+        show_default="local",
     ),
 ]
-_DRY_RUN = Annotated[
+_IDLE = Annotated[
+    float | None,
+    typer.Option(
+        "--idle-seconds",
+        metavar="X",
+        parser=number,
+        help="Give back a worker that a policy asked for when it has been idle for so long; 0: "
+        "keep it. Workers of `--on local` of one run, and of inline, stay.",
+        show_default="0",
+    ),
+]
+DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Print what would be submitted (slurm) or run on hosts (ssh), and start nothing.",
+        help="Print what would be submitted (slurm) or run (ssh, compose), and start nothing.",
     ),
 ]

@@ -7,6 +7,7 @@ from collections.abc import Collection
 import typer
 
 from downpour.allowlist import VARIABLE
+from downpour.cli.launch_options import owners
 from downpour.errors import SpecError
 
 _TYPED = "COMMANDLINE"
@@ -34,6 +35,8 @@ def refuse_own_data(context: typer.Context, manager: str) -> None:
         )
         accepted = f"is for runs here; manager and workers are started with {VARIABLE}"
         refuse_unused(context, {"allow"}, accepted)
+        accepted = "is for workers of its own, and --manager names one that has workers"
+        refuse_unused(context, {"on", *owners()}, accepted)
 
 
 def refuse_both(**flags: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,6 +48,17 @@ def path_option(field: str) -> Callable[[str], Path]:
         return path_of(field, text)
 
     return read
+
+
+def workers_option(help_text: str, *, show_default: str) -> Any:
+    """Return the option `--workers`, whose default depends on the command."""
+    return typer.Option(
+        "--workers",
+        metavar="N",
+        parser=whole_number,
+        help=help_text,
+        show_default=show_default,
+    )
 
 
 def location(text: str) -> Path | str:

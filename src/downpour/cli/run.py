@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from downpour.cli.launch_options import Launching, with_launcher
+from downpour.cli.launch_options import DryRun, Launching, with_launcher
 from downpour.cli.options import (
     SHARED,
     Allow,
@@ -19,7 +17,7 @@ from downpour.cli.options import (
     Shared,
     TensorBoard,
     allow_code,
-    whole_number,
+    workers_option,
 )
 from downpour.cli.printing import check_format, err, note, print_result, say, with_spec_shown
 from downpour.cli.spec_options import with_spec
@@ -29,11 +27,8 @@ from downpour.spec import Spec
 
 Workers = Annotated[
     int | None,
-    typer.Option(
-        "--workers",
-        metavar="N",
-        parser=whole_number,
-        help="Worker processes; also the number of shards if the spec gives none.",
+    workers_option(
+        "Worker processes; also the number of shards if the spec gives none.",
         show_default="as many as shards, fewer on few cores",
     ),
 ]
@@ -54,6 +49,7 @@ def run(
     spec_file: Path | None = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
+    dry_run: DryRun = False,
     launching: Launching,
 ) -> None:
     """Train with workers of its own.
@@ -72,7 +68,7 @@ def run(
 
     workers = api.workers_for(spec, workers)
     resolved = resolve(spec, workers)
-    if launching.shown is not None:
+    if dry_run:
         plan = ManagerOptions(shared=str(shared.absolute()), embedded=True)
         text = launching.shown(LaunchPlan(plan, workers, threads=spec.threads, device=spec.device))
         for line in text.splitlines():

@@ -18,7 +18,7 @@ import typer
 from downpour.cli.options import SHARED, path_option
 from downpour.errors import SpecError
 from downpour.paths import path_of
-from downpour.spec import Outer, Spec
+from downpour.spec import TABLES, Spec
 from downpour.spec_file import read_spec
 
 # A group begins with the field named here and ends where the next begins.
@@ -50,7 +50,7 @@ _METAVARS = {
 _TABLES = {
     name
     for name, info in Spec.model_fields.items()
-    if "dict" in str(info.annotation) or info.annotation is Outer
+    if "dict" in str(info.annotation) or name in TABLES
 }
 _FLAGS = {
     name for name, info in Spec.model_fields.items() if info.annotation in {bool, bool | None}
@@ -179,7 +179,11 @@ def _default(name: str) -> str | bool:
         return False if value is None else "on" if value else "off"
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return str(value) if value not in (None, "", {}, Outer()) else False
+    return (
+        str(value)
+        if value not in (None, "", {}, *(table() for table in TABLES.values()))
+        else False
+    )
 
 
 def _value(name: str, typed: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import typer
 
+from downpour.cli.launch_options import Launching
 from downpour.cli.options import RESULTS
 from downpour.cli.printing import err, note, out, print_json
 from downpour.credentials import FILES, Credentials
@@ -30,7 +31,7 @@ _FAILED = 1
 class StudyOptions:
     """The options of `downpour grid` and `downpour tune`.
 
-    Without a `manager`, new processes on this machine train. Event files are written if
+    Without a `manager`, new processes train where `launching` says. Event files are written if
     `tensorboard` names a folder.
     """
 
@@ -40,6 +41,7 @@ class StudyOptions:
     manager: str
     tensorboard: Path | None
     credentials: Credentials
+    launching: Launching
 
     @contextmanager
     def client(self) -> Iterator[Client | None]:
@@ -77,7 +79,8 @@ class StudyOptions:
             **{f"--{name.replace('_', '-')}": getattr(self.credentials, name) for name in FILES},
         }
         given = {option: str(value) for option, value in options.items() if value}
-        return [word for pair in given.items() for word in pair]
+        words = [word for pair in given.items() for word in pair]
+        return words if self.manager else [*words, *self.launching.words()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ class StudyCommand(Generic[StudyT]):
 
         on_kept = options.event_writer(folder.records())
         with options.client() as client, StudyDisplay(err(), note) as display:
-            here = Embedded(options.shared, options.data_dir)
+            here = Embedded(options.shared, options.data_dir, options.launching.launcher)
             backend = here if client is None else Remote(client, folder.request)
             progress = run_study(folder, backend, display, on_kept)
         if self.draw is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from downpour.cli.launch_options import Launching, with_launcher
 from downpour.cli.option_conflicts import refuse_both, refuse_own_data
 from downpour.cli.options import (
     SHARED,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from downpour.studies import Search, StudyFolder
 
 
+@with_launcher
 @with_credentials
 def tune(
     context: typer.Context,
@@ -53,6 +55,7 @@ def tune(
     status: OnlyStatus = False,
     as_json: AsJson = False,
     credentials: Credentials,
+    launching: Launching,
 ) -> None:
     """Search for settings of high accuracy.
 
@@ -87,6 +90,7 @@ def tune(
         manager=manager,
         tensorboard=tensorboard,
         credentials=credentials,
+        launching=launching,
     )
     command = StudyCommand("tune", _tables, draw_search, search_files)
     command.run(Search.from_file(file), options, detach=detach, status=status, as_json=as_json)

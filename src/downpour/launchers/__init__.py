@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
 from downpour.errors import SpecError
 from downpour.launchers.base import Ended, Engine, Launcher, RunningCluster
+from downpour.launchers.compose import ComposeEngine, ComposeOptions, on_compose
 from downpour.launchers.inline import InlineCluster
 from downpour.launchers.local import LocalCluster
 from downpour.launchers.placed import PlacedCluster
@@ -16,6 +22,8 @@ from downpour.launchers.ssh_script import SshOptions
 
 __all__ = [
     "LAUNCHERS",
+    "ComposeEngine",
+    "ComposeOptions",
     "Ended",
     "Engine",
     "InlineCluster",
@@ -31,6 +39,8 @@ __all__ = [
     "SshEngine",
     "SshOptions",
     "launcher_of",
+    "launcher_with",
+    "on_compose",
     "on_ray",
     "on_slurm",
     "on_ssh",
@@ -42,8 +52,17 @@ LAUNCHERS: dict[str, Launcher] = {
     "slurm": on_slurm(),
     "ray": on_ray(),
     "ssh": on_ssh(),
+    "compose": on_compose(),
 }
 """Each with its usual options, by name."""
+
+_WITH_OPTIONS: dict[str, tuple[type, Callable[[Any], Launcher]]] = {
+    "slurm": (SlurmOptions, on_slurm),
+    "ray": (RayOptions, on_ray),
+    "ssh": (SshOptions, on_ssh),
+    "compose": (ComposeOptions, on_compose),
+}
+"""The launchers that have options: what these are, and what makes a launcher of them."""
 
 
 def launcher_of(on: Launcher | str) -> Launcher:
@@ -58,3 +77,15 @@ def launcher_of(on: Launcher | str) -> Launcher:
         *others, last = LAUNCHERS
         raise SpecError("on", on, f"must be {', '.join(others)} or {last}")
     return LAUNCHERS[on]
+
+
+def launcher_with(on: str, options: Mapping[str, Any]) -> Launcher:
+    """Return a launcher by its name, with some of its options by theirs.
+
+    Raises:
+        SpecError: there is none of that name, or an option cannot be meant.
+    """
+    if on not in _WITH_OPTIONS:
+        return launcher_of(on)
+    kind, launcher = _WITH_OPTIONS[on]
+    return launcher(TypeAdapter(kind).validate_python(dict(options)))

@@ -6,7 +6,7 @@ A caller that trains holds a `RunningCluster`: a manager and its workers, wherev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,10 @@ class RunningCluster(AbstractContextManager["RunningCluster"], Protocol):
     def log(self) -> Path:
         """The file to which the processes write their logs."""
 
+    @property
+    def workers(self) -> Sequence[str]:
+        """The names of the workers that run, or that are to be started again."""
+
     def check(self) -> None:
         """Restart what has to be restarted; called often.
 
@@ -43,8 +47,11 @@ class RunningCluster(AbstractContextManager["RunningCluster"], Protocol):
             LaunchError: the cluster cannot go on.
         """
 
-    def provide(self, wanted: int) -> None:
-        """Start further workers, up to `wanted` in all of those that a policy has asked for."""
+    def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
+        """Start further workers, up to `wanted` in all of those that a policy has asked for.
+
+        Where the plan says so, such workers are given back when they have been `idle` for a while.
+        """
 
 
 Launcher = Callable[[LaunchPlan], RunningCluster]
@@ -67,7 +74,9 @@ class Engine(Protocol):
         """The address of this machine that the workers reach; a loopback if they run here."""
 
     def check(self, plan: LaunchPlan) -> None:
-        """Refuse what cannot work, before anything is started.
+        """Refuse what cannot work, before anything is started; may reserve what workers need.
+
+        Unless this raises, `close` is called in the end.
 
         Raises:
             LaunchError: the first obstacle, with the host's name.

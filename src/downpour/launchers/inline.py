@@ -8,7 +8,7 @@ Workers take turns, step by step, because the random generators are the process'
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event, Thread
@@ -31,7 +31,7 @@ class InlineCluster:
 
     def __init__(self, plan: LaunchPlan) -> None:
         self._plan = plan
-        self._workers: list[Thread] = []
+        self._threads: list[Thread] = []
         self._agents: list[WorkerAgent] = []
         self._closing = Event()
         self._reasons: list[DownpourError] = []
@@ -43,6 +43,11 @@ class InlineCluster:
     def credentials(self) -> Credentials:
         """What proves to the manager that a client belongs to this cluster."""
         return self._plan.manager.credentials
+
+    @property
+    def workers(self) -> list[str]:
+        """The names of the workers that run."""
+        return [worker.name for worker in self._threads if worker.is_alive()]
 
     def __enter__(self) -> Self:
         """Start the manager, and then all workers."""
@@ -69,34 +74,38 @@ class InlineCluster:
         """Stop the workers, then the manager."""
         self._running.close()
 
-    def provide(self, wanted: int) -> None:
+    def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
         """Start further workers, up to `wanted`, and no more than there were at first."""
-        while len(self._workers) < self._plan.workers + min(wanted, self._plan.workers):
+        del idle  # they end with this process anyway
+        while len(self._threads) < self._plan.workers + min(wanted, self._plan.workers):
             self._add()
 
     def check(self) -> None:
         """Raise LaunchError if the manager, or the last of the workers, has ended."""
-        if self._workers and not any(worker.is_alive() for worker in self._workers):
+        if self._threads and not any(worker.is_alive() for worker in self._threads):
             self._reasons.append(LaunchError("all workers have ended"))
         if self._reasons:
             raise _launch_error(self._reasons[0])
 
     def _add(self) -> None:
-        number = len(self._workers) + 1
-        self._workers.append(_thread(f"worker-{number}", self._work, number))
+        number = len(self._threads) + 1
+        self._threads.append(_thread(f"worker-{number}", self._work, number))
 
     def _work(self, number: int) -> None:
         from downpour.worker.process import run_worker
 
         try:
-            run_worker(
-                self._plan.worker(number, self.address), lambda *_: None, obey=self._agents.append
-            )
+            run_worker(self._plan.worker(number, self.address), lambda *_: None, obey=self._obey)
         except DownpourError as error:
             self._reasons.append(error)
         except Exception as error:
             log.exception("worker-%s died", number)
             self._reasons.append(LaunchError(f"worker-{number}: {type(error).__name__}: {error}"))
+
+    def _obey(self, agent: WorkerAgent) -> None:
+        self._agents.append(agent)
+        if self._closing.is_set():  # it was still importing when the others were told to leave
+            agent.leave()
 
     def _look_around(self, manager: Manager) -> None:
         from downpour.node.manager import LOOK_SECONDS
@@ -108,7 +117,7 @@ class InlineCluster:
         self._closing.set()
         for agent in self._agents:
             agent.leave()
-        for worker in self._workers:
+        for worker in self._threads:
             worker.join()
 
 

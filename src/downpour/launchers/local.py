@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -45,6 +46,14 @@ class LocalCluster:
     def credentials(self) -> Credentials:
         """What proves to the manager that a client belongs to this cluster."""
         return self._plan.manager.credentials
+
+    @property
+    def workers(self) -> list[str]:
+        """The names of the workers that run."""
+        numbers = range(1, self._plan.workers + self._provided + 1)
+        names = [self._plan.worker(number, self.address).name for number in numbers]
+        with self._changed:
+            return [name for name in names if "exited" not in self._news.get(name, {})]
 
     def __enter__(self) -> Self:
         """Start the fork server, the manager, and then all workers at once."""
@@ -82,8 +91,9 @@ class LocalCluster:
         self._server.wait()
         self._listener.join()
 
-    def provide(self, wanted: int) -> None:
+    def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
         """Start further workers, up to `wanted`, and no more than there were at first."""
+        del idle  # they end with this process anyway
         # Bounded, because a policy asks for workers without knowing this machine's cores.
         while self._provided < min(wanted, self._plan.workers):
             self._provided += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,13 +26,19 @@ _LEFT, _ASKED_WRONGLY = 0, 2
 
 @dataclass(slots=True)
 class _Place:
-    """A worker's place: who holds it, since when, and how often that was started again."""
+    """A worker's place: who holds it, since when, and how often that was started again.
+
+    One that a policy asked for is `extra`, and may be given back.
+    """
 
     number: int
     started_seconds: float
     restarts: int = 0
     due_seconds: float | None = None
     last: Ended | None = None
+    extra: bool = False
+    idle_since_seconds: float | None = None
+    is_given_back: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -54,7 +60,7 @@ class PlacedCluster:
         self._engine = engine
         self._now = now
         self._places: dict[str, _Place] = {}
-        self._provided = 0
+        self._wanted = 0
         self._manager = LocalCluster(replace(plan, workers=0))
         self._running = ExitStack()
 
@@ -73,14 +79,23 @@ class PlacedCluster:
         """The file to which manager and workers write their logs."""
         return self._manager.log
 
+    @property
+    def workers(self) -> list[str]:
+        """The names of the workers that run, or that are to be started again."""
+        return [name for name, place in self._places.items() if not place.is_over]
+
     def __enter__(self) -> Self:
         """Check the engine, then start the manager and all workers."""
         self._engine.check(self._plan)
         with ExitStack() as starting:
-            self._plan = self._reachable()
-            self._manager = LocalCluster(replace(self._plan, workers=0))
-            starting.enter_context(self._manager)
-            starting.callback(self._engine.close)
+            try:
+                self._plan = self._reachable()
+                self._manager = LocalCluster(replace(self._plan, workers=0))
+                starting.enter_context(self._manager)
+            except BaseException:
+                self._engine.close()  # it may have reserved what the workers need
+                raise
+            starting.callback(self._engine.close)  # before the manager ends
             for _ in range(self._plan.workers):
                 self._add()
             self._running = starting.pop_all()
@@ -90,11 +105,18 @@ class PlacedCluster:
         """Stop the workers, then the manager."""
         self._running.close()
 
-    def provide(self, wanted: int) -> None:
-        """Start further workers, up to `wanted`, and no more than there were at first."""
-        while self._provided < min(wanted, self._plan.workers):
-            self._provided += 1
-            self._add()
+    def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
+        """Start further workers, up to `wanted`, and at a time no more than there were at first.
+
+        A further worker that has been idle for the plan's `idle_seconds` is told to leave.
+        """
+        while self._wanted < wanted:
+            self._wanted += 1
+            extra = [one for one in self._places.values() if one.extra and not one.is_given_back]
+            if len(extra) < self._plan.workers:
+                self._add(extra=True)
+        if self._plan.idle_seconds:
+            self._give_back(idle)
 
     def check(self) -> None:
         """Start again what has died; raise LaunchError if the manager or all workers are over."""
@@ -107,9 +129,22 @@ class PlacedCluster:
         if self._places and all(place.is_over for place in self._places.values()):
             raise self._error_of_all()
 
-    def _add(self) -> None:
+    def _give_back(self, idle: Collection[str]) -> None:
+        now = self._now()
+        for name, place in self._places.items():
+            if not place.extra or place.is_given_back:
+                continue
+            if name not in idle:
+                place.idle_since_seconds = None
+            elif place.idle_since_seconds is None:
+                place.idle_since_seconds = now
+            elif now - place.idle_since_seconds >= self._plan.idle_seconds:
+                place.is_given_back = True
+                self._engine.stop(name)
+
+    def _add(self, *, extra: bool = False) -> None:
         number = len(self._places) + 1
-        place = _Place(number, self._now())
+        place = _Place(number, self._now(), extra=extra)
         self._places[self._plan.worker(number, "").name] = place
         self._start(place)
 
@@ -124,7 +159,7 @@ class PlacedCluster:
 
     def _note_end(self, place: _Place, ended: Ended) -> None:
         place.last = ended
-        if ended.status in {_LEFT, _ASKED_WRONGLY}:
+        if ended.status in {_LEFT, _ASKED_WRONGLY} or place.is_given_back:
             return
         now = self._now()
         if now - place.started_seconds >= _LASTING_SECONDS:

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from downpour.credentials import Credentials
+from downpour.credentials import TOKEN_NAME, Credentials
 from downpour.manager.options import ManagerOptions
 from downpour.worker.options import WorkerOptions
 
@@ -18,8 +18,9 @@ ALONE_SECONDS = 300.0
 class LaunchPlan:
     """A manager and its workers, before anything is started.
 
-    Straggler policies may ask for more workers while they run, `workers` more at most. A worker
-    computes with `threads` threads on `device`.
+    Straggler policies may ask for more workers while they run, `workers` more at most. These are
+    given back when they have been idle for `idle_seconds`; 0: they stay. A worker computes with
+    `threads` threads on `device`.
     """
 
     manager: ManagerOptions
@@ -27,6 +28,7 @@ class LaunchPlan:
     _: KW_ONLY
     threads: int = 1
     device: str = "cpu"
+    idle_seconds: float = 0.0
 
     def worker(self, number: int, address: str) -> WorkerOptions:
         """Return how to start a worker of the manager at `address`; workers count from 1."""
@@ -46,6 +48,6 @@ class LaunchPlan:
 
         manager = replace(self.manager, host=host)
         if not Address(host, 0).is_loopback and manager.credentials == Credentials():
-            token = Path(manager.shared) / "token"
+            token = Path(manager.shared) / TOKEN_NAME
             manager = replace(manager, credentials=Credentials(token_file=str(token)))
         return replace(self, manager=manager)

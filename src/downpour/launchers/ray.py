@@ -8,6 +8,7 @@ directory, as everywhere.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,11 +23,13 @@ from downpour.launchers.base import Ended, Launcher
 from downpour.launchers.placed import PlacedCluster
 from downpour.launchers.plan import LaunchPlan
 from downpour.launchers.ray_actor import WorkerProcess
+from downpour.launchers.ray_nodes import NodeWatch
 from downpour.worker.options import WorkerOptions
 
 _LOCAL = "local"
 _RAY_PORT = 6379
 _CONNECT_SECONDS = 5.0
+_LOOK_SECONDS = 0.05
 _LEAVING_SECONDS = 10.0
 """A worker that leaves saves what it trains, and says goodbye."""
 
@@ -61,22 +64,34 @@ def on_ray(options: RayOptions | None = None) -> Launcher:
 
 
 @dataclass(slots=True)
-class _Actor:
-    """A worker's actor, and what its `run` will return."""
+class _Place:
+    """What Ray has for a worker: a reservation and an actor, by what its methods will return.
 
-    handle: Any
-    running: Any
+    `node` is where it was last known to be.
+    """
+
+    group: Any = None
+    handle: Any = None
+    running: Any = None
+    where: Any = None
+    node: str = ""
 
 
 class RayEngine:
-    """Starts each worker in an actor; those of the beginning in one placement group."""
+    """Starts each worker in an actor that has a placement group of its own.
+
+    Ray never restarts these actors. The launcher replaces a worker as soon as it sees that the
+    worker's node is gone, so Ray starts no second one when it sees that, too.
+    """
 
     def __init__(self, options: RayOptions) -> None:
         """Raises MissingPackage if Ray is not installed."""
         require("--on ray", "ray")
         self._options = options
-        self._actors: dict[str, _Actor] = {}
-        self._group: Any = None
+        bundle = {"CPU": options.cpus_per_worker, "GPU": options.gpus_per_worker}
+        self._bundle = {kind: number for kind, number in bundle.items() if number}
+        self._places: dict[str, _Place] = {}
+        self._nodes = NodeWatch()
         self._connected = False
         self.manager_host = "127.0.0.1"
 
@@ -88,7 +103,7 @@ class RayEngine:
             )
         self._connect()
         try:
-            self._reserve(plan.workers)
+            self._reserve_all(plan)
         except BaseException:
             self.close()
             raise
@@ -98,62 +113,95 @@ class RayEngine:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        number = len(self._actors)
-        strategy: Any = "SPREAD"
-        if worker.name in self._actors:
-            number = list(self._actors).index(worker.name)
-        if self._group is not None and number < len(self._group.bundle_specs):
-            strategy = PlacementGroupSchedulingStrategy(self._group, number)
+        place = self._places.setdefault(worker.name, _Place())
+        where: dict[str, Any] = {"scheduling_strategy": "SPREAD", "label_selector": self._lasting()}
+        if self._bundle:
+            place.group = place.group or self._reserve()
+            where = {"scheduling_strategy": PlacementGroupSchedulingStrategy(place.group, 0)}
         kind: Any = ray.remote(WorkerProcess)
-        handle = kind.options(
+        place.handle = kind.options(
             num_cpus=self._options.cpus_per_worker,
             num_gpus=self._options.gpus_per_worker,
-            scheduling_strategy=strategy,
             max_concurrency=2,  # `stop` is called while `run` waits
+            **where,
         ).remote()
         words = [*worker.arguments(), "--log", str(log)]
         given = {**environment, **worker.credentials.to_environment()}
-        self._actors[worker.name] = _Actor(handle, handle.run.remote(words, given))
+        place.where = place.handle.node.remote()
+        place.running = place.handle.run.remote(words, given)
 
     def ended(self) -> Mapping[str, Ended]:
-        """Return the workers whose process, actor or machine has ended."""
+        """Return the workers whose process, actor or node has ended."""
         import ray
 
-        running = {one.running: name for name, one in self._actors.items() if one.running}
+        self._give_up_lost()
+        running = {place.running: name for name, place in self._running().items()}
         if not running:
             return {}
         over, _ = ray.wait(list(running), num_returns=len(running), timeout=0)
         found = {}
         for reference in over:
-            found[running[reference]] = _end_of(reference)
-            self._actors[running[reference]].running = None
+            name = running[reference]
+            found[name] = _end_of(reference)
+            self._places[name].running = None
+            self._end(self._places[name], keep_group=found[name].status != 0)
         return found
 
     def stop(self, name: str) -> None:
         """Tell a worker to leave."""
-        self._actors[name].handle.stop.remote()
+        self._places[name].handle.stop.remote()
 
     def close(self) -> None:
         """Tell all workers to leave, and give back what Ray has reserved."""
         import ray
-        from ray.util import remove_placement_group
 
         if not self._connected:
             return
-        left = [actor for actor in self._actors.values() if actor.running is not None]
-        for actor in left:
-            actor.handle.stop.remote()
+        left = self._running().values()
+        for place in left:
+            place.handle.stop.remote()
         if left:
             ray.wait(
-                [actor.running for actor in left], num_returns=len(left), timeout=_LEAVING_SECONDS
+                [place.running for place in left], num_returns=len(left), timeout=_LEAVING_SECONDS
             )
-        for actor in self._actors.values():
-            with suppress(Exception):  # it has ended with its machine
-                ray.kill(actor.handle)
-        if self._group is not None:
-            remove_placement_group(self._group)
+        for place in self._places.values():
+            self._end(place, keep_group=False)
+        self._nodes.close()
         ray.shutdown()
         self._connected = False
+
+    def _running(self) -> dict[str, _Place]:
+        return {name: place for name, place in self._places.items() if place.running is not None}
+
+    def _give_up_lost(self) -> None:
+        """End the actors of nodes that are gone, which ends their `run`, too."""
+        import ray
+
+        unknown = [place for place in self._running().values() if place.where is not None]
+        for place in unknown:
+            if ray.wait([place.where], timeout=0)[0]:
+                with suppress(ray.exceptions.RayError):  # which `run` tells, too
+                    place.node = ray.get(place.where)
+                place.where = None
+        new = {place.node for place in unknown} - self._nodes.watched - {""}
+        if new:
+            nodes = ray.nodes()  # type: ignore[no-untyped-call]
+            self._nodes.watch(node for node in nodes if node["NodeID"] in new)
+        lost = self._nodes.look()
+        for place in self._places.values():
+            if place.node in lost:
+                self._end(place, keep_group=False)
+
+    def _end(self, place: _Place, *, keep_group: bool) -> None:
+        """End a worker's actor, and give back its reservation unless that is kept."""
+        import ray
+        from ray.util import remove_placement_group
+
+        if place.handle is not None:
+            ray.kill(place.handle)
+        if place.group is not None and not keep_group:
+            remove_placement_group(place.group)
+            place.group = None
 
     def _connect(self) -> None:
         import ray
@@ -177,21 +225,40 @@ class RayEngine:
         self._connected = True
         self.manager_host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
-    def _reserve(self, workers: int) -> None:
-        """Reserve a place for each worker, spread over machines, or tell what is free."""
-        import ray
+    def _reserve_all(self, plan: LaunchPlan) -> None:
+        """Reserve a place for each worker of the beginning, or tell how many there are."""
+        for number in range(1, plan.workers + 1) if self._bundle else ():
+            self._places[plan.worker(number, "").name] = _Place(self._reserve())
+        deadline = time.monotonic() + self._options.ray_wait_seconds
+        waiting = [place.group for place in self._places.values()]
+        while waiting := [group for group in waiting if not _has_place(group)]:
+            if time.monotonic() >= deadline:
+                wants = ", ".join(
+                    f"{n * plan.workers:g} {kind}" for kind, n in self._bundle.items()
+                )
+                there = f"Ray has places for {plan.workers - len(waiting)} of them"
+                raise LaunchError(
+                    f"{plan.workers} workers need {wants}; {there}", asked_wrongly=True
+                )
+            time.sleep(_LOOK_SECONDS)
+
+    def _reserve(self) -> Any:
+        """Ask for a worker's place, which Ray takes where the largest share is free."""
         from ray.util import placement_group
 
-        bundle = {"CPU": self._options.cpus_per_worker, "GPU": self._options.gpus_per_worker}
-        needed = {kind: number for kind, number in bundle.items() if number}
-        if not needed:
-            return
-        self._group = placement_group([needed] * workers, strategy="SPREAD")
-        if not self._group.wait(self._options.ray_wait_seconds):
-            free = ray.available_resources()  # type: ignore[no-untyped-call]
-            has = ", ".join(f"{free.get(kind, 0):g} {kind} free" for kind in needed)
-            wants = ", ".join(f"{number * workers:g} {kind}" for kind, number in needed.items())
-            raise LaunchError(f"{workers} workers need {wants}; Ray has {has}", asked_wrongly=True)
+        return placement_group([self._bundle], bundle_label_selector=[self._lasting()])
+
+    def _lasting(self) -> dict[str, str]:
+        """Return what keeps Ray from nodes that are gone, which it would choose until it knows."""
+        gone = ",".join(sorted(self._nodes.gone))
+        return {"ray.io/node-id": f"!in({gone})"} if gone else {}
+
+
+def _has_place(group: Any) -> bool:
+    """Whether Ray has made a reservation; to wait for one, Ray knows whole seconds only."""
+    from ray.util import placement_group_table
+
+    return bool(placement_group_table(group)["state"] == "CREATED")
 
 
 def _try(address: str) -> None:

@@ -42,6 +42,12 @@ class WorkerProcess:
             last = line.strip() or last
         return self._process.wait(), last.removeprefix("downpour: ")[:_REASON_CHARACTERS]
 
+    def node(self) -> str:
+        """Return the ID of the node of Ray that this runs on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
     def stop(self) -> None:
         """Tell the worker to leave."""
         self._stopped = True

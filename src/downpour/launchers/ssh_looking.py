@@ -34,7 +34,8 @@ class Look:
     """What a host showed: why it cannot be used (empty: it can), and what was seen.
 
     `caller` is the address of this machine as seen from there, `ahead_seconds` by how much its
-    clock is ahead of ours, and `numerics` its numeric class, if that was asked for.
+    clock is ahead of ours, and `numerics` its numeric class, if that was asked for. Of its `cores`
+    about `load` are busy, and `memory_bytes` can be had without swapping; 0: it did not tell.
     """
 
     host: Host
@@ -42,6 +43,10 @@ class Look:
     caller: str = ""
     ahead_seconds: float = 0.0
     numerics: str = ""
+    version: str = ""
+    cores: int = 0
+    load: float = 0.0
+    memory_bytes: int = 0
 
 
 def look_at(
@@ -117,12 +122,22 @@ def _look(host: Host, options: SshOptions, probe: Path, *, numerics: bool) -> Lo
     # The host read its clock at some moment between, and only what is outside is a difference.
     ahead = max(seen["clock"] - after, 0.0) or min(seen["clock"] - before, 0.0)
     obstacle = _obstacle(host, str(probe.parent), seen["version"], seen["folder"])
-    return Look(host, obstacle, seen["caller"], ahead, one_line(seen["numerics"]))
+    return Look(
+        host,
+        obstacle,
+        caller=seen["caller"],
+        ahead_seconds=ahead,
+        numerics=one_line(seen["numerics"]),
+        version=one_line(seen["version"]),
+        cores=seen["cores"],
+        load=seen["load"],
+        memory_bytes=seen["memory_bytes"],
+    )
 
 
 def _reason(host: Host, done: subprocess.CompletedProcess[str]) -> str:
     """Return why a host did not even answer."""
-    words = one_line(last_words(done.stderr.splitlines()))
+    words = one_line(last_words(done.stderr.splitlines())).removeprefix("ssh: ")
     if done.returncode == _SSH_FAILED:
         hint = "; it must let you in without a password" if "Permission denied" in words else ""
         return f"ssh: {words or 'no connection'}{hint}"

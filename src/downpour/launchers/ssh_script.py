@@ -45,6 +45,8 @@ exit $status
 _LOOK = """\
 import json, os, sys, time
 seen = {"clock": time.time(), "version": "", "numerics": "", "folder": "missing"}
+ours = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
+seen |= {"cores": len(ours(0)), "load": os.getloadavg()[0], "memory_bytes": 0}
 seen["caller"] = os.environ.get("SSH_CONNECTION", "").split(" ")[0]
 folder, probe, numerics = sys.argv[1:]
 if os.path.isdir(folder):
@@ -53,7 +55,9 @@ if os.path.isdir(folder):
         seen["folder"] = "read-only"
 try:
     from downpour.version import VERSION
+    import psutil
     seen["version"] = VERSION
+    seen["memory_bytes"] = psutil.virtual_memory().available
     if numerics == "yes":
         from downpour.training.numeric_class import numeric_class
         seen["numerics"] = str(numeric_class("cpu"))

@@ -139,7 +139,7 @@ class _Session:
         def watch(status: Status) -> None:
             nonlocal listener
             if self.cluster is not None:
-                self.cluster.provide(status.wanted_workers)
+                self.cluster.provide(status.wanted_workers, status.idle_workers)
             on_status(status)
             if listener is None:
                 return

@@ -70,7 +70,7 @@ def _request(client: Client, run: Run, note: Path) -> str:
 def _find(client: Client, request: str) -> ExperimentSummary | None:
     """Return the experiment of a request at this manager, or None."""
     ending = f"-{request}"
-    return next((one for one in client.experiments() if one.experiment.endswith(ending)), None)
+    return next((one for one in client.newest() if one.experiment.endswith(ending)), None)
 
 
 def _is_lost(begun: ExperimentSummary | None) -> bool:

@@ -1,0 +1,308 @@
+"""`downpour up`, `down` and `ps`: a cluster that stays when the command has ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from downpour.cli.cluster import Device, Port, check_device
+from downpour.cli.launch_options import DryRun, Launching, with_launcher
+from downpour.cli.options import (
+    SHARED,
+    AsJson,
+    DataDir,
+    Patience,
+    Shared,
+    number,
+    whole_number,
+    workers_option,
+)
+from downpour.cli.printing import err, note, out, print_json, say
+from downpour.cli.trust_options import with_credentials
+from downpour.credentials import TOKEN_NAME, Credentials
+from downpour.discovery.waiting import checked_seconds
+from downpour.errors import DownpourError, SpecError
+from downpour.launchers import LaunchPlan
+from downpour.launchers.hosts import read_hosts
+from downpour.launchers.ssh_script import SshOptions
+from downpour.launchers.standing import StandingCluster, StandingFolder
+from downpour.manager.options import ManagerOptions, checked_patience
+from downpour.values import DEFAULT_PORT
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from downpour.operations.cluster_processes import ClusterProcess
+    from downpour.rpc.messages import Status
+
+_DEAD = 1
+_ASK_SECONDS = 5.0
+
+Workers = Annotated[
+    int | None,
+    workers_option(
+        "How many workers.",
+        show_default="one a slot of the hosts, or one a processor of this machine",
+    ),
+]
+Threads = Annotated[
+    int,
+    typer.Option(
+        "--threads", metavar="N", parser=whole_number, help="Threads that a worker computes with."
+    ),
+]
+
+Host = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="ADDRESS",
+        help="Where a manager of this machine's workers listens. If other machines can reach it, a "
+        "token is made in the shared directory.",
+        show_default="127.0.0.1",
+    ),
+]
+Service = Annotated[
+    bool,
+    typer.Option(
+        "--service",
+        help="Let the user's own systemd keep them: it starts them with the machine, without a "
+        "login. `downpour down --service` removes them, and --dry-run prints them.",
+    ),
+]
+NoManager = Annotated[
+    bool,
+    typer.Option(
+        "--no-manager", help="Only workers, of the manager that leads in the shared directory."
+    ),
+]
+
+
+@with_launcher
+@with_credentials
+def up(
+    shared: Shared = SHARED,
+    workers: Workers = None,
+    host: Host = None,
+    port: Port = DEFAULT_PORT,
+    device: Device = "cpu",
+    threads: Threads = 1,
+    data_dir: DataDir = None,
+    patience: Patience = 1.0,
+    *,
+    service: Service = False,
+    no_manager: NoManager = False,
+    dry_run: DryRun = False,
+    credentials: Credentials,
+    launching: Launching,
+) -> None:
+    """Start a manager and workers that stay.
+
+    A process in the background keeps them: it starts again what dies, and gives policies the
+    workers that they ask for. It needs this machine, but no terminal. Experiments come by
+    `downpour submit`. `downpour ps` shows the processes and `downpour down` stops them, from every
+    machine that has the shared directory. What was not finished goes on after the next `up`.
+    """
+    check_device(device)
+    if threads < 1:
+        raise SpecError("threads", threads, "must be at least 1")
+    if no_manager and not service:
+        raise SpecError("no_manager", value=True, accepted="needs --service")
+    for name, value in {"host": host, "service": service}.items():
+        if value and launching.on != "local":
+            raise SpecError(name, value, "is for this machine alone, so it needs --on local")
+    manager = ManagerOptions(
+        shared=str(shared.absolute()),
+        host=host or "127.0.0.1",
+        port=port,
+        data_dir=str(data_dir.absolute() if data_dir else ""),
+        patience=checked_patience(patience),
+        credentials=credentials,
+    )
+    wanted = _wanted(launching, workers)
+    plan = LaunchPlan(
+        manager, wanted, threads=threads, device=device, idle_seconds=launching.idle_seconds
+    )
+    if service:
+        _serve(plan, with_manager=not no_manager, dry_run=dry_run)
+    elif dry_run:
+        for line in launching.shown(plan).splitlines():
+            say(line)
+    else:
+        _keep(plan, launching)
+
+
+@with_credentials
+def ps(shared: Shared = SHARED, *, as_json: AsJson = False, credentials: Credentials) -> None:
+    """Show the processes of a cluster that stays.
+
+    For each there is its machine, its process ID, its state and, of a worker, what it trains. The
+    exit status is 1 if the process that keeps the cluster has died.
+    """
+    folder = StandingFolder(shared.absolute())
+    cluster, is_kept = folder.read(), folder.is_kept()
+    rows = _processes(cluster, folder.root, credentials, is_kept=is_kept)
+    if as_json:
+        about = asdict(cluster) | {"kept": is_kept} if cluster is not None else None
+        print_json({"cluster": about, "processes": [asdict(row) for row in rows]})
+    elif rows:
+        out().print(_table(rows))
+    else:
+        say(f"no cluster is up in {shared}")
+    if cluster is not None and not as_json:
+        if cluster.trouble:
+            say(f"it is started again: {cluster.trouble}")
+        if not is_kept:
+            say("what kept it has died, and the rest with it; `downpour up` starts it again")
+    if cluster is not None and not is_kept:
+        raise typer.Exit(_DEAD)
+
+
+def down(
+    shared: Shared = SHARED,
+    drain_seconds: Annotated[
+        float,
+        typer.Option(
+            metavar="X",
+            parser=number,
+            help="How long workers may take to end their tasks. What they cannot end is saved, and "
+            "goes on after the next `downpour up`.",
+        ),
+    ] = 0.0,
+    *,
+    service: Annotated[
+        bool, typer.Option("--service", help="Stop and remove this machine's services instead.")
+    ] = False,
+) -> None:
+    """Stop a cluster that stays.
+
+    It returns when nothing of the cluster runs any more. It may be called on any machine that has
+    the shared directory. Experiments keep their state. Where no cluster is up, there is nothing to
+    do, and the exit status is 0.
+    """
+    from downpour.launchers import systemd
+    from downpour.launchers.keeping import stop
+
+    if service:
+        names = systemd.disable(str(shared.absolute()))
+        note(f"stopped {', '.join(names)}" if names else f"no service is of {shared}")
+        return
+    seconds = checked_seconds("drain_seconds", drain_seconds)
+    folder = StandingFolder(shared.absolute())
+    is_kept = folder.is_kept()
+    with err().status("stopping"):
+        cluster = stop(folder, seconds)
+    if cluster is None:
+        note(f"no cluster is up in {shared}")
+    elif not is_kept:
+        note("what kept the cluster had died, and the rest with it")
+    else:
+        note(f"stopped {len(cluster.workers)} workers and their manager")
+
+
+def _wanted(launching: Launching, workers: int | None) -> int:
+    """Return how many workers to start."""
+    if workers is not None:
+        if workers < 1:
+            raise SpecError("workers", workers, "must be a whole number, at least 1")
+        return workers
+    match launching.on:
+        case "inline":
+            raise SpecError("on", "inline", "ends with the command, so nothing of it can stay")
+        case "ssh":
+            hosts = read_hosts(SshOptions(**launching.options).hosts)
+            return sum(host.slots for host in hosts)
+        case "local":
+            return os.cpu_count() or 1
+    raise SpecError("workers", workers, f"must be given with --on {launching.on}")
+
+
+def _keep(plan: LaunchPlan, launching: Launching) -> None:
+    """Start a keeper of a plan, and say how to give it work."""
+    from downpour.launchers.keeper import KeptPlan
+    from downpour.launchers.keeping import start
+    from downpour.store import SharedDirectory
+
+    shared = Path(plan.manager.shared)
+    SharedDirectory.open(shared, create=True)
+    with err().status("starting"):
+        cluster = start(KeptPlan(on=launching.on, options=launching.options, plan=plan))
+    say(f"manager at {cluster.manager}, {plan.workers} workers, shared directory {shared}")
+    token = f" --token-file {shared / cluster.token_file}" if cluster.token_file else ""
+    note(f"`downpour submit FILE --manager {cluster.manager}{token}` gives it work")
+
+
+def _serve(plan: LaunchPlan, *, with_manager: bool, dry_run: bool) -> None:
+    """Hand a plan over to systemd, or print its units."""
+    from downpour.launchers import systemd
+
+    texts = systemd.units(plan, with_manager=with_manager)
+    if dry_run:
+        for name, text in texts.items():
+            for line in (f"# {name}", *text.splitlines()):
+                say(line)
+        return
+    for name in systemd.enable(plan, texts):
+        say(name)
+    if not systemd.linger():
+        note("they end with your login until an administrator runs `loginctl enable-linger USER`")
+
+
+def _processes(
+    cluster: StandingCluster | None, root: Path, credentials: Credentials, *, is_kept: bool
+) -> list[ClusterProcess]:
+    """Return the processes; none if there is neither a keeper nor a manager that answers."""
+    from downpour.operations.cluster_processes import cluster_processes
+    from downpour.store import SharedDirectory
+    from downpour.store.lease import leader_of
+
+    if credentials == Credentials():
+        token = root / (cluster.token_file if cluster is not None else TOKEN_NAME)
+        credentials = Credentials(token_file=str(token) if token.is_file() else "")
+    leader = leader_of(SharedDirectory(root))
+    status = _status(leader.addresses[0], credentials) if leader and leader.addresses else None
+    if cluster is None and status is None:
+        return []
+    return list(cluster_processes(cluster, leader, status, is_kept=is_kept))
+
+
+def _status(manager: str, credentials: Credentials) -> Status | None:
+    """Ask the manager; None if it does not answer."""
+    from downpour.rpc import ManagerClient, Trust, parse_address
+
+    trust = Trust.load(credentials)
+    with (
+        suppress(DownpourError),
+        ManagerClient(parse_address(manager), trust=trust, timeout_seconds=_ASK_SECONDS) as client,
+    ):
+        return client.status()
+    return None
+
+
+def _table(rows: Sequence[ClusterProcess]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from downpour.text import one_line
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("process", no_wrap=True)
+    table.add_column("host", overflow="fold")
+    table.add_column("pid", justify="right", no_wrap=True)
+    table.add_column("state")
+    table.add_column("trains")
+    labelled = any(row.labels for row in rows)
+    if labelled:
+        table.add_column("labels")
+    for row in rows:
+        name = row.role if row.role != "worker" else row.name
+        cells = [name, row.hostname, str(row.pid or ""), row.state, row.attempt]
+        cells += [" ".join(row.labels)] if labelled else []
+        table.add_row(*(Text(one_line(cell)) for cell in cells))
+    return table

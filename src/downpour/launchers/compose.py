@@ -1,0 +1,204 @@
+"""Workers as containers of a compose file's `worker`; the manager runs where the command does.
+
+A container is on a leash: its shell's input is held open by the `docker compose run` that started
+it (`leash.py`), so it ends with the launcher. What the file says of a worker holds: its image, its
+limits and its volumes, of which the one at /shared is the shared directory of this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from downpour.credentials import FILES
+from downpour.errors import LaunchError
+from downpour.launchers.base import Launcher
+from downpour.launchers.hosts import SLOTS_MAX, Host
+from downpour.launchers.leash import LeashedWorkers
+from downpour.launchers.placed import PlacedCluster
+from downpour.launchers.plan import LaunchPlan
+from downpour.launchers.ssh_script import worker_script
+from downpour.text import one_line
+from downpour.worker.environment import thread_environment
+from downpour.worker.options import WorkerOptions
+
+SERVICE = "worker"
+DEFAULT_FILE, DEFAULT_IMAGE = "docker/compose.yaml", "downpour"
+_PORT = 9091
+"""Where the file's health check looks for a worker; each container has ports of its own."""
+_THERE = Host("container", slots=SLOTS_MAX, python="python", shared="/shared")
+_ANSWER_SECONDS = 60.0
+_COMPOSE = ("docker", "compose"), ("docker-compose",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComposeOptions:
+    """Which compose file has the service `worker`, and which image its containers are of.
+
+    `image` is what the file gets as DOWNPOUR_IMAGE; empty: that variable, or else `downpour`.
+    """
+
+    compose_file: str = DEFAULT_FILE
+    image: str = ""
+
+
+def on_compose(options: ComposeOptions | None = None) -> Launcher:
+    """Return what starts containers, for `downpour.run(spec, on=on_compose(options))`."""
+    return lambda plan: PlacedCluster(plan, ComposeEngine(options or ComposeOptions()))
+
+
+def variables(plan: LaunchPlan, options: ComposeOptions) -> dict[str, str]:
+    """Return what the compose file is told: the image, the folder, and who writes there."""
+    return {
+        "DOWNPOUR_IMAGE": image_of(options),
+        "DOWNPOUR_SHARED": str(Path(plan.manager.shared).absolute()),
+        "DOWNPOUR_USER": os.environ.get("DOWNPOUR_USER") or f"{os.getuid()}:{os.getgid()}",
+    }
+
+
+def image_of(options: ComposeOptions) -> str:
+    """Return the name of the image."""
+    return options.image or os.environ.get("DOWNPOUR_IMAGE") or DEFAULT_IMAGE
+
+
+def command(project: Sequence[str], script: str) -> list[str]:
+    """Return the command line that runs a script in a new container, which goes when it ends."""
+    # Other managers' workers find theirs by these; a script says what holds for this one.
+    blank = [word for name in ("DOWNPOUR_MANAGER", *FILES.values()) for word in ("-e", f"{name}=")]
+    shell = ["--entrypoint", "/bin/sh -c", SERVICE, script]
+    return [*project, "run", "--rm", "-T", "--no-deps", *blank, *shell]
+
+
+class ComposeEngine(LeashedWorkers):
+    """Starts each worker as a container of a project that ends with the cluster."""
+
+    def __init__(self, options: ComposeOptions) -> None:
+        self._options = options
+        self._name = f"downpour-{secrets.token_hex(4)}"
+        self._compose: tuple[str, ...] = _COMPOSE[0]
+        self._variables: dict[str, str] = {}
+        self.manager_host = "127.0.0.1"
+        super().__init__([_THERE], lambda _, script: self._started(script))
+
+    @property
+    def _project(self) -> list[str]:
+        return [*self._compose, "-p", self._name, "-f", self._options.compose_file]
+
+    def check(self, plan: LaunchPlan) -> None:
+        """Ask Docker for all that a worker takes, and make the project's network."""
+        if not Path(self._options.compose_file).is_file():
+            reason = "there is no such file; the repository has it"
+            raise _wrong(f"compose_file = {self._options.compose_file!r}: {reason}")
+        _refuse_unseen(plan)
+        self._compose = _compose_command()
+        _refuse_missing(image_of(self._options))
+        self._variables = variables(plan, self._options)
+        try:
+            # Of several that start at once, each would make the network otherwise.
+            made = ["up", "--no-start", "--no-deps", "--no-build", SERVICE]
+            _asked([*self._project, *made], self._environment)
+            self.manager_host = self._gateway()
+        except BaseException:
+            self._remove()
+            raise
+
+    def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path | int) -> None:
+        """Start a worker in a container of its own."""
+        super().start(replace(worker, port=_PORT), environment, log)
+
+    def close(self) -> None:
+        """Tell all workers to leave, and remove what is left of the project."""
+        super().close()
+        self._remove()
+
+    def planned(self, plan: LaunchPlan) -> str:
+        """Return the commands of a plan's workers; the manager's address is not known yet."""
+        texts = [f"{name}={value}" for name, value in variables(plan, self._options).items()]
+        environment = thread_environment(plan.threads)
+        for number in range(1, plan.workers + 1):
+            worker = replace(plan.worker(number, "ADDRESS:PORT"), port=_PORT)
+            script = worker_script(worker, _THERE, environment)
+            texts.append(f"# {shlex.join(command(self._project, '')[:-1])} SCRIPT\n{script}")
+        return "\n".join(texts)
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, **self._variables}
+
+    def _started(self, script: str) -> list[str]:
+        told = [f"{name}={value}" for name, value in self._variables.items()]
+        return ["env", *told, *command(self._project, script)]
+
+    def _gateway(self) -> str:
+        """Return the address of this machine in the project's network."""
+        ours = f"label=com.docker.compose.project={self._name}"
+        networks = _asked(["docker", "network", "ls", "--quiet", "--filter", ours]).split()
+        gateway = "{{range .IPAM.Config}}{{println .Gateway}}{{end}}"
+        for network in networks:
+            found = _asked(["docker", "network", "inspect", network, "--format", gateway]).split()
+            if found:
+                return found[0]
+        raise _wrong("the project's network has no gateway, so no container reaches this machine")
+
+    def _remove(self) -> None:
+        _asked([*self._project, "down", "--remove-orphans", "--timeout", "5"], self._environment)
+
+
+def _compose_command() -> tuple[str, ...]:
+    """Return the second version of compose where it is there, else the first."""
+    if shutil.which("docker") is None:
+        raise _wrong("there is no `docker` here: install Docker, with its plugin compose")
+    for words in _COMPOSE:
+        with suppress(LaunchError):
+            _asked([*words, "version"])
+            return words
+    raise _wrong("neither `docker compose` nor `docker-compose` is here: install one of them")
+
+
+def _refuse_missing(image: str) -> None:
+    _asked(["docker", "version", "--format", "{{.Server.Version}}"])
+    found = _asked(["docker", "image", "ls", "--quiet", image])
+    if not found.strip():
+        built = f"docker build -f docker/Dockerfile -t {image} ."
+        raise _wrong(f"there is no image {image}: `{built}` builds it")
+
+
+def _refuse_unseen(plan: LaunchPlan) -> None:
+    """Refuse credentials that a container would not find."""
+    shared = Path(plan.manager.shared)
+    for name in FILES:
+        file = getattr(plan.manager.credentials, name)
+        if file and not Path(file).is_relative_to(shared):
+            raise _wrong(f"{name} = {file!r}: must be in {shared}, which the containers see")
+
+
+def _asked(words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Run a command of Docker; raises LaunchError with what Docker says if it fails."""
+    try:
+        done = subprocess.run(  # noqa: S603 - words of this package
+            words, env=environment, capture_output=True, check=False, timeout=_ANSWER_SECONDS
+        )
+    except FileNotFoundError:
+        raise _wrong(f"there is no `{words[0]}` here") from None
+    except subprocess.TimeoutExpired:
+        raise _wrong(f"`{' '.join(words[:3])}` does not answer: is Docker running?") from None
+    if done.returncode:
+        raise _wrong(_reason(done.stderr) or f"`{' '.join(words[:3])}` fails: is Docker running?")
+    return done.stdout.decode(errors="replace")
+
+
+def _reason(said: bytes) -> str:
+    """Return the last line of what a command has said."""
+    lines = said.decode(errors="replace").strip().splitlines()
+    return one_line(lines[-1]) if lines else ""
+
+
+def _wrong(reason: str) -> LaunchError:
+    return LaunchError(reason, asked_wrongly=True)

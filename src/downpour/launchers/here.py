@@ -1,0 +1,31 @@
+"""Workers as single processes of this machine, each started again when it dies."""
+
+from __future__ import annotations
+
+import socket
+
+from downpour.launchers.hosts import SLOTS_MAX, Host
+from downpour.launchers.leash import LeashedWorkers
+from downpour.launchers.placed import PlacedCluster
+from downpour.launchers.plan import LaunchPlan
+
+
+class HereEngine(LeashedWorkers):
+    """Starts each worker by a shell of its own; the manager listens at `manager_host`.
+
+    Each worker imports torch for itself, so a fork server (`local.py`) starts them sooner. But that
+    one never starts a worker again.
+    """
+
+    def __init__(self, manager_host: str) -> None:
+        self.manager_host = manager_host
+        here = Host(socket.gethostname(), slots=SLOTS_MAX)
+        super().__init__([here], lambda _, script: ["/bin/sh", "-c", script])
+
+    def check(self, plan: LaunchPlan) -> None:
+        """Refuse nothing: this machine is here."""
+
+
+def here(plan: LaunchPlan) -> PlacedCluster:
+    """Return a cluster of this machine's processes."""
+    return PlacedCluster(plan, HereEngine(plan.manager.host))

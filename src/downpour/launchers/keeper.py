@@ -1,0 +1,188 @@
+"""The process that keeps a cluster that stays: it starts it, mends it, and ends it when told to.
+
+The manager runs beside it, and the workers' leashes are in its hand, so all of them end with it,
+also if it is killed. What it is to start comes as JSON on its standard input.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from downpour.errors import DownpourError, LaunchError
+from downpour.launchers import launcher_with
+from downpour.launchers.base import Launcher, RunningCluster
+from downpour.launchers.here import here
+from downpour.launchers.placed import PAUSES_SECONDS
+from downpour.launchers.plan import LaunchPlan
+from downpour.launchers.standing import StandingCluster, StandingFolder, StopRequest
+from downpour.rpc import ManagerClient, Status, Trust, WorkerClient, parse_address
+from downpour.signals import waiting_for_leave
+from downpour.text import set_up_log
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+_SOUND_SECONDS = 60.0
+"""A cluster that has been up for this long is started again without a pause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPlan:
+    """What a keeper starts: a plan, by the launcher `on` with these options."""
+
+    on: str
+    options: Mapping[str, Any]
+    plan: LaunchPlan
+
+    @property
+    def launcher(self) -> Launcher:
+        """What makes a cluster of the plan; on this machine one that starts workers again."""
+        return here if self.on == "local" else launcher_with(self.on, self.options)
+
+
+class Keeper:
+    """Keeps one cluster, until there is a wish that it ends.
+
+    Args:
+        on: the launcher's name.
+        plan: what to start.
+        launcher: what starts it.
+        wait: called with the seconds to wait; returns early, and true, when a signal asks this
+            process to end.
+    """
+
+    def __init__(
+        self, on: str, plan: LaunchPlan, launcher: Launcher, wait: Callable[[float], bool]
+    ) -> None:
+        self._plan = plan
+        self._launcher = launcher
+        self._wait = wait
+        self._folder = StandingFolder(Path(plan.manager.shared))
+        self._told = StandingCluster(on=on, hostname=socket.gethostname(), pid=os.getpid())
+        self._written: StandingCluster | None = None
+
+    def keep(self) -> None:
+        """Start the cluster, and start it again whenever it ends by itself.
+
+        Raises:
+            LaunchError: there is one already, or the first start fails.
+        """
+        with self._folder.kept():
+            self._tell(state="starting")
+            pauses = iter(PAUSES_SECONDS)
+            began_seconds = time.monotonic()
+            while (trouble := self._trouble()) is not None:
+                log.warning("%s; it is started again", trouble)
+                self._tell(state="starting", trouble=str(trouble))
+                if time.monotonic() - began_seconds >= _SOUND_SECONDS:
+                    pauses = iter(PAUSES_SECONDS)
+                if self._wait_for_stop(next(pauses, PAUSES_SECONDS[-1])) is not None:
+                    return
+                began_seconds = time.monotonic()
+
+    def _trouble(self) -> LaunchError | None:
+        """Serve; return why the cluster has ended by itself, None if it was to end."""
+        try:
+            self._serve()
+        except LaunchError as error:
+            if not self._told.manager:  # it has never been up, so its user still waits
+                raise
+            return error
+        return None
+
+    def _serve(self) -> None:
+        """Run the cluster until it is to end; raises LaunchError if it ends by itself."""
+        with self._launcher(self._plan) as cluster:
+            trust = Trust.load(cluster.credentials)
+            with ManagerClient(parse_address(cluster.address), trust=trust) as manager:
+                self._tell(
+                    state="up",
+                    manager=cluster.address,
+                    token_file=self._folder.inside(cluster.credentials.token_file),
+                    log=str(cluster.log),
+                    trouble="",
+                )
+                stop = self._look_after(cluster, manager)
+                self._tell(state="stopping")
+                _drain(manager, trust, stop.drain_seconds, self._wait)
+
+    def _look_after(self, cluster: RunningCluster, manager: ManagerClient) -> StopRequest:
+        """Start what has died, and what policies ask for, until there is a wish to stop."""
+        while True:
+            cluster.check()
+            status = _status(manager)
+            if status is not None:
+                cluster.provide(status.wanted_workers, status.idle_workers)
+            self._tell(workers=tuple(cluster.workers))
+            stop = self._wait_for_stop(LOOK_SECONDS)
+            if stop is not None:
+                return stop
+
+    def _wait_for_stop(self, seconds: float) -> StopRequest | None:
+        if self._wait(seconds):
+            return StopRequest()
+        try:
+            return self._folder.stop_request()
+        except DownpourError as error:  # the directory is away, or the wish is of a later version
+            log.warning("%s", error)
+            return None
+
+    def _tell(self, **changes: Any) -> None:
+        """Describe the cluster anew, if anything has changed."""
+        self._told = replace(self._told, **changes)
+        if self._told != self._written:
+            with suppress(DownpourError):  # the directory is away; the next time will do
+                self._folder.write(self._told)
+                self._written = self._told
+
+
+def _status(manager: ManagerClient) -> Status | None:
+    """Ask a manager how things are; one that is busy is asked again later."""
+    with suppress(DownpourError):
+        return manager.status()
+    return None
+
+
+def _drain(
+    manager: ManagerClient, trust: Trust, seconds: float, wait: Callable[[float], bool]
+) -> None:
+    """Tell all workers to end their tasks and leave, and wait until they have."""
+    deadline = time.monotonic() + seconds
+    status = _status(manager) if seconds else None
+    for worker in status.workers if status else ():
+        with (
+            suppress(DownpourError),
+            WorkerClient(parse_address(worker.address), trust=trust) as one,
+        ):
+            one.drain()
+    while status and status.workers and time.monotonic() < deadline:
+        if wait(LOOK_SECONDS):
+            return
+        status = _status(manager)
+
+
+def main() -> int:
+    """Keep the cluster that is asked for; returns the exit status."""
+    set_up_log(logging.WARNING, "%(asctime)s %(levelname)s %(name)s: %(message)s")
+    kept = TypeAdapter(KeptPlan).validate_json(sys.stdin.buffer.read())
+    try:
+        Keeper(kept.on, kept.plan, kept.launcher, waiting_for_leave()).keep()
+    except DownpourError as error:
+        sys.stderr.write(f"downpour: {error}\n")
+        return error.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Workers on a leash: each is the child of a shell whose input is held open, here or elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock, Thread
+
+from downpour.errors import LaunchError
+from downpour.launchers.base import Ended
+from downpour.launchers.hosts import Host
+from downpour.launchers.ssh_script import CANNOT_RUN, last_words, status_in, worker_script
+from downpour.text import one_line
+from downpour.worker.options import WorkerOptions
+
+CLOSE_SECONDS = 60.0
+"""A worker leaves within seconds; one whose host is gone never says so."""
+_KEPT_LINES = 20
+
+
+class LeashedWorkers:
+    """The part of an engine that starts each worker in a free slot of some hosts, and ends it.
+
+    Args:
+        hosts: where workers may run.
+        words: returns the command that runs a script on a host.
+    """
+
+    def __init__(self, hosts: Sequence[Host], words: Callable[[Host, str], Sequence[str]]) -> None:
+        self.hosts = tuple(hosts)
+        self._words = words
+        self._lost_seconds: dict[str, float] = {}
+        self._running: dict[str, _Connection] = {}
+
+    def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path | int) -> None:
+        """Start a worker in a free slot, rather on hosts that have not been lost.
+
+        The log may be a file descriptor, too, which is closed in the end.
+        """
+        host = self.free_host([one.host for one in self._running.values()])
+        words = self._words(host, worker_script(worker, host, environment))
+        self._running[worker.name] = _Connection(host, worker, words, log)
+
+    def ended(self) -> Mapping[str, Ended]:
+        """Return whose connections have ended, and how."""
+        over = {name: one.ended for name, one in self._running.items() if one.ended is not None}
+        for name, ended in over.items():
+            if ended.status is None:
+                self._lost_seconds[self._running[name].host.name] = time.monotonic()
+            del self._running[name]
+        return over
+
+    def stop(self, name: str) -> None:
+        """Let go of a worker's leash, which tells it to leave."""
+        if name in self._running:
+            self._running[name].let_go()
+
+    def close(self) -> None:
+        """Let go of all, and wait until they have ended; ends the ssh of a host that is gone."""
+        connections = list(self._running.values())
+        for connection in connections:
+            connection.let_go()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for connection in connections:
+            connection.wait(max(deadline - time.monotonic(), 0.0))
+
+    def free_host(self, taken: Iterable[Host]) -> Host:
+        """Return the host with the largest share of free slots; the latest that was lost, last."""
+        used = [host.name for host in taken]
+        free = [host for host in self.hosts if used.count(host.name) < host.slots]
+        if not free:
+            raise LaunchError("no host has a free slot for another worker", asked_wrongly=True)
+
+        def order(host: Host) -> tuple[float, float]:
+            return self._lost_seconds.get(host.name, 0.0), used.count(host.name) / host.slots
+
+        return min(free, key=order)
+
+
+class _Connection:
+    """One shell: its worker runs while its input is open, and its output is copied into the log."""
+
+    def __init__(
+        self, host: Host, worker: WorkerOptions, words: Sequence[str], log: Path | int
+    ) -> None:
+        self.host = host
+        self.ended: Ended | None = None
+        self._prefix = f"{host.name} {worker.name}: "
+        self._letting_go = Lock()
+        self._shell = subprocess.Popen(  # noqa: S603 - words of this package
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that Ctrl-C does not reach it
+        )
+        if self._shell.stdin is not None and worker.credentials.token:
+            with suppress(BrokenPipeError):
+                self._shell.stdin.write(f"{worker.credentials.token}\n".encode())
+                self._shell.stdin.flush()
+        self._reader = Thread(target=self._read, args=(log,), daemon=True)
+        self._reader.start()
+
+    def let_go(self) -> None:
+        """End the input: the guard there tells the worker to leave."""
+        with self._letting_go:
+            if self._shell.stdin is not None and not self._shell.stdin.closed:
+                with suppress(BrokenPipeError):
+                    self._shell.stdin.close()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the reader has read all output; kill the shell if that takes longer.
+
+        Args:
+            seconds: how long to wait before the shell is killed.
+        """
+        self._reader.join(seconds)
+        if self._reader.is_alive():
+            self._shell.kill()
+            self._reader.join()
+
+    def _read(self, log: Path | int) -> None:
+        status, lines = None, deque[str](maxlen=_KEPT_LINES)
+        if self._shell.stdout is not None:
+            with self._shell.stdout as output, open(log, "ab", buffering=0) as written:
+                for raw in output:
+                    line = one_line(raw.decode(errors="replace").rstrip("\r\n"))
+                    found = status_in(line)
+                    if found is not None:
+                        status = found
+                    elif line:
+                        lines.append(line)
+                        written.write(f"{self._prefix}{line}\n".encode())
+        shell_status = self._shell.wait()
+        self.let_go()
+        self.ended = _end(self.host, status, shell_status, last_words(lines))
+
+
+def _end(host: Host, status: int | None, shell_status: int, words: str) -> Ended:
+    """Return how a worker has ended: by its own status, or with the connection, which is ssh's."""
+    if status is None:
+        return Ended(None, f"{host.name}: the connection has ended ({words or shell_status})")
+    if status in CANNOT_RUN:
+        return Ended(2, f"{host.name}: {host.python} cannot be run")
+    return Ended(status, f"{host.name}: {words}" if words else "")

@@ -1,0 +1,61 @@
+"""Several workers of this machine by one command, each a process that ends with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from downpour.launchers.base import Ended
+from downpour.launchers.here import HereEngine
+from downpour.worker.options import WorkerOptions
+
+LOOK_SECONDS = 0.2
+
+
+def run_several(
+    worker: WorkerOptions, count: int, log: Path | None, wait: Callable[[float], bool]
+) -> Mapping[str, Ended]:
+    """Run workers until all have ended; returns how, by name.
+
+    Args:
+        worker: the options of all; its name must not be empty. See `numbered`.
+        count: how many.
+        log: the file that what they print is appended to, each line with the worker's name; None:
+            standard error.
+        wait: called with the seconds to wait; returns early, and true, when a signal tells this
+            process that its workers are to leave.
+    """
+    engine = HereEngine(worker.manager)
+    over: dict[str, Ended] = {}
+    names = []
+    try:
+        for number in range(1, count + 1):
+            one = numbered(worker, number)
+            engine.start(one, {}, log or os.dup(2))  # which may be a socket, without a path
+            names.append(one.name)
+        while len(over) < count:
+            if wait(LOOK_SECONDS):
+                for name in names:
+                    engine.stop(name)
+            over |= engine.ended()
+    finally:
+        engine.close()
+    return over
+
+
+def numbered(worker: WorkerOptions, number: int) -> WorkerOptions:
+    """Return the options of one of several: names end with its number, and ports count up."""
+
+    def counted(port: int) -> int:
+        return port + number - 1 if port else 0
+
+    metrics = worker.metrics_port
+    return replace(
+        worker,
+        name=f"{worker.name}-{number}",
+        port=counted(worker.port),
+        metrics_port=counted(metrics) if metrics is not None else None,
+        ready_file=f"{worker.ready_file}-{number}" if worker.ready_file else "",
+    )

@@ -1,0 +1,155 @@
+"""What a cluster that stays leaves in the shared directory, so that any machine can look after it.
+
+`cluster.json` describes it, as its keeper saw it last; `cluster.lock` is held by the keeper for as
+long as it lives, and freed by the system with it; `cluster.stop` asks the keeper to end it. All of
+them are small JSON, and no process has to be reached for a look or a stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
+
+from downpour.errors import LaunchError, SharedDirectoryError
+
+FORMAT = 1
+DESCRIPTION, STOP, _LOCK = "cluster.json", "cluster.stop", "cluster.lock"
+_LOOK_SECONDS = 0.2
+"""How long to wait for the lock: a look takes it for a moment, too."""
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingCluster:
+    """A cluster that stays: who keeps it, and what it is made of.
+
+    `on` is the launcher's name. Its keeper is the process `pid` of the machine `hostname`.
+    `workers` are the names of those that are wanted. `token_file` may be relative to the directory,
+    and is empty where calls need no token. `trouble` says why it is being started again.
+    """
+
+    format: int = FORMAT
+    on: str
+    hostname: str
+    pid: int
+    state: Literal["starting", "up", "stopping"] = "starting"
+    workers: tuple[str, ...] = ()
+    manager: str = ""
+    token_file: str = ""
+    log: str = ""
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequest:
+    """The wish that a cluster ends; its workers may take `drain_seconds` to end their tasks."""
+
+    format: int = FORMAT
+    drain_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StandingFolder:
+    """The files of a cluster that stays, in the shared directory `root`."""
+
+    root: Path
+
+    def read(self) -> StandingCluster | None:
+        """Return what the keeper wrote last, also if it has died; None if there is no cluster.
+
+        Raises:
+            SharedDirectoryError: it cannot be read, or another version has written it.
+        """
+        return self._read(DESCRIPTION, StandingCluster)
+
+    def write(self, cluster: StandingCluster) -> None:
+        """Replace the description: a reader sees the former one or this."""
+        self._write(DESCRIPTION, cluster)
+
+    def stop_request(self) -> StopRequest | None:
+        """Return the wish that it ends, if there is one."""
+        return self._read(STOP, StopRequest)
+
+    def ask_to_stop(self, request: StopRequest) -> None:
+        """Leave the wish that it ends."""
+        self._write(STOP, request)
+
+    def clear(self) -> None:
+        """Remove what is left of a cluster that has ended."""
+        for name in (DESCRIPTION, STOP):
+            (self.root / name).unlink(missing_ok=True)
+
+    def inside(self, path: str) -> str:
+        """Return a path relative to the directory, which other machines may have elsewhere."""
+        if path and Path(path).is_relative_to(self.root):
+            return str(Path(path).relative_to(self.root))
+        return path
+
+    def is_kept(self) -> bool:
+        """Whether a keeper lives, here or on another machine."""
+        if not (self.root / _LOCK).exists():
+            return False
+        try:
+            with FileLock(self.root / _LOCK, timeout=0):
+                return False
+        except Timeout:
+            return True
+        except OSError:  # another user's, which this process may only read
+            return (self.root / DESCRIPTION).exists()
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Be the keeper; what an earlier one has left is gone afterwards, as is all of this one's.
+
+        Raises:
+            LaunchError: there is one already.
+        """
+        lock = FileLock(self.root / _LOCK)
+        try:
+            lock.acquire(timeout=_LOOK_SECONDS, poll_interval=_LOOK_SECONDS / 10)
+        except Timeout:
+            raise LaunchError(self.taken(), asked_wrongly=True) from None
+        with lock:
+            self.clear()
+            try:
+                yield
+            finally:
+                self.clear()
+
+    def taken(self) -> str:
+        """Say that there is a cluster already."""
+        cluster = None
+        with suppress(SharedDirectoryError):
+            cluster = self.read()
+        keeper = f" (process {cluster.pid} of {cluster.hostname} keeps it)" if cluster else ""
+        return f"a cluster is up in {self.root} already{keeper}; `downpour down` stops it"
+
+    def _write(self, name: str, value: StandingCluster | StopRequest) -> None:
+        # Here, because help texts import this module, and these import numpy.
+        from downpour.store.os_errors import writing
+        from downpour.store.publish import TEMPORARY_PREFIX
+
+        new = self.root / f"{TEMPORARY_PREFIX}{name}"
+        with writing(self.root, name):
+            new.write_bytes(TypeAdapter(type(value)).dump_json(value, indent=2) + b"\n")
+            new.replace(self.root / name)
+
+    def _read(self, name: str, kind: type[_Value]) -> _Value | None:
+        from downpour.store.directory import read_regular
+
+        if not (self.root / name).exists():
+            return None
+        try:
+            value = TypeAdapter(kind).validate_json(read_regular(self.root / name))
+        except ValidationError:
+            value = None
+        if value is None or getattr(value, "format", 0) != FORMAT:
+            reason = f"{name} cannot be understood; another version of downpour may have written it"
+            raise SharedDirectoryError(self.root, reason)
+        return value

@@ -1,0 +1,169 @@
+"""A manager and workers as services of the user's own systemd: they outlive a login and a restart.
+
+Units are text, made of a plan alone. One unit is the manager's, and a template is the workers',
+with an instance for each slot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from downpour import allowlist
+from downpour.errors import LaunchError, SpecError
+from downpour.launchers.plan import LaunchPlan
+from downpour.worker.environment import thread_environment
+
+RUNNING = Path("/run/systemd/system")
+"""It exists where systemd is the system's first process (sd_booted(3))."""
+_STOP_SECONDS = 60
+_WORKER_NAME = "%H-%i"
+"""The machine's name and the instance's, which systemd fills in."""
+_PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+_UNIT = """\
+[Unit]
+Description=Downpour {role} of {shared}
+StartLimitIntervalSec=0
+
+[Service]
+{environment}ExecStart={command}
+Restart=on-failure
+RestartPreventExitStatus=2
+RestartSec=5
+KillMode=mixed
+TimeoutStopSec={stop_seconds}
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def units(plan: LaunchPlan, *, with_manager: bool = True) -> dict[str, str]:
+    """Return the text of each unit by its file's name.
+
+    Raises:
+        SpecError: the token is none that a file holds; a unit can be read by others.
+    """
+    if plan.manager.credentials.token and not plan.manager.credentials.token_file:
+        raise SpecError("service", value=True, accepted="needs --token-file, not DOWNPOUR_TOKEN")
+    manager = plan.reached_at(plan.manager.host).manager
+    files = replace(manager.credentials, token="").to_environment()
+    tag = _tag(manager.shared)
+    worker = replace(plan.worker(1, ""), name=_WORKER_NAME, credentials=manager.credentials)
+    common = {**allowlist.environment(), **files}
+    made = {}
+    if with_manager:
+        name = f"downpour-{tag}-manager.service"
+        made[name] = _unit("manager", manager.shared, manager.arguments(), common)
+    environment = {**thread_environment(plan.threads), **common}
+    name = f"downpour-{tag}-worker@.service"
+    made[name] = _unit("worker", manager.shared, worker.arguments(), environment)
+    return made
+
+
+def enable(plan: LaunchPlan, texts: Mapping[str, str]) -> list[str]:
+    """Write units, start them now and at every start of the machine; returns their names.
+
+    A token is made if the manager needs one and has none.
+
+    Raises:
+        LaunchError: systemd does not run, or refuses, in its own words.
+    """
+    # Here, because help texts import this module, and these import numpy.
+    from downpour.store import SharedDirectory
+    from downpour.store.token import make_token
+
+    _check_running()
+    SharedDirectory.open(Path(plan.manager.shared), create=True)
+    credentials = plan.reached_at(plan.manager.host).manager.credentials
+    if credentials.token_file:
+        make_token(Path(credentials.token_file))
+    folder = _folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    names = [one for name in texts for one in _instances(name, range(1, plan.workers + 1))]
+    _systemctl("daemon-reload")
+    _systemctl("enable", "--now", *names)
+    return names
+
+
+def disable(shared: str) -> list[str]:
+    """Stop the units of a shared directory and remove them; returns their names.
+
+    Raises:
+        LaunchError: systemd does not run, or refuses, in its own words.
+    """
+    _check_running()
+    files = sorted(_folder().glob(f"downpour-{_tag(shared)}-*.service"))
+    if not files:
+        return []
+    # Workers first, so that they say goodbye to a manager that is there.
+    names = [file.name.replace("@.", "@*.") for file in reversed(files)]
+    _systemctl("stop", *names)
+    _systemctl("disable", *(file.name for file in files))
+    for file in files:
+        file.unlink()
+    _systemctl("daemon-reload")
+    return names
+
+
+def linger() -> bool:
+    """Let this user's services run without a login; returns whether systemd allowed it."""
+    words = ["loginctl", "enable-linger"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0  # noqa: S603
+
+
+def _check_running() -> None:
+    if not RUNNING.is_dir():
+        reason = "systemd does not run here, so there can be no service; leave --service out"
+        raise LaunchError(reason, asked_wrongly=True)
+
+
+def _systemctl(*words: str) -> None:
+    asked = ["systemctl", "--user", *words]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode != 0:
+        reason = " ".join(done.stderr.split()) or f"status {done.returncode}"
+        raise LaunchError(f"systemctl --user {words[0]}: {reason}", asked_wrongly=True)
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "systemd" / "user"
+
+
+def _instances(name: str, numbers: Sequence[int]) -> list[str]:
+    """Return the units of a template, or the one that a file is."""
+    return [name.replace("@.", f"@{number}.") for number in numbers] if "@." in name else [name]
+
+
+def _tag(shared: str) -> str:
+    """Return what tells the units of one shared directory from those of another."""
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", shared)[-32:].strip("-").lower()
+    return f"{readable}-{hashlib.sha256(shared.encode()).hexdigest()[:6]}"
+
+
+def _unit(role: str, shared: str, words: Sequence[str], environment: Mapping[str, str]) -> str:
+    command = [sys.executable, "-m", "downpour.cli", *words]
+    lines = [f"Environment={_word(f'{name}={value}')}\n" for name, value in environment.items()]
+    return _UNIT.format(
+        role=role,
+        shared=shared.replace("%", "%%"),
+        environment="".join(lines),
+        command=" ".join(_word(word).replace("$", "$$") for word in command),
+        stop_seconds=_STOP_SECONDS,
+    )
+
+
+def _word(word: str) -> str:
+    """Return a word as systemd reads it (systemd.syntax(7)); only our own name has specifiers."""
+    text = word if word == _WORKER_NAME else word.replace("%", "%%")
+    if _PLAIN.fullmatch(text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

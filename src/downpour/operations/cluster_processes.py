@@ -1,0 +1,65 @@
+"""What `downpour ps` lists: the processes of a cluster that stays, as several sources tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from downpour.launchers.standing import StandingCluster
+from downpour.rpc.messages import Status
+from downpour.store.lease import Leader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterProcess:
+    """A process, or one that is missing: then `hostname` is empty and `pid` is 0."""
+
+    role: str
+    name: str = ""
+    hostname: str = ""
+    pid: int = 0
+    state: str
+    attempt: str = ""
+    labels: tuple[str, ...] = ()
+
+
+def cluster_processes(
+    cluster: StandingCluster | None, leader: Leader | None, status: Status | None, *, is_kept: bool
+) -> Iterator[ClusterProcess]:
+    """Yield the keeper, the manager, and the workers.
+
+    Args:
+        cluster: what the keeper has written last; None: there is no keeper.
+        leader: who leads in the shared directory.
+        status: what the manager answers; None: it does not.
+        is_kept: whether the keeper lives.
+    """
+    if cluster is not None:
+        yield ClusterProcess(
+            role="keeper",
+            hostname=cluster.hostname,
+            pid=cluster.pid,
+            state=cluster.state if is_kept else "dead",
+        )
+    yield ClusterProcess(
+        role="manager",
+        name=leader.addresses[0] if leader and leader.addresses else "",
+        hostname=leader.hostname if leader else "",
+        pid=leader.pid if leader else 0,
+        state="up" if status is not None else "does not answer",
+    )
+    seen = {worker.worker: worker for worker in (status.workers if status is not None else ())}
+    for name, worker in seen.items():
+        yield ClusterProcess(
+            role="worker",
+            name=name,
+            hostname=worker.hostname,
+            pid=worker.pid,
+            state=worker.state,
+            attempt=str(worker.running or ""),
+            labels=worker.labels,
+        )
+    for name in cluster.workers if cluster is not None else ():
+        if name not in seen:
+            state = "starting" if status is not None else "unknown"
+            yield ClusterProcess(role="worker", name=name, state=state)

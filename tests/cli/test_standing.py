@@ -1,0 +1,119 @@
+"""`downpour up`, `down` and `ps` on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from downpour.launchers import systemd
+from downpour.launchers.standing import StandingCluster, StandingFolder
+
+Downpour = Callable[..., Any]
+
+
+def test_where_no_cluster_is_up_there_is_nothing_to_show_or_stop(
+    downpour: Downpour, tmp_path: Path
+) -> None:
+    """Both succeed, as often as one likes, also where there is no such folder."""
+    for folder in (tmp_path, tmp_path / "none"):
+        shown = downpour("ps", "--shared", folder)
+        assert shown.status == 0
+        assert shown.out.startswith("no cluster is up in ")
+        assert json.loads(downpour("ps", "--shared", folder, "--json").out)["processes"] == []
+        stopped = downpour("down", "--shared", folder)
+        assert stopped.status == 0
+        assert stopped.err.startswith("no cluster is up in ")
+
+
+def test_a_second_up_says_who_keeps_the_first(refused: Callable[..., str], tmp_path: Path) -> None:
+    """Nothing is started."""
+    folder = StandingFolder(tmp_path)
+    with folder.kept():
+        folder.write(StandingCluster(on="local", hostname="n1", pid=7))
+        line = refused("up", "--shared", tmp_path)
+    assert line.startswith(f"a cluster is up in {tmp_path} already (process 7 of n1 keeps it)")
+    assert line.endswith("`downpour down` stops it")
+
+
+def test_one_that_was_killed_is_shown_and_its_rest_removed(
+    downpour: Downpour, tmp_path: Path
+) -> None:
+    """`ps` has exit status 1 then."""
+    StandingFolder(tmp_path).write(StandingCluster(on="local", hostname="n1", pid=7))
+    shown = downpour("ps", "--shared", tmp_path)
+    assert shown.status == 1
+    assert "what kept it has died" in shown.out
+    assert "had died" in downpour("down", "--shared", tmp_path).err
+    assert not (tmp_path / "cluster.json").exists()
+
+
+def test_a_manager_without_a_keeper_is_shown(downpour: Downpour, served: Any) -> None:
+    """It was started by hand, or by systemd."""
+    shown = downpour("ps", "--shared", served.shared)
+    assert shown.status == 0
+    assert [line.split()[0] for line in shown.out.splitlines()] == ["process", "manager"]
+
+
+def test_a_dry_run_prints_units_and_writes_nothing(downpour: Downpour, tmp_path: Path) -> None:
+    """One for the manager, and a template for the workers."""
+    shown = downpour("up", "--service", "--dry-run", "--shared", tmp_path / "lab", "--workers", 2)
+    assert shown.status == 0
+    assert shown.out.count("[Unit]") == 2
+    alone = downpour("up", "--service", "--dry-run", "--no-manager", "--shared", tmp_path / "lab")
+    assert alone.out.count("[Unit]") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_systemd_a_service_is_refused_in_a_line(
+    refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written."""
+    monkeypatch.setattr(systemd, "RUNNING", tmp_path / "none")
+    for command in ("up", "down"):
+        line = refused(command, "--service", "--shared", tmp_path / "lab")
+        assert line.startswith("systemd does not run here")
+    assert not list(tmp_path.iterdir())
+
+
+def ours(folder: Path) -> list[str]:
+    """Return the command lines of processes that have to do with a folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        if str(folder) in words:
+            found.append(words)
+    return found
+
+
+@pytest.mark.slow
+def test_a_cluster_outlives_the_command_and_takes_experiments_until_it_is_stopped(
+    downpour: Downpour, tmp_path: Path
+) -> None:
+    """Its keeper starts a worker again that was killed; the end leaves no process."""
+    started = downpour("up", "--shared", tmp_path, "--workers", 2, "--port", 0)
+    assert started.status == 0, started
+    try:
+        address = started.out.split()[2].rstrip(",")
+        words = ("--manager", address, "--shared", tmp_path)
+        done = downpour("submit", *words, "--watch", "--epochs", 1, "--shards", 2)
+        assert done.status == 0, done
+        told = json.loads(downpour("ps", "--shared", tmp_path, "--json").out)
+        assert told["cluster"]["kept"]
+        pids = {one["name"]: one["pid"] for one in told["processes"] if one["role"] == "worker"}
+        psutil.Process(pids["worker-1"]).kill()
+        done = downpour("submit", *words, "--watch", "--epochs", 1, "--shards", 2)
+        assert done.status == 0, done
+    finally:
+        stopped = downpour("down", "--shared", tmp_path, "--drain-seconds", 5)
+    assert "stopped 2 workers" in stopped.err
+    assert not ours(tmp_path)
+    assert not (tmp_path / "cluster.json").exists()
+    assert downpour("down", "--shared", tmp_path).status == 0

@@ -1,0 +1,182 @@
+"""A cluster that stays: what is left in the shared directory, and how its keeper mends it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from downpour.errors import LaunchError, SharedDirectoryError
+from downpour.launchers import Ended, InlineCluster, Launcher, LaunchPlan, launcher_with
+from downpour.launchers.here import HereEngine
+from downpour.launchers.keeper import Keeper, KeptPlan
+from downpour.launchers.keeping import stop
+from downpour.launchers.standing import StandingCluster, StandingFolder, StopRequest
+from downpour.manager.options import ManagerOptions
+
+CLUSTER = StandingCluster(on="local", hostname="n1", pid=7, workers=("worker-1",))
+
+
+def test_a_description_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """By any process of any machine, as small JSON."""
+    folder = StandingFolder(tmp_path)
+    assert folder.read() is None
+    folder.write(CLUSTER)
+    folder.write(replace(CLUSTER, state="up"))
+    assert folder.read() == replace(CLUSTER, state="up")
+    assert json.loads((tmp_path / "cluster.json").read_text())["format"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["cluster.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}', '{"on": 1}'])
+def test_what_another_version_has_written_is_not_guessed_at(text: str, tmp_path: Path) -> None:
+    """Nor is what nobody has."""
+    (tmp_path / "cluster.json").write_text(text)
+    with pytest.raises(SharedDirectoryError, match=r"cluster.json cannot be understood"):
+        StandingFolder(tmp_path).read()
+
+
+def test_there_is_one_keeper_and_the_second_is_told_who(tmp_path: Path) -> None:
+    """What it has left is gone with it; one that was killed leaves a description, and no lock."""
+    folder = StandingFolder(tmp_path)
+    folder.write(CLUSTER)
+    assert not folder.is_kept()
+    with folder.kept():
+        assert folder.read() is None
+        folder.write(CLUSTER)
+        assert StandingFolder(tmp_path).is_kept()
+        with (
+            pytest.raises(LaunchError, match=r"already .process 7 of n1 keeps it") as told,
+            StandingFolder(tmp_path).kept(),
+        ):
+            pass
+        assert told.value.exit_status == 2
+    assert not folder.is_kept()
+    assert folder.read() is None
+
+
+def test_paths_inside_are_relative_to_the_directory(tmp_path: Path) -> None:
+    """Other machines may have it elsewhere."""
+    folder = StandingFolder(tmp_path)
+    assert folder.inside(str(tmp_path / "token")) == "token"
+    assert folder.inside("/etc/token") == "/etc/token"
+    assert folder.inside("") == ""
+
+
+def test_stopping_what_is_not_there_removes_what_is_left(tmp_path: Path) -> None:
+    """So it may be repeated, also after a kill."""
+    folder = StandingFolder(tmp_path)
+    assert stop(folder, 0.0) is None
+    folder.write(CLUSTER)
+    folder.ask_to_stop(StopRequest())
+    assert stop(folder, 0.0) == CLUSTER
+    assert list(tmp_path.iterdir()) == []
+
+
+def plan_in(folder: Path, workers: int = 1) -> LaunchPlan:
+    """A manager that stays, and workers."""
+    return LaunchPlan(ManagerOptions(shared=str(folder), port=0), workers)
+
+
+@contextmanager
+def kept(plan: LaunchPlan, launcher: Launcher) -> Iterator[StandingFolder]:
+    """Keep a cluster in a thread; it must have ended with the block."""
+    ended = Event()
+    keeper = Thread(target=Keeper("inline", plan, launcher, ended.wait).keep, daemon=True)
+    keeper.start()
+    try:
+        yield StandingFolder(Path(plan.manager.shared))
+        keeper.join(60)
+        assert not keeper.is_alive()
+    finally:
+        ended.set()
+        keeper.join(60)
+
+
+def until(look: Callable[[], bool]) -> None:
+    """Look again and again until it is so."""
+    for _ in range(600):
+        if look():
+            return
+        Event().wait(0.1)
+    raise AssertionError("it did not come to that in time")
+
+
+def is_up(folder: StandingFolder) -> bool:
+    """Whether the cluster is up, and its workers are known."""
+    cluster = folder.read()
+    return cluster is not None and cluster.state == "up" and cluster.workers == ("worker-1",)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drain_seconds", [0.0, 30.0])
+def test_it_is_up_until_any_machine_asks_it_to_end(drain_seconds: float, tmp_path: Path) -> None:
+    """The wish is a file, and nothing of the cluster is left."""
+    with kept(plan_in(tmp_path), InlineCluster) as folder:
+        until(lambda: is_up(folder))
+        assert folder.is_kept()
+        told = stop(folder, drain_seconds)
+        assert told is not None
+        assert told.manager.startswith("127.0.0.1:")
+    assert not (tmp_path / "cluster.json").exists()
+
+
+class Dying(InlineCluster):
+    """A cluster that ends by itself, the first time that it is looked at."""
+
+    deaths = 0
+
+    def check(self) -> None:
+        """Die once."""
+        Dying.deaths += 1
+        if Dying.deaths == 1:
+            raise LaunchError("the manager has died")
+        super().check()
+
+
+@pytest.mark.slow
+def test_a_manager_that_dies_is_started_again(tmp_path: Path) -> None:
+    """With its workers; the next manager of the directory goes on where it ended."""
+    Dying.deaths = 0
+    with kept(plan_in(tmp_path), Dying) as folder:
+        until(lambda: is_up(folder))
+        assert len(list((tmp_path / "terms").iterdir())) == 2
+        stop(folder, 0.0)
+
+
+def test_a_first_start_that_fails_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    """It is not tried again, because somebody waits for it."""
+
+    def refuse(plan: LaunchPlan) -> InlineCluster:
+        raise LaunchError(f"no {plan.workers} hosts", asked_wrongly=True)
+
+    with pytest.raises(LaunchError, match="no 1 hosts"):
+        Keeper("ssh", plan_in(tmp_path), refuse, lambda _: False).keep()
+    assert not (tmp_path / "cluster.json").exists()
+
+
+def test_a_keeper_gets_its_launcher_by_name_and_options(tmp_path: Path) -> None:
+    """They come to its process as JSON, so lists are tuples again."""
+    (tmp_path / "hosts").write_text("n1\n")
+    options = {"hosts": str(tmp_path / "hosts")}
+    assert KeptPlan(on="ssh", options=options, plan=plan_in(tmp_path)).launcher(plan_in(tmp_path))
+    assert launcher_with("slurm", {"sbatch": ["--qos=low"]})(plan_in(tmp_path))
+
+
+@pytest.mark.slow
+def test_workers_of_this_machine_have_a_leash_too(tmp_path: Path) -> None:
+    """A shell of its own holds each, so they end with whoever holds its input."""
+    engine = HereEngine("127.0.0.1")
+    engine.check(plan_in(tmp_path))
+    worker = replace(plan_in(tmp_path).worker(1, "127.0.0.1:1"), connect_seconds=0.0)
+    engine.start(worker, {}, tmp_path / "log")
+    ended: dict[str, Ended] = {}
+    until(lambda: bool(ended.update(engine.ended()) or ended))
+    assert ended["worker-1"].status == 75
+    assert "cannot be reached" in ended["worker-1"].reason
+    engine.close()

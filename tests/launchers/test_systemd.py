@@ -1,0 +1,158 @@
+"""A manager and workers as services: the units' text, and what is asked of systemd."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from downpour.credentials import Credentials
+from downpour.errors import LaunchError, SpecError
+from downpour.launchers import LaunchPlan, systemd
+from downpour.manager.options import ManagerOptions
+
+ENDING = """\
+Restart=on-failure
+RestartPreventExitStatus=2
+RestartSec=5
+KillMode=mixed
+TimeoutStopSec=60
+
+[Install]
+WantedBy=default.target
+"""
+MANAGER = (
+    """\
+[Unit]
+Description=Downpour manager of /our lab/100%%
+StartLimitIntervalSec=0
+
+[Service]
+Environment="DOWNPOUR_TOKEN_FILE=/our lab/100%%/token"
+ExecStart=PYTHON -m downpour.cli manager --shared "/our lab/100%%" --host 10.0.0.1 --port 4000 \
+--patience 1.0 --data-dir "/d/\\"$$x\\\\"
+"""
+    + ENDING
+)
+WORKER = (
+    """\
+[Unit]
+Description=Downpour worker of /our lab/100%%
+StartLimitIntervalSec=0
+
+[Service]
+Environment=OMP_NUM_THREADS=2
+Environment=MKL_NUM_THREADS=2
+Environment=OMP_WAIT_POLICY=PASSIVE
+Environment="DOWNPOUR_TOKEN_FILE=/our lab/100%%/token"
+ExecStart=PYTHON -m downpour.cli worker --shared "/our lab/100%%" --host "" --port 0 --device cpu \
+--connect-seconds 60.0 --drain-seconds 0.0 --alone-seconds 0.0 --name %H-%i
+"""
+    + ENDING
+)
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units hold what the environment allows; here it allows nothing."""
+    for variable in ("DOWNPOUR_ALLOW", "DOWNPOUR_CODE"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def test_units_are_this_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systemd's own signs in paths are escaped; a worker is named after its machine and slot."""
+    monkeypatch.setattr("sys.executable", "PYTHON")
+    manager = ManagerOptions(
+        shared="/our lab/100%", host="10.0.0.1", port=4000, data_dir='/d/"$x\\'
+    )
+    texts = systemd.units(LaunchPlan(manager, 2, threads=2))
+    assert list(texts.values()) == [MANAGER, WORKER]
+    names = [re.sub("[0-9a-f]{6}", "SUM", name) for name in texts]
+    assert names == [
+        "downpour-our-lab-100-SUM-manager.service",
+        "downpour-our-lab-100-SUM-worker@.service",
+    ]
+
+
+def test_workers_alone_find_the_manager_through_the_directory() -> None:
+    """And on loopback no token is needed."""
+    texts = systemd.units(LaunchPlan(ManagerOptions(shared="/lab"), 2), with_manager=False)
+    ((name, text),) = texts.items()
+    assert name.endswith("-worker@.service")
+    assert "--manager" not in text
+    assert "TOKEN" not in text
+
+
+def test_a_token_itself_is_never_in_a_unit() -> None:
+    """Others may read it there; a file is named instead."""
+    secret = ManagerOptions(shared="/lab", credentials=Credentials(token="secret"))
+    with pytest.raises(SpecError, match="needs --token-file"):
+        systemd.units(LaunchPlan(secret, 1))
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A systemctl that writes down what it is asked; it refuses if there is a file `refuse`."""
+    program = tmp_path / "bin" / "systemctl"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n'
+        f"[ ! -e {tmp_path}/refuse ] || {{ echo 'Failed to connect' >&2; exit 1; }}\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(systemd, "RUNNING", tmp_path)
+    return tmp_path / "asked"
+
+
+def test_units_are_written_enabled_and_removed_again(asked: Path, tmp_path: Path) -> None:
+    """An instance of the template for each slot; workers stop before their manager."""
+    plan = LaunchPlan(ManagerOptions(shared=str(tmp_path / "lab"), host="10.0.0.1"), 2)
+    texts = systemd.units(plan)
+    manager, worker = texts
+    slots = [worker.replace("@", "@1"), worker.replace("@", "@2")]
+    assert systemd.enable(plan, texts) == [manager, *slots]
+    folder = tmp_path / "config" / "systemd" / "user"
+    assert {path.name: path.read_text() for path in folder.iterdir()} == texts
+    assert (tmp_path / "lab" / "token").stat().st_mode & 0o777 == 0o600
+    assert asked.read_text().splitlines() == [
+        "--user daemon-reload",
+        f"--user enable --now {manager} {' '.join(slots)}",
+    ]
+    asked.unlink()
+    all_slots = worker.replace("@", "@*")
+    assert systemd.disable(plan.manager.shared) == [all_slots, manager]
+    assert not list(folder.iterdir())
+    assert asked.read_text().splitlines() == [
+        f"--user stop {all_slots} {manager}",
+        f"--user disable {manager} {worker}",
+        "--user daemon-reload",
+    ]
+    assert systemd.disable(plan.manager.shared) == []
+
+
+def test_what_systemd_refuses_is_told_in_its_own_words(asked: Path, tmp_path: Path) -> None:
+    """In one line, with exit status 2."""
+    (tmp_path / "refuse").touch()
+    plan = LaunchPlan(ManagerOptions(shared=str(tmp_path / "lab")), 1)
+    with pytest.raises(LaunchError, match="daemon-reload: Failed to connect") as told:
+        systemd.enable(plan, systemd.units(plan))
+    assert told.value.exit_status == 2
+    assert asked.exists()
+
+
+def test_without_systemd_there_is_no_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line says so, and nothing is written."""
+    monkeypatch.setattr(systemd, "RUNNING", tmp_path / "none")
+    plan = LaunchPlan(ManagerOptions(shared=str(tmp_path / "lab")), 1)
+    with pytest.raises(LaunchError, match="systemd does not run here") as told:
+        systemd.enable(plan, {})
+    assert told.value.exit_status == 2
+    with pytest.raises(LaunchError, match="systemd does not run here"):
+        systemd.disable("/lab")
+    assert list(tmp_path.iterdir()) == []
