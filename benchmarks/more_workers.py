@@ -11,12 +11,14 @@ import json
 import math
 import os
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common import Row, command_line, show
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 from virtual_training import Cost, Look, Trained, train
@@ -40,6 +42,17 @@ DRAWN: Mapping[str, str] = {
     "10, downpour": "lenet-10-downpour",
 }
 
+ALONE = "lenet-1-rate-0.2"
+FRONTIER: Mapping[str, str] = {
+    ALONE: "1",
+    "lenet-2-sync": "2",
+    "lenet-5-sync": "5",
+    "lenet-10-sync": "10",
+    "lenet-10-int8": "10, int8",
+    "lenet-10-topk": "10, topk",
+    "lenet-32-sync": "32",
+}
+
 _LENET: Mapping[str, Any] = {
     "dataset": "mnist",
     "model": "lenet:build",
@@ -54,6 +67,58 @@ _LENET: Mapping[str, Any] = {
 def _nesterov(momentum: float, **own: Any) -> Mapping[str, Any]:
     return {"outer": {"optimizer": "nesterov", "momentum": momentum}, **own}
 
+
+_AT_TEN: Mapping[str, Mapping[str, Any]] = {
+    "downpour": {},
+    "downpour-delayed": {"outer": {"optimizer": "delayed-nesterov", "momentum": 0.5}},
+    "downpour-heloco": {"outer": {"optimizer": "heloco", "momentum": 0.9, "learning_rate": 0.3}},
+    "ssp": {},
+    "easgd": {},
+    "fedasync": {},
+    "fedbuff": {},
+    "k-async": {},
+    "k-sync": _nesterov(0.8),
+    "quorum": _nesterov(0.8, mode_options={"grace_seconds": 0.05}),
+}
+"""Modes at ten workers, with the best settings of those that two epochs were tried with."""
+
+_LINEAR: Mapping[str, Any] = {"warmup": 0.1, "schedule": "linear", "final_rate": 0.1}
+
+_MILDER: Mapping[str, Mapping[str, Any]] = {
+    "warm": _nesterov(0.8, warmup=0.1),
+    "outer-0.6": _nesterov(0.6),
+    "rate-0.05": _nesterov(0.8, learning_rate=0.05),
+    "linear": _nesterov(0.8, **_LINEAR),
+    "linear-0.2": _nesterov(0.8, learning_rate=0.2, **_LINEAR),
+    "linear-0.9": _nesterov(0.9, **_LINEAR),
+    "linear-meet-20": _nesterov(0.8, **_LINEAR, meet=20),
+}
+"""Ten workers in rounds, with less momentum, a lower rate, or one that rises first."""
+
+_ONE_SLOW: Mapping[str, Mapping[str, Any]] = {
+    "wait": _nesterov(0.8, policy="wait"),
+    "handoff": _nesterov(0.8),
+    "dylu": _nesterov(0.8, policy="dylu"),
+    "drop": _nesterov(0.8, mode="k-sync", mode_options={"k": 7}),
+    "quorum": _nesterov(0.8, mode="quorum", mode_options={"quorum": 7, "grace_seconds": 0.05}),
+    "downpour": {"mode": "downpour"},
+}
+"""Eight workers, one of which is four times slower."""
+
+_GPT: Mapping[str, Any] = {
+    "task": "char_gpt:CharGPT",
+    "epochs": 10,
+    "batch_size": 32,
+    "optimizer": "adamw",
+    "learning_rate": 3e-3,
+    "betas": [0.9, 0.99],
+    "optimizer_state": "keep",
+    "schedule": "cosine",
+    "warmup": 0.05,
+    "final_rate": 0.1,
+    "clip_norm": 1.0,
+}
+"""That of examples/tasks/char_gpt.toml, for twice as many epochs."""
 
 _TOY: Mapping[str, Any] = {
     "dataset": "digits",
@@ -90,15 +155,25 @@ def table() -> dict[str, Run]:
     for net, base in (("lenet", _LENET), ("report", {**_LENET, "model": "mnist-cnn"})):
         add(f"{net}-1-rate-0.1", base, 1, momentum=0.0)
         add(f"{net}-1-rate-0.2", base, 1)
+        add(f"{net}-1-linear", base, 1, **_LINEAR)
         add(f"{net}-2-sync", base, 2, meet=10, **_nesterov(0.5))
         add(f"{net}-5-sync", base, 5, meet=10, **_nesterov(0.8))
         add(f"{net}-10-sync", base, 10, meet=10, **_nesterov(0.8))
         add(f"{net}-32-sync", base, 32, meet=10, learning_rate=0.2, **_nesterov(0.8))
+        for name, own in _MILDER.items():
+            add(f"{net}-10-{name}", base, 10, **{"meet": 10, **own})
         for codec in ("int8", "topk"):
             add(f"{net}-10-{codec}", base, 10, meet=10, compression=codec, **_nesterov(0.8))
-        for mode in MODES:
-            if mode != "sync":
-                add(f"{net}-10-{mode}", base, 10, meet=10, mode=mode)
+        for name, own in _AT_TEN.items():
+            mode = name.removesuffix("-delayed").removesuffix("-heloco")
+            add(f"{net}-10-{name}", base, 10, meet=10, mode=mode, **own)
+        for name, own in _ONE_SLOW.items():
+            add(f"{net}-8-slow-{name}", base, 8, slower=4, meet=10, **own)
+    add("gpt-1", _GPT, 1)
+    for shards in (4, 10):
+        add(f"gpt-{shards}-sync-plain", _GPT, shards, meet=2)
+        add(f"gpt-{shards}-sync", _GPT, shards, meet=2, **_nesterov(0.5))
+    add("gpt-10-downpour", _GPT, 10, meet=2, mode="downpour")
     nothing = {**_LENET, "model": "mlp", "model_options": {"hidden": [1]}, "epochs": 2, "meet": 10}
     add("times-8-even", nothing, 8, policy="wait")
     add("times-8-slow-wait", nothing, 8, slower=4, policy="wait")
@@ -184,31 +259,58 @@ def time_to(records: Sequence[Mapping[str, Any]], accuracy: float) -> dict[str, 
     """Return when each run first had an accuracy; None if it never had."""
     reached: dict[str, float | None] = {}
     for one in records:
-        good = (look["seconds"] for look in one["looks"] if look["accuracy"] >= accuracy)
+        good = (look["seconds"] for look in one["looks"] if look.get("accuracy", 0) >= accuracy)
         reached[f"{one['name']}/{one['seed']}"] = next(good, None)
     return reached
 
 
 def draw(records: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw accuracy over time, with a line for each number of workers."""
-    by_name = {one["name"]: one for one in records if one["seed"] == 0}
+    """Draw accuracy over time by the number of workers, and what speed-up costs in bytes."""
+    by_name = {one["name"]: one for one in records if one["seed"] == 0 and "error" not in one}
     with styled(path.stem):
-        figure = Figure(figsize=(WIDTH_INCHES, 0.62 * WIDTH_INCHES), layout="constrained")
-        axis = figure.subplots()
-        for place, (label, name) in enumerate(DRAWN.items()):
-            if name in by_name:
-                looks = [look for look in by_name[name]["looks"] if look["accuracy"] >= LEAST]
-                seconds = [look["seconds"] for look in looks]
-                axis.plot(
-                    seconds, [100 * x["accuracy"] for x in looks], label=label, **series(place)
-                )
-        axis.axhline(100 * TARGET, linewidth=0.6, color=LIGHT["ink"], zorder=1)
-        axis.set_xscale("log")
-        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axis.set_xlabel("seconds of training, a core for each worker")
-        axis.set_ylabel("test accuracy in %")
-        axis.legend()
+        figure = Figure(figsize=(WIDTH_INCHES, 1.1 * WIDTH_INCHES), layout="constrained")
+        above, below = figure.subplots(2)
+        _draw_accuracy(above, by_name)
+        _draw_frontier(below, by_name)
     path.write_text(to_svg(figure, path.stem), "utf-8")
+
+
+def _draw_accuracy(axis: Axes, by_name: Mapping[str, Mapping[str, Any]]) -> None:
+    for place, (label, name) in enumerate(DRAWN.items()):
+        if name in by_name:
+            looks = [look for look in by_name[name]["looks"] if look["accuracy"] >= LEAST]
+            seconds = [look["seconds"] for look in looks]
+            axis.plot(seconds, [100 * x["accuracy"] for x in looks], label=label, **series(place))
+    axis.axhline(100 * TARGET, linewidth=0.6, color=LIGHT["ink"], zorder=1)
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_xlabel("seconds of training, a core for each worker")
+    axis.set_ylabel("test accuracy in %")
+    axis.legend()
+
+
+def _draw_frontier(axis: Axes, by_name: Mapping[str, Mapping[str, Any]]) -> None:
+    """Draw how much sooner than one worker runs had the target, over what they sent by then."""
+    first = {name: _first_at_target(by_name[name]) for name in FRONTIER if name in by_name}
+    alone = first.get(ALONE)
+    for name, there in first.items():
+        if there is not None and alone is not None:
+            point = there[1] / 1e6, alone[0] / there[0]
+            axis.plot(*point, marker="o", markersize=4, color=LIGHT["ink"])
+            axis.annotate(FRONTIER[name], point, xytext=(5, 4), textcoords="offset points")
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_xlabel(f"MB sent to {100 * TARGET:g} %")
+    axis.set_ylabel("times as fast as one worker")
+    axis.margins(0.2)
+
+
+def _first_at_target(one: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return the seconds and the bytes sent until a run first had the target; None if never."""
+    for look in one["looks"]:
+        if look["accuracy"] >= TARGET:
+            return look["seconds"], one["uploaded_bytes"] * look["epochs"] / one["spec"]["epochs"]
+    return None
 
 
 def main() -> None:
@@ -224,7 +326,8 @@ def main() -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     data = os.environ.get("DOWNPOUR_DATA")
-    os.environ["DOWNPOUR_ALLOW"] = "lenet"
+    os.environ["DOWNPOUR_ALLOW"] = "lenet,char_gpt"
+    sys.path.append(str(Path(__file__).parents[1] / "examples" / "tasks"))
     there = {(one["name"], one["seed"]) for one in kept(path)}
     for each in arguments.names or table():
         name, _, seed = each.partition("/")

@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -48,19 +49,24 @@ from downpour.worker.environment import thread_environment
 LIMIT = 0.88
 LOOK_SECONDS = 0.2
 START_SECONDS = 120.0
-# As local workers have it, which share the cores.
-ENVIRONMENT = {**os.environ, **thread_environment(1)}
 
 
 class Child:
-    """A command that serves, in a process of its own; what it says goes into a file."""
+    """A command that serves, in a process of its own; what it says goes into a file.
 
-    def __init__(self, log: Path, *words: str) -> None:
+    Its variables are those of this process, unless others are given, and one thread as local
+    workers have it, which share the cores.
+    """
+
+    def __init__(
+        self, log: Path, *words: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._log = log
         command = [sys.executable, "-m", "downpour.cli", *words]
         with log.open("ab") as file:
             self._from = file.tell()
-            self._popen = subprocess.Popen(command, stderr=file, env=ENVIRONMENT)
+            variables = {**(environment or os.environ), **thread_environment(1)}
+            self._popen = subprocess.Popen(command, stderr=file, env=variables)
         self.process = psutil.Process(self._popen.pid)
 
     def says(self, pattern: str) -> str:

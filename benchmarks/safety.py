@@ -8,6 +8,12 @@ is the median round, `cpu_ms` this process's time for one, and the differences a
 (encoding, writing, syncing), on its lease, and on looking whether it still leads. `share` is
 that over the processor time of the workers (limit: 0.02).
 
+`policy` trains as `overhead` does, by turns with `wait` and with `handoff`, while nothing slows a
+worker. `cpu_share` is what `handoff` costs all processes more, over what they take with `wait`: the
+mean of the pairs, and its standard error. `decide_share` is what the manager spends on decisions,
+measured directly, over the same (limit: 0.01). `moves` are shards that were handed over: on a busy
+machine workers are slowed, and each move costs another loading.
+
 `leader` is that look alone, which comes once with each batch of events: it lists a folder that has
 a file for every manager there ever was. `--folder` measures in another one, such as an NFS mount.
 """
@@ -35,12 +41,18 @@ from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.records.journal import Journal
 from downpour.records.record import read_record
-from downpour.records.record_lines import AggregatedLine, AssignedLine, RecordLine
-from downpour.scheduler import Checkpoint, Entry
+from downpour.records.record_lines import (
+    AggregatedLine,
+    AssignedLine,
+    HandOverAskedLine,
+    RecordLine,
+)
+from downpour.scheduler import Checkpoint, Entry, dispatch
 from downpour.store import SharedDirectory
 from downpour.store.lease import Lease
 
 LIMIT = 0.02
+POLICY_LIMIT = 0.01
 WORKERS = 2
 
 
@@ -208,6 +220,35 @@ def overhead(options: argparse.Namespace) -> list[Row]:
     return [row]
 
 
+def policy(options: argparse.Namespace) -> list[Row]:
+    """Compare trainings with the policy that looks and the one that waits, by turns."""
+    seconds: dict[str, list[float]] = {"wait": [], "handoff": []}
+    meters, moves = {name: Meter() for name in seconds}, 0
+    with cluster() as (made, folder):
+        spec = training(folder, options)
+        made.run(spec.replace(epochs=1))
+        for turn in range(options.pairs):
+            for name in sorted(seconds, reverse=turn % 2 == 0):
+                before = time.process_time() + made.worker_cpu_seconds
+                with patch.object(dispatch, "decide", meters[name].on(dispatch.decide)):
+                    story = made.run(spec.replace(policy=name))
+                seconds[name].append(time.process_time() + made.worker_cpu_seconds - before)
+                moves += sum(isinstance(fact, HandOverAskedLine) for _, fact in story)
+    more = [own / wait - 1 for wait, own in zip(*seconds.values(), strict=True)]
+    row: Row = {
+        "measured": "policy",
+        "pairs": options.pairs,
+        "wait_cpu_seconds": statistics.mean(seconds["wait"]),
+        "cpu_share": statistics.mean(more),
+        "standard_error": statistics.stdev(more) / len(more) ** 0.5,
+        "decide_share": meters["handoff"].seconds / sum(seconds["wait"]),
+        "decide_share_wait": meters["wait"].seconds / sum(seconds["wait"]),
+        "moves": moves,
+        "limit": POLICY_LIMIT,
+    }
+    return [row]
+
+
 def training(folder: Path, options: argparse.Namespace) -> downpour.Spec:
     """Make a spec that trains for a while, and its data."""
     count = 2 * WORKERS * options.samples
@@ -257,7 +298,7 @@ def look(lease: Lease) -> float:
     return time.perf_counter() - began
 
 
-PARTS = {"journal": journal, "overhead": overhead, "leader": leader}
+PARTS = {"journal": journal, "overhead": overhead, "policy": policy, "leader": leader}
 
 
 def main() -> None:
@@ -267,6 +308,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200, help="of each run of `journal`")
     parser.add_argument("--turns", type=int, default=5, help="runs of `journal`; their median")
     parser.add_argument("--samples", type=int, default=3000, help="examples of `overhead`'s tasks")
+    parser.add_argument("--pairs", type=int, default=10, help="of runs of `policy`, two at least")
     parser.add_argument("--folder", type=Path, help="where `leader` looks")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
