@@ -6,6 +6,8 @@ Several processes may run them (`pytest -n`), each with folders and ports of its
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +24,18 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("untimed")
+
+
+_DAEMONS = {"docker", "kubernetes", "launchers", "nfs", "ray_cluster", "slurm", "ssh"}
+"""Folders whose tests start a daemon that a machine has once."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before that of pytest-xdist, which reads the marks
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Group tests for `--dist loadgroup` by folder: one process makes what a session shares."""
+    for item in items:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        item.add_marker(pytest.mark.xdist_group("daemons" if folder in _DAEMONS else folder))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -12,5 +12,5 @@ from tests.chaos.kills import measured, told
 @pytest.mark.parametrize("workers", [3, 6])
 def test_a_killed_manager_costs_nothing_but_the_time_until_the_next_is_there(workers: int) -> None:
     """Many more are played by the script of this test."""
-    outcomes = measured(workers, kills=1, epochs=10, seed=workers)
+    outcomes = measured(workers, kills=1, epochs=30, seed=workers)
     assert all(one.same_bytes and not one.burned for one in outcomes), told(workers, outcomes)
