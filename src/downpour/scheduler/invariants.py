@@ -79,8 +79,9 @@ def _experiment(experiment: Experiment) -> Iterator[str]:
         yield f"{who} has {state} and does not say why"
     if experiment.rounds_done > experiment.spec.rounds:
         yield f"{who} has done {experiment.rounds_done} of {experiment.spec.rounds} rounds"
-    # One more, because a round that has just ended is evaluated as well.
-    if len(experiment.evaluating) > EVALUATIONS_AHEAD + 1:
+    # A round that has begun is evaluated as well, so those of a mode that opens several all count.
+    begun, ahead = len(experiment.evaluating) + len(experiment.rounds), experiment.mode.ahead
+    if ahead is not None and begun > EVALUATIONS_AHEAD + 1 + ahead:
         yield f"{who} runs ahead of its evaluations {sorted(experiment.evaluating)}"
     kept = experiment.spec.keep_models + len(experiment.evaluating)
     kept += experiment.kept_best is not None and experiment.result is None
