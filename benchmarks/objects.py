@@ -67,7 +67,12 @@ def rounds(shared: str, folder: Path, workers: int, count: int) -> tuple[float, 
     with ExitStack() as ending:
 
         def start(name: str, *words: str) -> Child:
-            own = {**os.environ, VARIABLE: "idle", "DOWNPOUR_LOCAL": str(folder / name)}
+            own = {
+                **os.environ,
+                VARIABLE: "idle",
+                "PYTHONPATH": str(Path(__file__).parent),
+                "DOWNPOUR_LOCAL": str(folder / name),
+            }
             child = Child(folder / f"{name}.log", *words, "--shared", shared, environment=own)
             ending.callback(child.end)
             return child

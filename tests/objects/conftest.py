@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.objects.cloud import Cloud
 from tests.objects.lab import S3Server, why_not
 
 
@@ -17,3 +19,9 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with S3Server(tmp_path_factory.mktemp("s3") / "log.txt") as server:
         server.make_bucket("bucket")
         yield server
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cloud:
+    """An empty one."""
+    return Cloud(monkeypatch, tmp_path)

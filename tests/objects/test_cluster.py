@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -122,18 +123,41 @@ def test_a_worker_and_the_manager_are_killed_and_the_bytes_are_those_of_a_local_
     until(lambda: not any(word in key for key in machines.objects() for word in in_flight))
 
 
-def test_another_machine_does_not_manage_what_it_has_no_journals_of(machines: Machines) -> None:
-    """It says where they are; with a copy of that folder it may."""
+def test_a_manager_on_another_machine_goes_on_where_the_first_ones_machine_is_lost(
+    machines: Machines, tmp_path: Path
+) -> None:
+    """It has nothing but the bucket, and the bytes are those of a local run."""
+    first = machines.start("a", "manager", "--port", "0")
+    machines.start("b", "worker")
+    until(machines.leader)
+    second = machines.start("c", "manager", "--port", "0", "--successor")
+    status, out, err = machines.run("d", "submit", *SPEC, "--manager", machines.leader())
+    assert status == 0, err
+    experiment = out.split()[0]
+    until(lambda: any("model-000002-" in key for key in machines.objects()))
+    first.kill()
+    first.wait()
+    shutil.rmtree(tmp_path / "a")
+    finals = f"experiments/{experiment}/model.safetensors"
+    until(lambda: finals in machines.objects() or second.poll() is not None)
+    assert machines.content(finals) == a_local_run(tmp_path / "local")
+    status, out, err = machines.run(
+        "d", "results", experiment, "--json", "--manager", machines.leader()
+    )
+    assert status == 0, err
+    rounds = [line["round"] for line in json.loads(out)["rounds"]]
+    assert rounds == list(range(1, 7)), "the record has the rounds of both managers"
+
+
+def test_a_second_manager_is_refused_on_every_machine(machines: Machines) -> None:
+    """In one line, which says who serves."""
     machines.start("a", "manager", "--port", "0")
     until(machines.leader)
-    status, _, err = machines.run("b", "manager", "--port", "0")
-    assert status == 2
-    assert "is managed from" in err
-    assert "where its journals are" in err
-    assert err.count("\n") == 1
-    status, _, err = machines.run("a", "manager", "--port", "0")
-    assert status == 2
-    assert "another manager serves here" in err
+    for machine in ("a", "b"):
+        status, _, err = machines.run(machine, "manager", "--port", "0")
+        assert status == 2
+        assert "another manager serves here" in err
+        assert err.count("\n") == 1
 
 
 def test_a_bucket_that_does_not_exist_is_one_line(machines: Machines) -> None:

@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from obstore.store import MemoryStore
 
 from downpour.errors import FileMissing, SharedDirectoryError, SpecError
-from downpour.store import SharedDirectory
 from downpour.store.bucket import Bucket
 from downpour.store.folders import fetch_dataset, send_dataset
 from downpour.store.lease import Lease, current_leader, leader_of
-from downpour.store.location import LOCAL_VARIABLE, open_location, seen_location
-
-URL = "s3://bucket/place"
-
-
-class Cloud:
-    """One object store, and machines that each have a folder of their own."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        self.objects = MemoryStore()
-        self._monkeypatch, self._tmp_path = monkeypatch, tmp_path
-        monkeypatch.setattr(Bucket, "at", lambda url: Bucket(url, self.objects))
-
-    def on(self, machine: str, *, create: bool = False) -> SharedDirectory:
-        """Open the place on a machine, as its manager or as a worker."""
-        self._monkeypatch.setenv(LOCAL_VARIABLE, str(self._tmp_path / machine))
-        return replace(open_location(URL, create=create), patience_seconds=0.0)
-
-
-@pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cloud:
-    """An empty one."""
-    return Cloud(monkeypatch, tmp_path)
+from downpour.store.location import open_location, seen_location
+from tests.objects.cloud import URL, Cloud
 
 
 def test_a_path_is_a_folder_as_before(tmp_path: Path) -> None:
@@ -80,23 +56,23 @@ def test_every_machine_sees_who_leads(cloud: Cloud) -> None:
     assert leader.term == 2
 
 
-def test_one_machine_manages(cloud: Cloud, tmp_path: Path) -> None:
-    """Any other is told where; with a copy of the folder it may, and workers may be anywhere."""
-    first = cloud.on("first", create=True)
+def test_journals_that_an_earlier_version_has_kept_elsewhere_are_not_left_behind(
+    cloud: Cloud,
+) -> None:
+    """That version wrote which machine has them; only there a manager may start."""
+    first, second = cloud.on("first", create=True), cloud.on("second", create=True)
+    assert first.bucket is not None
+    about = json.dumps({"hostname": "there", "folder": "/data/downpour"}).encode()
+    (first.root / "manager.json").write_bytes(about)
+    first.bucket.put_new("manager.json", about)
     cloud.on("first", create=True)
     cloud.on("second")
-    with pytest.raises(SharedDirectoryError, match=r"is managed from .*/first/.*start the manager"):
+    with pytest.raises(SharedDirectoryError, match=r"on there:/data/downpour; start the manager"):
         cloud.on("second", create=True)
-    moved = next((tmp_path / "second").iterdir())
-    (moved / "manager.json").write_bytes((first.root / "manager.json").read_bytes())
-    cloud.on("second", create=True)
-
-
-def test_a_damaged_claim_is_no_traceback(cloud: Cloud) -> None:
-    """It is another machine's in any case."""
-    Bucket(URL, cloud.objects).put_new("manager.json", json.dumps([1]).encode())
+    first.bucket.put("manager.json", json.dumps([1]).encode())
     with pytest.raises(SharedDirectoryError, match="cannot be read"):
-        cloud.on("first", create=True)
+        cloud.on("second", create=True)
+    assert second.root != first.root
 
 
 def test_a_dataset_travels_once(cloud: Cloud) -> None:

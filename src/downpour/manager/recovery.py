@@ -22,6 +22,7 @@ from downpour.manager.archive import Archive
 from downpour.manager.workspace import Workspace, reopen_workspace, sweep
 from downpour.node.journal import Line
 from downpour.records.journal import read_journal, segments_among, term_of
+from downpour.records.mirror import fetch_journals
 from downpour.records.record import read_record
 from downpour.records.record_lines import SubmittedLine, WorkerJoinedLine, WorkerLeftLine
 from downpour.records.recovery import (
@@ -69,6 +70,7 @@ def recover(
     Raises:
         SharedDirectoryError: the directory cannot be used, or another manager has taken over.
     """
+    fetch_journals(shared)
     folders = _folders(shared)
     archive.read(set(folders))
     # Without the minute that an outage gets: a journal that this user may not read counts as an

@@ -39,6 +39,7 @@ from downpour.factory_code import check_code
 from downpour.manager.start_file import first_outer_state, start_of
 from downpour.node.journal import Line
 from downpour.records.journal import Journal
+from downpour.records.mirror import journal_of
 from downpour.records.record import RecordWriter
 from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
 from downpour.rpc.messages import IndexArray, IndicesFile, TaskMessage
@@ -70,8 +71,7 @@ class PreparedExperiment:
     """What `prepare` makes; `drawn` is the initial network, None if the experiment continues.
 
     `frozen` holds the parameters that are never trained, None if all are. `step` is what a training
-    step costs on this machine, None if it was not tried. `remarks` say what is unusual, for
-    people, one line each.
+    step costs on this machine, None if it was not tried. `remarks` say what is unusual.
     """
 
     dataset_key: str
@@ -160,7 +160,7 @@ def open_workspace(
         store=store,
         record=RecordWriter(folder / layout.RECORD_NAME),
         spec_file=store.put_new(layout.SPEC_NAME, [_toml(spec)]),
-        journal=Journal(folder, leader.term, cluster=leader.cluster) if leader else None,
+        journal=journal_of(shared, experiment, leader) if leader else None,
         run_lock=run_lock,
     )
 
@@ -193,7 +193,7 @@ def reopen_workspace(
         store=store,
         record=RecordWriter(folder / layout.RECORD_NAME),
         spec_file=_restored_spec(store, experiment),
-        journal=Journal(folder, leader.term, journal_lines, cluster=leader.cluster),
+        journal=journal_of(shared, experiment.name, leader, journal_lines),
     )
 
 

@@ -87,7 +87,11 @@ class DiskSegments:
         """Remove files."""
         for segment in segments:
             with suppress(OSError):  # a segment that stays is not read
-                (self._folder / _name_of(segment)).unlink()
+                self.path_of(segment).unlink()
+
+    def path_of(self, segment: Segment) -> Path:
+        """Return the file of a segment, whether it exists or not."""
+        return self._folder / _name_of(segment)
 
     def close(self) -> None:
         """Close the file."""
@@ -101,7 +105,7 @@ class DiskSegments:
             self.close()
             # Never a file that exists: its last line may be torn, and nothing may follow that.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-            self._file = os.open(self._folder / _name_of(segment), flags, 0o666)
+            self._file = os.open(self.path_of(segment), flags, 0o666)
             self._segment = segment
             # The name must be as durable as the lines: without it a power cut would take all of
             # them.
@@ -110,12 +114,21 @@ class DiskSegments:
 
 
 class Journal(JournalWriter):
-    """Appends to the journal of the experiment in a folder, which exists; see `JournalWriter`."""
+    """Appends to the journal of the experiment in a folder, which exists; see `JournalWriter`.
+
+    `files` are its segments if they are more than files of that folder (`mirror.py`).
+    """
 
     def __init__(
-        self, folder: Path, term: int, lines: Sequence[Line] = (), *, cluster: str = ""
+        self,
+        folder: Path,
+        term: int,
+        lines: Sequence[Line] = (),
+        *,
+        cluster: str = "",
+        files: DiskSegments | None = None,
     ) -> None:
-        self._files = DiskSegments(folder)
+        self._files = files or DiskSegments(folder)
         super().__init__(self._files, term, lines, cluster=cluster)
 
     def close(self) -> None:

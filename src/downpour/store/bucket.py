@@ -110,6 +110,17 @@ class Bucket:
             if self._writer_of(key) != writer:
                 raise KeyTakenError(f"{key}: published before; names are never reused") from None
 
+    def put(self, key: str, content: bytes) -> None:
+        """Create an object, or replace the one of that key; only where a key has one writer.
+
+        Raises:
+            SharedDirectoryError: the store does not take it.
+        """
+        import obstore
+
+        with self._speaking(key):
+            obstore.put(self.objects, key, content, use_multipart=False)
+
     def get(self, key: str) -> bytes:
         """Return an object's bytes.
 
@@ -143,6 +154,18 @@ class Bucket:
         with self._speaking(folder):
             listed = obstore.list_with_delimiter(self.objects, f"{folder}/" if folder else None)
             return sorted(found["path"].rpartition("/")[2] for found in listed["objects"])
+
+    def keys(self, folder: str) -> list[str]:
+        """Return the keys of all objects below a folder, in folders of it too; sorted.
+
+        Raises:
+            SharedDirectoryError: the store cannot be listed.
+        """
+        import obstore
+
+        with self._speaking(folder):
+            pages = obstore.list(self.objects, f"{folder}/")
+            return sorted(found["path"] for page in pages for found in page)
 
     def remove(self, key: str) -> None:
         """Remove an object, if there is one of that key."""

@@ -6,6 +6,9 @@ holder that it has not heard of for long. Such a manager finds out by a term tha
 own. The file names the addresses of the manager, so that workers find the leader, and the
 *cluster*: the first manager makes an identity up, and each later one copies it. By the cluster a
 manager recognizes what managers of another directory wrote.
+
+In a bucket the terms are objects, and the lock holds on one machine alone. Between machines the
+leader's pulse takes its place (`pulse.py`).
 """
 
 from __future__ import annotations
@@ -24,10 +27,12 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from downpour.errors import SharedDirectoryError, StoreError
+from downpour.store.bucket import Bucket
 from downpour.store.directory import read_regular
 from downpour.store.layout import SharedDirectory
 from downpour.store.os_errors import explain, reading
 from downpour.store.publish import publish
+from downpour.store.pulse import Pulse, Watch
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +45,8 @@ _LOOK_SECONDS = 0.5
 class Leader:
     """The manager of a term: its addresses and its process; the one of the highest term leads.
 
-    The `cluster` is the same for all managers of a directory; earlier versions had none.
+    The `cluster` is the same for all managers of a directory; earlier versions had none. `home` is
+    the folder of the manager's machine for a bucket, with the lock that the manager holds.
     """
 
     term: int
@@ -48,6 +54,7 @@ class Leader:
     hostname: str
     pid: int
     cluster: str = ""
+    home: str = ""
 
 
 class Lease:
@@ -58,8 +65,11 @@ class Lease:
     """
 
     def __init__(self, shared: SharedDirectory) -> None:
+        self._shared = shared
         self._terms = shared.terms
         self._bucket = shared.bucket
+        self._home = str(shared.root) if shared.bucket is not None else ""
+        self._pulse: Pulse | None = None
         self.root = shared.root
         # Else the lock would be known to the thread alone that took it, and another may close the
         # manager.
@@ -67,15 +77,24 @@ class Lease:
         self.term = 0
 
     def acquire(self, *, wait: bool, while_waiting: Callable[[Leader | None], None]) -> None:
-        """Acquire the lock.
+        """Acquire the lock; in a bucket, outlive the managers of other machines as well.
 
         Args:
-            wait: whether to wait until no other process holds it.
+            wait: whether to wait until no other manager has it.
             while_waiting: called once before waiting, with the leader, if it is known.
 
         Raises:
-            SharedDirectoryError: another process holds it, or the folder cannot be locked.
+            SharedDirectoryError: another manager has it, or the directory cannot be locked.
         """
+        self._lock_here(wait=wait, while_waiting=while_waiting)
+        if self._bucket is not None:
+            try:
+                self._outlive(self._bucket, wait=wait, while_waiting=while_waiting)
+            except BaseException:
+                self._lock.release()
+                raise
+
+    def _lock_here(self, *, wait: bool, while_waiting: Callable[[Leader | None], None]) -> None:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -96,6 +115,42 @@ class Lease:
                 log.info("the lock cannot be looked at: %s", explain(error))
                 time.sleep(_LOOK_SECONDS)
 
+    def _outlive(
+        self, bucket: Bucket, *, wait: bool, while_waiting: Callable[[Leader | None], None]
+    ) -> None:
+        """Return once the bucket's leader is dead; one that has led from here is."""
+        watch, is_said = None, False
+        while (leader := self._leader_elsewhere(bucket, wait=wait)) is not None:
+            if watch is None or watch.term != leader.term:
+                watch = Watch(bucket, leader.term)
+            try:
+                if watch.is_dead():
+                    return
+            except StoreError:
+                if not wait:
+                    raise
+            if watch.seen_alive and not wait:
+                raise SharedDirectoryError(bucket.url, _taken(leader))
+            if wait and not is_said:
+                while_waiting(leader)
+                is_said = True
+            time.sleep(_LOOK_SECONDS)
+
+    def _leader_elsewhere(self, bucket: Bucket, *, wait: bool) -> Leader | None:
+        """Return the leader if it is not of this machine; with `wait`, after any outage."""
+        while True:
+            try:
+                leader = _leader_in(bucket, self._terms.name)
+            except StoreError as error:
+                if not wait:
+                    raise
+                log.info("the leader cannot be looked up: %s", error)
+                time.sleep(_LOOK_SECONDS)
+                continue
+            # The machine as well, because a copy of its folder has the same path elsewhere.
+            here = (socket.gethostname(), self._home)
+            return None if leader and (leader.hostname, leader.home) == here else leader
+
     def claim(self, *addresses: str) -> Leader:
         """Begin a new term, as a manager that serves at these addresses.
 
@@ -108,14 +163,15 @@ class Lease:
         except OSError as error:
             raise SharedDirectoryError(self.root, explain(error)) from error
         while True:
-            self.term = highest_term(self._terms) + 1
+            self.term = self._highest_term() + 1
             leader = Leader(
                 term=self.term,
                 addresses=addresses,
                 hostname=socket.gethostname(),
                 pid=os.getpid(),
                 # Looked up at each try: the manager that was first may have made one up.
-                cluster=cluster_of(self._terms) or made_up,
+                cluster=self._cluster() or made_up,
+                home=self._home,
             )
             try:
                 self._publish(_name(self.term), json.dumps(asdict(leader)).encode())
@@ -124,28 +180,49 @@ class Lease:
             except StoreError:
                 # The name is taken: another manager began this term first, so the next is tried.
                 # If there is no such term, the error is another one.
-                if highest_term(self._terms) < self.term:
+                if self._highest_term() < self.term:
                     raise
             else:
+                self._begin_pulse()
                 return leader
 
     def _publish(self, name: str, content: bytes) -> None:
-        publish(self._terms, name, [content])
         if self._bucket is not None:
-            # For workers and clients on other machines; managers are all on this one.
+            # First, because that decides between managers on several machines.
             self._bucket.put_new(f"{self._terms.name}/{name}", content)
+        publish(self._terms, name, [content])
+
+    def _begin_pulse(self) -> None:
+        if self._bucket is not None:
+            self._pulse = Pulse(self._bucket, self.term, lambda: self._highest_term() <= self.term)
+            self._pulse.start()
+
+    def _highest_term(self) -> int:
+        """Return the highest term that any machine knows of; 0 if there is none."""
+        known = self._bucket.names(self._terms.name) if self._bucket is not None else []
+        return max(_highest(known), highest_term(self._terms))
+
+    def _cluster(self) -> str:
+        """Return the identity of the cluster; empty if there was no manager yet."""
+        leader = _leader_in(self._bucket, self._terms.name) if self._bucket is not None else None
+        return leader.cluster if leader is not None else cluster_of(self._terms)
 
     @property
     def is_leader(self) -> bool:
         """Whether there is no later term; true if the directory cannot be listed."""
+        if self._pulse is not None and self._pulse.is_fresh:
+            return True
         # An outage is no evidence of a successor, and ends the manager elsewhere if it lasts.
         try:
-            return highest_term(self._terms) <= self.term
+            return self._highest_term() <= self.term
         except SharedDirectoryError:
             return True
 
     def release(self) -> None:
         """Release the lock; if the directory is away, the lock ends with this process."""
+        if self._pulse is not None:
+            self._pulse.stop()
+            self._pulse = None
         with suppress(OSError):
             self._lock.release()
 
@@ -156,10 +233,15 @@ def leader_of(shared: SharedDirectory) -> Leader | None:
     if bucket is None:
         return current_leader(shared.terms)
     try:
-        term = _highest(bucket.names(shared.terms.name))
-        return _leader(term, bucket.get(f"{shared.terms.name}/{_name(term)}"))
+        return _leader_in(bucket, shared.terms.name)
     except StoreError:
         return None
+
+
+def _leader_in(bucket: Bucket, folder: str) -> Leader | None:
+    """Return the manager that leads in a bucket; raises StoreError if that cannot be read."""
+    term = _highest(bucket.names(folder))
+    return _leader(term, bucket.get(f"{folder}/{_name(term)}")) if term else None
 
 
 def current_leader(terms: Path) -> Leader | None:
@@ -180,6 +262,7 @@ def _leader(term: int, content: bytes) -> Leader | None:
             hostname=str(fields["hostname"]),
             pid=int(fields["pid"]),
             cluster=str(fields.get("cluster", "")),
+            home=str(fields.get("home", "")),
         )
     except (ValueError, KeyError, TypeError):
         return None

@@ -1,9 +1,8 @@
 """Where a shared directory is: a folder's path, or an object store's URL.
 
 Of a URL each machine has a folder of its own (`DOWNPOUR_LOCAL`), with what it has fetched. The
-manager's also has what no other process reads: journals, records, locks. So managers of one place
-take over from each other on one machine, which the object `manager.json` names from the first one
-on; any other machine is refused before it serves.
+manager's also has what no other process reads: journals, records, locks. Journals and records are
+in the bucket as well (`records/mirror.py`), so a manager may start on any machine.
 """
 
 from __future__ import annotations
@@ -11,24 +10,21 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
-import socket
-from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from downpour.errors import SharedDirectoryError, StoreError
+from downpour.errors import FileMissing, SharedDirectoryError, StoreError
 from downpour.paths import is_object_store, path_of
-from downpour.store.bucket import Bucket, KeyTakenError
+from downpour.store.bucket import Bucket
 from downpour.store.directory import read_regular
 from downpour.store.layout import SharedDirectory
-from downpour.store.publish import publish
 
 LOCAL_VARIABLE = "DOWNPOUR_LOCAL"
 LOCAL_DEFAULT = "~/.local/share/downpour"
 
-_HOME = "manager.json"
+FORMER_HOME = "manager.json"
+"""Named the machine with the journals, in a version that kept them there alone."""
 
 
 def open_location(location: str, *, create: bool) -> SharedDirectory:
@@ -36,11 +32,10 @@ def open_location(location: str, *, create: bool) -> SharedDirectory:
 
     Args:
         location: a folder's path, or an object store's URL.
-        create: whether it is for a manager: a folder is made if it is missing, and a URL becomes
-            this machine's to manage.
+        create: whether it is for a manager: a folder is made if it is missing.
 
     Raises:
-        SharedDirectoryError: it cannot be used, or another machine manages it; states the reason.
+        SharedDirectoryError: it cannot be used; states the reason.
         SpecError: the URL is invalid.
         MissingPackage: the URL needs a library that is not installed.
     """
@@ -53,7 +48,7 @@ def open_location(location: str, *, create: bool) -> SharedDirectory:
     # Its own folder, which nothing else would make.
     local = SharedDirectory.open(shared.root, create=True)
     if create:
-        _claim(local.root, shared.bucket)
+        _check_journals(local.root, shared.bucket)
     return shared
 
 
@@ -71,25 +66,21 @@ def _folder_of(url: str) -> Path:
     return local.absolute() / f"{readable}-{sha256(url.encode()).hexdigest()[:8]}"
 
 
-def _claim(root: Path, bucket: Bucket) -> None:
-    """Refuse to manage a place whose journals are on another machine."""
-    with suppress(StoreError):  # which says that there is one already
-        publish(root, _HOME, [_described(root)])
-    mine = read_regular(root / _HOME)
+def _check_journals(root: Path, bucket: Bucket) -> None:
+    """Refuse to manage a place whose journals another machine has alone."""
     try:
-        bucket.put_new(_HOME, mine)
-    except KeyTakenError:
-        known = bucket.get(_HOME)
-        if known != mine:
-            where = _where(known)
-            reason = f"is managed from {where}, where its journals are; start the manager there"
-            raise SharedDirectoryError(bucket.url, reason) from None
-
-
-def _described(root: Path) -> bytes:
-    # The identity travels with the folder: with a copy of it another machine may manage.
-    about = {"hostname": socket.gethostname(), "folder": str(root), "id": secrets.token_hex(8)}
-    return json.dumps(about).encode()
+        known = bucket.get(FORMER_HOME)
+    except FileMissing:
+        return
+    try:
+        mine = read_regular(root / FORMER_HOME)
+    except StoreError:
+        mine = b""
+    if known != mine:
+        reason = (
+            f"an earlier version has its journals on {_where(known)}; start the manager there once"
+        )
+        raise SharedDirectoryError(bucket.url, reason)
 
 
 def _where(content: bytes) -> str:
@@ -97,4 +88,4 @@ def _where(content: bytes) -> str:
         about = json.loads(content)
         return f"{about['hostname']}:{about['folder']}"
     except (ValueError, KeyError, TypeError):
-        return f"another machine (its {_HOME} cannot be read)"
+        return f"another machine (its {FORMER_HOME} cannot be read)"

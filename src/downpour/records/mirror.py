@@ -1,0 +1,303 @@
+"""Journals and records in an object store, so that a manager on any machine can go on from them.
+
+A manager writes both to its own folder, as on a shared one. What must be durable is put into the
+bucket as well before anything follows from it: one object for each such commit, with what the
+files have gained since the last. From time to time one object with all of it takes their place.
+A manager that starts where another machine has led last begins with that machine's files.
+
+A manager that was replaced without its knowledge may still put objects there. They are of its term,
+and do not count once a later one has put its first object.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from downpour.errors import FileCorrupt, StoreError
+from downpour.node.journal import Line, Segment
+from downpour.records.journal import DiskSegments, Journal, segments, term_of
+from downpour.store import SharedDirectory
+from downpour.store.base import check_bare_name
+from downpour.store.bucket import Bucket
+from downpour.store.directory import open_regular
+from downpour.store.layout import RECORD_NAME
+from downpour.store.lease import Leader
+from downpour.store.location import FORMER_HOME
+from downpour.store.os_errors import reading, writing
+from downpour.store.publish import TEMPORARY_PREFIX, sync_directory
+
+log = logging.getLogger(__name__)
+
+FOLDER = "journals"
+GAINS_MAX = 256
+"""Objects of one journal before they are put together: so many are fetched for an experiment."""
+_FETCHES = 16
+_WHOLE = "whole"
+_GAIN = "gain"
+
+
+class _Key(NamedTuple):
+    """An object of a mirror, as its name says; they sort in the order in which they were put."""
+
+    term: int
+    number: int
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.term:06d}-{self.number:06d}-{self.kind}"
+
+    @classmethod
+    def of(cls, name: str) -> _Key | None:
+        """Return what a name says; None if it is none of a mirror's."""
+        term, _, rest = name.partition("-")
+        number, _, kind = rest.partition("-")
+        if not (term.isdecimal() and number.isdecimal() and kind in {_WHOLE, _GAIN}):
+            return None
+        return cls(int(term), int(number), kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Bytes of a file, from an offset on."""
+
+    name: str
+    offset: int
+    content: bytes
+
+
+class Mirror:
+    """Puts the journal and the record of one experiment into a bucket; for one thread.
+
+    Args:
+        bucket: where the objects go.
+        folder: the experiment's own folder on this machine.
+        term: the manager's term.
+    """
+
+    def __init__(self, bucket: Bucket, folder: Path, term: int) -> None:
+        self._bucket = bucket
+        self._folder = folder
+        self._term = term
+        self._number = 0
+        self._sent: dict[str, int] = {}
+        self._former: list[str] | None = None
+
+    def put_gains(self) -> None:
+        """Put what the files have gained since the last call; it is durable on return.
+
+        Raises:
+            SharedDirectoryError: the bucket does not take it; the next call puts it as well.
+        """
+        files = self._files()
+        sizes = {path.name: path.stat().st_size for path in files}
+        shrunk = any(sizes.get(name, 0) < sent for name, sent in self._sent.items())
+        if not self._sent or shrunk or len(self._former or ()) >= GAINS_MAX:
+            self.put_whole()
+            return
+        parts = [_part(path, self._sent.get(path.name, 0)) for path in files]
+        self._put(_GAIN, [part for part in parts if part.content])
+
+    def put_whole(self, segment: Path | None = None) -> None:
+        """Put the files as they are, in place of all that was put before.
+
+        Args:
+            segment: the only segment that counts; None if all do.
+
+        Raises:
+            SharedDirectoryError: as `put_gains`.
+        """
+        if self._former is None:
+            self._former = self._bucket.names(self._place)
+        former = self._former
+        files = [path for path in self._files() if segment in {None, path} or _is_record(path)]
+        self._sent = {}
+        self._put(_WHOLE, [_part(path, 0) for path in files])
+        # Last, because without the new object there would be nothing.
+        for name in former:
+            with suppress(StoreError):  # what stays is not read
+                self._bucket.remove(f"{self._place}/{name}")
+        self._former = self._former[len(former) :]
+
+    def close(self) -> None:
+        """Leave one object, with what the record has gained since the last commit; best effort."""
+        if self._sent:
+            with suppress(StoreError, OSError):
+                self.put_whole()
+
+    @property
+    def _place(self) -> str:
+        return f"{FOLDER}/{self._folder.name}"
+
+    def _files(self) -> list[Path]:
+        record = self._folder / RECORD_NAME
+        return [*segments(self._folder), *([record] if record.exists() else [])]
+
+    def _put(self, kind: str, parts: Sequence[_Part]) -> None:
+        # A number is not used again after an error, because the object may have been made all the
+        # same. What it holds is put once more then, and reading it twice changes nothing.
+        self._number += 1
+        key = _Key(self._term, self._number, kind)
+        self._bucket.put_new(f"{self._place}/{key}", _packed(parts))
+        self._sent |= {part.name: part.offset + len(part.content) for part in parts}
+        self._former = [*(self._former or []), str(key)]
+
+
+class MirroredSegments(DiskSegments):
+    """Segments on this machine's disk, durable only once they are in the bucket as well."""
+
+    def __init__(self, folder: Path, mirror: Mirror) -> None:
+        super().__init__(folder)
+        self._mirror = mirror
+
+    def append(self, segment: Segment, lines: Sequence[Line], *, durably: bool) -> None:
+        """Append to a segment; see `SegmentStorage`."""
+        super().append(segment, lines, durably=durably)
+        if durably:
+            self._mirror.put_gains()
+
+    def publish(self, segment: Segment, lines: Sequence[Line]) -> None:
+        """Publish a segment, which takes the place of all others."""
+        super().publish(segment, lines)
+        self._mirror.put_whole(self.path_of(segment))
+
+    def close(self) -> None:
+        """Close the file, and leave one object."""
+        super().close()
+        self._mirror.close()
+
+
+def journal_of(
+    shared: SharedDirectory, experiment: str, leader: Leader, lines: Sequence[Line] = ()
+) -> Journal:
+    """Return the journal of an experiment whose folder exists; `lines` are what it holds."""
+    folder, files = shared.experiment_path(experiment), None
+    if shared.bucket is not None:
+        files = MirroredSegments(folder, Mirror(shared.bucket, folder, leader.term))
+    return Journal(folder, leader.term, lines, cluster=leader.cluster, files=files)
+
+
+def fetch_journals(shared: SharedDirectory) -> None:
+    """Have on this machine the journals and records that another one has written last.
+
+    Raises:
+        SharedDirectoryError: the bucket, or this machine's folder, cannot be used.
+    """
+    if shared.bucket is None:
+        return
+    newest = dict(_newest(shared.bucket.keys(FOLDER)))
+    _put_former(shared, shared.bucket, set(newest))
+    behind = [name for name, keys in newest.items() if keys[-1].term > _own_term(shared, name)]
+    if behind:
+        log.info("fetching the journals of %d experiments from %s", len(behind), shared.where)
+    with ThreadPoolExecutor(_FETCHES) as fetching:
+        for _ in fetching.map(lambda name: _fetch(shared, name, newest[name]), behind):
+            pass
+
+
+def _put_former(shared: SharedDirectory, bucket: Bucket, known: set[str]) -> None:
+    """Put journals that an earlier version has left on this machine alone."""
+    if FORMER_HOME not in bucket.names(""):
+        return
+    for folder in sorted(shared.experiments.iterdir()):
+        if folder.name not in known and folder.is_dir() and segments(folder):
+            Mirror(bucket, folder, _own_term(shared, folder.name)).put_whole()
+    bucket.remove(FORMER_HOME)
+
+
+def _newest(keys: Iterable[str]) -> Iterator[tuple[str, list[_Key]]]:
+    """Yield each experiment, and the objects that count: the last whole one, and what followed."""
+    found: dict[str, list[_Key]] = {}
+    for path in keys:
+        experiment, _, name = path.removeprefix(f"{FOLDER}/").rpartition("/")
+        if experiment and (key := _Key.of(name)):
+            found.setdefault(experiment, []).append(key)
+    for experiment, several in found.items():
+        if wholes := [key for key in several if key.kind == _WHOLE]:
+            first = max(wholes)
+            yield experiment, sorted(k for k in several if k.term == first.term and k >= first)
+
+
+def _own_term(shared: SharedDirectory, experiment: str) -> int:
+    """Return the last term in which this machine wrote an experiment's journal; -1 if none."""
+    # What is here of that term holds all that is in the bucket, because it was written first.
+    folder = shared.experiment_path(experiment)
+    return max(map(term_of, segments(folder)), default=-1) if folder.is_dir() else -1
+
+
+def _fetch(shared: SharedDirectory, experiment: str, keys: Sequence[_Key]) -> None:
+    place, bucket = f"{FOLDER}/{experiment}", shared.bucket
+    assert bucket is not None  # noqa: S101 - its caller has looked
+    contents = (
+        shared.retry_policy.call_through_outage(partial(bucket.get, f"{place}/{key}"))
+        for key in keys
+    )
+    try:
+        parts = [part for content in contents for part in _unpacked(content)]
+    except FileCorrupt as error:
+        log.warning("%s/%s is not taken over: %s", shared.where, place, error)
+        return
+    _replace(shared.experiment_path(experiment), parts)
+
+
+def _replace(folder: Path, parts: Sequence[_Part]) -> None:
+    """Put files in the place of this machine's own journal and record, which are older."""
+    made = folder.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    with writing(folder.parent, folder.name):
+        made.mkdir()
+        try:
+            for part in parts:
+                with open(made / part.name, "r+b" if (made / part.name).exists() else "xb") as file:
+                    file.seek(part.offset)
+                    file.write(part.content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            sync_directory(made)
+            shutil.rmtree(folder, ignore_errors=True)
+            made.rename(folder)
+            sync_directory(folder.parent)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _is_record(path: Path) -> bool:
+    return path.name == RECORD_NAME
+
+
+def _part(path: Path, offset: int) -> _Part:
+    with reading(path.parent, path.name), open(open_regular(path), "rb") as file:
+        file.seek(offset)
+        return _Part(path.name, offset, file.read())
+
+
+def _packed(parts: Sequence[_Part]) -> bytes:
+    """Return the bytes of an object: a line of JSON that says what follows it."""
+    index = [[part.name, part.offset, len(part.content)] for part in parts]
+    return json.dumps(index).encode() + b"\n" + b"".join(part.content for part in parts)
+
+
+def _unpacked(content: bytes) -> Iterator[_Part]:
+    line, _, rest = content.partition(b"\n")
+    try:
+        index = [
+            (check_bare_name(str(name)), int(at), int(size)) for name, at, size in json.loads(line)
+        ]
+    except (ValueError, TypeError, StoreError) as error:
+        raise FileCorrupt("journal", "its first line does not say what follows") from error
+    if sum(size for _, _, size in index) != len(rest) or any(
+        min(at, size) < 0 for _, at, size in index
+    ):
+        raise FileCorrupt("journal", "its first line does not fit what follows")
+    for name, offset, size in index:
+        yield _Part(name, offset, rest[:size])
+        rest = rest[size:]

@@ -1,0 +1,242 @@
+"""Journals and records in a bucket: another machine goes on from what was durable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from obstore.store import MemoryStore
+
+from downpour.errors import SharedDirectoryError
+from downpour.node.journal import Line
+from downpour.records import mirror
+from downpour.records.journal import Journal, read_journal, segments, term_of
+from downpour.records.mirror import FOLDER, fetch_journals, journal_of
+from downpour.scheduler import Checkpoint, facts
+from downpour.scheduler import events as on
+from downpour.spec import ResolvedSpec
+from downpour.store import SharedDirectory
+from downpour.store.bucket import Bucket
+from downpour.store.layout import RECORD_NAME
+from downpour.store.lease import Leader
+from downpour.values import PublishedFile
+from tests.objects.cloud import URL, Cloud
+
+FILE = PublishedFile(name="model-1", size_bytes=7, checksum="0" * 32)
+SUBMITTED = on.ExperimentSubmitted(
+    at_seconds=0.0, experiment="one", spec=ResolvedSpec(shards=2, split="class")
+)
+DROPPED = facts.Dropped(cause=1, experiment="one", round=0, shards=(1,), reason="late")
+
+
+class Failing(Bucket):
+    """A bucket that refuses to create objects while it is `away`, and sometimes makes them."""
+
+    away = False
+    makes_them = False
+
+    def put_new(self, key: str, content: bytes | Path) -> None:
+        """Create an object, or refuse to."""
+        if not Failing.away or Failing.makes_them:
+            super().put_new(key, content)
+        if Failing.away:
+            raise SharedDirectoryError(self.url, "away")
+
+
+def leader(term: int) -> Leader:
+    """The manager of a term."""
+    return Leader(term=term, addresses=(), hostname="", pid=1, cluster="c")
+
+
+def begun(shared: SharedDirectory, term: int = 1) -> Journal:
+    """The journal of an experiment that was submitted, with a record of one line."""
+    shared.create_experiment("one")
+    (shared.experiment_path("one") / RECORD_NAME).write_bytes(b"first\n")
+    journal = journal_of(shared, "one", leader(term))
+    journal.append(1, 0.0, 1, SUBMITTED)
+    journal.commit()
+    return journal
+
+
+def lines_on(shared: SharedDirectory) -> list[Line]:
+    """What a manager on this machine reads."""
+    fetch_journals(shared)
+    return read_journal(shared.experiment_path("one"))
+
+
+def objects(cloud: Cloud) -> list[str]:
+    """The objects of the experiment's journal."""
+    return Bucket(URL, cloud.objects).names(f"{FOLDER}/one")
+
+
+def test_another_machine_reads_what_was_committed(cloud: Cloud) -> None:
+    """The journal's durable lines, and the record as it was at that moment."""
+    first, second = cloud.on("first", create=True), cloud.on("second", create=True)
+    journal = begun(first)
+    (first.experiment_path("one") / RECORD_NAME).write_bytes(b"first\nsecond\n")
+    journal.append(2, 1.0, 2, DROPPED)
+    journal.commit()
+    assert lines_on(second) == read_journal(first.experiment_path("one"))
+    assert (second.experiment_path("one") / RECORD_NAME).read_bytes() == b"first\nsecond\n"
+
+
+def test_what_need_not_be_durable_takes_no_request(cloud: Cloud) -> None:
+    """It comes with the next commit that must be."""
+    first, second = cloud.on("first", create=True), cloud.on("second", create=True)
+    journal = begun(first)
+    before = objects(cloud)
+    journal.append(2, 1.0, 1, DROPPED)
+    journal.commit(durably=False)
+    assert objects(cloud) == before
+    journal.append(3, 2.0, 1, DROPPED)
+    journal.commit()
+    assert len(lines_on(second)) == 3
+
+
+def test_a_machine_that_has_led_last_keeps_its_own_files(cloud: Cloud) -> None:
+    """They were written first, so nothing of the bucket is missing there."""
+    first = cloud.on("first", create=True)
+    journal = begun(first)
+    journal.append(2, 1.0, 1, DROPPED)
+    journal.commit(durably=False)
+    assert len(lines_on(first)) == 2
+
+
+def test_files_of_a_machine_that_led_before_are_replaced(cloud: Cloud) -> None:
+    """With what it had not made durable: its successor never saw that, and went on without."""
+    first, second = cloud.on("first", create=True), cloud.on("second", create=True)
+    journal = begun(first)
+    journal.append(2, 1.0, 1, DROPPED)
+    journal.commit(durably=False)
+    taken_up = lines_on(second)
+    assert len(taken_up) == 1
+    later = journal_of(second, "one", leader(2), taken_up)
+    later.append(2, 5.0, 1, SUBMITTED)
+    later.commit()
+    assert [line.at_seconds for line in lines_on(first)] == [0.0, 5.0]
+    assert term_of(segments(first.experiment_path("one"))[-1]) == 2
+
+
+def test_what_a_replaced_manager_still_puts_does_not_count(cloud: Cloud) -> None:
+    """Its objects are of its term, below the first one of its successor."""
+    first, second, third = (cloud.on(name, create=True) for name in ("first", "second", "third"))
+    journal = begun(first)
+    later = journal_of(second, "one", leader(2), lines_on(second))
+    later.commit()
+    for number in (2, 3):
+        journal.append(number, 7.0, 1, DROPPED)
+        journal.commit()
+    assert [line.at_seconds for line in lines_on(third)] == [0.0]
+
+
+def test_objects_are_put_together(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many, at a checkpoint, and at the end; so few are fetched for an experiment."""
+    monkeypatch.setattr(mirror, "GAINS_MAX", 5)
+    first, second = cloud.on("first", create=True), cloud.on("second", create=True)
+    journal = begun(first)
+    for number in range(2, 20):
+        journal.append(number, float(number), 1, DROPPED)
+        journal.commit()
+        assert len(objects(cloud)) <= 5
+    assert len(lines_on(second)) == 19
+    anew = Checkpoint(
+        experiment="one",
+        rounds_done=3,
+        models=(FILE,),
+        optimizer_states=(),
+        evaluating=(),
+        evaluated_round=1,
+        last_evaluation=None,
+        best=None,
+    )
+    journal.begin_anew(20, 20.0, 1, anew)
+    journal.commit()
+    journal.append(21, 21.0, 1, DROPPED)
+    journal.commit()
+    journal.close()
+    [name] = objects(cloud)
+    assert name.endswith("whole")
+    assert [line.order for line in lines_on(cloud.on("third", create=True))] == [1, 20, 21]
+
+
+def test_a_damaged_object_is_told_and_the_others_go_on(
+    cloud: Cloud, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be anybody's: its first line is not believed."""
+    first, second = cloud.on("first", create=True), cloud.on("second", create=True)
+    begun(first)
+    for name, content in {
+        "torn": b'[["record.jsonl", 0, 10]]\nabc',
+        "climbs": b'[["../x", 0, 3]]\nabc',
+        "words": b"no JSON\n",
+    }.items():
+        Bucket(URL, cloud.objects).put_new(f"{FOLDER}/{name}/000001-000001-whole", content)
+    assert len(lines_on(second)) == 1
+    assert sorted(path.name for path in second.experiments.iterdir()) == ["one"]
+    assert len([line for line in caplog.messages if "is not taken over" in line]) == 3
+
+
+def test_journals_of_an_earlier_version_are_put_at_its_next_start(cloud: Cloud) -> None:
+    """That version kept them on one machine, and named it."""
+    first, second = cloud.on("first", create=True), cloud.on("second", create=True)
+    first.create_experiment("one")
+    journal = Journal(first.experiment_path("one"), 1, cluster="c")
+    journal.append(1, 0.0, 0, SUBMITTED)
+    journal.commit()
+    Bucket(URL, cloud.objects).put_new("manager.json", b"{}")
+    fetch_journals(first)
+    assert len(lines_on(second)) == 1
+    assert Bucket(URL, cloud.objects).names("") == []
+
+
+STEPS = st.lists(st.sampled_from(["durable", "quick", "anew", "away", "lost answer"]), max_size=14)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(steps=STEPS)
+def test_whatever_fails_the_bucket_holds_what_was_durable(
+    steps: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Requests fail before and after they are carried out; a caller that tries again succeeds."""
+    bucket = Failing(URL, MemoryStore())
+    first, second = (
+        SharedDirectory(tmp_path_factory.mktemp(name), bucket=bucket) for name in ("a", "b")
+    )
+    first.experiments.mkdir()
+    second.experiments.mkdir()
+    journal = begun(first)
+    number, durable = 1, 1
+    for step in steps:
+        number += 1
+        if step == "anew":
+            journal.begin_anew(
+                number,
+                float(number),
+                1,
+                Checkpoint(
+                    experiment="one",
+                    rounds_done=number,
+                    models=(FILE,),
+                    optimizer_states=(),
+                    evaluating=(),
+                    evaluated_round=0,
+                    last_evaluation=None,
+                    best=None,
+                ),
+            )
+        else:
+            journal.append(number, float(number), 1, DROPPED)
+        Failing.away, Failing.makes_them = step in {"away", "lost answer"}, step == "lost answer"
+        try:
+            journal.commit(durably=step != "quick")
+        except SharedDirectoryError:
+            Failing.away = False
+            journal.commit()
+        durable = durable if step == "quick" else number
+    assert [line.order for line in lines_on(second)][-1] == durable
+    here = read_journal(first.experiment_path("one"))
+    assert lines_on(second) == [line for line in here if line.order <= durable]
