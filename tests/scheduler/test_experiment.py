@@ -142,3 +142,12 @@ def test_an_experiment_knows_its_own_attempts(make: Make) -> None:
     unknown = [(1, 0, 0), (0, 1, 0), (0, -1, 0), (-1, 0, 0), (2, 0, 0), (0, 0, -1)]
     assert all(experiment.knows(make.attempt("one", *numbers)) for numbers in known)
     assert not any(experiment.knows(make.attempt("one", *numbers)) for numbers in unknown)
+
+
+def test_attempts_of_rounds_that_the_end_has_broken_off_are_known(make: Make) -> None:
+    """In an asynchronous mode several are open; an update that comes later can be removed."""
+    experiment = started(make, mode="downpour")
+    experiment.start_round()
+    experiment.close()
+    assert all(experiment.knows(make.attempt("one", number, 0, 0)) for number in (0, 1))
+    assert not experiment.knows(make.attempt("one", 2, 0, 0))

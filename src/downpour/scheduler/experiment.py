@@ -25,6 +25,7 @@ class Experiment:
     """A submitted spec and how far it has come.
 
     `rounds` are those that have begun and are not over, oldest first: in step there is one at most.
+    `rounds_begun` counts them and those before.
     Tasks that have `arrived` have an update that is part of no model version yet; each is kept with
     the time of that, in its order. Those of
     `applying` are being made into the next one, which comes after `version`, made at
@@ -50,6 +51,7 @@ class Experiment:
         self.shard_samples: tuple[int, ...] = ()
         self.mode = mode_of(spec)
         self.rounds: list[Round] = []
+        self.rounds_begun = 0
         self.rounds_done = 0
         self.version = 0
         self.version_at_seconds: float | None = None
@@ -173,6 +175,7 @@ class Experiment:
         held_back = [task.shard for task in former if not task.is_over]
         number = self.rounds_done + len(self.rounds)
         self.rounds.append(Round(self.name, number, self.shard_samples, held_back))
+        self.rounds_begun = number + 1
 
     def assign(
         self, current: Round, shard: int, worker: str, at_seconds: float, share: float = 1.0
@@ -325,7 +328,8 @@ class Experiment:
         current = self.round_of(attempt.round)
         if current is not None:
             return current.find(attempt) is not None
-        in_time = 0 <= attempt.round <= self.rounds_done
+        # Those that an experiment's end has broken off are among the earlier ones.
+        in_time = 0 <= attempt.round < max(self.rounds_begun, self.rounds_done + 1)
         return in_time and 0 <= attempt.shard < len(self.shard_samples) and attempt.attempt >= 0
 
     def needs(self, shard: int, file: PublishedFile) -> bool:
