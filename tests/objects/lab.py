@@ -5,6 +5,7 @@ It honours the conditions of writes. `ForgetfulS3` is another one that does not,
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -55,6 +56,11 @@ class S3Server:
     def environment(self) -> dict[str, str]:
         """What a process finds it by."""
         return environment(self.endpoint)
+
+    @property
+    def process_environment(self) -> dict[str, str]:
+        """The environment of a process that finds it."""
+        return {**os.environ, **self.environment}
 
     def make_bucket(self, name: str) -> None:
         """Make a bucket."""

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from downpour.datasets.fetched import local_path
 from downpour.datasets.image_files import class_folders, images_in, pixels_of
 from downpour.datasets.resizing import resized
 from downpour.errors import SpecError
@@ -57,7 +58,7 @@ class ImageFolder:
         cache_megabytes: int = 512,
     ) -> None:
         require("a folder of images", "vision")
-        folder = Path(root)
+        folder = local_path("root", root)
         self.classes = class_folders(folder) if folder.is_dir() else []
         files = images_in(folder, self.classes)
         if not files.paths:

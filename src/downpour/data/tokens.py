@@ -15,6 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from downpour.datasets.fetched import local_path
 from downpour.errors import SpecError
 
 
@@ -44,7 +45,10 @@ class TokenWindows:
             field, value = ("length", length) if length < 1 else ("stride", stride)
             raise SpecError(field, value, "must be at least 1")
         is_path = isinstance(tokens, str | os.PathLike)
-        self._tokens = _mapped(Path(tokens), dtype) if is_path else np.asarray(tokens)  # type: ignore[arg-type]
+        if isinstance(tokens, str | os.PathLike):
+            self._tokens: NDArray[Any] = _mapped(local_path("tokens", tokens), dtype)
+        else:
+            self._tokens = np.asarray(tokens)
         self._length = length
         self._stride = stride or length
         if self._tokens.ndim != 1 or self._tokens.dtype.kind not in "iu":

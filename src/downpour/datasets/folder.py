@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from downpour.datasets.fetched import check_there
 from downpour.datasets.image_files import (
     ImageFiles,
     class_folders,
@@ -25,6 +26,7 @@ from downpour.datasets.room import check_room
 from downpour.datasets.seeding import held_out, random_order
 from downpour.datasets.source import Arrays, SourceFiles, fingerprint, named_path
 from downpour.errors import SpecError
+from downpour.paths import is_object_store
 from downpour.spec import Spec
 
 
@@ -33,6 +35,12 @@ class Folder:
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Refuse a folder that is not there, or holds no images in class folders."""
+        if is_object_store(spec.data_path):
+            check_there("data_path", spec.data_path or "")
+            return
+        self._checked(spec, data_dir)
+
+    def _checked(self, spec: Spec, data_dir: Path | None) -> Path:
         root = named_path(spec, data_dir)
         if not root.is_dir() or not class_folders(_train_root(root)):
             raise SpecError(
@@ -40,12 +48,12 @@ class Folder:
                 spec.data_path,
                 "a folder is needed that holds <class>/ or train/<class>/ and test/<class>/",
             )
+        return root
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """List the images that the limits leave."""
         del downloads
-        self.check(spec, data_dir)
-        train, test = _parts(named_path(spec, data_dir))
+        train, test = _parts(self._checked(spec, data_dir))
         train, test = _limited(train, spec.train_limit), _limited(test, spec.test_limit)
         return SourceFiles(
             fingerprint=fingerprint(train.paths + test.paths, field="data_path"),

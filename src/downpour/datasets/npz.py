@@ -13,10 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from downpour.datasets.fetched import check_there
 from downpour.datasets.layout import from_names
 from downpour.datasets.room import check_room
 from downpour.datasets.source import Arrays, SourceFiles, fingerprint, named_path
 from downpour.errors import SpecError
+from downpour.paths import is_object_store
 from downpour.spec import Spec
 
 _FIELD = "data_path"
@@ -29,16 +31,22 @@ class Npz:
 
     def check(self, spec: Spec, data_dir: Path | None) -> None:
         """Refuse a file that is not there, is no zip file, or whose arrays cannot be read."""
+        if is_object_store(spec.data_path):
+            check_there(_FIELD, spec.data_path or "")
+            return
+        self._checked(spec, data_dir)
+
+    def _checked(self, spec: Spec, data_dir: Path | None) -> Path:
         path = named_path(spec, data_dir)
         if not path.is_file() or not zipfile.is_zipfile(path):
             raise SpecError(_FIELD, spec.data_path, "is not a .npz file")
         _check_heads(path)
+        return path
 
     def find(self, spec: Spec, data_dir: Path | None, downloads: Path) -> SourceFiles:
         """Find the file that `data_path` names."""
         del downloads
-        self.check(spec, data_dir)
-        path = named_path(spec, data_dir)
+        path = self._checked(spec, data_dir)
         return SourceFiles(fingerprint=fingerprint([path]), read=lambda: _read(path))
 
 

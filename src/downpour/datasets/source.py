@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from downpour.datasets.fetched import local_path
 from downpour.errors import SpecError
 from downpour.spec import Spec
 
@@ -88,10 +89,12 @@ def fingerprint(paths: Iterable[Path], *, field: str = "dataset") -> tuple[str, 
 def named_path(spec: Spec, data_dir: Path | None) -> Path:
     """Return `data_path`, looked up in `data_dir` first where it is relative.
 
+    Where it is an object store's URL, it is what was fetched from there.
+
     Raises:
         SpecError: there is no such file or folder.
     """
-    given = Path(spec.data_path or "")
+    given = local_path("data_path", spec.data_path or "")
     places = [data_dir / given, given] if data_dir and not given.is_absolute() else [given]
     accepted = "no such file or folder"
     for place in places:

@@ -65,7 +65,8 @@ class Spec(Fields):
         "package.module:factory",
     )
     data_path: str | None = Field(
-        default=None, description="The file or folder of an npz or folder dataset"
+        default=None,
+        description="The file or folder of an npz or folder dataset, or its URL (s3, gs, az)",
     )
     image_size: int | None = Field(
         default=None,

@@ -52,6 +52,15 @@ class KeyTakenError(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """An object that was listed: its key, what changes with its content, and when it changed."""
+
+    key: str
+    tag: str
+    changed_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Bucket:
     """A place in an object store: the objects whose keys begin with its prefix.
 
@@ -161,11 +170,26 @@ class Bucket:
         Raises:
             SharedDirectoryError: the store cannot be listed.
         """
+        return [found.key for found in self.found(folder) if found.key.startswith(f"{folder}/")]
+
+    def found(self, place: str) -> list[Found]:
+        """Return the object of a key, if there is one, and all below it as a folder; by key.
+
+        Raises:
+            SharedDirectoryError: the store cannot be listed.
+        """
         import obstore
 
-        with self._speaking(folder):
-            pages = obstore.list(self.objects, f"{folder}/")
-            return sorted(found["path"] for page in pages for found in page)
+        with self._speaking(place):
+            # A store lists by whole parts of keys: `a` finds `a/b`, and neither `a` nor `ab`.
+            listed = [meta for page in obstore.list(self.objects, place) for meta in page]
+            with suppress(FileNotFoundError):
+                listed.append(obstore.head(self.objects, place))
+        found = {meta["path"]: meta for meta in listed}
+        return [
+            Found(key, f"{meta['e_tag']} {meta['size']}", meta["last_modified"].timestamp())
+            for key, meta in sorted(found.items())
+        ]
 
     def remove(self, key: str) -> None:
         """Remove an object, if there is one of that key."""

@@ -57,10 +57,11 @@ def seen_location(location: str | os.PathLike[str]) -> SharedDirectory:
     if not (isinstance(location, str) and is_object_store(location)):
         return SharedDirectory(path_of("shared", location))
     bucket = Bucket.at(location)
-    return replace(SharedDirectory(_folder_of(bucket.url)), bucket=bucket)
+    return replace(SharedDirectory(folder_of(bucket.url)), bucket=bucket)
 
 
-def _folder_of(url: str) -> Path:
+def folder_of(url: str) -> Path:
+    """Return this machine's own folder for an object store's URL, whether it exists or not."""
     local = path_of(LOCAL_VARIABLE, os.environ.get(LOCAL_VARIABLE) or LOCAL_DEFAULT)
     readable = re.sub(r"[^A-Za-z0-9]+", "-", url)[:64].strip("-")
     return local.absolute() / f"{readable}-{sha256(url.encode()).hexdigest()[:8]}"
