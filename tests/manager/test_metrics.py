@@ -101,6 +101,20 @@ def test_what_came_of_an_experiment_is_counted(cluster: Any) -> None:
     assert told["downpour_evaluation_seconds_count",] == 2
 
 
+def test_what_ended_under_an_earlier_manager_is_counted(
+    cluster: Any, options: ManagerOptions
+) -> None:
+    """Once, whether the core still knows it or the archive alone."""
+    cluster.join("ann")
+    cluster.end_of(cluster.submit())
+    cluster.manager.close()
+    following = Manager(options)
+    told = scraped(following.metrics_url)
+    following.close()
+    assert told["downpour_experiments", "finished"] == 1
+    assert told["downpour_rounds_total",] == 2
+
+
 def test_the_endpoint_ends_with_its_manager(cluster: Any, options: ManagerOptions) -> None:
     """Its port is free again; and one that is taken keeps the manager from beginning at all."""
     port = int(cluster.manager.metrics_url.removesuffix("/metrics").rpartition(":")[2])

@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -60,6 +61,7 @@ class Archive:
     """The ended experiments; in memory only, until `begin`.
 
     `places` are the numbers of the submissions among the journal entries of all experiments.
+    `states` and `rounds_done` count over all experiments that are in the archive.
 
     Args:
         shared: the shared directory.
@@ -67,6 +69,8 @@ class Archive:
 
     def __init__(self, shared: SharedDirectory) -> None:
         self.places: dict[str, int] = {}
+        self.states: Counter[ExperimentState] = Counter()
+        self.rounds_done = 0
         self._shared = shared
         self._ended: dict[str, ArchiveEntry] = {}
         self._left_out: dict[str, ExperimentSummary] = {}
@@ -150,13 +154,21 @@ class Archive:
                     os.close(file)
 
     def _note(self, entry: ArchiveEntry) -> None:
+        self._count(self.summary(entry.folder), -1)
         self._ended[entry.folder] = entry
+        self._count(entry.summary, +1)
         if entry.summary is not None:
             self.places[entry.folder] = entry.place
+
+    def _count(self, summary: ExperimentSummary | None, by: int) -> None:
+        if summary is not None:
+            self.states[summary.state] += by
+            self.rounds_done += by * summary.rounds_done
 
     def leave_out(self, experiment: str, reason: str) -> None:
         """Note an experiment that cannot be continued, and why."""
         log.warning("experiment %s is left out, its files stay as they are: %s", experiment, reason)
+        self._count(self.summary(experiment), -1)
         self._left_out[experiment] = ExperimentSummary(
             experiment=experiment,
             name=experiment,
@@ -165,6 +177,7 @@ class Archive:
             rounds_total=0,
             reason=f"left out: {reason}",
         )
+        self._count(self.summary(experiment), +1)
 
     def __contains__(self, folder: str) -> bool:
         """Whether the experiment in a folder has ended, so that a start need not read it."""
@@ -177,17 +190,9 @@ class Archive:
 
     def names(self) -> list[str]:
         """Return the names of all experiments in the archive."""
-        # A copy, as below.
+        # A copy: the thread that cleans up adds entries while a server's thread reads.
         ended = [name for name, entry in list(self._ended.items()) if entry.summary is not None]
         return [*ended, *self._left_out]
-
-    def summaries(self) -> Iterator[ExperimentSummary]:
-        """Yield the summaries of all experiments in the archive."""
-        # A copy: the thread that cleans up adds entries while a server's thread reads.
-        for entry in list(self._ended.values()):
-            if entry.summary is not None:
-                yield entry.summary
-        yield from self._left_out.values()
 
     def record(self, experiment: str) -> RecordReader | None:
         """Return the record of an experiment in the archive; None if it cannot be read."""

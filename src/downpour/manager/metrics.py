@@ -24,7 +24,7 @@ from downpour.records.journal import segments
 from downpour.scheduler import Scheduler
 from downpour.scheduler.experiment import Experiment
 from downpour.scheduler.lifecycle import EXPERIMENT, TASK, WORKER, State, Step, Table
-from downpour.values import WorkerState
+from downpour.values import ExperimentState, WorkerState
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -76,13 +76,13 @@ def _current(core: Scheduler, archive: Archive) -> Iterator[Metric]:
     yield gauge("downpour_worker_slowness_ratio", help_text, slowness, "worker")
     help_text = "Workers that policies have requested so far."
     yield gauge("downpour_workers_wanted", help_text, core.state.wanted_workers)
-    # The archive also has those that ended under this manager, and the core keeps them.
-    before = [one for one in archive.summaries() if one.experiment not in core.state.experiments]
-    experiments = core.state.experiments.values()
-    every = [*(one.state for one in before), *(each.life.state for each in experiments)]
-    states = _by_state(EXPERIMENT, every)
+    # Of those in the archive the counts alone: with 100,000 of them a scrape would hold up the
+    # driver. It also has those that ended under this manager, and the core keeps them.
+    experiments = [one for one in core.state.experiments.values() if one.name not in archive]
+    states = _by_state(EXPERIMENT, (each.life.state for each in experiments))
+    states = {name: n + archive.states[ExperimentState(name)] for name, n in states.items()}
     yield gauge("downpour_experiments", "Experiments of this directory, by state.", states, "state")
-    done = sum(one.rounds_done for one in before) + sum(one.rounds_done for one in experiments)
+    done = archive.rounds_done + sum(one.rounds_done for one in experiments)
     help_text = "Rounds that became a model, of all experiments, earlier managers included."
     yield counter("downpour_rounds_total", help_text, done)
     current = core.state.active.round if core.state.active else None

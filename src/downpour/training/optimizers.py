@@ -111,7 +111,11 @@ class Optimizers:
     def zero_grad(self) -> None:
         """Forget all gradients."""
         for one in self.by_name.values():
-            one.zero_grad(set_to_none=True)
+            if type(one).zero_grad is not Optimizer.zero_grad:
+                one.zero_grad(set_to_none=True)
+        # Not by torch's own method: what that says to the profiler took 2 % of a step of the digits.
+        for parameter in self._trainable.values():
+            parameter.grad = None
 
     def step(self) -> None:
         """Let every optimizer take its step."""

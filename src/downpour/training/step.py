@@ -86,9 +86,10 @@ def train_step(
     parts = batch_parts(indices, spec.parts)
     add = partial(_seeded_gradient, loaded, model, seed)
     optimizers.zero_grad()
-    losses = None if others is None else others(parts, add)
-    if losses is None:
+    losses = None
+    if others is not None and (losses := others(parts, add)) is None:
         optimizers.zero_grad()
+    if losses is None:
         losses = [add(part) for part in parts] if alone is None else alone(parts, seed)
     if spec.clip_norm is not None:
         nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm)
