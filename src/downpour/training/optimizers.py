@@ -113,7 +113,7 @@ class Optimizers:
         for one in self.by_name.values():
             if type(one).zero_grad is not Optimizer.zero_grad:
                 one.zero_grad(set_to_none=True)
-        # Not by torch's own method: what that says to the profiler took 2 % of a step of the digits.
+        # Not by torch's own method, whose call for the profiler took 2 % of a step of the digits.
         for parameter in self._trainable.values():
             parameter.grad = None
 
