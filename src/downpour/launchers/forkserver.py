@@ -174,8 +174,7 @@ _ROLES: dict[str, Callable[[dict[str, Any], Callable[[Address], None]], None]] =
 
 _PRELOADED = {
     "manager": ("downpour.manager.process", "downpour.manager.global_model"),
-    # The first optimizer imports torch._dynamo, a second of work that each fork would repeat.
-    "worker": ("downpour.worker.process", "downpour.worker.task", "torch._dynamo"),
+    "worker": ("downpour.worker.process", "downpour.worker.task"),
 }
 
 

@@ -167,6 +167,11 @@ class _Widest(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.values: int = 1
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from importing its compiler for this, which takes a second."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Callable[..., Any],

@@ -20,14 +20,19 @@ from downpour.spec import Spec
 from downpour.tasks.loaded import LoadedTask
 from downpour.tasks.own import overrides, theirs
 from downpour.training.parameters import Arrays, array_of, copy_into
+from downpour.training.plain import unwrapped
 
 Groups = list[dict[str, Any]]
+
+SGD = unwrapped(torch.optim.SGD)
+Adam = unwrapped(torch.optim.Adam)
+AdamW = unwrapped(torch.optim.AdamW)
 
 _OF_ITS_SHAPE = frozenset({"momentum_buffer", "exp_avg", "exp_avg_sq"})
 
 
 def _sgd(groups: Groups, spec: Spec) -> Optimizer:
-    optimizer = torch.optim.SGD(
+    optimizer = SGD(
         groups,
         lr=spec.learning_rate,
         momentum=spec.momentum,
@@ -44,11 +49,11 @@ def _sgd(groups: Groups, spec: Spec) -> Optimizer:
 
 
 def _adam(groups: Groups, spec: Spec) -> Optimizer:
-    return torch.optim.Adam(groups, **_adaptive(spec))
+    return Adam(groups, **_adaptive(spec))
 
 
 def _adamw(groups: Groups, spec: Spec) -> Optimizer:
-    return torch.optim.AdamW(groups, **_adaptive(spec))
+    return AdamW(groups, **_adaptive(spec))
 
 
 def _adaptive(spec: Spec) -> dict[str, Any]:

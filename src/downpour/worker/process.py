@@ -10,7 +10,6 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 from downpour.discovery.managers import Managers, leading_manager
@@ -88,7 +87,7 @@ def run_worker(
         ready(here, agent.manager)
         if endpoint is not None:
             measured(endpoint.start().url)
-        agent.run(_import_the_rest, options.alone_seconds or math.inf)
+        agent.run(alone_seconds=options.alone_seconds or math.inf)
 
 
 def check_device(device: str) -> None:
@@ -165,11 +164,6 @@ def _measured(
     if options.metrics_port is None:
         return None
     return MetricsEndpoint(metrics, host, options.metrics_port, trust)
-
-
-def _import_the_rest() -> None:
-    """Import what the first optimizer imports, before a task waits for it: it takes a second."""
-    import_module("torch._dynamo")
 
 
 def _obey_signals(agent: WorkerAgent, drain_seconds: float) -> None:
