@@ -123,6 +123,7 @@ class Lease:
         while (leader := self._leader_elsewhere(bucket, wait=wait)) is not None:
             if watch is None or watch.term != leader.term:
                 watch = Watch(bucket, leader.term)
+                log.info("looking for a sign of life of the manager on %s", leader.hostname)
             try:
                 if watch.is_dead():
                     return
