@@ -90,6 +90,7 @@ def test_a_worker_never_makes_the_shared_directory(refused: Refused, tmp_path: P
             ["--ready-file", "/no/ready"],
             "ready_file = '/no/ready': must be in a folder that exists",
         ),
+        (["--processes", "0"], "processes = 0: must be from 1 to 256"),
         (["--alone-seconds", "-1"], "alone_seconds = -1.0: must be a number of seconds from 0 to"),
         (["--drain-seconds", "-1"], "drain_seconds = -1.0: must be a number of seconds from 0 to"),
     ],

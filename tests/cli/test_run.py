@@ -37,6 +37,19 @@ def test_the_function_is_found_where_the_command_is() -> None:
             ["--dataset", "folder", "--data-path", "nowhere"],
             "data_path = 'nowhere': no such file or folder",
         ),
+        (
+            ["--inside", "processes=2", "--inside", "how=fast"],
+            "inside.how = 'fast': must be data, pipeline or hybrid",
+        ),
+        (["--inside", "how=pipeline"], "inside.how = 'pipeline': needs processes above 1"),
+        (
+            ["--inside", "processes=2", "--device", "cuda"],
+            "inside.processes = 2: needs device = 'cpu'",
+        ),
+        (
+            ["--inside", "processes=64", "--batch-size", "8"],
+            "inside.processes = 64: a batch of 8 has fewer examples",
+        ),
     ],
 )
 def test_a_mistake_is_told_before_anything_starts(
@@ -46,6 +59,29 @@ def test_a_mistake_is_told_before_anything_starts(
     shared = tmp_path / "shared"
     assert refused("run", "--shared", shared, *words).startswith(line)
     assert not shared.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ["--inside", "processes=20", "--inside", "how=pipeline"],
+            "inside.processes = 20: digits-cnn can be cut into 7 stages at most",
+        ),
+        (
+            ["--inside", "processes=2", "--model", "resnet18"],
+            "inside.processes = 2: must be 1: a step changes bn1.num_batches_tracked, as batch",
+        ),
+    ],
+)
+def test_a_network_that_cannot_be_shared_is_told_before_it_trains(
+    refused: Callable[..., str], tmp_path: Path, words: list[str], line: str
+) -> None:
+    """One line; the check at submission finds it, and no model version is made."""
+    few = ["--train-limit", "100", "--workers", "1", "--shared", tmp_path]
+    assert refused("run", *few, *words).startswith(line)
+    assert not list(tmp_path.glob("experiments/*/model*"))
 
 
 @pytest.mark.slow

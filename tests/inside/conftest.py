@@ -40,10 +40,10 @@ class Trainer:
         """A training whose process computes all parts."""
         return self._training(self._network()[1])
 
-    def helped(self) -> tuple[ShardTraining, Team]:
-        """A training with helpers that are ready."""
+    def helped(self, processes: int | None = None) -> tuple[ShardTraining, Team]:
+        """A training with helpers that are ready; of fewer processes than it is for, if named."""
         loaded, network = self._network()
-        team = Team(loaded, network, self.folder, self.key)
+        team = Team(loaded, network, self.folder, self.key, processes)
         self.teams.append(team)
         team.wait_until_ready(60.0)
         return self._training(network, team), team

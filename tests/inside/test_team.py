@@ -77,6 +77,35 @@ def test_helpers_change_no_byte(trainer: Make, fields: dict[str, Any]) -> None:
     assert team.is_whole
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"inside": {"processes": 3}},
+        THREE_STAGES,
+        {"inside": {"processes": 3, "how": "hybrid"}, "accumulate": 4},
+    ],
+    ids=str,
+)
+def test_fewer_processes_change_no_byte(trainer: Make, fields: dict[str, Any]) -> None:
+    """Parts and slices are those of the spec, and two processes share what is for three."""
+    made = trainer(**fields)
+    training, team = made.helped(processes=2)
+    assert len(team.pids) == 1
+    assert same(trained(training), trained(made.alone()))
+    assert team.steps_helped == 5
+    assert team.is_whole
+
+
+def test_too_few_cores_are_told_once(trainer: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """However often helpers are started anew."""
+    cores = len(os.sched_getaffinity(0))
+    made = trainer(threads=cores + 1)
+    for _ in range(2):
+        made.helped()
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"{2 * cores + 2} threads of all processes share {cores} cores"]
+
+
 def test_layers_and_parts_give_the_same_bytes(trainer: Make) -> None:
     """What each process has is no part of what is computed."""
     parts, _ = trainer(**DATA, accumulate=4).helped()

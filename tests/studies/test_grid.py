@@ -112,6 +112,15 @@ def test_a_task_of_the_user_has_options_as_an_axis() -> None:
     assert list(Search.from_toml(text).axes) == ["task_options.width"]
 
 
+def test_processes_inside_a_worker_are_an_axis() -> None:
+    """A list of tables, each of which stands for an arrangement as a whole."""
+    tables = '[{}, { processes = 2 }, { processes = 2, how = "hybrid" }]'
+    grid = Grid.from_toml(f'name="g"\nworkers=1\ninside = {tables}\nsplit=["random", "class"]\n')
+    arranged = [(run.spec.inside.how, run.spec.inside.processes) for run in grid.runs.values()]
+    assert arranged == [("data", 1), ("data", 2), ("hybrid", 2)] * 2
+    assert list(Grid.from_toml(grid.to_toml()).runs) == list(grid.runs)
+
+
 def test_axes_of_tables_come_last() -> None:
     """As TOML has them in what was written down, so that it is run and shown in the same order."""
     text = 'name="g"\nworkers=1\nmodel_options=[{a=1}, {a=2}]\nsplit=["random", "class"]\n'

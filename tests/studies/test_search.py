@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from downpour.errors import SpecError
@@ -79,6 +81,24 @@ def test_any_field_that_changes_what_is_learned_may_be_searched() -> None:
     assert search.axes["epochs"] == Range(1, 64, log=True, whole=True)
 
 
+def test_processes_inside_a_worker_may_be_searched() -> None:
+    """Each field of the table alone, or tables as a whole, of which a run's spec has all fields."""
+    alone = (
+        '[search]\n"inside.processes" = { low = 2, high = 4 }\ninside.how = ["data", "hybrid"]\n'
+    )
+    search = Search.from_toml(PLAIN + alone)
+    assert search.axes == {
+        "inside.how": Choices(("data", "hybrid")),
+        "inside.processes": Range(2, 4, log=False, whole=True),
+    }
+    whole = '[search]\ninside = [{}, { processes = 2, how = "hybrid" }]\n'
+    search = Search.from_toml(PLAIN + whole)
+    assert [run.spec.inside.processes for run in search.samples()] == [1, 2]
+    assert Search.from_toml(search.to_toml()) == search
+    for run in search.samples():
+        assert search.run_of("0003", run.spec) == replace(run, number=3)
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -108,6 +128,16 @@ def test_any_field_that_changes_what_is_learned_may_be_searched() -> None:
         ),
         (PLAIN + '[search]\n"model.dropout" = [1]', "no such field; options are task_options.NAME"),
         (PLAIN + '[search]\nmodel_options = [{}]\n"model_options.a" = [1]', "as a whole already"),
+        (
+            PLAIN + '[search]\n"inside.how" = ["fast"]',
+            "inside.how = 'fast': must be data, pipeline",
+        ),
+        (
+            PLAIN + '[search]\ninside = [{ how = "hybrid" }]',
+            "how = 'hybrid': needs processes above",
+        ),
+        (PLAIN + "[search]\ninside = [2]", "inside = 2: must be a table: processes, how, cut"),
+        (PLAIN + "[search]\ninside = [{}, { processes = 1 }]", "names a value twice"),
         (PLAIN + "[search]\nworkers = [1, 2]", "search.workers = [1, 2]: cannot be searched"),
         (PLAIN + '[search]\nname = ["a"]', "cannot be searched"),
         (PLAIN + "[search]\nnesterov = [true]\nmomentum = [0.0]", "needs a momentum above 0"),

@@ -11,6 +11,7 @@ from threading import Timer
 from typing import TYPE_CHECKING
 
 import numpy as np
+import psutil
 import pytest
 
 from downpour.compression import CODECS
@@ -73,6 +74,20 @@ def test_equal_tasks_publish_equal_bytes(shared: SharedDirectory, task: TaskMess
     other = TaskRunner(shared, "cpu").run(again, TaskControl(again.id))
     assert one.file.name != other.file.name
     assert one.file.checksum == other.file.checksum
+
+
+def test_a_worker_of_one_process_computes_all_parts(
+    shared: SharedDirectory, task: TaskMessage
+) -> None:
+    """What the spec shares among two, it does by itself: no helper is started."""
+    store = shared.store("any")
+    spec = Spec.from_toml(bytes(store.read(task.spec)).decode())
+    shares = spec.replace(inside={"processes": 2}).to_toml().encode()
+    asked = replace(task, spec=store.put_new(f"spec-{token_hex(3)}.toml", [shares]))
+    before = psutil.Process().children()
+    runner = TaskRunner(shared, "cpu", processes=1)
+    assert runner.run(asked, TaskControl(asked.id)).steps == 7
+    assert psutil.Process().children() == before
 
 
 def test_a_kept_optimizer_state_is_continued(shared: SharedDirectory, task: TaskMessage) -> None:

@@ -38,6 +38,7 @@ from downpour.worker.options import WorkerOptions
 
 DEVICES = ("cpu", "cuda")
 _COUNT_MAX = 1000
+_PROCESSES_MAX = 256
 _SIGNALLED = 128  # shells report a process that a signal has ended as this and its number
 
 Port = Annotated[
@@ -115,6 +116,17 @@ Labels = Annotated[
         metavar="KEY=VALUE",
         help="Shown with this worker by `downpour status` and `downpour ps`. Repeatable.",
         show_default=False,
+    ),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        metavar="N",
+        parser=whole_number,
+        help="Train each batch with N processes at most; the bytes are those of as many as the "
+        "spec asks for.",
+        show_default="as many as the spec asks for",
     ),
 ]
 Count = Annotated[
@@ -216,6 +228,7 @@ def worker(
     alone_seconds: AloneSeconds = 0.0,
     ready_file: ReadyFile = None,
     label: Labels = None,
+    processes: Processes = None,
     count: Count = 1,
     log: LogFile = None,
     verbose: Verbose = False,
@@ -233,6 +246,8 @@ def worker(
     check_device(device)
     if ready_file is not None and not ready_file.parent.is_dir():
         raise SpecError("ready_file", str(ready_file), "must be in a folder that exists")
+    if processes is not None and not 1 <= processes <= _PROCESSES_MAX:
+        raise SpecError("processes", processes, f"must be from 1 to {_PROCESSES_MAX}")
     _begin(verbose=verbose, log=log)
     if metrics_port is not None:
         require("--metrics-port", "metrics")
@@ -250,6 +265,7 @@ def worker(
         alone_seconds=checked_seconds("alone_seconds", alone_seconds),
         ready_file=str(ready_file or ""),
         labels=checked_labels(label or ()),
+        processes=processes,
         credentials=credentials,
     )
     if count == 1:

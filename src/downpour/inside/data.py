@@ -21,11 +21,12 @@ class DataParallel:
     """The worker's side: it computes the first parts, and adds up all in their order.
 
     Args:
-        spec: says how many parts and processes there are.
+        spec: says how many parts there are.
+        processes: how many share them.
     """
 
-    def __init__(self, spec: Spec) -> None:
-        self._processes = spec.inside.processes
+    def __init__(self, spec: Spec, processes: int) -> None:
+        self._processes = processes
         self.gradients = spec.parts - len(blocks(spec.parts, self._processes)[0])
 
     def tasks(self, work: HelperTask) -> list[HelperTask]:

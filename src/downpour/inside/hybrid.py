@@ -28,28 +28,31 @@ class Hybrid:
     """The worker's side.
 
     Args:
-        loaded: the task; its spec says how many processes there are.
+        loaded: the task; its spec says how many slices there are.
         network: what is trained, at its place in memory.
+        processes: how many share parts and slices.
 
     Raises:
         SpecError: the network has no dense layer after others.
     """
 
-    def __init__(self, loaded: LoadedTask, network: nn.Module) -> None:
+    def __init__(self, loaded: LoadedTask, network: nn.Module, processes: int) -> None:
         spec = loaded.spec
         self._spec = spec
         self._step = HybridStep(loaded, network)
-        self._links = [linked() for _ in range(spec.inside.processes - 1)]
+        self._links = [linked() for _ in range(processes - 1)]
         self._ends = [Link(mine) for mine, _ in self._links]
         # One for each part that a helper computes, and one for all dense layers.
-        self.gradients = spec.parts - len(blocks(spec.parts, spec.inside.processes)[0]) + 1
+        self.gradients = spec.parts - len(blocks(spec.parts, processes)[0]) + 1
 
     def tasks(self, work: HelperTask) -> list[HelperTask]:
         """Return what each helper is told: which slices it has, and its link to the worker."""
-        return [
-            replace(work, slices=SliceTask(number=number, dense=self.gradients - 1, link=its))
+        processes, dense = len(self._links) + 1, self.gradients - 1
+        slices = [
+            SliceTask(number=number, processes=processes, dense=dense, link=its)
             for number, (_, its) in enumerate(self._links, start=1)
         ]
+        return [replace(work, slices=one) for one in slices]
 
     def gradient(self, step: TeamStep) -> list[Tensor] | None:
         """Compute the worker's share of a step, and collect the others'."""
@@ -90,7 +93,6 @@ class SliceWork:
     def __init__(
         self, loaded: LoadedTask, network: nn.Module, shared: SharedNetwork, task: SliceTask
     ) -> None:
-        self.processes = loaded.spec.inside.processes
         self.network = network
         self.shared = shared
         self.task = task
@@ -172,12 +174,12 @@ class _Helping:
     def __init__(self, work: SliceWork, link: Link, parts: int) -> None:
         self._work = work
         self._link = link
-        self._first = len(blocks(parts, work.processes)[0])
+        self._first = len(blocks(parts, work.task.processes)[0])
         self._sent = 0
 
     def own(self, count: int) -> list[int]:
         """Those of its number."""
-        return blocks(count, self._work.processes)[self._work.task.number]
+        return blocks(count, self._work.task.processes)[self._work.task.number]
 
     def gather(self, own: Mapping[int, Tensor], count: int) -> list[Tensor]:
         """Send its own to the worker, which sends the others.

@@ -40,12 +40,14 @@ class StageTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceTask:
-    """Which process of a hybrid a helper is, counted from 1, and its link to the worker.
+    """Which process of a hybrid a helper is, of `processes`, and its link to the worker.
 
-    `dense` is the place of the gradients of dense layers in the shared memory.
+    The worker has number 0. `dense` is the place of the gradients of dense layers in the shared
+    memory.
     """
 
     number: int
+    processes: int
     dense: int
     link: LinkEnd
 

@@ -27,18 +27,19 @@ class Pipeline:
     """Each helper has a stage, in their order, and the worker the last one.
 
     Args:
-        loaded: the task; its spec says how many processes there are.
+        loaded: the task.
         network: what is trained, at its place in memory.
+        processes: how many share its layers.
 
     Raises:
         SpecError: it cannot be cut as the spec says.
     """
 
-    def __init__(self, loaded: LoadedTask, network: nn.Module) -> None:
+    def __init__(self, loaded: LoadedTask, network: nn.Module, processes: int) -> None:
         spec = loaded.spec
         few = np.arange(min(spec.batch_size, loaded.count("train")))
         probe = probed(loaded, network, batch_parts(few, spec.parts)[0])
-        *others, last = stages_of(loaded, probe)
+        *others, last = stages_of(loaded, probe, processes)
         self._part_seconds = sum(probe.seconds)
         self._layers = probe.layers[last.start :]
         self.gradients = len(others)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -32,23 +33,30 @@ class Team:
     then computes the whole step by itself, to the same bytes.
 
     Args:
-        loaded: the task; its spec says how many processes there are, and what each has.
+        loaded: the task; its spec says how many processes it is for, and what each has.
         network: what is trained, at its place in memory; it moves into shared memory.
         datasets: the folder of prepared data.
         data_key: the data's name in it.
+        processes: how many there are with the worker's own, from 2 to as many as it is for.
 
     Raises:
         SpecError: the network cannot be cut as the spec says.
     """
 
     def __init__(
-        self, loaded: LoadedTask, network: nn.Module, datasets: Path, data_key: str
+        self,
+        loaded: LoadedTask,
+        network: nn.Module,
+        datasets: Path,
+        data_key: str,
+        processes: int | None = None,
     ) -> None:
         spec = loaded.spec
-        _warn_of_few_cores(spec.inside.processes * spec.threads)
+        processes = processes or spec.inside.processes
+        _warn_of_few_cores(processes * spec.threads)
         self.steps_helped = 0
         numerics.place(network, spec, images=loaded.images)
-        self._arrangement = _arranged(loaded, network)
+        self._arrangement = _arranged(loaded, network, processes)
         gradients = self._arrangement.gradients
         self._memory = create_memory()
         self._shared = SharedNetwork(network, self._memory, gradients).fill().attach()
@@ -128,16 +136,17 @@ class Team:
             self._memory = -1
 
 
-def _arranged(loaded: LoadedTask, network: nn.Module) -> Arrangement:
+def _arranged(loaded: LoadedTask, network: nn.Module, processes: int) -> Arrangement:
     match loaded.spec.inside.how:
         case "data":
-            return DataParallel(loaded.spec)
+            return DataParallel(loaded.spec, processes)
         case "pipeline":
-            return Pipeline(loaded, network)
+            return Pipeline(loaded, network, processes)
         case "hybrid":
-            return Hybrid(loaded, network)
+            return Hybrid(loaded, network, processes)
 
 
+@cache  # once, and not again where helpers are started anew
 def _warn_of_few_cores(wanted: int) -> None:
     cores = len(os.sched_getaffinity(0))
     if wanted > cores:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from downpour.errors import SpecError
-from downpour.spec import Spec
+from downpour.spec import TABLES, Spec
 from downpour.studies.fields import Value
 
 _BOUNDS = {"low", "high", "log"}
@@ -72,7 +72,7 @@ def axis_of(field: str, given: Value) -> Axis:
     """
     name = f"search.{field}"
     if isinstance(given, list):
-        return _choices(name, given)
+        return _choices(name, [_whole(field, one) for one in given])
     if not isinstance(given, dict) or not {"low", "high"} <= given.keys():
         raise SpecError(name, given, _ACCEPTED)
     if unknown := sorted(given.keys() - _BOUNDS):
@@ -86,6 +86,13 @@ def _choices(name: str, values: list[Value]) -> Choices:
     if any(one in values[:place] for place, one in enumerate(values)):
         raise SpecError(name, values, "names a value twice")
     return Choices(tuple(values))
+
+
+def _whole(field: str, value: Value) -> Value:
+    """Fill up a table, as `[inside]`, with its defaults: a run's spec has it with all fields."""
+    if field not in TABLES or not isinstance(value, dict):
+        return value
+    return TABLES[field].make(value).model_dump(mode="json")
 
 
 def _range(name: str, field: str, given: Mapping[str, Value]) -> Range:

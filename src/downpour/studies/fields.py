@@ -10,7 +10,14 @@ from downpour.errors import SpecError
 from downpour.spec import Spec
 
 WORKERS_MAX = 100_000
-OPTIONS = ("task_options", "dataset_options", "model_options", "policy_options", "outer")
+OPTIONS = (
+    "task_options",
+    "dataset_options",
+    "model_options",
+    "policy_options",
+    "outer",
+    "inside",
+)
 """The fields whose values are tables."""
 
 Value = Any

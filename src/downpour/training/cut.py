@@ -41,14 +41,16 @@ def check_cut(loaded: LoadedTask, part: BatchPart) -> None:
     check_same_bytes(loaded, network, part)
 
 
-def stages_of(loaded: LoadedTask, probe: Probe) -> list[range]:
-    """Return the layers of each stage.
+def stages_of(loaded: LoadedTask, probe: Probe, processes: int | None = None) -> list[range]:
+    """Return the layers of each stage; of `processes`, if there are fewer than the spec is for.
+
+    Where the spec says to cut is then for more stages, and measured time decides.
 
     Raises:
         SpecError: the network cannot be cut into so many, or not where the spec says.
     """
     spec, most = loaded.spec, len(probe.points) + 1
-    stages = spec.inside.processes
+    stages = processes or spec.inside.processes
     if most == 1:
         accepted = (
             "has no place to be cut at; there must be some that one tensor crosses, as between the "
@@ -58,7 +60,8 @@ def stages_of(loaded: LoadedTask, probe: Probe) -> list[range]:
     if stages > most:
         accepted = f"{spec.trained_code[1]} can be cut into {most} stages at most"
         raise SpecError("inside.processes", stages, accepted)
-    begin = _named(spec, probe) if spec.inside.cut else balanced(probe, stages)
+    named = len(spec.inside.cut) == stages - 1
+    begin = _named(spec, probe) if named else balanced(probe, stages)
     return [range(*bounds) for bounds in pairwise([0, *begin, len(probe.layers)])]
 
 

@@ -19,7 +19,7 @@ class WorkerOptions:
     folder and its token. When it is told to leave, it may take `drain_seconds` to end its task. It
     leaves by itself after `alone_seconds` without a manager's answer, unless they are 0. The file
     `ready_file` exists, and holds its address, while it is registered. `labels` are shown with it,
-    each as KEY=VALUE.
+    each as KEY=VALUE. It trains a batch with at most `processes`; None: as many as the spec is for.
     """
 
     shared: str
@@ -35,6 +35,7 @@ class WorkerOptions:
     alone_seconds: float = 0.0
     ready_file: str = ""
     labels: tuple[str, ...] = ()
+    processes: int | None = None
     credentials: Credentials = field(default_factory=Credentials)
 
     def arguments(self) -> list[str]:
@@ -54,6 +55,8 @@ class WorkerOptions:
             words += [flag, value] if value else []
         if self.metrics_port is not None:
             words += ["--metrics-port", str(self.metrics_port)]
+        if self.processes is not None:
+            words += ["--processes", str(self.processes)]
         for label in self.labels:
             words += ["--label", label]
         return words

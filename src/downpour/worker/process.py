@@ -135,7 +135,7 @@ def _make_agent(
     check_device(options.device)
     name = options.name or default_name(os.environ)
     numerics = numeric_class(options.device)
-    runner = TaskRunner(shared, options.device)
+    runner = TaskRunner(shared, options.device, processes=options.processes)
     ending.callback(runner.close)
     metrics = WorkerMetrics(runner.run)
     agent = WorkerAgent(

@@ -70,16 +70,28 @@ class _LoadedExperiment:
 
 
 class TaskRunner:
-    """Runs tasks one after the other; `loop_class` is what decides between their steps."""
+    """Runs tasks one after the other.
+
+    Args:
+        shared: where their files are.
+        device: what this worker trains on.
+        loop_class: what decides between their steps.
+        processes: with how many a batch may be trained here; None: as many as the spec is for.
+    """
 
     def __init__(
-        self, shared: SharedDirectory, device: str, loop_class: type[StepLoop] = StepLoop
+        self,
+        shared: SharedDirectory,
+        device: str,
+        loop_class: type[StepLoop] = StepLoop,
+        processes: int | None = None,
     ) -> None:
         self._shared = replace(shared, sleep=self._pause)
         self._sleep = shared.sleep
         self._control: TaskControl | None = None
         self._device = device
         self._loop_class = loop_class
+        self._processes = processes
         self._loaded: _LoadedExperiment | None = None
 
     def run(self, task: TaskMessage, control: TaskControl) -> Update:
@@ -123,7 +135,7 @@ class TaskRunner:
 
     def _load_experiment(self, task: TaskMessage, patience: float) -> _LoadedExperiment:
         if self._loaded is not None and self._loaded.experiment == task.id.experiment:
-            self._loaded = _with_helpers(self._loaded, self._shared, task.dataset)
+            self._loaded = self._with_helpers(self._loaded, task.dataset)
             return self._loaded
         # First, so that the memory of the former experiment's network and dataset is free by then.
         self.close()
@@ -151,32 +163,28 @@ class TaskRunner:
             ).store(task.id.experiment),
             task=loaded_task,
             model=model,
-            team=_team(loaded_task, model, shared, task.dataset),
+            team=self._team(loaded_task, model, task.dataset),
         )
         return self._loaded
+
+    def _with_helpers(self, loaded: _LoadedExperiment, key: str) -> _LoadedExperiment:
+        """Start helpers anew where one has failed in the task before."""
+        if loaded.team is None or loaded.team.is_whole:
+            return loaded
+        return replace(loaded, team=self._team(loaded.task, loaded.model, key))
+
+    def _team(self, loaded: LoadedTask, model: torch.nn.Module, key: str) -> Team | None:
+        wanted = loaded.spec.inside.processes
+        processes = min(wanted, self._processes or wanted)
+        if processes == 1:
+            return None
+        return Team(loaded, model, self._shared.datasets, key, processes)
 
     def close(self) -> None:
         """Let go of what the last experiment's tasks share."""
         if self._loaded is not None and self._loaded.team is not None:
             self._loaded.team.close()
         self._loaded = None
-
-
-def _with_helpers(
-    loaded: _LoadedExperiment, shared: SharedDirectory, key: str
-) -> _LoadedExperiment:
-    """Start helpers anew where one has failed in the task before."""
-    if loaded.team is None or loaded.team.is_whole:
-        return loaded
-    return replace(loaded, team=_team(loaded.task, loaded.model, shared, key))
-
-
-def _team(
-    loaded: LoadedTask, model: torch.nn.Module, shared: SharedDirectory, key: str
-) -> Team | None:
-    if loaded.spec.inside.processes == 1:
-        return None
-    return Team(loaded, model, shared.datasets, key)
 
 
 def _opened(spec: Spec, shared: SharedDirectory, key: str) -> Data:
