@@ -92,6 +92,9 @@ _MILDER: Mapping[str, Mapping[str, Any]] = {
     "linear-0.2": _nesterov(0.8, learning_rate=0.2, **_LINEAR),
     "linear-0.9": _nesterov(0.9, **_LINEAR),
     "linear-meet-20": _nesterov(0.8, **_LINEAR, meet=20),
+    "linear-epochs-10": _nesterov(0.8, **_LINEAR, epochs=10),
+    "linear-epochs-20": _nesterov(0.8, **_LINEAR, epochs=20),
+    "linear-outer-0.6": _nesterov(0.6, **_LINEAR),
 }
 """Ten workers in rounds, with less momentum, a lower rate, or one that rises first."""
 
@@ -130,6 +133,16 @@ _TOY: Mapping[str, Any] = {
     "learning_rate": 0.05,
     "momentum": 0.9,
 }
+_TOY_MORE: Mapping[str, Mapping[str, Any]] = {
+    "sync-wait": {"policy": "wait"},
+    "sync-dylu": {"policy": "dylu"},
+    "downpour-heloco": {
+        "mode": "downpour",
+        "mode_options": {"step": "root"},
+        "outer": {"optimizer": "heloco", "learning_rate": 0.7, "momentum": 0.9},
+    },
+}
+"""HeLoCo with the step and the rates of its paper, for unequal workers."""
 _TOY_STEP_SECONDS = (0.58, 0.75, 1.51, 3.33)
 
 
@@ -160,6 +173,11 @@ def table() -> dict[str, Run]:
         add(f"{net}-5-sync", base, 5, meet=10, **_nesterov(0.8))
         add(f"{net}-10-sync", base, 10, meet=10, **_nesterov(0.8))
         add(f"{net}-32-sync", base, 32, meet=10, learning_rate=0.2, **_nesterov(0.8))
+        for rate in (0.1, 0.2):
+            rising = _nesterov(0.8, learning_rate=rate, **_LINEAR)
+            add(f"{net}-32-linear-{rate}", base, 32, meet=10, **rising)
+        for shards, momentum in ((2, 0.5), (5, 0.8)):
+            add(f"{net}-{shards}-linear", base, shards, meet=10, **_nesterov(momentum, **_LINEAR))
         for name, own in _MILDER.items():
             add(f"{net}-10-{name}", base, 10, **{"meet": 10, **own})
         for codec in ("int8", "topk"):
@@ -183,6 +201,9 @@ def table() -> dict[str, Run]:
         for mode in MODES:
             fields = {**_TOY, "split": split, "mode": mode}
             runs[f"toy-{split}-{mode}"] = Run(fields=fields, step_seconds=_TOY_STEP_SECONDS)
+        for name, own in _TOY_MORE.items():
+            fields = {**_TOY, "split": split, **own}
+            runs[f"toy-{split}-{name}"] = Run(fields=fields, step_seconds=_TOY_STEP_SECONDS)
     return runs
 
 
