@@ -197,14 +197,19 @@ def table() -> dict[str, Run]:
     add("times-8-slow-wait", nothing, 8, slower=4, policy="wait")
     add("times-8-slow-handoff", nothing, 8, slower=4)
     add("times-8-slow-downpour", nothing, 8, slower=4, mode="downpour")
-    for split in ("random", "class"):
-        for mode in MODES:
-            fields = {**_TOY, "split": split, "mode": mode}
-            runs[f"toy-{split}-{mode}"] = Run(fields=fields, step_seconds=_TOY_STEP_SECONDS)
-        for name, own in _TOY_MORE.items():
-            fields = {**_TOY, "split": split, **own}
-            runs[f"toy-{split}-{name}"] = Run(fields=fields, step_seconds=_TOY_STEP_SECONDS)
-    return runs
+    return runs | _toys()
+
+
+def _toys() -> dict[str, Run]:
+    """Return the runs of four uneven workers."""
+    ways = {**{mode: {"mode": mode} for mode in MODES}, **_TOY_MORE}
+    return {
+        f"toy-{split}-{name}": Run(
+            fields={**_TOY, "split": split, **own}, step_seconds=_TOY_STEP_SECONDS
+        )
+        for split in ("random", "class")
+        for name, own in ways.items()
+    }
 
 
 def record(name: str, run: Run, seed: int, done: Trained) -> dict[str, Any]:
