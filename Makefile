@@ -15,7 +15,7 @@ DECISIONS := $(addprefix tests/,modes node scheduler splitters stragglers record
 	test_resolve.py test_spec.py test_spec_file.py badinput/test_fields.py badinput/test_toml.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run check format test coverage test-slow test-all docs stubs bench clean
+.PHONY: help venv run check format test coverage test-slow test-all docs stubs bench bench-peers clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -62,6 +62,10 @@ stubs:  ## Generate the Thrift code anew (Thrift 0.24; the result is committed)
 
 bench: venv  ## Run the benchmarks
 	$(BIN)/python benchmarks/run.py
+
+bench-peers: venv  ## Compare Downpour with other systems, each in an environment of its own (PEER=NAME: one)
+	mkdir -p benchmarks/out
+	$(BIN)/python benchmarks/compared.py $(PEER) --keep benchmarks/out/compared.json
 
 clean:  ## Remove the environment and whatever was built
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

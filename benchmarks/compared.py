@@ -1,0 +1,363 @@
+"""The same training in Downpour and in other systems, side by side: time, memory, lines, deaths.
+
+Each peer is a script in `peers/`, in an environment of its own under `out/peers/`: a venv that
+borrows torch of this one, and holds the packages that the peer needs beside it. Peers take turns in
+an order that is shuffled for each repetition, so a busy machine slows all of them alike; the load
+average is kept with every figure. What a peer prints (`peers/job.py`) is all that is looked at.
+
+- `first_batch_seconds`: from the command to the first step that is done.
+- `epoch_seconds`: of one epoch, from the first step on; two processes but for `plain`.
+- `accuracy_percent`: after all epochs, on 2,000 test images.
+- `round_ms`: a meeting of two processes that have trained nothing, 4.8 MB of parameters.
+- `memory_mb`: the most that all processes held together, shared pages counted once each.
+- `lines`: of the script, without comments, blank lines and what only says how far it is.
+- `after_kill`: what a `kill -9` of one worker after the first epoch leads to.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+import venv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from common import Row, command_line, show
+from matplotlib.figure import Figure
+
+from downpour.reports.export import to_svg
+from downpour.reports.style import LIGHT, WIDTH_INCHES, styled
+
+FOLDER = Path(__file__).parent
+ENVIRONMENTS = FOLDER / "out" / "peers"
+PATIENCE_SECONDS = 150.0
+"""After which a run hangs, and is ended."""
+_TELLING = ("say(", "job.first_batch()", "job.epoch_ends(", "known", "epochs", '"""')
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A system: its script, how it is started, and the packages that it needs beside torch."""
+
+    name: str
+    script: str
+    starter: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+
+    def command(self, python: Path, *words: str) -> list[str]:
+        """Return the command of a run; a starter is a program of the environment, or a module."""
+        script = [str(FOLDER / "peers" / self.script), *words]
+        if not self.starter:
+            return [str(python), *script]
+        if self.starter[0] == "-m":
+            return [str(python), *self.starter, *script]
+        return [str(python.with_name(self.starter[0])), *self.starter[1:], str(python), *script]
+
+
+_TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+PEERS = (
+    Peer(name="plain", script="plain.py"),
+    Peer(name="ddp", script="ddp.py", starter=_TORCHRUN),
+    Peer(name="local-sgd", script="local_sgd.py", starter=_TORCHRUN),
+    Peer(
+        name="mpi4py",
+        script="mpi.py",
+        starter=("mpirun", "-np", "2"),
+        requirements=("mpi4py==4.1.2", "mpich==5.0.2"),
+    ),
+    Peer(name="ray-actors", script="ray_actors.py"),
+    Peer(name="downpour", script="downpour_run.py"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A run of a peer: its events, its exit status, its most memory, and the load meanwhile."""
+
+    events: list[Event]
+    status: int
+    began: float
+    ended: float
+    memory_mb: float
+    load: float
+
+    def first(self, event: str) -> float | None:
+        """Return when an event was first said; None if it never was."""
+        return next((one["at"] for one in self.events if one["event"] == event), None)
+
+
+def environment_of(peer: Peer) -> Path:
+    """Return the Python of a peer's environment, made if it is missing.
+
+    Raises:
+        LookupError: a package cannot be installed; says which, and why in a line.
+    """
+    home = ENVIRONMENTS / peer.name
+    python = home / "bin" / "python"
+    if not (home / "complete").exists():
+        shutil.rmtree(home, ignore_errors=True)
+        venv.create(home, with_pip=bool(peer.requirements), symlinks=True)
+        place = Path(sysconfig.get_path("purelib", vars={"base": str(home)}))
+        (place / "borrowed.pth").write_text("\n".join(borrowed()))
+        if peer.requirements:
+            words = [str(python), "-m", "pip", "install", "--quiet", *peer.requirements]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if done.returncode:
+                reason = (done.stderr.strip().splitlines() or ["pip fails"])[-1]
+                raise LookupError(f"{' '.join(peer.requirements)}: {reason}")
+        (home / "complete").touch()
+    return python
+
+
+def borrowed() -> list[str]:
+    """Return where this environment has torch and Downpour."""
+    own = Path(sysconfig.get_path("purelib"))
+    return [str(own), *(line for line in map(str, sys.path) if line.endswith(("packages", "src")))]
+
+
+def run(peer: Peer, python: Path, *words: str, kill_after: int | None = None) -> Ran:
+    """Run a peer to its end; `kill_after` so many epochs one of its workers is killed."""
+    began, load = time.time(), os.getloadavg()[0]
+    environment = {**os.environ, "PYTHONPATH": str(FOLDER), "RAY_AUTH_MODE": "disabled"}
+    process = subprocess.Popen(
+        peer.command(python, *words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**environment, "OMP_NUM_THREADS": "1", "RAY_DEDUP_LOGS": "0"},
+        start_new_session=True,
+    )
+    events: list[Event] = []
+    with watched(process) as memory:
+        for event in said(process.stdout or ()):
+            events.append(event)
+            epochs = sum(one["event"] == "epoch" for one in events)
+            if event["event"] == "epoch" and epochs == kill_after:
+                events.append(killed(events))
+        process.wait()
+    return Ran(
+        events=events,
+        status=process.returncode,
+        began=began,
+        ended=time.time(),
+        memory_mb=memory[0] / 1e6,
+        load=load,
+    )
+
+
+def said(lines: Iterable[str]) -> Iterator[Event]:
+    """Yield the events among the lines of a peer, whatever stands before them."""
+    for line in lines:
+        with suppress(ValueError):
+            event = json.loads(line[line.index("{") :])
+            if isinstance(event, dict) and "event" in event:
+                yield event
+
+
+def killed(events: Sequence[Event]) -> Event:
+    """Kill the worker that was last heard of."""
+    pid = [one["pid"] for one in events if one["event"] == "worker"][-1]
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    return {"event": "killed", "at": time.time(), "pid": pid}
+
+
+@contextmanager
+def watched(process: subprocess.Popen[str]) -> Iterator[list[float]]:
+    """Look at the memory of a process and its children meanwhile; ends what is left of them."""
+    most, over, root = [0.0], threading.Event(), psutil.Process(process.pid)
+    family = {root}
+
+    def look() -> None:
+        began = time.monotonic()
+        while not over.wait(0.25):
+            with suppress(psutil.Error):
+                family.update(root.children(recursive=True))
+                most[0] = max(most[0], sum(map(_held, family)))
+            if time.monotonic() - began > PATIENCE_SECONDS:
+                _end(family)
+
+    watching = threading.Thread(target=look)
+    watching.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        watching.join()
+        _end(family)
+
+
+def _end(family: Iterable[psutil.Process]) -> None:
+    for one in family:
+        with suppress(psutil.Error):
+            one.kill()
+
+
+def _held(process: psutil.Process) -> float:
+    try:
+        return float(process.memory_full_info().pss)
+    except (psutil.Error, AttributeError):
+        return 0.0
+
+
+def after_kill(ran: Ran) -> str:
+    """Say what the death of a worker has led to."""
+    at = ran.first("killed")
+    if at is None:
+        return "has no other worker"
+    later = [one["at"] - at for one in ran.events if one["event"] == "epoch" and one["at"] > at]
+    if ran.status == 0 and later:
+        return f"goes on by itself: next epoch after {later[0]:.1f} s"
+    if ran.ended - ran.began > PATIENCE_SECONDS:
+        return "hangs"
+    return f"ends after {ran.ended - at:.1f} s, all is lost"
+
+
+def lines_of(peer: Peer) -> int:
+    """Count the lines of a peer's script that a user would write."""
+    text = (FOLDER / "peers" / peer.script).read_text("utf-8")
+    lines = (line.strip() for line in text.splitlines())
+    return sum(
+        bool(line) and not line.startswith("#") and not any(word in line for word in _TELLING)
+        for line in lines
+    )
+
+
+def row(peer: Peer, trained: Sequence[Ran], rounds: Sequence[Ran], death: Ran | None) -> Row:
+    """Return a peer's line of the table: medians over the repetitions."""
+    firsts = [ran.first("first") for ran in trained]
+    epochs = [_epoch_seconds(ran) for ran in trained]
+    ends = [one["accuracy"] for ran in trained for one in ran.events if "accuracy" in one][-1:]
+    times = [e["milliseconds"] for ran in rounds for e in ran.events if e["event"] == "rounds"]
+    loads = [ran.load for ran in (*trained, *rounds)]
+    starts = [at - ran.began for at, ran in zip(firsts, trained, strict=True) if at is not None]
+    return {
+        "peer": peer.name,
+        "first_batch_seconds": _median(starts),
+        "epoch_seconds": _median([seconds for seconds in epochs if seconds is not None]),
+        "accuracy_percent": 100 * ends[0] if ends else None,
+        "round_ms": _median(times),
+        "memory_mb": _median([ran.memory_mb for ran in trained]),
+        "lines": lines_of(peer),
+        "after_kill": after_kill(death) if death is not None else "not tried",
+        "load": f"{min(loads):.1f} to {max(loads):.1f}" if loads else "",
+    }
+
+
+def _epoch_seconds(ran: Ran) -> float | None:
+    first = ran.first("first")
+    ends = [one["at"] for one in ran.events if one["event"] == "epoch"]
+    return (ends[-1] - first) / len(ends) if first is not None and ends else None
+
+
+def _median(numbers: Sequence[float]) -> float | None:
+    return round(statistics.median(numbers), 3) if numbers else None
+
+
+def measure(peers: Sequence[Peer], repetitions: int, examples: int) -> list[Row]:
+    """Measure peers in turns; one that cannot be installed gets a line that says why."""
+    pythons: dict[str, Path] = {}
+    skipped: list[Row] = []
+    for peer in peers:
+        try:
+            pythons[peer.name] = environment_of(peer)
+        except LookupError as error:
+            skipped.append({"peer": peer.name, "after_kill": f"skipped: {error}"})
+    there = [peer for peer in peers if peer.name in pythons]
+    trained: dict[str, list[Ran]] = {peer.name: [] for peer in there}
+    rounds: dict[str, list[Ran]] = {peer.name: [] for peer in there}
+    for turn in range(repetitions):
+        for peer in random.Random(turn).sample(there, len(there)):
+            python = pythons[peer.name]
+            trained[peer.name].append(run(peer, python, "--examples", str(examples)))
+            rounds[peer.name].append(run(peer, python, "--rounds", "30"))
+            print(f"{peer.name}: turn {turn + 1} of {repetitions}", file=sys.stderr)
+    words = ("--examples", str(examples), "--epochs", "4")
+    deaths = {
+        peer.name: run(peer, pythons[peer.name], *words, kill_after=1)
+        for peer in there
+        if peer.name != "plain"
+    }
+    return [
+        *(row(p, trained[p.name], rounds[p.name], deaths.get(p.name)) for p in there),
+        *skipped,
+    ]
+
+
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw what the peers took, each relative to the least."""
+    columns = {
+        "first_batch_seconds": "to the first batch, s",
+        "epoch_seconds": "an epoch, s",
+        "round_ms": "an empty meeting, ms",
+        "memory_mb": "memory, MB",
+    }
+    measured = [one for one in rows if one.get("epoch_seconds")][::-1]
+    with styled(path.stem):
+        figure = Figure(figsize=(WIDTH_INCHES, 0.5 * WIDTH_INCHES), layout="constrained")
+        axes = figure.subplots(1, len(columns), sharey=True)
+        for axis, (column, label) in zip(axes, columns.items(), strict=True):
+            names = [str(one["peer"]) for one in measured]
+            values = [float(one.get(column) or 0) for one in measured]
+            axis.barh(names, values, color=LIGHT["ink"], height=0.5)
+            for place, value in enumerate(values):
+                axis.annotate(
+                    f"{value:.3g}", (value, place), xytext=(3, -3), textcoords="offset points"
+                )
+            axis.set_xlabel(label)
+            axis.margins(x=0.35)
+    path.write_text(to_svg(figure, path.stem), "utf-8")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what was compared."""
+    names = ("torch", "ray", "downpour-sgd")
+    found = {name: importlib.metadata.version(name) for name in names}
+    pins = [pin.split("==") for peer in PEERS for pin in peer.requirements]
+    return {**found, **dict(pins)}
+
+
+def main() -> int:
+    """Measure, or draw what was kept."""
+    parser = command_line(__doc__)
+    names = [peer.name for peer in PEERS]
+    parser.add_argument("peers", nargs="*", help=f"only these of {', '.join(names)}")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--examples", type=int, default=6000)
+    parser.add_argument("--keep", type=Path, help="write the figures into this file of JSON")
+    parser.add_argument("--figure", type=Path, help="only draw what --keep has written")
+    options = parser.parse_args()
+    if unknown := set(options.peers) - set(names):
+        parser.error(f"peers = {min(unknown)!r}: must be one of {', '.join(names)}")
+    if options.figure is not None:
+        draw(json.loads(options.keep.read_text("utf-8"))["rows"], options.figure)
+        return 0
+    if "DOWNPOUR_DATA" not in os.environ:
+        parser.error("DOWNPOUR_DATA must name a folder that has MNIST")
+    chosen = [peer for peer in PEERS if not options.peers or peer.name in options.peers]
+    rows = measure(chosen, options.repetitions, options.examples)
+    if options.keep is not None:
+        about = {"versions": versions(), "examples": options.examples, "rows": rows}
+        options.keep.write_text(json.dumps(about, indent=1) + "\n", "utf-8")
+    show(rows, as_json=options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The same training in the idiom of other systems, each a script of its own: `compared.py`."""

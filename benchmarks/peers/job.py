@@ -1,0 +1,108 @@
+"""What every peer trains and says: the network of the ECE751 report, on some examples of MNIST.
+
+A peer prints a line of JSON for each event; `compared.py` makes its figures of these lines alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from networks import PlainMnist
+from torch import Tensor, nn
+from torchvision.datasets import MNIST
+
+BATCH = 64
+RATE, MOMENTUM = 0.05, 0.5
+MEETINGS = 10
+_TESTED = 2000
+
+
+@dataclass(slots=True)
+class Job:
+    """How much to train, or how many rounds of nothing to make; `rank` of `size` processes."""
+
+    examples: int
+    epochs: int
+    rounds: int
+    rank: int = 0
+    size: int = 1
+    _began: bool = field(default=False, init=False)
+
+    @classmethod
+    def asked_for(cls) -> Job:
+        """Return what the command line asks for; every process computes with one thread."""
+        parser = argparse.ArgumentParser(description=__doc__)
+        parser.add_argument("--examples", type=int, default=6000)
+        parser.add_argument("--epochs", type=int, default=2)
+        parser.add_argument("--rounds", type=int, default=0, help="only these, without training")
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        return cls(**vars(parser.parse_args()))
+
+    def network(self) -> PlainMnist:
+        """Make the network, and say which process has it."""
+        say("worker", pid=os.getpid())
+        return PlainMnist()
+
+    def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
+        """Make what changes it."""
+        return torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM)
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Return this process's images [n, 1, 28, 28] and labels [n]."""
+        x, y = _mnist(train=True)
+        mine = slice(self.rank, self.examples, self.size)
+        return x[mine], y[mine]
+
+    def first_batch(self) -> None:
+        """Say once that a batch was trained."""
+        if not self._began:
+            self._began = True
+            say("first")
+
+    def epoch_ends(self, network: nn.Module) -> None:
+        """Say how good the network is by now; process 0 alone does."""
+        if self.rank == 0:
+            network.eval()
+            x, y = _mnist(train=False)
+            with torch.no_grad():
+                right = network(x[:_TESTED]).argmax(1) == y[:_TESTED]
+            network.train()
+            say("epoch", accuracy=right.float().mean().item())
+
+    def time_rounds(self, make: Callable[[], object]) -> None:
+        """Say what a round of nothing takes: the median of all that are asked for but two."""
+        seconds = []
+        for _ in range(self.rounds):
+            began = time.perf_counter()
+            make()
+            seconds.append(time.perf_counter() - began)
+        if self.rounds and self.rank == 0:
+            say("rounds", milliseconds=1000 * statistics.median(seconds[2:]))
+
+
+def say(event: str, **facts: object) -> None:
+    """Print an event with the time of the clock."""
+    print(json.dumps({"event": event, "at": time.time(), **facts}), flush=True)
+
+
+def flat(network: nn.Module) -> Tensor:
+    """Return a copy of all parameters as one row."""
+    return nn.utils.parameters_to_vector(network.parameters()).detach()
+
+
+def set_flat(network: nn.Module, numbers: Tensor) -> None:
+    """Set all parameters from one row."""
+    nn.utils.vector_to_parameters(numbers, network.parameters())
+
+
+def _mnist(*, train: bool) -> tuple[Tensor, Tensor]:
+    found = MNIST(os.environ["DOWNPOUR_DATA"], train=train)
+    return (found.data[:, None] / 255 - 0.1307) / 0.3081, found.targets
