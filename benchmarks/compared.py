@@ -135,7 +135,8 @@ def run(peer: Peer, python: Path, *words: str, kill_after: int | None = None) ->
     """Run a peer to its end; `kill_after` so many epochs one of its workers is killed."""
     began, load = time.time(), os.getloadavg()[0]
     environment = {**os.environ, "PYTHONPATH": str(FOLDER), "RAY_AUTH_MODE": "disabled"}
-    process = subprocess.Popen(
+    events: list[Event] = []
+    starting = subprocess.Popen(
         peer.command(python, *words),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -143,8 +144,7 @@ def run(peer: Peer, python: Path, *words: str, kill_after: int | None = None) ->
         env={**environment, "OMP_NUM_THREADS": "1", "RAY_DEDUP_LOGS": "0"},
         start_new_session=True,
     )
-    events: list[Event] = []
-    with watched(process) as memory:
+    with starting as process, watched(process) as memory:
         for event in said(process.stdout or ()):
             events.append(event)
             epochs = sum(one["event"] == "epoch" for one in events)
