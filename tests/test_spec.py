@@ -100,7 +100,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"inside": {"processes": 2, "how": "weights"}},
-        "inside.how = 'weights': must be data, pipeline or hybrid",
+        "inside.how = 'weights': must be data, pipeline, hybrid or auto",
     ),
     (
         {"inside": {"processes": 2, "how": "hybrid"}, "precision": "bfloat16"},

@@ -5,6 +5,7 @@ Neither imports torch; the processes that they start do.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -19,6 +20,7 @@ from downpour.credentials import Credentials
 from downpour.discovery.managers import Managers
 from downpour.discovery.waiting import CONNECT_SECONDS, awaiting, checked_seconds
 from downpour.errors import ExperimentFailed, NotBegun, SpecError, Unreachable
+from downpour.inside.choice import settled
 from downpour.launchers import Launcher, LaunchPlan, RunningCluster, launcher_of
 from downpour.manager.options import (
     DEFAULT_MANAGER,
@@ -40,6 +42,8 @@ from downpour.store.location import seen_location
 from downpour.store.named_model import experiments_at
 from downpour.tasks import check_named
 from downpour.values import ExperimentState
+
+log = logging.getLogger(__name__)
 
 OnStatus = Callable[[Status], None]
 Asked = Spec | Mapping[str, Any] | str | os.PathLike[str]
@@ -91,6 +95,7 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
     """
     asked = spec_of(spec)
     workers = workers_for(asked, workers)
+    asked = inside_measured(asked, workers, shared=shared, data_dir=data_dir, on=on)
     return run_resolved(
         resolve(asked, workers),
         workers,
@@ -165,6 +170,29 @@ def _nothing_left(shared: Path) -> Iterator[None]:
     except NotBegun as refused:
         shutil.rmtree(SharedDirectory(shared).experiment_path(refused.experiment))
         raise
+
+
+def inside_measured(
+    spec: Spec,
+    workers: int,
+    *,
+    shared: str | os.PathLike[str] | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    on: Launcher | str = "local",
+    tell: Callable[[str], object] = log.info,
+) -> Spec:
+    """Return a spec that says how a worker trains inside its machine, measured if it was open.
+
+    Raises:
+        SpecError: the workers run on other machines, or the training is refused.
+    """
+    if spec.inside.how != "auto" or on not in {"local", "inline"}:
+        return spec
+    source = data_dir or os.environ.get("DOWNPOUR_DATA")
+    root = SharedDirectory.open(shared_path(shared), create=True)
+    return settled(
+        spec, workers, root.datasets, path_of("data_dir", source) if source else None, tell
+    )
 
 
 def spec_of(asked: Asked | None) -> Spec:

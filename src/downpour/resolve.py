@@ -28,12 +28,15 @@ def resolve(
 
     Raises:
         SpecError: the mode or the policy cannot do what is asked, or needs more workers; or neither
-            shards nor workers are given.
+            shards nor workers are given; or `inside` is still to be measured.
     """
     # A policy checks that more workers than standbys are there. While their number is not known,
     # it is assumed to suffice.
     check_policy(spec, policies[spec.policy], workers or spec.standbys + 1)
     check_mode(spec)
+    if spec.inside.how == "auto":
+        accepted = "only a run on this machine measures it; name processes and how"
+        raise SpecError("inside.how", "auto", accepted)
     if spec.shards is None and not workers:
         raise SpecError("shards", None, "no worker is there to count; name a number of shards")
     shards = spec.shards or (workers or 0) - spec.standbys

@@ -39,7 +39,7 @@ def test_the_function_is_found_where_the_command_is() -> None:
         ),
         (
             ["--inside", "processes=2", "--inside", "how=fast"],
-            "inside.how = 'fast': must be data, pipeline or hybrid",
+            "inside.how = 'fast': must be data, pipeline, hybrid or auto",
         ),
         (["--inside", "how=pipeline"], "inside.how = 'pipeline': needs processes above 1"),
         (

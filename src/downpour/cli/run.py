@@ -67,6 +67,10 @@ def run(
     from downpour.resolve import resolve
 
     workers = api.workers_for(spec, workers)
+    if not dry_run:
+        spec = api.inside_measured(
+            spec, workers, shared=shared, data_dir=data_dir, on=launching.on, tell=note
+        )
     resolved = resolve(spec, workers)
     if dry_run:
         plan = ManagerOptions(shared=str(shared.absolute()), embedded=True)

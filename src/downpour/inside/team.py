@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from downpour.errors import SpecError
 from downpour.inside.arrangement import Arrangement, TeamStep
 from downpour.inside.data import DataParallel
 from downpour.inside.hybrid import Hybrid
@@ -144,6 +145,8 @@ def _arranged(loaded: LoadedTask, network: nn.Module, processes: int) -> Arrange
             return Pipeline(loaded, network, processes)
         case "hybrid":
             return Hybrid(loaded, network, processes)
+        case "auto":
+            raise SpecError("inside.how", "auto", "must be measured before the spec is resolved")
 
 
 @cache  # once, and not again where helpers are started anew

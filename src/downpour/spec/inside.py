@@ -17,8 +17,10 @@ class Inside(Fields):
     where `processes` is above 1. With `data` each process computes the gradients of some parts.
     With `pipeline` each has a run of the network's layers, and all parts pass through all of them.
     With `hybrid` each computes parts up to the first dense layer, and from there on a slice of each
-    dense layer's outputs for the whole batch. The bytes of the result follow from parts, seeds and,
-    with `hybrid`, as many slices as `processes`; who computes what does not matter.
+    dense layer's outputs for the whole batch. With `auto` a run on this machine measures which is
+    the fastest, with several threads among them, before it begins. The bytes of the result follow
+    from parts, seeds and, with `hybrid`, as many slices as `processes`; who computes what does not
+    matter.
 
     Raises:
         SpecError: a field is invalid.
@@ -29,10 +31,10 @@ class Inside(Fields):
     processes: int = Field(
         default=1, ge=1, le=256, description="Processes in which a worker trains each batch"
     )
-    how: Literal["data", "pipeline", "hybrid"] = Field(
+    how: Literal["data", "pipeline", "hybrid", "auto"] = Field(
         default="data",
         description="What a process has: parts of the batch, layers, or parts and then slices of "
-        "dense layers",
+        "dense layers; auto: what is measured to be fastest, one process among them",
     )
     cut: tuple[str, ...] = Field(
         default=(),
@@ -46,7 +48,9 @@ class Inside(Fields):
         return tuple(value) if isinstance(value, list) else value
 
     def _check_together(self) -> None:
-        if self.how != "data" and self.processes == 1:
+        if self.how == "auto" and self.processes > 1:
+            raise refusal("processes", self.processes, "has no effect with how = 'auto'")
+        if self.how not in {"data", "auto"} and self.processes == 1:
             raise refusal("how", self.how, "needs processes above 1")
         if self.cut and self.how != "pipeline":
             raise refusal("cut", list(self.cut), "only how = 'pipeline' has one")

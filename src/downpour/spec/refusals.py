@@ -20,7 +20,7 @@ ACCEPTED = {
     "keep_best": "loss or the name of a metric, alone or as min:NAME or max:NAME",
     "betas": "two numbers, each at least 0 and below 1",
     "outer": "a table: optimizer, learning_rate, momentum, every, betas, epsilon",
-    "inside": "a table: processes, how, cut",
+    "inside": "a table (processes, how, cut), or auto",
     "cut": "a list of modules' names",
     "meet": "a whole number of at least 1 and at most 1000000, or auto",
 }

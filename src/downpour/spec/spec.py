@@ -274,7 +274,8 @@ class Spec(Fields):
     )
     inside: Inside = Field(
         default_factory=Inside,
-        description="How a worker trains a batch inside its machine: processes, how, cut",
+        description="How a worker trains a batch inside its machine: processes, how, cut; auto: "
+        "as it is measured to be fastest",
     )
     optimizer_state: Literal["reset", "keep"] = Field(
         default="reset",
@@ -335,6 +336,7 @@ class Spec(Fields):
     @classmethod
     def _from_table(cls, value: object, field: ValidationInfo) -> object:
         name = str(field.field_name)
+        value = {"how": "auto"} if (name, value) == ("inside", "auto") else value
         if not isinstance(value, TABLES[name] | Mapping):
             raise refusal(name, value, f"must be {ACCEPTED[name]}")
         return TABLES[name].make(value) if isinstance(value, Mapping) else value

@@ -1,0 +1,152 @@
+"""Measures some steps of each arrangement in which a worker could train on this machine.
+
+It is started as `python -m downpour.inside.measuring WORK` (`choice.measure`), and prints a line of
+JSON for each candidate as soon as it is measured. Each takes turns with a single process, slice by
+slice, so that what else the machine does slows both alike; the ratio is the median over the slices.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from downpour.blame import USERS_ERRORS, describe_error
+from downpour.errors import DownpourError, SpecError
+from downpour.inside.choice import Candidate, Measured, closed
+from downpour.inside.team import Team
+from downpour.spec import Spec
+from downpour.tasks import open_data, prepare_data
+from downpour.tasks.loaded import load
+from downpour.training.loop import LocalTask, ShardTraining
+from downpour.training.trial import check_trains
+
+_READY_SECONDS = 120.0
+_SLICE_SECONDS = 0.1
+"""A slice has as many steps as a single process takes in so long, and at least one."""
+_SLICES = 5
+
+
+class Subject:
+    """What all candidates train: the first examples, as many as a shard has."""
+
+    def __init__(self, spec: Spec, datasets: Path, data_dir: Path | None) -> None:
+        self.spec = spec
+        self.datasets = datasets
+        self.key = prepare_data(spec, datasets, data_dir)
+        self.data = open_data(spec, datasets, self.key)
+        count = self.data.facts.train_samples
+        self._indices = np.arange(max(1, count // (spec.shards or 1)))
+
+    def check(self, spec: Spec) -> None:
+        """Refuse an arrangement in which the network cannot be trained, as submission would."""
+        check_trains(load(spec, self.data), [self._indices])
+
+    def timed(self, spec: Spec, ending: ExitStack) -> TimedTraining:
+        """Start a training, and its helpers."""
+        loaded = load(spec, self.data)
+        network = loaded.network()
+        team = None
+        if spec.inside.processes > 1:
+            team = Team(loaded, network, self.datasets, self.key)
+            ending.callback(team.close)
+            team.wait_until_ready(_READY_SECONDS)
+        task = LocalTask(indices=self._indices, round=0, shard=0)
+        return TimedTraining(
+            lambda: ShardTraining(loaded, network, task, helpers=team), spec.threads, team
+        )
+
+
+class TimedTraining:
+    """A training whose steps are timed; it begins its shard again as often as need be."""
+
+    def __init__(self, begin: Callable[[], ShardTraining], threads: int, team: Team | None) -> None:
+        self._begin, self._threads, self.team = begin, threads, team
+        self._training = begin()
+        self.seconds(2)  # the first step allocates memory
+
+    def seconds(self, steps: int) -> float:
+        """Train some steps; return how long each took.
+
+        Raises:
+            SpecError: a helper has ended, so it was not the arrangement that was timed.
+        """
+        torch.set_num_threads(self._threads)
+        began = time.perf_counter()
+        for _ in range(steps):
+            if self._training.steps_done == self._training.steps_total:
+                self._training = self._begin()
+            self._training.advance(1)
+        seconds = (time.perf_counter() - began) / steps
+        if self.team is not None and not self.team.is_whole:
+            raise SpecError("inside.how", "auto", "a helper has ended")
+        return seconds
+
+
+def measured(
+    subject: Subject, alone: TimedTraining, candidate: Candidate, alone_seconds: float
+) -> Measured:
+    """Let a candidate and a single process take turns."""
+    spec = closed(subject.spec, candidate)
+    subject.check(spec)
+    steps = max(1, round(_SLICE_SECONDS / alone_seconds))
+    with ExitStack() as ending:
+        timed = subject.timed(spec, ending)
+        pairs = [(alone.seconds(steps), timed.seconds(steps)) for _ in range(_SLICES)]
+    return Measured(
+        candidate=candidate,
+        step_seconds=statistics.median(own for _, own in pairs),
+        times_as_fast=statistics.median(single / own for single, own in pairs),
+    )
+
+
+def all_measured(subject: Subject, candidates: Sequence[Candidate]) -> Iterator[Measured]:
+    """Measure a single process, and then each other candidate beside it."""
+    subject.check(subject.spec)
+    alone = subject.timed(subject.spec, ExitStack())
+    seconds = statistics.median(alone.seconds(1) for _ in range(_SLICES))
+    yield Measured(candidate=candidates[0], step_seconds=seconds, times_as_fast=1.0)
+    for candidate in candidates[1:]:
+        try:
+            yield measured(subject, alone, candidate, seconds)
+        except SpecError as error:
+            yield Measured(candidate=candidate, refused=str(error))
+        except (DownpourError, TimeoutError, MemoryError, *USERS_ERRORS) as error:
+            yield Measured(candidate=candidate, refused=describe_error(error))
+
+
+@contextmanager
+def _refusals_told() -> Iterator[None]:
+    """Print a refusal of the whole as a line, for the caller to raise."""
+    try:
+        yield
+    except SpecError as error:
+        refused = {"field": error.field, "value": error.value, "accepted": error.accepted}
+        _tell(json.dumps(refused, default=str))
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Measure what the command line says."""
+    work = json.loads(sys.argv[1])
+    data_dir = Path(work["data_dir"]) if work["data_dir"] is not None else None
+    candidates = [Candidate(**fields) for fields in work["candidates"]]
+    with _refusals_told():
+        subject = Subject(Spec.from_toml(work["spec"]), Path(work["datasets"]), data_dir)
+        for one in all_measured(subject, candidates):
+            _tell(one.to_line())
+
+
+if __name__ == "__main__":
+    main()
