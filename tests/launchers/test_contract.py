@@ -24,9 +24,11 @@ from downpour.launchers import (
     RayOptions,
     RunningCluster,
     SlurmOptions,
+    SshOptions,
     on_compose,
     on_ray,
     on_slurm,
+    on_ssh,
 )
 from downpour.manager.options import ManagerOptions
 from downpour.spec import Spec
@@ -34,6 +36,8 @@ from tests.docker.conftest import ROOT, compose_command, engine, image  # noqa: 
 from tests.launchers.processes import Processes
 from tests.ray_cluster.conftest import nodes  # noqa: F401 - a fixture
 from tests.slurm.conftest import slurm  # noqa: F401 - a fixture
+from tests.ssh.conftest import ssh  # noqa: F401 - a fixture
+from tests.ssh.lab import HOSTS
 
 SPEC = Spec(shards=3, epochs=2, batch_size=32, task_options={}, learning_rate=0.05)
 
@@ -46,7 +50,7 @@ def placed(plan: LaunchPlan) -> RunningCluster:
 LAUNCHERS: dict[str, Launcher] = {"local": LocalCluster, "inline": InlineCluster, "placed": placed}
 _LONG = [pytest.mark.slow, pytest.mark.timeout(900)]
 """An image may have to be built first, or a Slurm be installed."""
-ELSEWHERE = [pytest.param(name, marks=_LONG) for name in ("compose", "slurm", "ray")]
+ELSEWHERE = [pytest.param(name, marks=_LONG) for name in ("ssh", "compose", "slurm", "ray")]
 
 
 @pytest.fixture(params=[*LAUNCHERS, *ELSEWHERE])
@@ -57,6 +61,9 @@ def launcher(request: pytest.FixtureRequest) -> Launcher:
             request.getfixturevalue("compose_command")
             built, file = request.getfixturevalue("image"), str(ROOT / "docker/compose.yaml")
             return on_compose(ComposeOptions(compose_file=file, image=built))
+        case "ssh":
+            lab = request.getfixturevalue("ssh")
+            return on_ssh(SshOptions(hosts=lab.hosts(*HOSTS), ssh_config=str(lab.config)))
         case "slurm":
             request.getfixturevalue("slurm")
             return on_slurm(SlurmOptions(partition="all", time="5"))
