@@ -20,15 +20,12 @@ import importlib.metadata
 import json
 import os
 import random
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
-import venv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -38,6 +35,7 @@ from typing import Any
 import psutil
 from common import Row, command_line, show
 from matplotlib.figure import Figure
+from peers.known import PEERS, SCRIPTS, Peer, environment_of
 
 from downpour.reports.export import to_svg
 from downpour.reports.style import LIGHT, WIDTH_INCHES, styled
@@ -49,41 +47,6 @@ PATIENCE_SECONDS = 150.0
 _TELLING = ("say(", "job.first_batch()", "job.epoch_ends(", "known", "epochs", '"""')
 
 Event = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """A system: its script, how it is started, and the packages that it needs beside torch."""
-
-    name: str
-    script: str
-    starter: tuple[str, ...] = ()
-    requirements: tuple[str, ...] = ()
-
-    def command(self, python: Path, *words: str) -> list[str]:
-        """Return the command of a run; a starter is a program of the environment, or a module."""
-        script = [str(FOLDER / "peers" / self.script), *words]
-        if not self.starter:
-            return [str(python), *script]
-        if self.starter[0] == "-m":
-            return [str(python), *self.starter, *script]
-        return [str(python.with_name(self.starter[0])), *self.starter[1:], str(python), *script]
-
-
-_TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-PEERS = (
-    Peer(name="plain", script="plain.py"),
-    Peer(name="ddp", script="ddp.py", starter=_TORCHRUN),
-    Peer(name="local-sgd", script="local_sgd.py", starter=_TORCHRUN),
-    Peer(
-        name="mpi4py",
-        script="mpi.py",
-        starter=("mpirun", "-np", "2"),
-        requirements=("mpi4py==4.1.2", "mpich==5.0.2"),
-    ),
-    Peer(name="ray-actors", script="ray_actors.py"),
-    Peer(name="downpour", script="downpour_run.py"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,46 +65,17 @@ class Ran:
         return next((one["at"] for one in self.events if one["event"] == event), None)
 
 
-def environment_of(peer: Peer) -> Path:
-    """Return the Python of a peer's environment, made if it is missing.
-
-    Raises:
-        LookupError: a package cannot be installed; says which, and why in a line.
-    """
-    home = ENVIRONMENTS / peer.name
-    python = home / "bin" / "python"
-    if not (home / "complete").exists():
-        shutil.rmtree(home, ignore_errors=True)
-        venv.create(home, with_pip=bool(peer.requirements), symlinks=True)
-        place = Path(sysconfig.get_path("purelib", vars={"base": str(home)}))
-        (place / "borrowed.pth").write_text("\n".join(borrowed()))
-        if peer.requirements:
-            words = [str(python), "-m", "pip", "install", "--quiet", *peer.requirements]
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
-            if done.returncode:
-                reason = (done.stderr.strip().splitlines() or ["pip fails"])[-1]
-                raise LookupError(f"{' '.join(peer.requirements)}: {reason}")
-        (home / "complete").touch()
-    return python
-
-
-def borrowed() -> list[str]:
-    """Return where this environment has torch and Downpour."""
-    own = Path(sysconfig.get_path("purelib"))
-    return [str(own), *(line for line in map(str, sys.path) if line.endswith(("packages", "src")))]
-
-
 def run(peer: Peer, python: Path, *words: str, kill_after: int | None = None) -> Ran:
     """Run a peer to its end; `kill_after` so many epochs one of its workers is killed."""
     began, load = time.time(), os.getloadavg()[0]
-    environment = {**os.environ, "PYTHONPATH": str(FOLDER), "RAY_AUTH_MODE": "disabled"}
     events: list[Event] = []
     starting = subprocess.Popen(
         peer.command(python, *words),
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
         text=True,
-        env={**environment, "OMP_NUM_THREADS": "1", "RAY_DEDUP_LOGS": "0"},
+        errors="replace",
+        env=variables(peer, python),
         start_new_session=True,
     )
     with starting as process, watched(process) as memory:
@@ -159,6 +93,19 @@ def run(peer: Peer, python: Path, *words: str, kill_after: int | None = None) ->
         memory_mb=memory[0] / 1e6,
         load=load,
     )
+
+
+def variables(peer: Peer, python: Path) -> dict[str, str]:
+    """Return the environment variables of a run, as if the peer's environment were activated."""
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join((str(python.parent), os.environ.get("PATH", os.defpath))),
+        "PYTHONPATH": str(FOLDER),
+        "OMP_NUM_THREADS": "1",
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_DEDUP_LOGS": "0",
+        **peer.environment,
+    }
 
 
 def said(lines: Iterable[str]) -> Iterator[Event]:
@@ -231,7 +178,7 @@ def after_kill(ran: Ran) -> str:
 
 def lines_of(peer: Peer) -> int:
     """Count the lines of a peer's script that a user would write."""
-    text = (FOLDER / "peers" / peer.script).read_text("utf-8")
+    text = (SCRIPTS / peer.script).read_text("utf-8")
     lines = (line.strip() for line in text.splitlines())
     return sum(
         bool(line) and not line.startswith("#") and not any(word in line for word in _TELLING)
@@ -276,7 +223,7 @@ def measure(peers: Sequence[Peer], repetitions: int, examples: int) -> list[Row]
     skipped: list[Row] = []
     for peer in peers:
         try:
-            pythons[peer.name] = environment_of(peer)
+            pythons[peer.name] = environment_of(peer, ENVIRONMENTS)
         except LookupError as error:
             skipped.append({"peer": peer.name, "after_kill": f"skipped: {error}"})
     there = [peer for peer in peers if peer.name in pythons]

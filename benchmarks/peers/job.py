@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from networks import PlainMnist
@@ -57,9 +58,7 @@ class Job:
 
     def data(self) -> tuple[Tensor, Tensor]:
         """Return this process's images [n, 1, 28, 28] and labels [n]."""
-        x, y = _mnist(train=True)
-        mine = slice(self.rank, self.examples, self.size)
-        return x[mine], y[mine]
+        return _part(self.rank, self.examples, self.size)
 
     def first_batch(self) -> None:
         """Say once that a batch was trained."""
@@ -101,6 +100,14 @@ def flat(network: nn.Module) -> Tensor:
 def set_flat(network: nn.Module, numbers: Tensor) -> None:
     """Set all parameters from one row."""
     nn.utils.vector_to_parameters(numbers, network.parameters())
+
+
+@cache
+def _part(rank: int, end: int, size: int) -> tuple[Tensor, Tensor]:
+    """Return every `size`-th example from `rank` to `end`, kept for who is called anew."""
+    x, y = _mnist(train=True)
+    mine = slice(rank, end, size)
+    return x[mine], y[mine]
 
 
 def _mnist(*, train: bool) -> tuple[Tensor, Tensor]:

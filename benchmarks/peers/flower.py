@@ -1,0 +1,67 @@
+"""Flower: federated averaging of two clients in its simulation; a meeting is a round."""
+
+import statistics
+import time
+from itertools import pairwise
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from torch.nn.functional import cross_entropy
+
+from peers.job import BATCH, MEETINGS, Job, say
+
+CLIENTS = 2
+client, server = ClientApp(), ServerApp()
+
+
+@client.train()
+def train(message: Message, context: Context) -> Message:
+    """Train until the next meeting; nothing is kept until then but the examples."""
+    job.rank, job.size = int(context.node_config["partition-id"]), CLIENTS
+    network = job.network()
+    network.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    optimizer = job.optimizer(network)
+    x, y = job.data()
+    epoch, meeting = divmod(message.content["config"]["server-round"] - 1, MEETINGS)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
+    for batch in () if job.rounds else order.chunk(MEETINGS)[meeting].split(BATCH):
+        optimizer.zero_grad()
+        cross_entropy(network(x[batch]), y[batch]).backward()
+        optimizer.step()
+        job.first_batch()
+    numbers = {"arrays": ArrayRecord(network.state_dict())}
+    weight = {"metrics": MetricRecord({"num-examples": len(x)})}
+    return Message(content=RecordDict({**numbers, **weight}), reply_to=message)
+
+
+def met(done: int, arrays: ArrayRecord) -> None:
+    """Look at the mean of what the clients came to."""
+    moments.append(time.perf_counter())
+    if done and done % MEETINGS == 0 and not job.rounds:
+        network.load_state_dict(arrays.to_torch_state_dict())
+        job.epoch_ends(network)
+
+
+@server.main()
+def main(grid: Grid, _: Context) -> None:
+    """Have all clients train, and average, round after round."""
+    FedAvg(fraction_evaluate=0.0).start(
+        grid=grid,
+        initial_arrays=ArrayRecord(network.state_dict()),
+        num_rounds=job.rounds or job.epochs * MEETINGS,
+        evaluate_fn=met,
+    )
+
+
+if __name__ == "__main__":
+    job, moments = Job.asked_for(), list[float]()
+    network = job.network()
+    backend = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": CLIENTS}}
+    run_simulation(server, client, num_supernodes=CLIENTS, backend_config=backend)
+    if job.rounds:
+        seconds = [after - before for before, after in pairwise(moments)]
+        say("rounds", milliseconds=1000 * statistics.median(seconds[2:]))
