@@ -10,6 +10,8 @@ average is kept with every figure. What a peer prints (`peers/job.py`) is all th
 - `accuracy_percent`: after all epochs, on 2,000 test images.
 - `round_ms`: a meeting of two processes that have trained nothing, 4.8 MB of parameters.
 - `memory_mb`: the most that all processes held together, shared pages counted once each.
+- `user_seconds`: that all processes computed, from the command to its end; up to a quarter of a
+  second of each process is missed.
 - `lines`: of the script, without comments, blank lines and what only says how far it is.
 - `after_kill`: what a `kill -9` of one worker after the first epoch leads to.
 """
@@ -20,6 +22,7 @@ import importlib.metadata
 import json
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -28,7 +31,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +54,14 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """A run of a peer: its events, its exit status, its most memory, and the load meanwhile."""
+    """A run of a peer: its events, its exit status, what it took, and the load as it began."""
 
     events: list[Event]
     status: int
     began: float
     ended: float
     memory_mb: float
+    user_seconds: float
     load: float
 
     def first(self, event: str) -> float | None:
@@ -78,7 +82,7 @@ def run(peer: Peer, python: Path, *words: str, kill_after: int | None = None) ->
         env=variables(peer, python),
         start_new_session=True,
     )
-    with starting as process, watched(process) as memory:
+    with starting as process, watched(process) as took:
         for event in said(process.stdout or ()):
             events.append(event)
             epochs = sum(one["event"] == "epoch" for one in events)
@@ -90,7 +94,8 @@ def run(peer: Peer, python: Path, *words: str, kill_after: int | None = None) ->
         status=process.returncode,
         began=began,
         ended=time.time(),
-        memory_mb=memory[0] / 1e6,
+        memory_mb=took.memory / 1e6,
+        user_seconds=sum(took.user.values()),
         load=load,
     )
 
@@ -125,10 +130,25 @@ def killed(events: Sequence[Event]) -> Event:
     return {"event": "killed", "at": time.time(), "pid": pid}
 
 
+@dataclass(slots=True)
+class Took:
+    """The most bytes that processes held together, and the seconds that each has computed."""
+
+    memory: float = 0.0
+    user: dict[psutil.Process, float] = field(default_factory=dict)
+
+    def look(self, family: Iterable[psutil.Process]) -> None:
+        """Look at processes as they are now; of one that has ended, the last look counts."""
+        self.memory = max(self.memory, sum(map(_held, family)))
+        for one in family:
+            with suppress(psutil.Error):
+                self.user[one] = one.cpu_times().user
+
+
 @contextmanager
-def watched(process: subprocess.Popen[str]) -> Iterator[list[float]]:
-    """Look at the memory of a process and its children meanwhile; ends what is left of them."""
-    most, over, root = [0.0], threading.Event(), psutil.Process(process.pid)
+def watched(process: subprocess.Popen[str]) -> Iterator[Took]:
+    """Look at what a process and its children take meanwhile; ends what is left of them."""
+    took, over, root = Took(), threading.Event(), psutil.Process(process.pid)
     family = {root}
 
     def look() -> None:
@@ -136,14 +156,14 @@ def watched(process: subprocess.Popen[str]) -> Iterator[list[float]]:
         while not over.wait(0.25):
             with suppress(psutil.Error):
                 family.update(root.children(recursive=True))
-                most[0] = max(most[0], sum(map(_held, family)))
+            took.look(family)
             if time.monotonic() - began > PATIENCE_SECONDS:
                 _end(family)
 
     watching = threading.Thread(target=look)
     watching.start()
     try:
-        yield most
+        yield took
     finally:
         over.set()
         watching.join()
@@ -170,10 +190,18 @@ def after_kill(ran: Ran) -> str:
         return "has no other worker"
     later = [one["at"] - at for one in ran.events if one["event"] == "epoch" and one["at"] > at]
     if ran.status == 0 and later:
-        return f"goes on by itself: next epoch after {later[0]:.1f} s"
+        return f"goes on by itself {_with_whom(ran, at)}: next epoch after {later[0]:.1f} s"
     if ran.ended - ran.began > PATIENCE_SECONDS:
         return "hangs"
     return f"ends after {ran.ended - at:.1f} s, all is lost"
+
+
+def _with_whom(ran: Ran, at: float) -> str:
+    """Say whether somebody has taken the place of the worker that was killed."""
+    workers = [one for one in ran.events if one["event"] == "worker"]
+    before = {one["pid"] for one in workers if one["at"] <= at}
+    replaced = any(one["pid"] not in before for one in workers)
+    return "with another worker" if replaced else "with those that are left"
 
 
 def lines_of(peer: Peer) -> int:
@@ -201,6 +229,7 @@ def row(peer: Peer, trained: Sequence[Ran], rounds: Sequence[Ran], death: Ran | 
         "accuracy_percent": 100 * ends[0] if ends else None,
         "round_ms": _median(times),
         "memory_mb": _median([ran.memory_mb for ran in trained]),
+        "user_seconds": _median([ran.user_seconds for ran in trained]),
         "lines": lines_of(peer),
         "after_kill": after_kill(death) if death is not None else "not tried",
         "load": f"{min(loads):.1f} to {max(loads):.1f}" if loads else "",
@@ -276,7 +305,7 @@ def versions() -> dict[str, str]:
     """Return the versions of what was compared."""
     names = ("torch", "ray", "downpour-sgd")
     found = {name: importlib.metadata.version(name) for name in names}
-    pins = [pin.split("==") for peer in PEERS for pin in peer.requirements]
+    pins = [re.split(r"(?:\[.*])?==", pin) for peer in PEERS for pin in peer.requirements]
     return {**found, **dict(pins)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The benchmark as a module."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield importlib.import_module("compared")
-    for name in ("compared", "common"):
+    for name in ("compared", "common", "peers", "peers.known"):
         sys.modules.pop(name, None)
 
 
@@ -27,7 +28,13 @@ def ran(compared: Any, *events: tuple[str, float], status: int = 0, ended: float
     """A run that began at 10 and has said these events."""
     said = [{"event": event, "at": at, "accuracy": 0.5} for event, at in events]
     return compared.Ran(
-        events=said, status=status, began=10.0, ended=ended, memory_mb=100.0, load=1.0
+        events=said,
+        status=status,
+        began=10.0,
+        ended=ended,
+        memory_mb=100.0,
+        user_seconds=30.0,
+        load=1.0,
     )
 
 
@@ -48,6 +55,7 @@ def test_a_row_is_the_median_of_the_repetitions(compared: Any) -> None:
     row = compared.row(compared.PEERS[0], runs, [], None)
     assert (row["first_batch_seconds"], row["epoch_seconds"]) == (2.0, 4.0)
     assert (row["accuracy_percent"], row["round_ms"]) == (50.0, None)
+    assert (row["memory_mb"], row["user_seconds"]) == (100.0, 30.0)
     assert row["lines"] > 5
 
 
@@ -65,6 +73,60 @@ def test_what_a_death_leads_to_is_told(
 ) -> None:
     """By what is printed after it, and by how the run ends."""
     assert compared.after_kill(ran(compared, *events, status=status, ended=ended)).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("pids", "said"), [((1, 2, 3), "with another worker"), ((1, 2, 1), "with those that are left")]
+)
+def test_it_is_told_whether_a_dead_worker_is_replaced(
+    compared: Any, pids: tuple[int, int, int], said: str
+) -> None:
+    """By a process that was not heard of before; one that is left may speak again."""
+    run = ran(compared, ("epoch", 11.0), ("killed", 11.0), ("epoch", 14.5))
+    at = zip((10.5, 10.6, 12.0), pids, strict=True)
+    run.events.extend({"event": "worker", "at": time, "pid": pid} for time, pid in at)
+    assert compared.after_kill(run) == f"goes on by itself {said}: next epoch after 3.5 s"
+
+
+def test_every_process_of_a_run_is_counted_to_its_end(compared: Any) -> None:
+    """A system's own processes compute too; what is left of them is ended with the run."""
+    burn = "import time\nwhile time.process_time() < 1: sum(range(100_000))"
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"
+    words = [sys.executable, "-c", script]
+    with (
+        subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process,
+        compared.watched(process) as took,
+    ):
+        process.wait()
+    assert took.memory > 1e6
+    assert 0.3 < sum(took.user.values()) < 3
+
+
+def test_a_system_finds_its_environment_and_its_own_variables(compared: Any) -> None:
+    """Its programs and its Python are found first, as in an environment that is activated."""
+    peer = compared.Peer(name="own", script="plain.py", environment={"OWN_TELEMETRY": "0"})
+    variables = compared.variables(peer, Path("/peers/own/bin/python"))
+    assert variables["PATH"].startswith(f"/peers/own/bin{os.pathsep}")
+    assert variables["OWN_TELEMETRY"] == "0"
+
+
+def test_a_peer_whose_program_is_missing_is_a_line_that_says_where_it_is(
+    compared: Any, tmp_path: Path
+) -> None:
+    """Nothing is made or fetched for it."""
+    program = importlib.import_module("peers.known").Program(name="no-such-java", package="java17")
+    peer = compared.Peer(name="none", script="plain.py", program=program)
+    with pytest.raises(LookupError, match=r"^no-such-java is not on the PATH \(Debian: apt-get"):
+        compared.environment_of(peer, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_peer_has_its_script_and_exact_versions(compared: Any) -> None:
+    """What is compared can be had again."""
+    for peer in compared.PEERS:
+        assert (compared.SCRIPTS / peer.script).is_file()
+        assert all("==" in pin for pin in peer.requirements), peer.name
+    assert compared.versions()["flwr"] == "1.41.0"
 
 
 def test_a_peer_that_cannot_be_installed_is_a_line_with_the_reason(
