@@ -14,6 +14,8 @@ average is kept with every figure. What a peer prints (`peers/job.py`) is all th
   second of each process is missed.
 - `lines`: of the script, without comments, blank lines and what only says how far it is.
 - `after_kill`: what a `kill -9` of one worker after the first epoch leads to.
+- `after_coordinator_kill`: the same of the process that the command has started: a driver, a
+  launcher, Downpour's manager with its caller. What could be started again by hand is not.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ FOLDER = Path(__file__).parent
 ENVIRONMENTS = FOLDER / "out" / "peers"
 PATIENCE_SECONDS = 150.0
 """After which a run hangs, and is ended."""
+DEATH_EPOCHS = 4
+"""Of a run in which a process is killed."""
 _TELLING = ("say(", "job.first_batch()", "job.epoch_ends(", "known", "epochs", '"""')
 
 Event = dict[str, Any]
@@ -69,8 +73,13 @@ class Ran:
         return next((one["at"] for one in self.events if one["event"] == event), None)
 
 
-def run(peer: Peer, python: Path, *words: str, kill_after: int | None = None) -> Ran:
-    """Run a peer to its end; `kill_after` so many epochs one of its workers is killed."""
+def run(
+    peer: Peer, python: Path, *words: str, kill_after: int | None = None, first: bool = False
+) -> Ran:
+    """Run a peer to its end; `kill_after` so many epochs a worker is killed, or its first process.
+
+    Where that is a worker too, as with `fabric`, both are the same.
+    """
     began, load = time.time(), os.getloadavg()[0]
     events: list[Event] = []
     starting = subprocess.Popen(
@@ -87,7 +96,7 @@ def run(peer: Peer, python: Path, *words: str, kill_after: int | None = None) ->
             events.append(event)
             epochs = sum(one["event"] == "epoch" for one in events)
             if event["event"] == "epoch" and epochs == kill_after:
-                events.append(killed(events))
+                events.append(killed(process.pid if first else last_worker(events)))
         process.wait()
     return Ran(
         events=events,
@@ -122,9 +131,13 @@ def said(lines: Iterable[str]) -> Iterator[Event]:
                 yield event
 
 
-def killed(events: Sequence[Event]) -> Event:
-    """Kill the worker that was last heard of."""
-    pid = [one["pid"] for one in events if one["event"] == "worker"][-1]
+def last_worker(events: Sequence[Event]) -> int:
+    """Return the process of the worker that was last heard of."""
+    return next(int(one["pid"]) for one in reversed(events) if one["event"] == "worker")
+
+
+def killed(pid: int) -> Event:
+    """Kill a process."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     return {"event": "killed", "at": time.time(), "pid": pid}
@@ -184,12 +197,13 @@ def _held(process: psutil.Process) -> float:
 
 
 def after_kill(ran: Ran) -> str:
-    """Say what the death of a worker has led to."""
+    """Say what the death of a process has led to; what has said every epoch has gone on."""
     at = ran.first("killed")
     if at is None:
         return "has no other worker"
-    later = [one["at"] - at for one in ran.events if one["event"] == "epoch" and one["at"] > at]
-    if ran.status == 0 and later:
+    epochs = [one["at"] - at for one in ran.events if one["event"] == "epoch"]
+    later = [seconds for seconds in epochs if seconds > 0]
+    if later and (ran.status == 0 or len(epochs) >= DEATH_EPOCHS):
         return f"goes on by itself {_with_whom(ran, at)}: next epoch after {later[0]:.1f} s"
     if ran.ended - ran.began > PATIENCE_SECONDS:
         return "hangs"
@@ -214,13 +228,16 @@ def lines_of(peer: Peer) -> int:
     )
 
 
-def row(peer: Peer, trained: Sequence[Ran], rounds: Sequence[Ran], death: Ran | None) -> Row:
-    """Return a peer's line of the table: medians over the repetitions."""
+def row(
+    peer: Peer, trained: Sequence[Ran], rounds: Sequence[Ran], deaths: Sequence[Ran] = ()
+) -> Row:
+    """Return a peer's line: medians over the repetitions; of two deaths, a worker's is first."""
     firsts = [ran.first("first") for ran in trained]
     epochs = [_epoch_seconds(ran) for ran in trained]
     ends = [one["accuracy"] for ran in trained for one in ran.events if "accuracy" in one][-1:]
     times = [e["milliseconds"] for ran in rounds for e in ran.events if e["event"] == "rounds"]
     loads = [ran.load for ran in (*trained, *rounds)]
+    led = [after_kill(ran) for ran in deaths] or ["not tried"] * 2
     starts = [at - ran.began for at, ran in zip(firsts, trained, strict=True) if at is not None]
     return {
         "peer": peer.name,
@@ -231,7 +248,7 @@ def row(peer: Peer, trained: Sequence[Ran], rounds: Sequence[Ran], death: Ran | 
         "memory_mb": _median([ran.memory_mb for ran in trained]),
         "user_seconds": _median([ran.user_seconds for ran in trained]),
         "lines": lines_of(peer),
-        "after_kill": after_kill(death) if death is not None else "not tried",
+        **dict(zip(("after_kill", "after_coordinator_kill"), led, strict=True)),
         "load": f"{min(loads):.1f} to {max(loads):.1f}" if loads else "",
     }
 
@@ -264,14 +281,17 @@ def measure(peers: Sequence[Peer], repetitions: int, examples: int) -> list[Row]
             trained[peer.name].append(run(peer, python, "--examples", str(examples)))
             rounds[peer.name].append(run(peer, python, "--rounds", "30"))
             print(f"{peer.name}: turn {turn + 1} of {repetitions}", file=sys.stderr)
-    words = ("--examples", str(examples), "--epochs", "4")
+    words = ("--examples", str(examples), "--epochs", str(DEATH_EPOCHS))
     deaths = {
-        peer.name: run(peer, pythons[peer.name], *words, kill_after=1)
+        peer.name: [
+            run(peer, pythons[peer.name], *words, kill_after=1, first=first)
+            for first in (False, True)
+        ]
         for peer in there
         if peer.name != "plain"
     }
     return [
-        *(row(p, trained[p.name], rounds[p.name], deaths.get(p.name)) for p in there),
+        *(row(p, trained[p.name], rounds[p.name], deaths.get(p.name, ())) for p in there),
         *skipped,
     ]
 

@@ -52,7 +52,7 @@ def test_events_are_found_among_whatever_a_system_prints(compared: Any) -> None:
 def test_a_row_is_the_median_of_the_repetitions(compared: Any) -> None:
     """An epoch counts from the first step on; what no run has said stays empty."""
     runs = [ran(compared, ("first", 10 + at), ("epoch", 14 + at)) for at in (1.0, 2.0, 9.0)]
-    row = compared.row(compared.PEERS[0], runs, [], None)
+    row = compared.row(compared.PEERS[0], runs, [])
     assert (row["first_batch_seconds"], row["epoch_seconds"]) == (2.0, 4.0)
     assert (row["accuracy_percent"], row["round_ms"]) == (50.0, None)
     assert (row["memory_mb"], row["user_seconds"]) == (100.0, 30.0)
@@ -65,6 +65,8 @@ def test_a_row_is_the_median_of_the_repetitions(compared: Any) -> None:
         ([("epoch", 11.0), ("killed", 11.0), ("epoch", 14.5)], 0, 20.0, "next epoch after 3.5 s"),
         ([("epoch", 11.0), ("killed", 11.0)], 1, 12.0, "ends after 1.0 s, all is lost"),
         ([("epoch", 11.0), ("killed", 11.0)], -9, 900.0, "hangs"),
+        ([("killed", 11.0), *(("epoch", 12.0) for _ in range(4))], -9, 20.0, "after 1.0 s"),
+        ([("killed", 11.0), *(("epoch", 12.0) for _ in range(2))], -9, 20.0, "all is lost"),
         ([("epoch", 11.0)], 0, 12.0, "has no other worker"),
     ],
 )
@@ -100,6 +102,12 @@ def test_every_process_of_a_run_is_counted_to_its_end(compared: Any) -> None:
         process.wait()
     assert took.memory > 1e6
     assert 0.3 < sum(took.user.values()) < 3
+
+
+def test_the_worker_that_was_last_heard_of_is_killed(compared: Any) -> None:
+    """A driver may have made a network first, and is not one."""
+    heard = [{"event": "worker", "pid": 5}, {"event": "worker", "pid": 7}, {"event": "first"}]
+    assert compared.last_worker(heard) == 7
 
 
 def test_a_system_finds_its_environment_and_its_own_variables(compared: Any) -> None:
