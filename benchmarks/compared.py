@@ -15,7 +15,7 @@ average is kept with every figure. What a peer prints (`peers/job.py`) is all th
 - `lines`: of the script, without comments, blank lines and what only says how far it is.
 - `after_kill`: what a `kill -9` of one worker after the first epoch leads to.
 - `after_coordinator_kill`: the same of the process that the command has started: a driver, a
-  launcher, Downpour's manager with its caller. What could be started again by hand is not.
+  launcher, Downpour's manager with its caller. What is kept is said, not measured.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _held(process: psutil.Process) -> float:
         return 0.0
 
 
-def after_kill(ran: Ran) -> str:
+def after_kill(ran: Ran, kept: str = "all is lost") -> str:
     """Say what the death of a process has led to; what has said every epoch has gone on."""
     at = ran.first("killed")
     if at is None:
@@ -207,7 +207,7 @@ def after_kill(ran: Ran) -> str:
         return f"goes on by itself {_with_whom(ran, at)}: next epoch after {later[0]:.1f} s"
     if ran.ended - ran.began > PATIENCE_SECONDS:
         return "hangs"
-    return f"ends after {ran.ended - at:.1f} s, all is lost"
+    return f"ends after {ran.ended - at:.1f} s, {kept}"
 
 
 def _with_whom(ran: Ran, at: float) -> str:
@@ -237,7 +237,7 @@ def row(
     ends = [one["accuracy"] for ran in trained for one in ran.events if "accuracy" in one][-1:]
     times = [e["milliseconds"] for ran in rounds for e in ran.events if e["event"] == "rounds"]
     loads = [ran.load for ran in (*trained, *rounds)]
-    led = [after_kill(ran) for ran in deaths] or ["not tried"] * 2
+    led = [after_kill(ran, peer.kept) for ran in deaths] or ["not tried"] * 2
     starts = [at - ran.began for at, ran in zip(firsts, trained, strict=True) if at is not None]
     return {
         "peer": peer.name,

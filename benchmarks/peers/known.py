@@ -29,7 +29,10 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A system: its script, how it is started, and what it needs beside torch."""
+    """A system: its script, how it is started, and what it needs beside torch.
+
+    `kept` says what is left of a run that has ended with one of its processes.
+    """
 
     name: str
     script: str
@@ -37,6 +40,7 @@ class Peer:
     requirements: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     program: Program | None = None
+    kept: str = "all is lost"
 
     def command(self, python: Path, *words: str) -> list[str]:
         """Return the command of a run; a starter is a program of the environment, or a module."""
@@ -66,6 +70,7 @@ PEERS = (
         script="ray_train.py",
         requirements=("ray[train]==2.60.0", "pyarrow==26.0.1"),
         environment={"RAY_TRAIN_ENABLE_PRINT_PATCH": "0"},  # else all is printed twice
+        kept="the last checkpoint is left",
     ),
     Peer(
         name="flower",
@@ -82,7 +87,7 @@ PEERS = (
     ),
     Peer(name="torchft", script="torchft_groups.py", requirements=("torchft==0.2.0",)),
     Peer(name="hivemind", script="hivemind_peers.py", requirements=("hivemind==1.1.12",)),
-    Peer(name="downpour", script="downpour_run.py"),
+    Peer(name="downpour", script="downpour_run.py", kept="its journal is left, to be resumed"),
 )
 
 

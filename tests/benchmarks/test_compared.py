@@ -104,6 +104,12 @@ def test_every_process_of_a_run_is_counted_to_its_end(compared: Any) -> None:
     assert 0.3 < sum(took.user.values()) < 3
 
 
+def test_what_is_left_of_a_run_that_has_ended_is_said(compared: Any) -> None:
+    """A journal or a checkpoint is not lost with the process."""
+    run = ran(compared, ("killed", 11.0), status=-9, ended=12.0)
+    assert compared.after_kill(run, "a journal is left") == "ends after 1.0 s, a journal is left"
+
+
 def test_the_worker_that_was_last_heard_of_is_killed(compared: Any) -> None:
     """A driver may have made a network first, and is not one."""
     heard = [{"event": "worker", "pid": 5}, {"event": "worker", "pid": 7}, {"event": "first"}]
