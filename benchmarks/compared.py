@@ -321,6 +321,33 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     path.write_text(to_svg(figure, path.stem), "utf-8")
 
 
+COLUMNS = {
+    "peer": "",
+    "first_batch_seconds": "first batch, s",
+    "epoch_seconds": "an epoch, s",
+    "accuracy_percent": "accuracy, %",
+    "round_ms": "empty meeting, ms",
+    "memory_mb": "memory, MB",
+    "user_seconds": "processor, s",
+    "lines": "lines",
+    "after_kill": "a worker is killed",
+    "after_coordinator_kill": "what the command started is killed",
+}
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as a page's table; a peer that was skipped says why in a row of its own."""
+    lines = [" | ".join(COLUMNS.values()), " | ".join(["---"] + ["--:"] * 7 + ["---"] * 2)]
+    lines += [" | ".join(_cell(row.get(column)) for column in COLUMNS) for row in rows]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def _cell(value: object) -> str:
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def versions() -> dict[str, str]:
     """Return the versions of what was compared."""
     names = ("torch", "ray", "downpour-sgd")
@@ -338,11 +365,16 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=6000)
     parser.add_argument("--keep", type=Path, help="write the figures into this file of JSON")
     parser.add_argument("--figure", type=Path, help="only draw what --keep has written")
+    parser.add_argument("--table", action="store_true", help="only print it as Markdown")
     options = parser.parse_args()
     if unknown := set(options.peers) - set(names):
         parser.error(f"peers = {min(unknown)!r}: must be one of {', '.join(names)}")
-    if options.figure is not None:
-        draw(json.loads(options.keep.read_text("utf-8"))["rows"], options.figure)
+    if options.figure is not None or options.table:
+        kept = json.loads(options.keep.read_text("utf-8"))["rows"]
+        if options.figure is not None:
+            draw(kept, options.figure)
+        if options.table:
+            sys.stdout.write(markdown(kept))
         return 0
     if "DOWNPOUR_DATA" not in os.environ:
         parser.error("DOWNPOUR_DATA must name a folder that has MNIST")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -151,6 +152,13 @@ def test_a_peer_that_cannot_be_installed_is_a_line_with_the_reason(
     peer = compared.Peer(name="none", script="plain.py", requirements=("./no-such-package",))
     [row] = compared.measure([peer], 1, 64)
     assert row["after_kill"].startswith("skipped: ./no-such-package: ")
+
+
+def test_the_page_has_the_table_of_the_figures_that_were_kept(compared: Any) -> None:
+    """Nobody types a figure."""
+    docs = BENCHMARKS.parent / "docs"
+    kept = json.loads((docs / "results" / "compared.json").read_text("utf-8"))
+    assert compared.markdown(kept["rows"]) in (docs / "compared.md").read_text("utf-8")
 
 
 @pytest.mark.slow

@@ -103,6 +103,7 @@ def test_a_bar_in_a_value_does_not_end_its_column() -> None:
         ([0.9, 0.99], "0.9, 0.99"),
         ({"hidden": [8, 4], "dropout": 0.5}, "hidden 8, 4, dropout 0.5"),
         ({}, "none"),
+        ({"processes": 2, "how": "data", "cut": []}, "processes 2, how data"),
         (None, "none"),
         ("class", "class"),
     ],

@@ -136,7 +136,8 @@ def label(value: Any) -> str:
         case list() | tuple():
             return ", ".join(map(label, value))
         case dict():
-            return ", ".join(f"{key} {label(inner)}" for key, inner in value.items()) or "none"
+            named = [(key, inner) for key, inner in value.items() if inner not in ([], (), {})]
+            return ", ".join(f"{key} {label(inner)}" for key, inner in named) or "none"
         case _:
             return str(value)
 
