@@ -22,6 +22,7 @@ from downpour.discovery.waiting import CONNECT_SECONDS, awaiting, checked_second
 from downpour.errors import ExperimentFailed, NotBegun, SpecError, Unreachable
 from downpour.inside.choice import settled
 from downpour.launchers import Launcher, LaunchPlan, RunningCluster, launcher_of
+from downpour.launchers.table import launch_of
 from downpour.manager.options import (
     DEFAULT_MANAGER,
     DEFAULT_SHARED,
@@ -66,7 +67,7 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
     on_status: OnStatus | None = None,
     progress: bool | None = None,
     tensorboard: str | os.PathLike[str] | None = None,
-    on: Launcher | str = "local",
+    on: Launcher | str | None = None,
 ) -> Result:
     """Train with a manager and workers that end with the call, on this machine by default.
 
@@ -84,7 +85,7 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
         tensorboard: A folder for TensorBoard, in which event files are written during the run.
         on: What starts the workers: `"local"` (processes), `"inline"` (threads of this process, for
             a debugger), `"slurm"`, `"ray"`, `"ssh"`, `"compose"`, or any `Launcher` of
-            `downpour.launchers`.
+            `downpour.launchers`; by default what the file's table `[launch]` says, or `"local"`.
 
     Raises:
         SpecError: an argument or a field is invalid; names it and what is accepted.
@@ -94,6 +95,11 @@ def run(  # noqa: PLR0913 - by keyword, and few at a time
         LaunchError: a process could not be started.
     """
     asked = spec_of(spec)
+    if on is None and isinstance(spec, str | os.PathLike):
+        table = launch_of(path_of("spec", spec))
+        workers = table.workers if workers is None else workers
+        on = table.launcher()
+    on = "local" if on is None else on
     workers = workers_for(asked, workers)
     asked = inside_measured(asked, workers, shared=shared, data_dir=data_dir, on=on)
     return run_resolved(

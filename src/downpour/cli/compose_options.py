@@ -17,7 +17,6 @@ from downpour.launchers.compose import (
 )
 
 _PANEL = "Compose"
-PATHS = ("compose_file",)
 """The options that name files; in a TOML file they are relative to its folder."""
 OPTIONS: dict[str, Any] = {
     "compose_file": Annotated[

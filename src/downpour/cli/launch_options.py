@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from downpour.cli import compose_options, ray_options, slurm_options, ssh_options
 from downpour.cli.options import number
 from downpour.discovery.waiting import checked_seconds
 from downpour.errors import SpecError
 from downpour.launchers import LAUNCHERS, Launcher, LaunchPlan, launcher_of
+from downpour.launchers.table import checked_table, owners
 from downpour.spec_file import read_launch
 
 _ENGINES = {
@@ -102,12 +100,6 @@ def with_launcher(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def owners() -> dict[str, list[str]]:
-    """Return for each option the launchers that it belongs to."""
-    names = {name for engine in _ENGINES.values() for name in engine.OPTIONS}
-    return {name: [on for on in _ENGINES if name in _ENGINES[on].OPTIONS] for name in names}
-
-
 def _launching(
     on: str | None, given: Mapping[str, Any], table: Mapping[str, Any], idle_seconds: float
 ) -> Launching:
@@ -137,32 +129,7 @@ def _table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     # A file that is missing is the command's to tell, after what else is wrong with its options.
     if file is None or arguments.get("manager") or not file.is_file():
         return {}
-    return _checked(read_launch(file), file, "workers" in arguments)
-
-
-def _checked(table: Mapping[str, Any], file: Path, takes_workers: bool) -> dict[str, Any]:  # noqa: FBT001
-    """Return a table's options, with paths as this process finds them.
-
-    Raises:
-        SpecError: an option does not exist, or has a value of another kind.
-    """
-    kinds: dict[str, Any] = {"on": str, "idle_seconds": float}
-    kinds |= {"workers": int} if takes_workers else {}
-    for engine in _ENGINES.values():
-        kinds |= {name: get_args(option)[0] for name, option in engine.OPTIONS.items()}
-    checked = {}
-    for name, value in table.items():
-        if name not in kinds:
-            meant = difflib.get_close_matches(name, kinds, n=1)
-            hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(kinds)}"
-            raise SpecError(f"launch.{name}", value, f"no such option; {hint}")
-        try:
-            checked[name] = TypeAdapter(kinds[name]).validate_python(value, strict=True)
-        except ValidationError:
-            raise SpecError(f"launch.{name}", value, f"must be {_WORDS[kinds[name]]}") from None
-        if name in (*ssh_options.PATHS, *compose_options.PATHS):
-            checked[name] = str(file.parent / Path(value).expanduser())
-    return checked
+    return checked_table(read_launch(file), file, takes_workers="workers" in arguments)
 
 
 def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
@@ -170,14 +137,6 @@ def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Param
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
-_WORDS = {
-    str: "text",
-    float: "a number",
-    int: "a whole number",
-    str | None: "text",
-    float | None: "a number",
-    list[str] | None: "a list of texts",
-}
 _ON = Annotated[
     str | None,
     typer.Option(

@@ -7,8 +7,8 @@ from collections.abc import Collection
 import typer
 
 from downpour.allowlist import VARIABLE
-from downpour.cli.launch_options import owners
 from downpour.errors import SpecError
+from downpour.launchers.table import owners
 
 _TYPED = "COMMANDLINE"
 

@@ -35,7 +35,6 @@ SshConfig = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
-PATHS = ("hosts", "ssh_config")
 """The options that name files; in a TOML file they are relative to its folder."""
 OPTIONS: dict[str, Any] = {"hosts": Hosts, "ssh_config": SshConfig, "manager_host": ManagerHost}
 

@@ -1,0 +1,105 @@
+"""The table `[launch]` of a file, which says where it is trained."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from downpour.discovery.waiting import checked_seconds
+from downpour.errors import SpecError
+from downpour.launchers import Launcher, launcher_of, launcher_with
+from downpour.launchers.compose import ComposeOptions
+from downpour.launchers.ray import RayOptions
+from downpour.launchers.slurm_script import SlurmOptions
+from downpour.launchers.ssh_script import SshOptions
+from downpour.spec_file import read_launch
+
+_OPTIONS: dict[str, type] = {
+    "slurm": SlurmOptions,
+    "ray": RayOptions,
+    "ssh": SshOptions,
+    "compose": ComposeOptions,
+}
+_PATHS = ("hosts", "ssh_config", "compose_file")
+_WORDS = {
+    str: "text",
+    float: "a number",
+    int: "a whole number",
+    list[str]: "a list of texts",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchTable:
+    """What a table says: the launcher's name, its options, and what holds for every launcher."""
+
+    on: str = "local"
+    workers: int | None = None
+    idle_seconds: float = 0.0
+    options: Mapping[str, Any]
+
+    def launcher(self) -> Launcher | str:
+        """Return the launcher; its name alone where nothing else is said.
+
+        Raises:
+            SpecError: there is none of that name, or an option is another one's.
+        """
+        launcher = launcher_of(self.on)
+        for name, value in self.options.items():
+            if self.on not in (its := owners()[name]):
+                raise SpecError(f"launch.{name}", value, f"needs on = {' or '.join(its)}")
+        if self.on in _OPTIONS:
+            launcher = launcher_with(self.on, self.options)
+        seconds = checked_seconds("idle_seconds", self.idle_seconds)
+        if not (self.options or seconds):
+            return self.on
+        return lambda plan: launcher(replace(plan, idle_seconds=seconds))
+
+
+def owners() -> dict[str, list[str]]:
+    """Return for each option the launchers that it belongs to."""
+    of = {on: get_type_hints(kind) for on, kind in _OPTIONS.items()}
+    names = [name for hints in of.values() for name in hints]
+    return {name: [on for on, hints in of.items() if name in hints] for name in names}
+
+
+def launch_of(file: Path) -> LaunchTable:
+    """Return what a file's table says; of one without a table, what holds by default.
+
+    Raises:
+        SpecError: the file cannot be read, or the table is not valid.
+    """
+    table = checked_table(read_launch(file), file, takes_workers=True)
+    options = {name: table.pop(name) for name in list(table) if name in owners()}
+    return LaunchTable(**table, options=options)
+
+
+def checked_table(table: Mapping[str, Any], file: Path, *, takes_workers: bool) -> dict[str, Any]:
+    """Return a table's fields, with paths as this process finds them.
+
+    Raises:
+        SpecError: an option does not exist, or has a value of another kind.
+    """
+    kinds: dict[str, Any] = {"on": str, "idle_seconds": float}
+    kinds |= {"workers": int} if takes_workers else {}
+    for options in _OPTIONS.values():
+        hints = get_type_hints(options).items()
+        kinds |= {name: list[str] if kind == tuple[str, ...] else kind for name, kind in hints}
+    checked = {}
+    for name, value in table.items():
+        if name not in kinds:
+            meant = difflib.get_close_matches(name, kinds, n=1)
+            hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(kinds)}"
+            raise SpecError(f"launch.{name}", value, f"no such option; {hint}")
+        try:
+            checked[name] = TypeAdapter(kinds[name]).validate_python(value, strict=True)
+        except ValidationError:
+            raise SpecError(f"launch.{name}", value, f"must be {_WORDS[kinds[name]]}") from None
+        if name in _PATHS:
+            checked[name] = str(file.parent / Path(value).expanduser())
+    return checked
