@@ -105,3 +105,9 @@ class Noise(nn.Module):
 def drawing_network(sample_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """A factory of such a network."""
     return Drawing(int(np.prod(sample_shape)), num_classes)
+
+
+def loud_network(sample_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A factory that prints, as users' code may."""
+    print("a network of", num_classes)  # noqa: T201
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(sample_shape)), num_classes))

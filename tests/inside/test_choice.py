@@ -80,6 +80,20 @@ def test_a_training_that_is_refused_is_refused_at_once(
 
 
 @pytest.mark.slow
+def test_what_the_code_of_a_user_prints_does_not_disturb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network that prints when it is made is measured like any other."""
+    monkeypatch.setenv("DOWNPOUR_ALLOW", "tests.inside.conftest")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2))
+    told: list[str] = []
+    spec = Spec.make({**AUTO, "model": "tests.inside.conftest:loud_network"})
+    settled(spec, 1, tmp_path, tell=told.append)
+    assert len(told) == 6
+    assert all("ms a step" in line or "not possible" in line for line in told[:5])
+
+
+@pytest.mark.slow
 def test_a_run_measures_and_trains_with_what_it_has_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

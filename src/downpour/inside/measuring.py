@@ -8,12 +8,14 @@ slice, so that what else the machine does slows both alike; the ratio is the med
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import torch
@@ -123,18 +125,22 @@ def all_measured(subject: Subject, candidates: Sequence[Candidate]) -> Iterator[
 
 
 @contextmanager
-def _refusals_told() -> Iterator[None]:
-    """Print a refusal of the whole as a line, for the caller to raise."""
+def _refusals_told(answers: TextIO) -> Iterator[None]:
+    """Write a refusal of the whole as a line, for the caller to raise."""
     try:
         yield
     except SpecError as error:
         refused = {"field": error.field, "value": error.value, "accepted": error.accepted}
-        _tell(json.dumps(refused, default=str))
+        _tell(answers, json.dumps(refused, default=str))
+    except DownpourError as error:
+        accepted = f"cannot be measured: {error}"
+        refused = {"field": "inside.how", "value": "auto", "accepted": accepted}
+        _tell(answers, json.dumps(refused))
 
 
-def _tell(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+def _tell(answers: TextIO, line: str) -> None:
+    answers.write(line + "\n")
+    answers.flush()
 
 
 def main() -> None:
@@ -142,10 +148,11 @@ def main() -> None:
     work = json.loads(sys.argv[1])
     data_dir = Path(work["data_dir"]) if work["data_dir"] is not None else None
     candidates = [Candidate(**fields) for fields in work["candidates"]]
-    with _refusals_told():
+    with os.fdopen(os.dup(1), "w") as answers, _refusals_told(answers):
+        os.dup2(2, 1)  # what a user's code prints is no answer
         subject = Subject(Spec.from_toml(work["spec"]), Path(work["datasets"]), data_dir)
         for one in all_measured(subject, candidates):
-            _tell(one.to_line())
+            _tell(answers, one.to_line())
 
 
 if __name__ == "__main__":
