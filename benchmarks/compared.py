@@ -96,7 +96,8 @@ def run(
             events.append(event)
             epochs = sum(one["event"] == "epoch" for one in events)
             if event["event"] == "epoch" and epochs == kill_after:
-                events.append(killed(process.pid if first else last_worker(events)))
+                pid = process.pid if first else last_worker(events)
+                events += [killed(pid)] if pid is not None else []
         process.wait()
     return Ran(
         events=events,
@@ -123,17 +124,26 @@ def variables(peer: Peer, python: Path) -> dict[str, str]:
 
 
 def said(lines: Iterable[str]) -> Iterator[Event]:
-    """Yield the events among the lines of a peer, whatever stands before them."""
+    """Yield the events among the lines of a peer, whatever stands around them.
+
+    Processes that print at once may put several into one line.
+    """
+    decoder = json.JSONDecoder()
     for line in lines:
-        with suppress(ValueError):
-            event = json.loads(line[line.index("{") :])
+        place = line.find("{")
+        while place >= 0:
+            event, end = None, place + 1
+            with suppress(ValueError):
+                event, end = decoder.raw_decode(line, place)
             if isinstance(event, dict) and "event" in event:
                 yield event
+            place = line.find("{", end)
 
 
-def last_worker(events: Sequence[Event]) -> int:
-    """Return the process of the worker that was last heard of."""
-    return next(int(one["pid"]) for one in reversed(events) if one["event"] == "worker")
+def last_worker(events: Sequence[Event]) -> int | None:
+    """Return the process of the worker that was last heard of, if any was."""
+    pids = [int(one["pid"]) for one in events if one["event"] == "worker"]
+    return pids[-1] if pids else None
 
 
 def killed(pid: int) -> Event:
@@ -200,7 +210,7 @@ def after_kill(ran: Ran, kept: str = "all is lost") -> str:
     """Say what the death of a process has led to; what has said every epoch has gone on."""
     at = ran.first("killed")
     if at is None:
-        return "has no other worker"
+        return "no worker is known"
     epochs = [one["at"] - at for one in ran.events if one["event"] == "epoch"]
     later = [seconds for seconds in epochs if seconds > 0]
     if later and (ran.status == 0 or len(epochs) >= DEATH_EPOCHS):
@@ -228,10 +238,18 @@ def lines_of(peer: Peer) -> int:
     )
 
 
-def row(
-    peer: Peer, trained: Sequence[Ran], rounds: Sequence[Ran], deaths: Sequence[Ran] = ()
-) -> Row:
-    """Return a peer's line: medians over the repetitions; of two deaths, a worker's is first."""
+@dataclass(slots=True)
+class Runs:
+    """A peer's runs: those that train, those that only meet, and two deaths, a worker's first."""
+
+    trained: list[Ran] = field(default_factory=list)
+    rounds: list[Ran] = field(default_factory=list)
+    deaths: list[Ran] = field(default_factory=list)
+
+
+def row(peer: Peer, runs: Runs) -> Row:
+    """Return a peer's line: medians over the repetitions."""
+    trained, rounds, deaths = runs.trained, runs.rounds, runs.deaths
     firsts = [ran.first("first") for ran in trained]
     epochs = [_epoch_seconds(ran) for ran in trained]
     ends = [one["accuracy"] for ran in trained for one in ran.events if "accuracy" in one][-1:]
@@ -263,8 +281,12 @@ def _median(numbers: Sequence[float]) -> float | None:
     return round(statistics.median(numbers), 3) if numbers else None
 
 
-def measure(peers: Sequence[Peer], repetitions: int, examples: int) -> list[Row]:
-    """Measure peers in turns; one that cannot be installed gets a line that says why."""
+def measure(peers: Sequence[Peer], repetitions: int, examples: int) -> Iterator[list[Row]]:
+    """Measure peers in turns; one that cannot be installed gets a line that says why.
+
+    Yields:
+        All lines as they are by then, after each turn and each death.
+    """
     pythons: dict[str, Path] = {}
     skipped: list[Row] = []
     for peer in peers:
@@ -273,27 +295,22 @@ def measure(peers: Sequence[Peer], repetitions: int, examples: int) -> list[Row]
         except LookupError as error:
             skipped.append({"peer": peer.name, "after_kill": f"skipped: {error}"})
     there = [peer for peer in peers if peer.name in pythons]
-    trained: dict[str, list[Ran]] = {peer.name: [] for peer in there}
-    rounds: dict[str, list[Ran]] = {peer.name: [] for peer in there}
+    of = {peer.name: Runs() for peer in there}
     for turn in range(repetitions):
         for peer in random.Random(turn).sample(there, len(there)):
-            python = pythons[peer.name]
-            trained[peer.name].append(run(peer, python, "--examples", str(examples)))
-            rounds[peer.name].append(run(peer, python, "--rounds", "30"))
+            runs, python = of[peer.name], pythons[peer.name]
+            runs.trained.append(run(peer, python, "--examples", str(examples)))
+            runs.rounds.append(run(peer, python, "--rounds", "30"))
             print(f"{peer.name}: turn {turn + 1} of {repetitions}", file=sys.stderr)
+        yield [*(row(peer, of[peer.name]) for peer in there), *skipped]
     words = ("--examples", str(examples), "--epochs", str(DEATH_EPOCHS))
-    deaths = {
-        peer.name: [
+    for peer in (peer for peer in there if peer.name != "plain"):
+        of[peer.name].deaths = [
             run(peer, pythons[peer.name], *words, kill_after=1, first=first)
             for first in (False, True)
         ]
-        for peer in there
-        if peer.name != "plain"
-    }
-    return [
-        *(row(p, trained[p.name], rounds[p.name], deaths.get(p.name, ())) for p in there),
-        *skipped,
-    ]
+        print(f"{peer.name}: killed", file=sys.stderr)
+        yield [*(row(peer, of[peer.name]) for peer in there), *skipped]
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -379,10 +396,11 @@ def main() -> int:
     if "DOWNPOUR_DATA" not in os.environ:
         parser.error("DOWNPOUR_DATA must name a folder that has MNIST")
     chosen = [peer for peer in PEERS if not options.peers or peer.name in options.peers]
-    rows = measure(chosen, options.repetitions, options.examples)
-    if options.keep is not None:
-        about = {"versions": versions(), "examples": options.examples, "rows": rows}
-        options.keep.write_text(json.dumps(about, indent=1) + "\n", "utf-8")
+    rows: list[Row] = []
+    for rows in measure(chosen, options.repetitions, options.examples):
+        if options.keep is not None:
+            about = {"versions": versions(), "examples": options.examples, "rows": rows}
+            options.keep.write_text(json.dumps(about, indent=1) + "\n", "utf-8")
     show(rows, as_json=options.json)
     return 0
 
