@@ -40,6 +40,7 @@ if __name__ == "__main__":
         learning_rate=RATE,
         momentum=MOMENTUM,
         epochs=job.epochs,
+        evaluate_every=job.epochs,
         meet=MEETINGS,
         shards=WORKERS,
     )

@@ -35,6 +35,7 @@ class Job:
     rank: int = 0
     size: int = 1
     _began: bool = field(default=False, init=False)
+    _epochs_done: int = field(default=0, init=False)
 
     @classmethod
     def asked_for(cls) -> Job:
@@ -67,14 +68,17 @@ class Job:
             say("first")
 
     def epoch_ends(self, network: nn.Module) -> None:
-        """Say how good the network is by now; process 0 alone does."""
-        if self.rank == 0:
+        """Say so, and after the last one how good the network is; process 0 alone does."""
+        if self.rank:
+            return
+        say("epoch")
+        self._epochs_done += 1
+        if self._epochs_done == self.epochs:
             network.eval()
-            x, y = _mnist(train=False)
+            x, y = _mnist(slice(_TESTED), train=False)
             with torch.no_grad():
-                right = network(x[:_TESTED]).argmax(1) == y[:_TESTED]
-            network.train()
-            say("epoch", accuracy=right.float().mean().item())
+                shown = torch.cat([network(some).argmax(1) for some in x.split(BATCH)])
+            say("end", accuracy=(shown == y).float().mean().item())
 
     def time_rounds(self, make: Callable[[], object]) -> None:
         """Say what a round of nothing takes: the median of all that are asked for but two."""
@@ -105,11 +109,10 @@ def set_flat(network: nn.Module, numbers: Tensor) -> None:
 @cache
 def _part(rank: int, end: int, size: int) -> tuple[Tensor, Tensor]:
     """Return every `size`-th example from `rank` to `end`, kept for who is called anew."""
-    x, y = _mnist(train=True)
-    mine = slice(rank, end, size)
-    return x[mine], y[mine]
+    return _mnist(slice(rank, end, size), train=True)
 
 
-def _mnist(*, train: bool) -> tuple[Tensor, Tensor]:
+def _mnist(part: slice, *, train: bool) -> tuple[Tensor, Tensor]:
+    """Return a part of the images, and of no others the numbers: all would be 188 MB."""
     found = MNIST(os.environ["DOWNPOUR_DATA"], train=train)
-    return (found.data[:, None] / 255 - 0.1307) / 0.3081, found.targets
+    return (found.data[part, None] / 255 - 0.1307) / 0.3081, found.targets[part]
