@@ -123,6 +123,19 @@ _GPT: Mapping[str, Any] = {
 }
 """That of examples/tasks/char_gpt.toml, for twice as many epochs."""
 
+_XRAYS: Mapping[str, Any] = {
+    "dataset": "npz",
+    "data_path": "pneumoniamnist/pneumoniamnist.npz",
+    "model": "lenet:build",
+    "split": "random",
+    "epochs": 20,
+    "batch_size": 16,
+    "learning_rate": 0.1,
+    "momentum": 0.5,
+    **_LINEAR,
+}
+"""PneumoniaMNIST: 4,708 images, 13 times fewer than MNIST's, of two classes."""
+
 _TOY: Mapping[str, Any] = {
     "dataset": "digits",
     "model": "digits-cnn",
@@ -157,47 +170,76 @@ class Run:
 
 def table() -> dict[str, Run]:
     """Return all runs by name, those that are worth most first."""
-    runs: dict[str, Run] = {}
+    digits = _digits("lenet", _LENET) | _digits("report", {**_LENET, "model": "mnist-cnn"})
+    return digits | _texts() | _xrays() | _times() | _toys()
 
-    def add(name: str, base: Mapping[str, Any], shards: int, **own: Any) -> None:
-        """Add a run with a worker for each shard, of which the last may be slower."""
-        slower = own.pop("slower", 1)
-        steps = [STEP_SECONDS] * (shards - 1) + [STEP_SECONDS * slower]
-        runs[name] = Run(fields={**base, "shards": shards, **own}, step_seconds=steps, looks=2)
 
-    for net, base in (("lenet", _LENET), ("report", {**_LENET, "model": "mnist-cnn"})):
-        add(f"{net}-1-rate-0.1", base, 1, momentum=0.0)
-        add(f"{net}-1-rate-0.2", base, 1)
-        add(f"{net}-1-linear", base, 1, **_LINEAR)
-        add(f"{net}-2-sync", base, 2, meet=10, **_nesterov(0.5))
-        add(f"{net}-5-sync", base, 5, meet=10, **_nesterov(0.8))
-        add(f"{net}-10-sync", base, 10, meet=10, **_nesterov(0.8))
-        add(f"{net}-32-sync", base, 32, meet=10, learning_rate=0.2, **_nesterov(0.8))
-        for rate in (0.1, 0.2):
-            rising = _nesterov(0.8, learning_rate=rate, **_LINEAR)
-            add(f"{net}-32-linear-{rate}", base, 32, meet=10, **rising)
-        for shards, momentum in ((2, 0.5), (5, 0.8)):
-            add(f"{net}-{shards}-linear", base, shards, meet=10, **_nesterov(momentum, **_LINEAR))
-        for name, own in _MILDER.items():
-            add(f"{net}-10-{name}", base, 10, **{"meet": 10, **own})
-        for codec in ("int8", "topk"):
-            add(f"{net}-10-{codec}", base, 10, meet=10, compression=codec, **_nesterov(0.8))
-        for name, own in _AT_TEN.items():
-            mode = name.removesuffix("-delayed").removesuffix("-heloco")
-            add(f"{net}-10-{name}", base, 10, meet=10, mode=mode, **own)
-        for name, own in _ONE_SLOW.items():
-            add(f"{net}-8-slow-{name}", base, 8, slower=4, meet=10, **own)
-    add("gpt-1", _GPT, 1)
+def _run(base: Mapping[str, Any], shards: int, *, slower: float = 1, **own: Any) -> Run:
+    """Return a run with a worker for each shard, of which the last may be slower."""
+    steps = [STEP_SECONDS] * (shards - 1) + [STEP_SECONDS * slower]
+    return Run(fields={**base, "shards": shards, **own}, step_seconds=steps, looks=2)
+
+
+def _digits(net: str, base: Mapping[str, Any]) -> dict[str, Run]:
+    """Return the runs of a network on MNIST."""
+    runs = {
+        "1-rate-0.1": _run(base, 1, momentum=0.0),
+        "1-rate-0.2": _run(base, 1),
+        "1-linear": _run(base, 1, **_LINEAR),
+        "2-sync": _run(base, 2, meet=10, **_nesterov(0.5)),
+        "5-sync": _run(base, 5, meet=10, **_nesterov(0.8)),
+        "10-sync": _run(base, 10, meet=10, **_nesterov(0.8)),
+        "32-sync": _run(base, 32, meet=10, learning_rate=0.2, **_nesterov(0.8)),
+    }
+    for rate in (0.1, 0.2):
+        rising = _nesterov(0.8, learning_rate=rate, **_LINEAR)
+        runs[f"32-linear-{rate}"] = _run(base, 32, meet=10, **rising)
+    for shards, momentum in ((2, 0.5), (5, 0.8)):
+        runs[f"{shards}-linear"] = _run(base, shards, meet=10, **_nesterov(momentum, **_LINEAR))
+    for name, own in _MILDER.items():
+        runs[f"10-{name}"] = _run(base, 10, **{"meet": 10, **own})
+    for codec in ("int8", "topk"):
+        runs[f"10-{codec}"] = _run(base, 10, meet=10, compression=codec, **_nesterov(0.8))
+    for name, own in _AT_TEN.items():
+        mode = name.removesuffix("-delayed").removesuffix("-heloco")
+        runs[f"10-{name}"] = _run(base, 10, meet=10, mode=mode, **own)
+    for name, own in _ONE_SLOW.items():
+        runs[f"8-slow-{name}"] = _run(base, 8, slower=4, meet=10, **own)
+    return {f"{net}-{name}": run for name, run in runs.items()}
+
+
+def _texts() -> dict[str, Run]:
+    """Return the runs of a language model."""
+    runs = {"gpt-1": _run(_GPT, 1)}
     for shards in (4, 10):
-        add(f"gpt-{shards}-sync-plain", _GPT, shards, meet=2)
-        add(f"gpt-{shards}-sync", _GPT, shards, meet=2, **_nesterov(0.5))
-    add("gpt-10-downpour", _GPT, 10, meet=2, mode="downpour")
-    nothing = {**_LENET, "model": "mlp", "model_options": {"hidden": [1]}, "epochs": 2, "meet": 10}
-    add("times-8-even", nothing, 8, policy="wait")
-    add("times-8-slow-wait", nothing, 8, slower=4, policy="wait")
-    add("times-8-slow-handoff", nothing, 8, slower=4)
-    add("times-8-slow-downpour", nothing, 8, slower=4, mode="downpour")
-    return runs | _toys()
+        runs[f"gpt-{shards}-sync-plain"] = _run(_GPT, shards, meet=2)
+        runs[f"gpt-{shards}-sync"] = _run(_GPT, shards, meet=2, **_nesterov(0.5))
+    return runs | {"gpt-10-downpour": _run(_GPT, 10, meet=2, mode="downpour")}
+
+
+def _xrays() -> dict[str, Run]:
+    """Return the runs of X-rays, a small dataset."""
+    runs: dict[str, Run] = {}
+    for rate in (0.02, 0.05, 0.1):
+        runs[f"1-rate-{rate}"] = _run(_XRAYS, 1, learning_rate=rate)
+        outer = _nesterov(0.8, learning_rate=rate)
+        runs[f"10-rate-{rate}"] = _run(_XRAYS, 10, meet=5, **outer)
+    for shards, meet, momentum in ((2, 10, 0.5), (5, 10, 0.8), (32, 3, 0.8)):
+        runs[f"{shards}-sync"] = _run(_XRAYS, shards, meet=meet, **_nesterov(momentum))
+    for mode in ("quorum", "downpour", "fedbuff"):
+        runs[f"10-{mode}"] = _run(_XRAYS, 10, meet=5, mode=mode, **_AT_TEN[mode])
+    return {f"xrays-{name}": run for name, run in runs.items()}
+
+
+def _times() -> dict[str, Run]:
+    """Return runs of a network that does next to nothing: what they take is all that counts."""
+    base = {**_LENET, "model": "mlp", "model_options": {"hidden": [1]}, "epochs": 2, "meet": 10}
+    return {
+        "times-8-even": _run(base, 8, policy="wait"),
+        "times-8-slow-wait": _run(base, 8, slower=4, policy="wait"),
+        "times-8-slow-handoff": _run(base, 8, slower=4),
+        "times-8-slow-downpour": _run(base, 8, slower=4, mode="downpour"),
+    }
 
 
 def _toys() -> dict[str, Run]:
