@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
@@ -36,6 +36,7 @@ import psutil
 from common import Row, command_line, folders, show
 
 import downpour
+from downpour.errors import DeadlineExceeded
 from downpour.rpc import ManagerClient, parse_address, serve_worker
 from downpour.rpc.messages import IndicesFile, TaskMessage
 from downpour.spec import Spec
@@ -261,8 +262,11 @@ def measure(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 
 def _rounds(client: downpour.Client, experiment: str) -> int:
-    summary = client.status(experiment).experiment
-    return summary.rounds_done if summary else 0
+    """Ask until the manager answers: thousands of workers on few cores leave it little time."""
+    while True:
+        with suppress(DeadlineExceeded):
+            summary = client.status(experiment).experiment
+            return summary.rounds_done if summary else 0
 
 
 def main() -> None:
