@@ -134,7 +134,7 @@ _XRAYS: Mapping[str, Any] = {
     "momentum": 0.5,
     **_LINEAR,
 }
-"""PneumoniaMNIST: 4,708 images, 13 times fewer than MNIST's, of two classes."""
+"""PneumoniaMNIST with as many X-rays of both classes: 2,428 images, 25 times fewer than MNIST."""
 
 _TOY: Mapping[str, Any] = {
     "dataset": "digits",
