@@ -323,16 +323,15 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     }
     measured = [one for one in rows if one.get("epoch_seconds")][::-1]
     with styled(path.stem):
-        figure = Figure(figsize=(WIDTH_INCHES, 0.5 * WIDTH_INCHES), layout="constrained")
-        axes = figure.subplots(1, len(columns), sharey=True)
-        for axis, (column, label) in zip(axes, columns.items(), strict=True):
+        figure = Figure(figsize=(WIDTH_INCHES, WIDTH_INCHES), layout="constrained")
+        axes = figure.subplots(2, 2, sharey=True)
+        for axis, (column, label) in zip(axes.flat, columns.items(), strict=True):
             names = [str(one["peer"]) for one in measured]
             values = [float(one.get(column) or 0) for one in measured]
             axis.barh(names, values, color=LIGHT["ink"], height=0.5)
             for place, value in enumerate(values):
-                axis.annotate(
-                    f"{value:.3g}", (value, place), xytext=(3, -3), textcoords="offset points"
-                )
+                where = (value, place)
+                axis.annotate(_cell(value), where, xytext=(3, -3), textcoords="offset points")
             axis.set_xlabel(label)
             axis.margins(x=0.35)
     path.write_text(to_svg(figure, path.stem), "utf-8")
