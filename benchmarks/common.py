@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 Row = dict[str, object]
 
 
@@ -25,10 +27,19 @@ def command_line(doc: str | None) -> argparse.ArgumentParser:
 
 
 def folders() -> dict[str, Path]:
-    """Return where to measure: on disk, and in memory where there is such a file system."""
+    """Return where to measure: on disk, in memory, and in memory that is mounted with huge pages.
+
+    The last two are measured where there are such file systems; root makes one of huge pages by
+    `mount -t tmpfs -o huge=within_size tmpfs FOLDER`.
+    """
+    found = {"disk": Path(tempfile.gettempdir())}
     memory = Path("/dev/shm")  # noqa: S108 - a file system in memory, not a predictable name
-    disk = Path(tempfile.gettempdir())
-    return {"disk": disk, "memory": memory} if memory.is_dir() else {"disk": disk}
+    if memory.is_dir():
+        found["memory"] = memory
+    for mounted in psutil.disk_partitions(all=True):
+        if mounted.fstype == "tmpfs" and "huge=within_size" in mounted.opts:
+            found["huge pages"] = Path(mounted.mountpoint)
+    return found
 
 
 def show(rows: Sequence[Row], *, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from downpour.operations import attempts, doctor
 from downpour.operations.doctor import diagnose, is_healthy
 from downpour.operations.finding import Finding, Verdict, good
 from downpour.rpc import Address, ManagerClient
+from downpour.store.mounts import Mount
 
 _OF_THE_FOLDER = (
     "folder",
@@ -50,6 +51,19 @@ def test_the_managers_folder_passes_every_check(managed: tuple[Path, ManagerClie
     assert {finding.verdict for finding in findings.values()} == {Verdict.GOOD}
     assert is_healthy(findings)
     assert sorted(shared.rglob("*")) == before
+
+
+def test_memory_in_small_pages_is_told_how_it_gets_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It works as it is, and the line can be typed; with huge pages there is nothing to say."""
+    for options, advised in (((), True), (("huge=within_size",), False)):
+        memory = Mount(point=Path("/dev/shm"), kind="tmpfs", options=options)  # noqa: S108
+        monkeypatch.setattr(doctor, "find_mount", lambda _, found=memory: found)
+        monkeypatch.setattr(doctor, "_HUGE_PAGES", tmp_path)
+        found = diagnose(tmp_path, None)["file system"]
+        assert found.verdict is Verdict.GOOD
+        assert ("mount -o remount,huge=within_size /dev/shm" in found.seen) is advised
 
 
 def test_another_folder_is_found_out(managed: tuple[Path, ManagerClient], tmp_path: Path) -> None:

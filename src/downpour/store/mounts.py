@@ -12,6 +12,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"}
 )
+_HUGE_PAGES = frozenset({"huge=always", "huge=within_size"})
 _MEANINGS = {
     "soft": "a server that is away may end workers, hard waits for it",
     "softerr": "a server that is away may end workers, hard waits for it",
@@ -34,6 +35,11 @@ class Mount:
     def is_network(self) -> bool:
         """Whether its files may be on another machine; file systems in user space (FUSE) count."""
         return self.kind in _NETWORK or self.kind.startswith("fuse")
+
+    @property
+    def is_in_small_pages(self) -> bool:
+        """Whether its files lie in memory in pages of 4 KiB, each of which costs a fault."""
+        return self.kind == "tmpfs" and _HUGE_PAGES.isdisjoint(self.options)
 
     @property
     def doubtful(self) -> dict[str, str]:
