@@ -50,7 +50,7 @@ def test_options_that_weaken_files_are_named() -> None:
 @pytest.mark.parametrize(
     ("folder", "small"), [("/mnt", True), ("/mnt/small", True), ("/mnt/huge", False), ("/", False)]
 )
-def test_memory_in_small_pages_is_known(folder: str, small: bool) -> None:
+def test_memory_in_small_pages_is_known(folder: str, *, small: bool) -> None:
     """As it is mounted by default; what lies on a disk has the pages that its cache likes."""
     mount = innermost(LINES, Path(folder))
     assert mount is not None
