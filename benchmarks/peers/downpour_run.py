@@ -1,4 +1,4 @@
-"""Downpour: a manager and two workers, which meet now and then."""
+"""Downpour: a manager and workers, which meet now and then."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,26 +10,28 @@ import downpour
 from downpour.rpc.messages import Status
 from peers.job import BATCH, MEETINGS, MOMENTUM, RATE, Job, say
 
-WORKERS = 2
-
 
 def look(status: Status) -> None:
     """Say what has happened since the last look."""
     for worker in status.workers:
         if worker.pid not in known:
-            known.add(worker.pid)
+            known.append(worker.pid)
             say("worker", pid=worker.pid)
     if any(task.steps_done for task in status.tasks):
         job.first_batch()
-    done = status.experiment.rounds_done // MEETINGS if status.experiment else 0
-    while len(epochs) < done:
+    if status.experiment is None:
+        return
+    while len(epochs) < status.experiment.rounds_done // MEETINGS:
         epochs.append(len(epochs))
         say("epoch")
+    if status.experiment.measured and status.experiment.measured not in known:
+        known.append(status.experiment.measured)
+        say("accuracy", **status.experiment.measured)
 
 
 if __name__ == "__main__":
     job = Job.asked_for()
-    known, epochs = set[int](), list[int]()
+    known, epochs = list[object](), list[int]()
     downpour.allow("idle")
     spec = downpour.Spec(
         dataset="mnist",
@@ -40,16 +42,18 @@ if __name__ == "__main__":
         learning_rate=RATE,
         momentum=MOMENTUM,
         epochs=job.epochs,
-        evaluate_every=job.epochs,
+        evaluate_every=1 if job.look else job.epochs,
         meet=MEETINGS,
-        shards=WORKERS,
+        shards=job.workers,
     )
     with TemporaryDirectory() as shared:
         if job.rounds:
-            case = Case(workers=WORKERS, network="mnist-cnn", options={}, rounds=job.rounds)
-            done = downpour.run(idle(case), workers=WORKERS, shared=shared)
+            hidden = {"hidden": [31_447]} if job.large else {}
+            network = "mlp" if job.large else "mnist-cnn"
+            case = Case(workers=job.workers, network=network, options=hidden, rounds=job.rounds)
+            done = downpour.run(idle(case), workers=job.workers, shared=shared)
             seconds, _ = median_round(Path(shared), done.experiment)
             say("rounds", milliseconds=1000 * seconds)
         else:
-            result = downpour.run(spec, workers=WORKERS, shared=shared, on_status=look)
+            result = downpour.run(spec, workers=job.workers, shared=shared, on_status=look)
             say("end", accuracy=result.accuracy)

@@ -8,7 +8,7 @@ from peers.job import BATCH, Job, flat
 
 if __name__ == "__main__":
     job = Job.asked_for()
-    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    fabric = Fabric(accelerator="cpu", devices=job.workers, strategy="ddp")
     fabric.launch()
     job.rank, job.size = fabric.global_rank, fabric.world_size
     network = job.network()

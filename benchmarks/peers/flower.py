@@ -14,14 +14,13 @@ from torch.nn.functional import cross_entropy
 
 from peers.job import BATCH, MEETINGS, Job, say
 
-CLIENTS = 2
 client, server = ClientApp(), ServerApp()
 
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
     """Train until the next meeting; nothing is kept until then but the examples."""
-    job.rank, job.size = int(context.node_config["partition-id"]), CLIENTS
+    job.rank, job.size = int(context.node_config["partition-id"]), job.workers
     network = job.network()
     network.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer = job.optimizer(network)
@@ -60,8 +59,8 @@ def main(grid: Grid, _: Context) -> None:
 if __name__ == "__main__":
     job, moments = Job.asked_for(), list[float]()
     network = job.network()
-    backend = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": CLIENTS}}
-    run_simulation(server, client, num_supernodes=CLIENTS, backend_config=backend)
+    backend = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": job.workers}}
+    run_simulation(server, client, num_supernodes=job.workers, backend_config=backend)
     if job.rounds:
         seconds = [after - before for before, after in pairwise(moments)]
         say("rounds", milliseconds=1000 * statistics.median(seconds[2:]))

@@ -9,18 +9,16 @@ from torch.nn.functional import cross_entropy
 
 from peers.job import BATCH, MEETINGS, Job, flat
 
-PEERS = 2
-
 
 def train(job: Job, rank: int, known: "Queue[list[str]]") -> None:
     """Train in one peer, which meets whoever of the same run it finds."""
-    job.rank, job.size = rank, PEERS
+    job.rank, job.size = rank, job.workers
     addresses = known.get() if rank else []
     network = job.network()
     dht = hivemind.DHT(addresses, start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
     if not rank:
         known.put([str(address) for address in dht.get_visible_maddrs()])
-    alone = {"target_group_size": PEERS, "min_matchmaking_time": 1.0, "request_timeout": 0.5}
+    alone = {"target_group_size": job.workers, "min_matchmaking_time": 1.0, "request_timeout": 0.5}
     if job.rounds:
         averager = hivemind.DecentralizedAverager(
             [flat(network)], dht, prefix="rounds", start=True, **alone
@@ -32,13 +30,13 @@ def train(job: Job, rank: int, known: "Queue[list[str]]") -> None:
         dht=dht,
         run_id="mnist",
         optimizer=job.optimizer(network),
-        target_batch_size=PEERS * len(x) // MEETINGS,
+        target_batch_size=job.workers * len(x) // MEETINGS,
         batch_size_per_step=BATCH,
         use_local_updates=True,
         delay_state_averaging=False,
         matchmaking_time=1.0,
         averaging_timeout=20.0,
-        averager_opts={"target_group_size": PEERS, "request_timeout": 0.5},
+        averager_opts={"target_group_size": job.workers, "request_timeout": 0.5},
     )
     epochs = 0
     while epochs < job.epochs:
@@ -57,7 +55,7 @@ if __name__ == "__main__":
     job = Job.asked_for()
     context = multiprocessing.get_context("fork")
     known = context.Queue()
-    peers = [context.Process(target=train, args=(job, rank, known)) for rank in range(PEERS)]
+    peers = [context.Process(target=train, args=(job, rank, known)) for rank in range(job.workers)]
     for one in peers:
         one.start()
     for one in peers:

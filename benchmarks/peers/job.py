@@ -27,11 +27,18 @@ _TESTED = 2000
 
 @dataclass(slots=True)
 class Job:
-    """How much to train, or how many rounds of nothing to make; `rank` of `size` processes."""
+    """How much to train, or how many rounds of nothing to make; `rank` of `size` processes.
+
+    Of `workers` that are asked for; `large` has rounds of 100 MB in place of 4.8, and `look` an
+    accuracy after each epoch, not only after the last.
+    """
 
     examples: int
     epochs: int
     rounds: int
+    workers: int = 2
+    large: bool = False
+    look: bool = False
     rank: int = 0
     size: int = 1
     _began: bool = field(default=False, init=False)
@@ -44,14 +51,17 @@ class Job:
         parser.add_argument("--examples", type=int, default=6000)
         parser.add_argument("--epochs", type=int, default=2)
         parser.add_argument("--rounds", type=int, default=0, help="only these, without training")
+        parser.add_argument("--workers", type=int, default=2)
+        parser.add_argument("--large", action="store_true", help="rounds of 100 MB")
+        parser.add_argument("--look", action="store_true", help="evaluate after each epoch")
         torch.set_num_threads(1)
         torch.manual_seed(0)
         return cls(**vars(parser.parse_args()))
 
-    def network(self) -> PlainMnist:
+    def network(self) -> nn.Module:
         """Make the network, and say which process has it."""
         say("worker", pid=os.getpid())
-        return PlainMnist()
+        return nn.Linear(5000, 5000) if self.large else PlainMnist()
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Make what changes it."""
@@ -73,12 +83,13 @@ class Job:
             return
         say("epoch")
         self._epochs_done += 1
-        if self._epochs_done == self.epochs:
+        if self.look or self._epochs_done == self.epochs:
             network.eval()
             x, y = _mnist(slice(_TESTED), train=False)
             with torch.no_grad():
                 shown = torch.cat([network(some).argmax(1) for some in x.split(BATCH)])
-            say("end", accuracy=(shown == y).float().mean().item())
+            network.train()
+            say("accuracy", accuracy=(shown == y).float().mean().item())
 
     def time_rounds(self, make: Callable[[], object]) -> None:
         """Say what a round of nothing takes: the median of all that are asked for but two."""

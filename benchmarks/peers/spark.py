@@ -11,12 +11,10 @@ from torch.nn.functional import cross_entropy
 
 from peers.job import BATCH, MEETINGS, Job, flat, set_flat
 
-WORKERS = 2
-
 
 def load(rank: int, _: Iterable[int]) -> Iterator[tuple[Any, ...]]:
     """Read a partition's examples."""
-    job.rank, job.size = rank, WORKERS
+    job.rank, job.size = rank, job.workers
     yield tuple(part.numpy() for part in job.data())
 
 
@@ -40,17 +38,20 @@ def meet(done: int = 0) -> None:
     """Have each partition go on from the parameters, and make them the mean."""
     shared = context.broadcast(flat(network).numpy())
     total = examples.mapPartitions(partial(train, shared, done)).treeReduce(operator.add)
-    set_flat(network, torch.from_numpy(total / WORKERS))
+    set_flat(network, torch.from_numpy(total / job.workers))
     shared.destroy()
 
 
 if __name__ == "__main__":
     job = Job.asked_for()
     # A task is tried four times, as on a cluster; `local[2]` alone would try it once.
-    settings = SparkConf().setMaster("local[2,4]").set("spark.ui.enabled", "false")
+    settings = SparkConf().setMaster(f"local[{job.workers},4]").set("spark.ui.enabled", "false")
+    settings.set("spark.driver.memory", "4g").set("spark.driver.maxResultSize", "2g")
     context = SparkContext(conf=settings)
     network = job.network()
-    examples = context.parallelize(range(WORKERS), WORKERS).mapPartitionsWithIndex(load).cache()
+    examples = (
+        context.parallelize(range(job.workers), job.workers).mapPartitionsWithIndex(load).cache()
+    )
     job.time_rounds(meet)
     if not job.rounds:
         for done in range(job.epochs * MEETINGS):

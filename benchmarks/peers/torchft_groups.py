@@ -16,8 +16,6 @@ from torchft.local_sgd import LocalSGD
 
 from peers.job import BATCH, MEETINGS, Job
 
-GROUPS = 2
-
 
 def keep_alive(group: int) -> None:
     """Run a replica group, and once again if it ends early, as a cluster's scheduler does."""
@@ -29,7 +27,7 @@ def keep_alive(group: int) -> None:
 
 def train() -> None:
     """Train in one replica group, from wherever the others are."""
-    job.rank, job.size = int(os.environ["REPLICA_GROUP_ID"]), GROUPS
+    job.rank, job.size = int(os.environ["REPLICA_GROUP_ID"]), job.workers
     network = job.network()
     optimizer = job.optimizer(network)
 
@@ -79,6 +77,6 @@ if __name__ == "__main__":
     else:
         lighthouse = LighthouseServer(bind="[::]:0", min_replicas=1)
         address = lighthouse.address()
-        with ThreadPoolExecutor() as threads:
-            list(threads.map(keep_alive, range(GROUPS)))
+        with ThreadPoolExecutor(job.workers) as threads:
+            list(threads.map(keep_alive, range(job.workers)))
         lighthouse.shutdown()

@@ -16,19 +16,34 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.fixture
+OURS = ("compared", "peers.running", "peers.parts", "peers.known", "peers", "slowing", "common")
+
+
+@pytest.fixture(autouse=True)
 def compared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The benchmark as a module."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield importlib.import_module("compared")
-    for name in ("compared", "common", "peers", "peers.known"):
+    for name in OURS:
         sys.modules.pop(name, None)
 
 
-def ran(compared: Any, *events: tuple[str, float], status: int = 0, ended: float = 20.0) -> Any:
+@pytest.fixture
+def running(compared: Any) -> Any:
+    """How a peer is run."""
+    return sys.modules[compared.run.__module__]
+
+
+@pytest.fixture
+def parts(compared: Any) -> Any:
+    """What is measured of it."""
+    return sys.modules[compared.parts.__module__]
+
+
+def ran(*events: tuple[str, float], status: int = 0, ended: float = 20.0) -> Any:
     """A run that began at 10 and has said these events."""
     said = [{"event": event, "at": at, "accuracy": 0.5} for event, at in events]
-    return compared.Ran(
+    return sys.modules["peers.running"].Ran(
         events=said,
         status=status,
         began=10.0,
@@ -39,7 +54,7 @@ def ran(compared: Any, *events: tuple[str, float], status: int = 0, ended: float
     )
 
 
-def test_events_are_found_among_whatever_a_system_prints(compared: Any) -> None:
+def test_events_are_found_among_whatever_a_system_prints(running: Any) -> None:
     """Its log stands before a line, or between them, and a line may be torn."""
     lines = [
         "starting\n",
@@ -48,17 +63,58 @@ def test_events_are_found_among_whatever_a_system_prints(compared: Any) -> None:
         '{"x": 1}\n',
         '{"event": "epoch", "at": 2}{"event": "end", "at": 3} {\n',
     ]
-    assert [one["event"] for one in compared.said(lines)] == ["first", "epoch", "end"]
+    assert [one["event"] for one in running.said(lines)] == ["first", "epoch", "end"]
 
 
-def test_a_row_is_the_median_of_the_repetitions(compared: Any) -> None:
+def test_a_row_is_the_median_of_the_repetitions(compared: Any, parts: Any) -> None:
     """An epoch counts from the first step on; what no run has said stays empty."""
-    runs = [ran(compared, ("first", 10 + at), ("epoch", 14 + at)) for at in (1.0, 2.0, 9.0)]
-    row = compared.row(compared.PEERS[0], compared.Runs(trained=runs))
+    runs = [ran(("first", 10 + at), ("epoch", 14 + at)) for at in (1.0, 2.0, 9.0)]
+    wanted = parts.parts(3000)
+    row = compared.row(compared.PEERS[0], wanted, {"trained": runs, "rounds": runs})
     assert (row["first_batch_seconds"], row["epoch_seconds"]) == (2.0, 4.0)
     assert (row["accuracy_percent"], row["round_ms"]) == (50.0, None)
     assert (row["memory_mb"], row["user_seconds"]) == (100.0, 30.0)
     assert row["lines"] > 5
+
+
+def test_the_target_is_reached_when_it_is_first_said(parts: Any) -> None:
+    """From the command on; a run that never came there has none."""
+    run = ran(("epoch", 11.0), ("accuracy", 12.0), ("accuracy", 16.0), ("accuracy", 17.0))
+    assert parts.of_target(None, [run]) == {"target_seconds": None}
+    run.events[2]["accuracy"] = run.events[3]["accuracy"] = 0.975
+    assert parts.of_target(None, [run])["target_seconds"] == 6.0
+
+
+def test_what_was_measured_by_itself_joins_what_is_kept(compared: Any) -> None:
+    """A column stays until it is measured again, in the order of the peers."""
+    kept = [{"peer": "downpour", "round_ms": 1.0, "lines": 3}]
+    rows = [{"peer": "downpour", "lines": 4}, {"peer": "ddp", "lines": 5}]
+    assert compared.merged(kept, rows) == [
+        rows[1],
+        {"peer": "downpour", "round_ms": 1.0, "lines": 4},
+    ]
+
+
+def test_a_slow_worker_stands_still_three_quarters_of_the_time(
+    compared: Any, running: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From the first batch on: its processor time is about a quarter of what has passed."""
+    script = tmp_path / "peer.py"
+    script.write_text(
+        "import json, os, time\n"
+        "def say(event, **facts):\n"
+        "    print(json.dumps({'event': event, 'at': time.time(), **facts}), flush=True)\n"
+        "say('worker', pid=os.getpid()); say('first')\n"
+        "began, spent = time.time(), time.process_time()\n"
+        "while time.process_time() - spent < 0.3: pass\n"
+        "say('accuracy', accuracy=0.9, ratio=(time.time() - began) / 0.3)\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setattr(sys.modules["peers.known"], "SCRIPTS", tmp_path)
+    peer = compared.Peer(name="own", script="peer.py")
+    done = running.run(peer, Path(sys.executable), running.Way(slow=True, until=0.9))
+    assert done.events[-1]["ratio"] > 2.5
+    assert done.ended - done.began < 30, "it is ended when it has come there"
 
 
 @pytest.mark.parametrize(
@@ -73,55 +129,55 @@ def test_a_row_is_the_median_of_the_repetitions(compared: Any) -> None:
     ],
 )
 def test_what_a_death_leads_to_is_told(
-    compared: Any, events: list[tuple[str, float]], status: int, ended: float, said: str
+    parts: Any, events: list[tuple[str, float]], status: int, ended: float, said: str
 ) -> None:
     """By what is printed after it, and by how the run ends."""
-    assert compared.after_kill(ran(compared, *events, status=status, ended=ended)).endswith(said)
+    assert parts.after_kill(ran(*events, status=status, ended=ended)).endswith(said)
 
 
 @pytest.mark.parametrize(
     ("pids", "said"), [((1, 2, 3), "with another worker"), ((1, 2, 1), "with those that are left")]
 )
 def test_it_is_told_whether_a_dead_worker_is_replaced(
-    compared: Any, pids: tuple[int, int, int], said: str
+    parts: Any, pids: tuple[int, int, int], said: str
 ) -> None:
     """By a process that was not heard of before; one that is left may speak again."""
-    run = ran(compared, ("epoch", 11.0), ("killed", 11.0), ("epoch", 14.5))
+    run = ran(("epoch", 11.0), ("killed", 11.0), ("epoch", 14.5))
     at = zip((10.5, 10.6, 12.0), pids, strict=True)
     run.events.extend({"event": "worker", "at": time, "pid": pid} for time, pid in at)
-    assert compared.after_kill(run) == f"goes on by itself {said}: next epoch after 3.5 s"
+    assert parts.after_kill(run) == f"goes on by itself {said}: next epoch after 3.5 s"
 
 
-def test_every_process_of_a_run_is_counted_to_its_end(compared: Any) -> None:
+def test_every_process_of_a_run_is_counted_to_its_end(running: Any) -> None:
     """A system's own processes compute too; what is left of them is ended with the run."""
     burn = "import time\nwhile time.process_time() < 1: sum(range(100_000))"
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"
     words = [sys.executable, "-c", script]
     with (
         subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process,
-        compared.watched(process) as took,
+        running.watched(process, running.Way(weighed=True)) as took,
     ):
         process.wait()
     assert took.memory > 1e6
     assert 0.3 < sum(took.user.values()) < 3
 
 
-def test_what_is_left_of_a_run_that_has_ended_is_said(compared: Any) -> None:
+def test_what_is_left_of_a_run_that_has_ended_is_said(parts: Any) -> None:
     """A journal or a checkpoint is not lost with the process."""
-    run = ran(compared, ("killed", 11.0), status=-9, ended=12.0)
-    assert compared.after_kill(run, "a journal is left") == "ends after 1.0 s, a journal is left"
+    run = ran(("killed", 11.0), status=-9, ended=12.0)
+    assert parts.after_kill(run, "a journal is left") == "ends after 1.0 s, a journal is left"
 
 
-def test_the_worker_that_was_last_heard_of_is_killed(compared: Any) -> None:
+def test_the_worker_that_was_last_heard_of_is_killed(running: Any) -> None:
     """A driver may have made a network first, and is not one."""
     heard = [{"event": "worker", "pid": 5}, {"event": "worker", "pid": 7}, {"event": "first"}]
-    assert compared.last_worker(heard) == 7
+    assert running.last_worker(heard) == 7
 
 
-def test_a_system_finds_its_environment_and_its_own_variables(compared: Any) -> None:
+def test_a_system_finds_its_environment_and_its_own_variables(compared: Any, running: Any) -> None:
     """Its programs and its Python are found first, as in an environment that is activated."""
     peer = compared.Peer(name="own", script="plain.py", environment={"OWN_TELEMETRY": "0"})
-    variables = compared.variables(peer, Path("/peers/own/bin/python"))
+    variables = running.variables(peer, Path("/peers/own/bin/python"))
     assert variables["PATH"].startswith(f"/peers/own/bin{os.pathsep}")
     assert variables["OWN_TELEMETRY"] == "0"
 
@@ -146,12 +202,12 @@ def test_every_peer_has_its_script_and_exact_versions(compared: Any) -> None:
 
 
 def test_a_peer_that_cannot_be_installed_is_a_line_with_the_reason(
-    compared: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    compared: Any, parts: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The others are measured all the same."""
     monkeypatch.setattr(compared, "ENVIRONMENTS", tmp_path)
     peer = compared.Peer(name="none", script="plain.py", requirements=("./no-such-package",))
-    *_, [row] = compared.measure([peer], 1, 64)
+    *_, [row] = compared.measure([peer], parts.parts(64), 1)
     assert row["after_kill"].startswith("skipped: ./no-such-package: ")
 
 
@@ -159,20 +215,24 @@ def test_the_page_has_the_table_of_the_figures_that_were_kept(compared: Any) -> 
     """Nobody types a figure."""
     docs = BENCHMARKS.parent / "docs"
     kept = json.loads((docs / "results" / "compared.json").read_text("utf-8"))
-    assert compared.markdown(kept["rows"]) in (docs / "compared.md").read_text("utf-8")
+    page = (docs / "compared.md").read_text("utf-8")
+    assert compared.markdown(kept["rows"], compared.COLUMNS) in page
+    assert compared.markdown(kept["rows"], compared.MORE_COLUMNS) in page
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_peer_and_downpour_are_measured(
-    compared: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    compared: Any, parts: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Both print every event that the figures are made of."""
     if "DOWNPOUR_DATA" not in os.environ:
         pytest.skip("DOWNPOUR_DATA names no folder with MNIST")
     monkeypatch.setattr(compared, "ENVIRONMENTS", tmp_path)
     peers = [peer for peer in compared.PEERS if peer.name in {"plain", "downpour"}]
-    *_, rows = compared.measure(peers, 1, 2000)
+    wanted = parts.parts(2000)
+    del wanted["target"], wanted["large"]  # minutes each
+    *_, rows = compared.measure(peers, wanted, 1)
     for row in rows:
         assert None not in row.values(), row
         assert row["peer"] == "plain" or row["after_kill"].startswith("goes on by itself")
