@@ -61,10 +61,11 @@ def parts(examples: int) -> Mapping[str, Part]:
             of_many=False,
         ),
         "ten": Part(
-            ways=(Way(words=("--rounds", "17"), workers=10),), columns=of_rounds("ten_round_ms")
+            ways=(Way(words=("--rounds", "12"), workers=10, patience_seconds=300.0),),
+            columns=of_rounds("ten_round_ms"),
         ),
         "large": Part(
-            ways=(Way(words=("--rounds", "9", "--large"), workers=4),),
+            ways=(Way(words=("--rounds", "9", "--large"), workers=4, patience_seconds=300.0),),
             columns=of_rounds("large_round_ms"),
         ),
         "slow": Part(ways=(Way(words=few, slow=True),), columns=of_slow),
