@@ -147,6 +147,13 @@ def test_a_manager_on_another_machine_goes_on_where_the_first_ones_machine_is_lo
     assert status == 0, err
     rounds = [line["round"] for line in json.loads(out)["rounds"]]
     assert rounds == list(range(1, 7)), "the record has the rounds of both managers"
+    second.terminate()
+    second.wait()
+    status, kept, err = machines.run("e", "results", experiment, "--json")
+    assert status == 0, err
+    assert json.loads(kept)["rounds"] == json.loads(out)["rounds"], "no manager is needed for them"
+    status, listed, err = machines.run("e", "list", "--json")
+    assert [line["experiment"] for line in json.loads(listed)] == [experiment], err
 
 
 def test_a_second_manager_is_refused_on_every_machine(machines: Machines) -> None:

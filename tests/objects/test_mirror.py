@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +15,7 @@ from downpour.errors import SharedDirectoryError
 from downpour.node.journal import Line
 from downpour.records import mirror
 from downpour.records.journal import Journal, read_journal, segments, term_of
-from downpour.records.mirror import FOLDER, fetch_journals, journal_of
+from downpour.records.mirror import FOLDER, fetch_journals, fetch_records, journal_of
 from downpour.scheduler import Checkpoint, facts
 from downpour.scheduler import events as on
 from downpour.spec import ResolvedSpec
@@ -80,6 +82,22 @@ def test_another_machine_reads_what_was_committed(cloud: Cloud) -> None:
     journal.commit()
     assert lines_on(second) == read_journal(first.experiment_path("one"))
     assert (second.experiment_path("one") / RECORD_NAME).read_bytes() == b"first\nsecond\n"
+
+
+def test_a_reader_has_the_records_and_nothing_that_a_manager_goes_on_from(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    """Of the experiment that is wanted, or of the last ones."""
+    first = cloud.on("first", create=True)
+    begun(first)
+    read = tmp_path / "read"
+    ways: list[dict[str, Any]] = [{"experiment": "two"}, {"experiment": "one"}, {"last": 1}, {}]
+    for wanted in ways:
+        read.mkdir()
+        fetch_records(cloud.on("reader"), read, **wanted)
+        there = sorted(str(path.relative_to(read)) for path in read.rglob("*"))
+        assert there == ([] if wanted == {"experiment": "two"} else ["one", f"one/{RECORD_NAME}"])
+        shutil.rmtree(read)
 
 
 def test_what_need_not_be_durable_takes_no_request(cloud: Cloud) -> None:
@@ -175,7 +193,7 @@ def test_a_damaged_object_is_told_and_the_others_go_on(
         Bucket(URL, cloud.objects).put_new(f"{FOLDER}/{name}/000001-000001-whole", content)
     assert len(lines_on(second)) == 1
     assert sorted(path.name for path in second.experiments.iterdir()) == ["one"]
-    assert len([line for line in caplog.messages if "is not taken over" in line]) == 3
+    assert len([line for line in caplog.messages if "cannot be read" in line]) == 3
 
 
 def test_journals_of_an_earlier_version_are_put_at_its_next_start(cloud: Cloud) -> None:

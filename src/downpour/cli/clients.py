@@ -155,8 +155,8 @@ def list_experiments(
     """List the manager's last experiments, oldest first.
 
     If no manager is named and none answers, the experiments in the shared directory are listed from
-    their records, in the order in which these were last written. Those of `downpour run` are among
-    them.
+    their records, in the order in which these were last written, and those of an object store by
+    their IDs. Those of `downpour run` are among them.
     """
     if last < 0:
         raise SpecError("--last", last, "a number from 0 on; 0 lists all")
@@ -206,7 +206,8 @@ def results(
 ) -> None:
     """Print an experiment's results, also while it runs.
 
-    They are read from the shared directory or, if the experiment is not there, from the manager.
+    They are read from the shared directory or, if the experiment is not there, from the manager. Of
+    an object store the manager is asked first, which knows more than is there while it trains.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     from downpour.reports import Result
@@ -236,12 +237,11 @@ def _stay(client: Client, experiment: str, spec: Spec, follower: Follower | None
 
 def _stored(shared: Path | str, most: int | None) -> tuple[ExperimentSummary, ...]:
     """List the last experiments in a directory, and note that no manager answers."""
-    from downpour.reports.stored_experiments import experiments_in
-    from downpour.store import SharedDirectory
+    from downpour.reports.stored_experiments import experiments_in, stored_records
+    from downpour.store.location import seen_location
 
-    if not isinstance(shared, Path):
-        return ()  # records are the manager's
-    experiments = experiments_in(SharedDirectory(shared).experiments, most)
+    with stored_records(seen_location(shared), last=most) as folder:
+        experiments = experiments_in(folder, most)
     if experiments:
         note(f"no manager answers; {shared} holds:")
     return experiments
@@ -266,8 +266,10 @@ def _find(
 ) -> tuple[Record, Path | None]:
     """Return an experiment's record, and its folder if this machine has it."""
     from downpour.records.record import parse_lines, read_record
+    from downpour.reports.stored_experiments import stored_records
     from downpour.store import SharedDirectory
     from downpour.store.layout import RECORD_NAME
+    from downpour.store.location import seen_location
 
     try:
         here = shared if isinstance(shared, Path) else None
@@ -280,4 +282,8 @@ def _find(
         with _client(manager, credentials, shared) as client:
             return parse_lines(client.record(experiment)), None
     except Unreachable as error:
+        if not isinstance(shared, Path):
+            with stored_records(seen_location(shared), experiment=experiment) as copies:
+                if (copied := copies / experiment).is_dir():
+                    return read_record(copied / RECORD_NAME), None
         raise SpecError("ID", experiment, f"not in {shared}, and {error}") from None

@@ -201,8 +201,38 @@ def fetch_journals(shared: SharedDirectory) -> None:
     if behind:
         log.info("fetching the journals of %d experiments from %s", len(behind), shared.where)
     with ThreadPoolExecutor(_FETCHES) as fetching:
-        for _ in fetching.map(lambda name: _fetch(shared, name, newest[name]), behind):
-            pass
+        parts = fetching.map(lambda name: _fetch(shared, name, newest[name]), behind)
+        for name, several in zip(behind, parts, strict=True):
+            if several:
+                _replace(shared.experiment_path(name), several)
+
+
+def fetch_records(
+    shared: SharedDirectory, folder: Path, *, experiment: str = "", last: int | None = None
+) -> None:
+    """Put records that lie in a bucket below a folder, in the order of their experiments' names.
+
+    They are for people to read, and no manager may go on from what is there: without their
+    journals they say nothing of what was in flight.
+
+    Args:
+        shared: what has the bucket.
+        folder: where a folder is made for each experiment.
+        experiment: the only one that is wanted; "": all.
+        last: how many of the last ones are wanted; None: all.
+
+    Raises:
+        SharedDirectoryError: the bucket, or this folder, cannot be used.
+    """
+    if shared.bucket is None:
+        return
+    found = dict(_newest(shared.bucket.keys(f"{FOLDER}/{experiment}" if experiment else FOLDER)))
+    names = sorted(found)[-last if last else None :]
+    with ThreadPoolExecutor(_FETCHES) as fetching:
+        parts = fetching.map(lambda name: _fetch(shared, name, found[name]), names)
+        for name, several in zip(names, parts, strict=True):
+            if of_record := [part for part in several if part.name == RECORD_NAME]:
+                _replace(folder / name, of_record)
 
 
 def _put_former(shared: SharedDirectory, bucket: Bucket, known: set[str]) -> None:
@@ -235,7 +265,8 @@ def _own_term(shared: SharedDirectory, experiment: str) -> int:
     return max(map(term_of, segments(folder)), default=-1) if folder.is_dir() else -1
 
 
-def _fetch(shared: SharedDirectory, experiment: str, keys: Sequence[_Key]) -> None:
+def _fetch(shared: SharedDirectory, experiment: str, keys: Sequence[_Key]) -> list[_Part]:
+    """Return the files of an experiment; none if an object of them is damaged."""
     place, bucket = f"{FOLDER}/{experiment}", shared.bucket
     assert bucket is not None  # noqa: S101 - its caller has looked
     contents = (
@@ -243,11 +274,10 @@ def _fetch(shared: SharedDirectory, experiment: str, keys: Sequence[_Key]) -> No
         for key in keys
     )
     try:
-        parts = [part for content in contents for part in _unpacked(content)]
+        return [part for content in contents for part in _unpacked(content)]
     except FileCorrupt as error:
-        log.warning("%s/%s is not taken over: %s", shared.where, place, error)
-        return
-    _replace(shared.experiment_path(experiment), parts)
+        log.warning("%s/%s cannot be read: %s", shared.where, place, error)
+        return []
 
 
 def _replace(folder: Path, parts: Sequence[_Part]) -> None:

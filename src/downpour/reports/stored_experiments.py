@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from downpour.errors import StoreError
+from downpour.records.mirror import fetch_records
 from downpour.reports.result import Result
 from downpour.rpc.messages import ExperimentSummary, metrics_of
 from downpour.spec import Meetings
+from downpour.store import SharedDirectory
 from downpour.store.layout import RECORD_NAME
+
+
+@contextmanager
+def stored_records(
+    shared: SharedDirectory, *, experiment: str = "", last: int | None = None
+) -> Iterator[Path]:
+    """Yield a folder with the folders of experiments; of a bucket it is a copy of their records.
+
+    Args:
+        shared: the directory, or what has the bucket.
+        experiment: the only one that is wanted of a bucket; "": all.
+        last: how many of the last ones are wanted of a bucket; None: all.
+
+    Raises:
+        SharedDirectoryError: the bucket cannot be used.
+    """
+    if shared.bucket is None:
+        yield shared.experiments
+        return
+    with TemporaryDirectory(prefix="downpour-") as folder:
+        fetch_records(shared, Path(folder), experiment=experiment, last=last)
+        yield Path(folder)
 
 
 def experiments_in(folder: Path, last: int | None = None) -> tuple[ExperimentSummary, ...]:
