@@ -178,10 +178,12 @@ def table() -> dict[str, Run]:
     return digits | _texts() | _xrays() | _times() | _toys()
 
 
-def _run(base: Mapping[str, Any], shards: int, *, slower: float = 1, **own: Any) -> Run:
+def _run(
+    base: Mapping[str, Any], shards: int, *, slower: float = 1, looks: int = 2, **own: Any
+) -> Run:
     """Return a run with a worker for each shard, of which the last may be slower."""
     steps = [STEP_SECONDS] * (shards - 1) + [STEP_SECONDS * slower]
-    return Run(fields={**base, "shards": shards, **own}, step_seconds=steps, looks=2)
+    return Run(fields={**base, "shards": shards, **own}, step_seconds=steps, looks=looks)
 
 
 def _digits(net: str, base: Mapping[str, Any]) -> dict[str, Run]:
@@ -190,6 +192,8 @@ def _digits(net: str, base: Mapping[str, Any]) -> dict[str, Run]:
         "1-rate-0.1": _run(base, 1, momentum=0.0),
         "1-rate-0.2": _run(base, 1),
         "1-linear": _run(base, 1, **_LINEAR),
+        "1-linear-looked": _run(base, 1, **_LINEAR, meet=10, optimizer_state="keep", looks=10),
+        "10-linear-looked": _run(base, 10, meet=10, **_nesterov(0.8, **_LINEAR), looks=10),
         "2-sync": _run(base, 2, meet=10, **_nesterov(0.5)),
         "5-sync": _run(base, 5, meet=10, **_nesterov(0.8)),
         "10-sync": _run(base, 10, meet=10, **_nesterov(0.8)),
