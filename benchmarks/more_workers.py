@@ -36,23 +36,23 @@ HALF_STEP_SECONDS, QUARTER_STEP_SECONDS = 0.0130, 0.0077
 
 TARGET, LEAST = 0.985, 0.95
 DRAWN: Mapping[str, str] = {
-    "1 worker": "lenet-1-rate-0.2",
-    "2 workers": "lenet-2-sync",
-    "5 workers": "lenet-5-sync",
-    "10 workers": "lenet-10-sync",
-    "32 workers": "lenet-32-sync",
-    "10, downpour": "lenet-10-downpour",
+    "1 worker": "report-1-linear-looked",
+    "2 workers": "report-2-linear",
+    "5 workers": "report-5-linear",
+    "10 workers": "report-10-linear-looked",
+    "32 workers": "report-32-linear-batch-16",
+    "10, downpour": "report-10-downpour",
 }
 
-ALONE = "lenet-1-rate-0.2"
+ALONE = "report-1-linear-looked"
 FRONTIER: Mapping[str, str] = {
     ALONE: "1",
-    "lenet-2-sync": "2",
-    "lenet-5-sync": "5",
-    "lenet-10-sync": "10",
-    "lenet-10-int8": "10, int8",
-    "lenet-10-topk": "10, topk",
-    "lenet-32-sync": "32",
+    "report-2-linear": "2",
+    "report-5-linear": "5",
+    "report-10-linear-looked": "10",
+    "report-10-int8": "10, int8",
+    "report-10-quorum": "10, quorum",
+    "report-32-linear-batch-16": "32",
 }
 
 _LENET: Mapping[str, Any] = {

@@ -50,7 +50,8 @@ class Cost:
     `step_seconds` has one entry for each worker. A file of a model or an update is read and written
     in `read_seconds` and `write_seconds`, within half of that; a version takes `aggregate_seconds`,
     and `update_seconds` for each update in it. By default a round of empty tasks takes 24 ms with 2
-    workers and 72 with 10, where 19 and 67 were measured (benchmarks/README.md).
+    workers and 72 with 10; measured were 26 to 30 and 80 to 88 where all share two cores, and 17
+    and 55 with files in huge pages (benchmarks/README.md).
     """
 
     step_seconds: tuple[float, ...]
