@@ -201,6 +201,7 @@ def _digits(net: str, base: Mapping[str, Any]) -> dict[str, Run]:
         "1-rate-0.2": _run(base, 1),
         "1-linear": _run(base, 1, **_LINEAR),
         "1-linear-looked": _run(base, 1, **_LINEAR, meet=10, optimizer_state="keep", looks=10),
+        "1-linear-batch-32": _run(base, 1, step=HALF_STEP_SECONDS, **_LINEAR, batch_size=32),
         "10-linear-looked": _run(base, 10, meet=10, **_nesterov(0.8, **_LINEAR), looks=10),
         "2-sync": _run(base, 2, meet=10, **_nesterov(0.5)),
         "5-sync": _run(base, 5, meet=10, **_nesterov(0.8)),
