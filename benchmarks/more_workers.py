@@ -39,7 +39,7 @@ DRAWN: Mapping[str, str] = {
     "1 worker": "report-1-linear-looked",
     "2 workers": "report-2-linear",
     "5 workers": "report-5-linear",
-    "10 workers": "report-10-linear-looked",
+    "10 workers": "report-10-linear-batch-32",
     "32 workers": "report-32-linear-batch-16",
     "10, downpour": "report-10-downpour",
 }
@@ -49,7 +49,7 @@ FRONTIER: Mapping[str, str] = {
     ALONE: "1",
     "report-2-linear": "2",
     "report-5-linear": "5",
-    "report-10-linear-looked": "10",
+    "report-10-linear-batch-32": "10",
     "report-10-int8": "10, int8",
     "report-10-quorum": "10, quorum",
     "report-32-linear-batch-16": "32",
