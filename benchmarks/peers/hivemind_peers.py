@@ -16,7 +16,7 @@ def train(job: Job, rank: int, known: "Queue[list[str]]") -> None:
     addresses = known.get() if rank else []
     network = job.network()
     dht = hivemind.DHT(addresses, start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
-    if not rank:
+    for _ in range(0 if rank else job.workers - 1):
         known.put([str(address) for address in dht.get_visible_maddrs()])
     alone = {"target_group_size": job.workers, "min_matchmaking_time": 1.0, "request_timeout": 0.5}
     if job.rounds:
