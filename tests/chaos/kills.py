@@ -1,9 +1,10 @@
 """The manager is killed at random instants and started again: `python -m tests.chaos.kills`.
 
-Real processes, 1, 3, 6 and 16 workers, each given one shard of every round and one more shard than
-there are workers. What is printed for each number of workers: whether the model has the bytes of an
-undisturbed run, how many retries the kills have cost (there should be none), and the seconds from a
-kill to the next assignment. Experiments follow each other until there were enough kills.
+Real processes, 1 to 50 workers, each given one shard of every round and one more shard than there
+are workers. The script prints for each number of workers: whether the model has the bytes of an
+undisturbed run, how many retries the kills have cost (there should be none), and the seconds to the
+next assignment, from the kill and from the moment when the next manager serves ("manager at").
+Experiments follow each other until there were enough kills.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from downpour.values import BLAMELESS
 from tests.chaos.stage import PATIENCE_SECONDS, Process
 from tests.chaos.watching import Watcher, until_next_assignment
 
-WORKERS = 1, 3, 6, 16
+WORKERS = 1, 3, 6, 16, 50
 KILLS_IN_A_RUN = 5
 BETWEEN_KILLS_SECONDS = 0.0, 2.0
 
@@ -45,8 +46,9 @@ say = partial(print, flush=True)
 class Outcome:
     """What came of one experiment whose manager was killed again and again.
 
-    `burned` are the failures that cost a retry; `seconds` has an entry for each kill that was
-    followed by an assignment: the last ones may have come when all was assigned.
+    `burned` are the failures that cost a retry. `seconds` (since the kill) and `serving_seconds`
+    (since the next manager serves) have an entry for each kill that was followed by an assignment
+    before the next kill: the last ones may have come when all was assigned.
     """
 
     same_bytes: bool
@@ -54,6 +56,7 @@ class Outcome:
     kills: int
     burned: tuple[AttemptFailedLine, ...]
     seconds: tuple[float, ...]
+    serving_seconds: tuple[float, ...]
 
 
 class Cluster:
@@ -61,9 +64,9 @@ class Cluster:
 
     def __init__(self, shared: Path, workers: int, stack: ExitStack) -> None:
         self.shared = shared
-        self._manager = self._start("0")
+        self.managers = [self._start("0")]
         stack.callback(self._close)
-        self.address = self._manager.says(r"^manager at (\S+),")[1]
+        self.address = self.managers[0].says(r"^manager at (\S+),")[1]
         words = ["worker", "--shared", str(shared), "--manager", self.address]
         self._workers = [Process(*words, "--name", f"w{n}") for n in range(workers)]
         for worker in self._workers:
@@ -74,12 +77,12 @@ class Cluster:
     def kill_manager(self) -> float:
         """Kill the manager and start another, which is not waited for; returns when that was."""
         at_seconds = monotonic()
-        self._manager.kill()
-        self._manager = self._start(self.address.rpartition(":")[2])
+        self.managers[-1].kill()
+        self.managers.append(self._start(self.address.rpartition(":")[2]))
         return at_seconds
 
     def _close(self) -> None:
-        self._manager.kill()
+        self.managers[-1].kill()
 
     def _start(self, port: str) -> Process:
         return Process("manager", "--shared", str(self.shared), "--port", port)
@@ -112,13 +115,14 @@ def play(spec: Spec, workers: int, kills: int, random: Random, expected: bytes) 
         ending = _end(watcher)
         burned = tuple(fact for _, fact in read_record(path / "record.jsonl") if _burns(fact))
         model = path / "model.safetensors"
-        costs = (_cost(watcher, struck, number) for number in range(len(struck)))
+        began = [manager.first_said_seconds("^manager at ") for manager in cluster.managers[1:]]
         return Outcome(
             same_bytes=model.exists() and model.read_bytes() == expected,
             ending=ending,
             kills=len(struck),
             burned=tuple(fact for fact in burned if isinstance(fact, AttemptFailedLine)),
-            seconds=tuple(cost for cost in costs if cost is not None),
+            seconds=_costs(watcher, struck, struck),
+            serving_seconds=_costs(watcher, struck, began),
         )
 
 
@@ -158,11 +162,17 @@ def _burns(fact: RecordLine) -> bool:
     return isinstance(fact, AttemptFailedLine) and fact.failure not in BLAMELESS
 
 
-def _cost(watcher: Watcher, struck: Sequence[float], number: int) -> float | None:
-    """Return the seconds from a kill to the next assignment, if that came before the next kill."""
-    cost = until_next_assignment(watcher.story, struck[number])
-    following = struck[number + 1] if number + 1 < len(struck) else float("inf")
-    return cost if cost is not None and struck[number] + cost < following else None
+def _costs(
+    watcher: Watcher, struck: Sequence[float], since: Sequence[float | None]
+) -> tuple[float, ...]:
+    """Return the seconds from each moment to the next assignment before the next kill."""
+    deadlines = [*struck[1:], float("inf")]
+    costs: list[float] = []
+    for began, deadline in zip(since, deadlines, strict=True):
+        cost = None if began is None else until_next_assignment(watcher.story, began)
+        if began is not None and cost is not None and began + cost < deadline:
+            costs.append(cost)
+    return tuple(costs)
 
 
 def measured(workers: int, kills: int, epochs: int, seed: int) -> list[Outcome]:
@@ -182,16 +192,21 @@ def told(workers: int, outcomes: Sequence[Outcome]) -> str:
     """Say in a line what came of the kills with so many workers, and below it what was wrong."""
     kills = sum(one.kills for one in outcomes)
     burned = [fact for one in outcomes for fact in one.burned]
-    seconds = [second for one in outcomes for second in one.seconds]
     same = sum(one.same_bytes for one in outcomes)
     line = f"{workers:2} workers, {kills:3} kills: same bytes in {same} of {len(outcomes)} runs"
-    line += f", {len(burned)} retries burned"
-    if seconds:
-        middle, worst = statistics.median(seconds), max(seconds)
-        line += f", next assignment after {middle:.2f} s (median), {worst:.2f} s (worst)"
+    line += f", {len(burned)} retries burned; next assignment"
+    line += f" {_spread([second for one in outcomes for second in one.seconds])} after the kill,"
+    line += f" {_spread([second for one in outcomes for second in one.serving_seconds])}"
+    line += ' after "manager at"'
     wrong = [one.ending for one in outcomes if one.ending]
     wrong += [f"round {f.round} shard {f.shard} on {f.worker}: {f.reason}" for f in burned]
     return "\n".join([line, *(f"    {reason}" for reason in wrong)])
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return "never"
+    return f"{statistics.median(seconds):.2f} s (median), {max(seconds):.2f} s (worst)"
 
 
 def main() -> int:

@@ -44,6 +44,7 @@ class Process:
     def __init__(self, *words: str) -> None:
         self.words = words
         self.said: list[str] = []
+        self.said_seconds: list[float] = []  # when each line was heard, by this process's clock
         self._lines = SimpleQueue[str]()
         self.popen = subprocess.Popen(
             [*COMMAND, *words], stderr=subprocess.PIPE, text=True, env={**os.environ, **QUIET}
@@ -58,9 +59,15 @@ class Process:
                 return found
         raise EOFError("".join(self.said) or "it ended without a word")
 
+    def first_said_seconds(self, pattern: str) -> float | None:
+        """Return when it first said something; None if it never did."""
+        both = zip(self.said_seconds, self.said, strict=False)
+        return next((at for at, line in both if re.search(pattern, line)), None)
+
     def _listen(self, pipe: IO[str]) -> None:
         with pipe:
             for line in pipe:
+                self.said_seconds.append(monotonic())
                 self.said.append(line)
                 self._lines.put(line)
         self._lines.put("")
