@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -134,6 +135,71 @@ class ForgetfulS3:
                 self.send_header("Content-Length", str(len(content)))
                 self.send_header("ETag", '"e"')
                 self.send_header("Last-Modified", "Sun, 22 Nov 2026 12:00:00 GMT")
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class MoodyS3:
+    """A server that honours conditions, but refuses or forgets to answer some of its requests.
+
+    Args:
+        refusals: how many creations are refused although there is no such object.
+        status: what these are refused with: 412, or 409, which S3 documents.
+        losses: how many creations are carried out and never answered.
+    """
+
+    def __init__(self, *, refusals: int = 0, status: int = 412, losses: int = 0) -> None:
+        held: dict[str, tuple[bytes, dict[str, str]]] = {}
+        left = {"refusals": refusals, "losses": losses}
+
+        def still(what: str) -> bool:
+            left[what] -= 1
+            return left[what] >= 0
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_PUT(self) -> None:
+                content = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.path in held:
+                    self._answer(412)
+                elif still("refusals"):
+                    self._answer(status)
+                else:
+                    about = {n: v for n, v in self.headers.items() if n.startswith("x-amz-meta-")}
+                    held[self.path] = content, about
+                    if still("losses"):
+                        self.close_connection = True
+                    else:
+                        self._answer(200)
+
+            def do_GET(self) -> None:
+                content, about = held.get(self.path, (b"", {}))
+                self._answer(200 if self.path in held else 404, content, about)
+
+            def _answer(
+                self, status: int, content: bytes = b"", about: Mapping[str, str] | None = None
+            ) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.send_header("ETag", '"e"')
+                self.send_header("Last-Modified", "Sun, 22 Nov 2026 12:00:00 GMT")
+                for name, value in (about or {}).items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(content)
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import obstore
 import pytest
-from obstore.store import MemoryStore
+from obstore.store import MemoryStore, ObjectStore, S3Store
 
 from downpour.errors import FileMissing, SharedDirectoryError, SpecError
 from downpour.paths import checked_url
 from downpour.store.bucket import Bucket, KeyTakenError
-from tests.objects.lab import ForgetfulS3, S3Server, environment
+from downpour.store.object_files import FileCache, ObjectFiles
+from downpour.store.retry import RetryPolicy
+from tests.objects.lab import ForgetfulS3, MoodyS3, S3Server, environment
 
 SetEnv = Callable[[dict[str, str]], None]
 
@@ -92,6 +95,59 @@ def test_a_repeated_request_finds_its_own_object(
     monkeypatch.setattr(obstore, "put", twice)
     bucket.put_new("once", b"x")
     assert bucket.get("once") == b"x"
+
+
+@pytest.mark.parametrize("status", [409, 412])
+def test_a_refusal_for_a_key_that_does_not_exist_is_an_outage(status: int, set_env: SetEnv) -> None:
+    """S3 may answer so without any such object; whoever waits and retries gets the name."""
+    with MoodyS3(refusals=100, status=status) as server:
+        set_env(environment(server.endpoint))
+        with pytest.raises(SharedDirectoryError, match="although there is no such object"):
+            Bucket.at("s3://bucket").put_new("a", b"x")
+
+
+@pytest.mark.parametrize("status", [409, 412])
+def test_files_are_published_although_the_store_refuses_them_at_first(
+    status: int, set_env: SetEnv, tmp_path: Path
+) -> None:
+    """The retries of the shared directory take a refusal without an object for its outage."""
+    with MoodyS3(refusals=2, status=status) as server:
+        set_env(environment(server.endpoint))
+        file = _files(tmp_path).put_new("a", [b"x"])
+        assert Bucket.at("s3://bucket").get(f"folder/{file.name}") == b"x"
+
+
+def test_a_publication_whose_answers_are_lost_is_not_another_ones(
+    set_env: SetEnv, tmp_path: Path
+) -> None:
+    """One mark serves all attempts, so the attempt after the lost answers finds its own object."""
+    with MoodyS3(losses=1, refusals=0) as server:
+        set_env(environment(server.endpoint))
+        # The client's own retries are off: only those of the shared directory are left.
+        bucket = replace(Bucket.at("s3://bucket"), objects=_without_retries(server.endpoint))
+        cache = FileCache(tmp_path)
+        policy = RetryPolicy(seconds=5.0, sleep=lambda _: None)
+        ObjectFiles(bucket, "folder", cache, policy).put_new("a", [b"x"])
+        assert bucket.get("folder/a") == b"x"
+        with pytest.raises(KeyTakenError):
+            bucket.put_new("folder/a", b"another's")
+
+
+def _files(cache: Path) -> ObjectFiles:
+    policy = RetryPolicy(seconds=5.0, sleep=lambda _: None)
+    return ObjectFiles(Bucket.at("s3://bucket"), "folder", FileCache(cache), policy)
+
+
+def _without_retries(endpoint: str) -> ObjectStore:
+    return S3Store(
+        "bucket",
+        endpoint=endpoint,
+        access_key_id="tests",
+        secret_access_key="tests",
+        region="us-east-1",
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0},
+    )
 
 
 def test_a_store_that_honours_conditions_passes(bucket: Bucket) -> None:

@@ -39,10 +39,10 @@ class Failing(Bucket):
     away = False
     makes_them = False
 
-    def put_new(self, key: str, content: bytes | Path) -> None:
+    def put_new(self, key: str, content: bytes | Path, *, mark: str = "") -> None:
         """Create an object, or refuse to."""
         if not Failing.away or Failing.makes_them:
-            super().put_new(key, content)
+            super().put_new(key, content, mark=mark)
         if Failing.away:
             raise SharedDirectoryError(self.url, "away")
 

@@ -91,17 +91,23 @@ class Bucket:
             raise SpecError("shared", url, f"cannot be used: {_first_line(error)}") from None
         return cls(url, objects)
 
-    def put_new(self, key: str, content: bytes | Path) -> None:
+    def put_new(self, key: str, content: bytes | Path, *, mark: str = "") -> None:
         """Create an object of these bytes, or of a file's; it is durable on return.
 
+        Args:
+            key: Its key.
+            content: Its bytes, or the file that has them.
+            mark: Names the publication (`new_mark`). A caller that repeats a failed call passes
+                the same mark, because the store may have created the object and lost the answer.
+
         Raises:
-            KeyTakenError: there is one of that key, of another call.
+            KeyTakenError: another publication created an object of that key.
             SharedDirectoryError: the store does not take it.
         """
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        writer = uuid.uuid4().hex
+        mark = mark or new_mark()
         try:
             with self._speaking(key):
                 # A single request, because its condition is checked when the object appears.
@@ -109,14 +115,14 @@ class Bucket:
                     self.objects,
                     key,
                     content,
-                    attributes={_WRITER: writer},
+                    attributes={_WRITER: mark},
                     mode="create",
                     use_multipart=False,
                 )
         except (AlreadyExistsError, PreconditionError):
             # An answer may have been lost after the object was made, and the repeated request
             # finds what the first one made.
-            if self._writer_of(key) != writer:
+            if self._mark_of(key) != mark:
                 raise KeyTakenError(f"{key}: published before; names are never reused") from None
 
     def put(self, key: str, content: bytes) -> None:
@@ -220,11 +226,21 @@ class Bucket:
             with suppress(StoreError):  # what is wrong is said already
                 self.remove(key)
 
-    def _writer_of(self, key: str) -> str:
+    def _mark_of(self, key: str) -> str:
+        """Return the mark of the object that a refused write has met.
+
+        S3 also refuses with 409 `ConditionalRequestConflict` while another request for the key is
+        under way, and with 412 for an object that is removed at that moment. A refusal without an
+        object is the store's failure, so it is retried as an outage is.
+        """
         import obstore
 
-        with self._speaking(key):
-            return str(obstore.get(self.objects, key).attributes.get(_WRITER, ""))
+        try:
+            with self._speaking(key):
+                return str(obstore.get(self.objects, key).attributes.get(_WRITER, ""))
+        except FileMissing:
+            reason = f"refuses to create {key}, although there is no such object"
+            raise SharedDirectoryError(self.url, reason) from None
 
     @contextmanager
     def _speaking(self, key: str) -> Iterator[None]:
@@ -240,6 +256,11 @@ class Bucket:
             if isinstance(error, FileNotFoundError) and not said:
                 raise FileMissing(key.rpartition("/")[2]) from None
             raise SharedDirectoryError(self.url, said or _first_line(error)) from error
+
+
+def new_mark() -> str:
+    """Return a name for one publication, whatever the number of attempts that it takes."""
+    return uuid.uuid4().hex
 
 
 def _client_options() -> Any:

@@ -18,7 +18,7 @@ import xxhash
 
 from downpour.errors import FileCorrupt
 from downpour.store.base import Buffer, check_bare_name
-from downpour.store.bucket import Bucket
+from downpour.store.bucket import Bucket, new_mark
 from downpour.store.retry import RetryPolicy
 from downpour.values import PublishedFile
 
@@ -47,7 +47,8 @@ class ObjectFiles:
         """Publish the chunks as a new object; see `Store.put_new`."""
         key = self._key(name)
         content = b"".join(chunks)
-        self._retry_policy.call_through_outage(partial(self._bucket.put_new, key, content))
+        put = partial(self._bucket.put_new, key, content, mark=new_mark())
+        self._retry_policy.call_through_outage(put)
         file = _described(name, content)
         self._cache.keep(file.checksum, content)
         return file
