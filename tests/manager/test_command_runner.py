@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -121,7 +122,12 @@ def manager(tmp_path: Path) -> Iterator[RunningManager]:
     roster, events = Roster(), SimpleQueue[on.Event]()
     deaths = SimpleQueue[DownpourError]()
     runner = CommandRunner(
-        roster, Forecaster(pretrained()), None, Archive(shared), on_death=deaths.put
+        roster,
+        Forecaster(pretrained()),
+        None,
+        Archive(shared),
+        gone_seconds=0.0,
+        on_death=deaths.put,
     )
     runner.attach(events.put, lambda: 0.0)
     term = lease.Leader(term=1, addresses=(), hostname="here", pid=1)
@@ -175,7 +181,7 @@ def test_a_directory_that_stays_away_ends_the_manager_and_no_experiment(
     monkeypatch.setattr("downpour.manager.workspace.PACKED_BYTES_MAX", 8)
     manager.roster.enter(REGISTRATION, Newcomer())  # type: ignore[arg-type]
     manager.space.prepared = _prepared(manager)
-    manager.space.folder.rename(manager.space.folder.with_name("elsewhere"))
+    manager.space.shared.experiments.rename(manager.space.shared.root / "elsewhere")
     manager.runner.carry_out([PREPARE if command == "prepare" else ASSIGN])
     assert "no such folder" in str(manager.deaths.get(timeout=PATIENCE_SECONDS))
     assert manager.events.empty()
@@ -315,3 +321,40 @@ def _prepared(manager: RunningManager) -> PreparedExperiment:
 
 def _file_of(task: TaskMessage) -> Any:
     return getattr(task.indices, "file", None)
+
+
+def test_work_on_a_folder_that_is_gone_fails_its_experiment_alone(manager: RunningManager) -> None:
+    """The directory itself is there, so the manager goes on with the others."""
+    shutil.rmtree(manager.space.folder)
+    manager.runner.start(PREPARE)
+    failed = manager.event()
+    assert isinstance(failed, on.EffectFailed)
+    assert "its folder is gone from" in failed.reason
+    assert manager.deaths.empty()
+
+
+def test_a_running_experiment_whose_folder_stays_away_fails(manager: RunningManager) -> None:
+    """It is held up first, for as long as a directory may be away; then the next has its turn."""
+    space = manager.space
+    space.prepared = prepare(space, None, PREPARE)
+    manager.runner.look()
+    assert manager.events.empty()
+    shutil.rmtree(space.folder)
+    manager.runner.look()
+    assert space.is_gone
+    assert manager.events.empty()
+    manager.runner.look()
+    failed = manager.event()
+    assert isinstance(failed, on.EffectFailed)
+    assert "its folder is gone from" in failed.reason
+
+
+def test_an_experiment_without_a_folder_is_concluded_without_it(manager: RunningManager) -> None:
+    """It is listed as ended, and nothing waits for what cannot be written any more."""
+    shutil.rmtree(manager.space.folder)
+    manager.runner.keep(Scheduler(), TICK, Output())
+    manager.runner.look()
+    manager.runner.commit()
+    manager.runner.start(CONCLUDE)
+    assert manager.rest() == []
+    assert manager.deaths.empty()

@@ -439,7 +439,7 @@ def test_status_tells_that_a_folder_was_removed(start: Start) -> None:
     assert told is not None
     assert told.reason is not None
     assert "held up: its folder is gone from" in told.reason
-    assert "put it back, or cancel it" in told.reason
+    assert "put it back, or cancel the experiment" in told.reason
     assert listed(cluster)[experiment] == told
     assert listed(cluster)[waits].reason is None
     aside.rename(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -151,3 +152,35 @@ def test_a_commit_that_failed_may_be_repeated() -> None:
     house.journaling.commit(flushed.append)
     assert house.memory.kinds() == ["ExperimentSubmitted", "Concluded"]
     assert flushed == ["one", "one"]
+
+
+def test_an_experiment_whose_place_is_gone_holds_up_no_other() -> None:
+    """The others become durable at once; its own entries wait until its place is back."""
+    memories = {"gone": Memory(), "stays": Memory()}
+    journals = {name: JournalWriter(memory, 1) for name, memory in memories.items()}
+    core, journaling = Scheduler(), Journaling(journals.get)
+    memories["gone"].refusals = 2
+    for name in memories:
+        event = replace(SUBMITTED, experiment=name)
+        journaling.keep(core, event, core.handle(event).facts)
+    with pytest.raises(SharedDirectoryError):
+        journaling.commit()
+    journaling.commit(is_gone={"gone"}.__contains__)
+    assert memories["stays"].kinds() == ["ExperimentSubmitted"]
+    assert memories["gone"].kinds() == []
+    assert journaling.must_sync
+    journaling.commit()
+    assert memories["gone"].kinds() == ["ExperimentSubmitted"]
+    assert not journaling.must_sync
+
+
+def test_what_ended_while_its_place_was_gone_is_forgotten() -> None:
+    """Nothing is left to write it to, and no later commit waits for it."""
+    house = House()
+    house.keep(SUBMITTED)
+    house.journaling.commit()
+    house.memory.refusals = 1
+    house.keep(ENDED)
+    house.journaling.commit(is_gone={"one"}.__contains__)
+    assert not house.journaling.must_sync
+    assert house.journaling.touched == ()

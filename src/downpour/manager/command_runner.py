@@ -12,9 +12,11 @@ end, the manager ends and leaves everything to the next one.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from threading import Event, Thread
 
@@ -53,6 +55,9 @@ log = logging.getLogger(__name__)
 CALLS_AT_ONCE = 8
 """Enough to keep the workers busy; a call takes a fraction of a millisecond of this process."""
 
+_BUCKET_LOOKS = 5
+"""Every so many looks at the folders one is at a bucket, where each look is a request."""
+
 _HELD_SECONDS = 2.0
 """Between two looks at a factory's files: a person puts them back, so nothing is won by haste."""
 
@@ -71,6 +76,7 @@ class CommandRunner(Effects[[]]):
         forecaster: forecasts how long they take.
         data_dir: a folder with datasets, if there is one.
         archive: lists the experiments that have ended.
+        gone_seconds: how long an experiment is held up whose folder is gone, before it fails.
         on_death: called with the reason if nothing can be done any more.
     """
 
@@ -81,8 +87,12 @@ class CommandRunner(Effects[[]]):
         data_dir: Path | None,
         archive: Archive,
         *,
+        gone_seconds: float = 60.0,
         on_death: OnDeath = lambda _: None,
     ) -> None:
+        self._gone_seconds = gone_seconds
+        self._gone_since: dict[str, float] = {}
+        self._looks = count()
         self._on_death = on_death
         self._leader: Leader | None = None
         self._closing = Event()
@@ -119,10 +129,36 @@ class CommandRunner(Effects[[]]):
         return self._spaces.get(experiment)
 
     def look(self) -> None:
-        """Check whether the folders of experiments that have not ended still exist."""
+        """Check whether the folders of experiments that have not ended still exist.
+
+        An experiment whose folder is gone is held up, and fails when that lasts too long: others
+        wait for their turn behind it. Its last version can be resumed if the folder comes back.
+        """
+        asks_bucket = next(self._looks) % _BUCKET_LOOKS == 0
         for space in list(self._spaces.values()):
-            if not space.concluded:
+            if space.concluded:
+                self._gone_since.pop(space.experiment, None)
+            elif space.shared.bucket is None or (asks_bucket and space.prepared is not None):
                 space.look()
+                self._hold_up(space)
+
+    def _hold_up(self, space: Workspace) -> None:
+        """Say once that an experiment is held up; give it up when that lasts too long."""
+        experiment, now = space.experiment, time.monotonic()
+        if not space.is_gone:
+            if self._gone_since.pop(experiment, None) is not None:
+                log.warning("%s goes on: its folder is back", experiment)
+        elif experiment not in self._gone_since:
+            self._gone_since[experiment] = now
+            log.warning("%s is held up: %s", experiment, space.gone_reason)
+        # One that waits for its turn holds up nobody; it fails when it is prepared.
+        elif space.prepared and now - self._gone_since[experiment] >= self._gone_seconds:
+            self._give_up(space)
+
+    def _give_up(self, space: Workspace) -> None:
+        """Fail an experiment whose folder is gone; all others go on."""
+        log.warning("%s fails: %s", space.experiment, space.gone_reason)
+        self._answers.failed(space.experiment, space.gone_reason, asked_wrongly=False)
 
     @property
     def term(self) -> int:
@@ -199,11 +235,20 @@ class CommandRunner(Effects[[]]):
             try:
                 job()
             except SharedDirectoryError as error:
-                self._die(error)
+                self._give_up_or_die(experiment, error)
             except USERS_ERRORS as error:  # becomes the experiment's failure
                 self._fail(experiment, error)
 
         lane.submit(guarded)
+
+    def _give_up_or_die(self, experiment: str, error: SharedDirectoryError) -> None:
+        """Fail one experiment if its folder alone is gone; else nothing can be done any more."""
+        space = self._spaces[experiment]
+        space.look()
+        if space.is_gone:
+            self._give_up(space)
+        else:
+            self._die(error)
 
     def _die(self, error: SharedDirectoryError) -> None:
         if not self._closing.is_set():
@@ -234,7 +279,7 @@ class CommandRunner(Effects[[]]):
                 self._answers.call_failed(assigned.worker, error)
         # From `_task`, which publishes the indices of a shard that is too large for a message.
         except SharedDirectoryError as error:
-            self._die(error)
+            self._give_up_or_die(assigned.attempt.experiment, error)
         except Exception as error:  # noqa: BLE001 - becomes the attempt's failure
             log.warning("%s: could not be assigned: %s", assigned.attempt, error)
             self._answers.not_assigned(assigned, str(error))
@@ -344,7 +389,8 @@ class CommandRunner(Effects[[]]):
         space.prepared = space.global_model = None
         space.index_files.clear()
         space.versions.clear()
-        workspace.sweep(space.store, finished=command.ending is ExperimentState.FINISHED)
+        if not space.is_gone:
+            workspace.sweep(space.store, finished=command.ending is ExperimentState.FINISHED)
         # Last: the next manager does not look at a folder in this list, so one that could not be
         # cleaned up must not be in it.
         self._archive.end(command.experiment)

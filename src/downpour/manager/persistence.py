@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from downpour.errors import SharedDirectoryError
 from downpour.manager import status
 from downpour.manager.archive import Archive
 from downpour.manager.recorder import Recorder
@@ -61,15 +62,27 @@ class Persistence:
     def commit(self) -> None:
         """Write all that was gathered; returns when what changes results is durable.
 
+        An experiment whose folder alone is gone holds up no other: what it adds waits in memory
+        until the folder is back or the experiment has failed.
+
         Raises:
             SharedDirectoryError: the directory refuses; `commit` may be called again.
         """
         # A record grows without its journal where a worker joins or an attempt's resources are
         # noted, and always in an embedded run, which keeps no journal.
         for experiment in self._grown - set(self._journaling.touched):
-            self._flush(experiment)
-        self._journaling.commit(before_each=self._flush)
+            try:
+                self._flush(experiment)
+            except SharedDirectoryError:
+                if not self._is_gone(experiment):
+                    raise
+        self._journaling.commit(before_each=self._flush, is_gone=self._is_gone)
         self._grown.clear()
+
+    def _is_gone(self, experiment: str) -> bool:
+        space = self._spaces[experiment]
+        space.look()
+        return space.is_gone
 
     def _flush(self, experiment: str) -> None:
         self._spaces[experiment].record.flush()

@@ -77,13 +77,19 @@ class Manager:
         self._roster = Roster()
         self._archive = Archive(shared)
         forecaster = Forecaster(predictor, always=True)
+        away_seconds = _AWAY_SECONDS * options.patience
         self._runner = CommandRunner(
-            self._roster, forecaster, data_dir, self._archive, on_death=on_death
+            self._roster,
+            forecaster,
+            data_dir,
+            self._archive,
+            gone_seconds=away_seconds,
+            on_death=on_death,
         )
         self._driver = Driver(
             core,
             self._runner,
-            patience_seconds=_AWAY_SECONDS * options.patience,
+            patience_seconds=away_seconds,
             on_death=on_death,
             check_leader=self._raise_if_replaced,
         )

@@ -404,8 +404,9 @@ class ManagerHandler:
         space = self._runner.space(summary.experiment)
         if summary.state.ended or space is None or not space.is_gone:
             return summary
-        reason = f"held up: its folder is gone from {self._shared.experiments}"
-        return replace(summary, reason=f"{reason}; put it back, or cancel it")
+        what = "it" if self._shared.bucket is None else "them"
+        reason = f"held up: {space.gone_reason}; put {what} back, or cancel the experiment"
+        return replace(summary, reason=reason)
 
     def _summary(self, experiment: str) -> ExperimentSummary:
         archived = self._archive.summary(experiment)

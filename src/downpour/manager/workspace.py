@@ -94,7 +94,8 @@ class Workspace:
 
     The workspace of an embedded run has no `journal`, because no manager continues it. It holds
     `run_lock` instead, which shows other processes that the run is alive. Nothing is journaled once
-    the experiment is `concluded`. While its folder `is_gone`, the experiment is held up. The
+    the experiment is `concluded`. While its folder `is_gone`, or its objects in a bucket, the
+    experiment is held up. The
     `global_model` is made by `prepare` if the experiment begins here, else by its first evaluation.
     """
 
@@ -124,18 +125,38 @@ class Workspace:
 
     def look(self) -> None:
         """Set `is_gone`; if the directory cannot be used, it stays as it was."""
-        # Files that are open can be written although their folder was removed.
         with suppress(StoreError, OSError):
-            there = self.folder.exists() or self.experiment in names_in(self.shared.experiments)
-            self.is_gone = not there
+            self.is_gone = not self._is_there()
+
+    def _is_there(self) -> bool:
+        # Files that are open can be written although their folder was removed.
+        if not (self.folder.exists() or self.experiment in names_in(self.shared.experiments)):
+            return False
+        if self.shared.bucket is None:
+            return True
+        # Without the retries of `store`: whoever looks comes back.
+        place = self.folder.relative_to(self.shared.root).as_posix()
+        return layout.SPEC_NAME in self.shared.bucket.names(place)
+
+    @property
+    def gone_reason(self) -> str:
+        """What is wrong while it `is_gone`, in words."""
+        if self.shared.bucket is not None:
+            return f"its objects are gone from {self.shared.where}"
+        return f"its folder is gone from {self.shared.experiments}"
 
     def close(self) -> None:
         """Close the record and the journal; both can still be read."""
         if self.journal is not None:
             self.journal.close()
-        self.record.close()
-        if self.run_lock is not None:
-            self.run_lock.release()
+        try:
+            self.record.close()
+        except StoreError:
+            if not self.is_gone:
+                raise
+        finally:
+            if self.run_lock is not None:
+                self.run_lock.release()
 
 
 def open_workspace(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import NamedTuple
 
+from downpour.errors import SharedDirectoryError
 from downpour.node.journal import JournalWriter
 from downpour.scheduler import (
     Entry,
@@ -101,24 +102,35 @@ class Journaling:
         """Whether an entry is waiting that must be durable before anything follows from it."""
         return any(self._touched.values())
 
-    def commit(self, before_each: Callable[[str], None] = lambda _: None) -> None:
+    def commit(
+        self,
+        before_each: Callable[[str], None] = lambda _: None,
+        is_gone: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         """Write all gathered entries; those that change results are durable when this returns.
 
-        `before_each` is called with an experiment before its journal is written.
+        Args:
+            before_each: Called with an experiment before its journal is written.
+            is_gone: Asked about an experiment whose journal was refused. If its place alone is
+                gone, the others go on, and its entries wait for the next call.
 
         Raises:
             SharedDirectoryError: an entry cannot be written now; the call may be repeated.
         """
+        held: dict[str, bool] = {}
         for experiment, durably in self._touched.items():
-            before_each(
-                experiment
-            )  # before, because the journal says how many lines the record has
-            journal = self._journal_of(experiment)
-            if journal is not None:
-                journal.commit(durably=durably)
+            try:
+                before_each(experiment)  # the journal says how many lines the record has
+                journal = self._journal_of(experiment)
+                if journal is not None:
+                    journal.commit(durably=durably)
+            except SharedDirectoryError:
+                if not is_gone(experiment):
+                    raise
+                held[experiment] = durably
         # Only now: after an error the call is repeated, for journals that were written as well, and
         # those have nothing more to write.
-        self._touched.clear()
+        self._touched = {name: must for name, must in held.items() if name not in self._concluded}
 
     def _is_due(self, rounds_done: int) -> bool:
         return rounds_done % self._checkpoint_rounds == 0
