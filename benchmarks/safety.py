@@ -36,7 +36,7 @@ from common import Row, command_line, folders, show
 from recovery import Child, trifle
 
 import downpour
-from downpour.manager import workspace
+from downpour.manager import work
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
 from downpour.records.journal import Journal
@@ -152,7 +152,7 @@ def journal(options: argparse.Namespace) -> list[Row]:
             made.run(spec)  # what is done once, such as imports, is done
             for turn in range(options.turns):
                 for kind in sorted(took, key=lambda one: (one is Silent) ^ (turn % 2)):
-                    with patch.object(workspace, "Journal", kind):
+                    with patch.object(work, "Journal", kind):
                         took[kind].append(rounds_of(made, spec))
         (round_ms, cpu_ms), (bare_ms, bare_cpu_ms) = (
             tuple(statistics.median(column) for column in zip(*each, strict=True))

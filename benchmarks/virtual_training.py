@@ -17,8 +17,9 @@ from pathlib import Path
 from common import folders
 
 from downpour.factory_code import fixed_code
-from downpour.manager import workspace
-from downpour.manager.workspace import NewVersion, Workspace, open_workspace
+from downpour.manager import work
+from downpour.manager.work import NewVersion
+from downpour.manager.workspace import Workspace, open_workspace
 from downpour.predictor import pretrained
 from downpour.resolve import resolve
 from downpour.scheduler import commands as do
@@ -208,7 +209,7 @@ class _Numbers(Observer):
 
     def steps_of(self, attempt: AttemptId) -> int:
         """Return how many steps a task has."""
-        spec, shard = self._space.spec, workspace.ready(self._space).shards[attempt.shard]
+        spec, shard = self._space.spec, work.ready(self._space).shards[attempt.shard]
         return part_of(spec, len(shard), spec.rounds_before + attempt.round).steps
 
     def acting(self, step: Observation) -> None:
@@ -240,7 +241,7 @@ class _Numbers(Observer):
         """Have the files that an event names stand for the real ones."""
         match event:
             case on.Prepared():
-                made = workspace.ready(self._space)
+                made = work.ready(self._space)
                 self._put(event, NewVersion(made.model, made.outer, ()))
                 self._began_at = event.at_seconds
             case on.Aggregated():
@@ -265,7 +266,7 @@ class _Numbers(Observer):
         if before * looks // each == after * looks // each:
             return
         command = do.Evaluate(experiment=_NAME, round=0, model=model)
-        found = workspace.measure(self._space, command)
+        found = work.measure(self._space, command)
         look = Look(
             tasks=after,
             epochs=after / each,
@@ -279,12 +280,12 @@ class _Numbers(Observer):
     def _carry_out(self, command: do.Command) -> None:
         match command:
             case do.Prepare():
-                made = workspace.prepare(self._space, self._data_dir, command)
+                made = work.prepare(self._space, self._data_dir, command)
                 self._space.prepared, self._space.global_model = made, made.drawn
             case do.Assign(assigned):
                 self._assigned[assigned.attempt] = assigned
             case do.Aggregate():
-                version = workspace.aggregate(self._space, self._real(command))
+                version = work.aggregate(self._space, self._real(command))
                 self._made[command.round] = version, len(command.pushes)
                 self._staleness += [push.staleness for push in command.pushes]
             case do.Discard():
@@ -296,7 +297,7 @@ class _Numbers(Observer):
     def _train(self, accepted: facts.Accepted) -> None:
         """Train the task of an update that counts."""
         assigned = self._assigned[accepted.attempt]
-        task = workspace.task_of(
+        task = work.task_of(
             self._space,
             accepted.attempt,
             self._files[assigned.model.name],

@@ -11,10 +11,10 @@ import pytest
 from safetensors.numpy import load_file
 
 import downpour
-from downpour.api import spec_of
 from downpour.errors import DeadlineExceeded, ExperimentFailed, NotBegun, SpecError
 from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.manager.options import ManagerOptions
+from downpour.remote import spec_of
 from downpour.rpc.messages import Status
 
 QUICK = downpour.Spec(

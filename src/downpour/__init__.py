@@ -14,9 +14,10 @@ from downpour.version import VERSION
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from downpour.allowlist import allow
-    from downpour.api import Client, run
+    from downpour.api import run
     from downpour.credentials import Credentials
     from downpour.errors import DownpourError
+    from downpour.remote import Client
     from downpour.replaying.replaying import replay
     from downpour.reports import Result
     from downpour.spec import Inside, Outer, Spec
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Client": "downpour.api",
+    "Client": "downpour.remote",
     "Credentials": "downpour.credentials",
     "DownpourError": "downpour.errors",
     "Inside": "downpour.spec",

@@ -5,7 +5,8 @@
     DownpourError
     ├── SpecError                what was asked for is invalid: field, value, what is accepted
     ├── StoreError               the shared directory, or a file in it, cannot be used
-    │   ├── SharedDirectoryError     the folder: missing, not writable, not the manager's
+    │   ├── SharedDirectoryError     the folder: missing, not writable
+    │   │   └── OtherDirectory           it is not the manager's
     │   ├── FileMissing              a published file does not exist
     │   └── FileCorrupt              a file is short, altered or not what it claims to be
     ├── ProtocolError            a call to another process failed
@@ -74,6 +75,10 @@ class SharedDirectoryError(StoreError):
 
     def __str__(self) -> str:
         return f"shared directory {self.path}: {self.reason}"
+
+
+class OtherDirectory(SharedDirectoryError):
+    """A manager serves another shared directory than this one."""
 
 
 class FileMissing(StoreError):

@@ -14,6 +14,9 @@ from typing import Literal, get_args
 
 DEFAULT_PORT = 9090
 """The manager's port; here, because command lines show it before anything of Thrift is imported."""
+DEFAULT_MANAGER = f"localhost:{DEFAULT_PORT}"
+DEFAULT_SHARED = "shared_dir"
+"""Where a manager is, and its shared directory, unless a user says so."""
 
 NAME_BYTES_MAX = 200
 BARE_NAME = f"a bare name: 1 to {NAME_BYTES_MAX} bytes, printable, no slash, no leading dot"

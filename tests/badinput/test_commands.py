@@ -283,9 +283,10 @@ PLACES: list[tuple[str, ...]] = [
 ]
 ADDRESSES: list[tuple[str, ...]] = [
     *((f"{command} --manager NOBODY", "127.0.0.1:1 cannot be reached") for command in
-      ("submit --connect-seconds 0", "status", "watch --connect-seconds 0", "list", "cancel x")),
+      ("submit --seed 1 --connect-seconds 0", "status", "watch --connect-seconds 0", "list",
+       "cancel x")),
     *((f"{command} --manager host:port", "manager = 'host:port'") for command in
-      ("submit", "status", "watch", "list", "cancel x", "worker --shared DIR")),
+      ("submit --seed 1", "status", "watch", "list", "cancel x", "worker --shared DIR")),
     ("ping NOBODY", "127.0.0.1:1 cannot be reached"),
     ("ping NOBODY --worker", "127.0.0.1:1 cannot be reached"),
     ("ping host:port", "host:port"),
@@ -295,7 +296,8 @@ ADDRESSES: list[tuple[str, ...]] = [
     ("ping [::1", "[::1"),
     ("ping no.such.host.invalid:9090", "no.such.host.invalid", "cannot be reached"),
     ("doctor --manager host:port --shared DIR", "manager = 'host:port'"),
-    ("submit --manager NOBODY --tensorboard DIR", "tensorboard = ", "needs --watch"),
+    ("submit --seed 1 --manager NOBODY --tensorboard DIR", "tensorboard = ", "needs --watch"),
+    ("submit", "FILE = None", "name the file of a spec"),
     ("submit --epochs 0 --manager NOBODY", "epochs = 0"),
     ("submit nowhere.toml --manager NOBODY", "FILE = 'nowhere.toml'"),
     ("experiment GRID --manager host:port", "manager = 'host:port'"),

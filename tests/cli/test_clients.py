@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from downpour.cli import clients
 from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.manager.options import ManagerOptions
 from downpour.records.record import RecordWriter
@@ -79,7 +78,9 @@ def test_results_need_an_identifier_that_is_one(refused: Refused, nobody: str) -
 
 
 @pytest.mark.parametrize(
-    "words", [["submit"], ["status"], ["watch"], ["list"], ["cancel", "x"]], ids=lambda w: w[0]
+    "words",
+    [["submit", "--seed=1"], ["status"], ["watch"], ["list"], ["cancel", "x"]],
+    ids=lambda w: w[0],
 )
 def test_a_manager_that_is_not_there_is_named(
     refused: Refused, nobody: str, words: list[str]
@@ -114,12 +115,9 @@ def test_a_manager_that_took_over_elsewhere_is_found_through_its_folder(
     assert line == f"{nobody} cannot be reached: Connection refused"
 
 
-def test_without_a_manager_the_directory_is_listed(
-    downpour: Downpour, nobody: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_manager_the_directory_is_listed(downpour: Downpour, tmp_path: Path) -> None:
     """From records alone, where no manager was named; what is no experiment is left out."""
-    monkeypatch.setattr(clients, "MANAGER", nobody)
-    seen = "--manager", nobody, "--shared", str(tmp_path)
+    seen = "--shared", str(tmp_path)
     assert downpour("list", *seen).status == 2
     folder = tmp_path / "experiments" / "gone-1"
     folder.mkdir(parents=True)
@@ -189,7 +187,12 @@ def test_what_the_manager_refuses_is_told_in_one_line(refused: Refused, served: 
     line = refused("submit", "--dataset", "folder", "--data-path", "nowhere", *at)
     assert line == "data_path = 'nowhere': no such file or folder"
     assert refused("submit", "--model", "os:system", *at).startswith("model = 'os:system': ")
-    assert refused("submit", *at).startswith("shards = None: no worker is there to count")
+    line = refused("submit", "--seed", "1", *at)
+    assert line.startswith("shards = None: no worker is there to count")
+    # Nothing is called, so nobody waits for a manager.
+    assert (
+        refused("submit") == "FILE = None: name the file of a spec, or give its fields as options"
+    )
 
 
 @pytest.mark.slow

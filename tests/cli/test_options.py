@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import typer
 
-from downpour.cli.options import MANAGER, whole_number
+from downpour.cli.options import whole_number
 from downpour.rpc import parse_address
-from downpour.values import DEFAULT_PORT
+from downpour.values import DEFAULT_MANAGER, DEFAULT_PORT
 
 
 def test_the_default_manager_is_at_the_default_port() -> None:
     """A manager and a worker on one machine find each other without options."""
-    assert str(parse_address("localhost")) == MANAGER
-    assert parse_address(MANAGER).port == DEFAULT_PORT
+    assert str(parse_address("localhost")) == DEFAULT_MANAGER
+    assert parse_address(DEFAULT_MANAGER).port == DEFAULT_PORT
 
 
 def test_whole_numbers_are_whole() -> None:

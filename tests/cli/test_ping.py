@@ -6,8 +6,6 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from downpour.rpc import WorkerInfo, serve_worker
 from downpour.version import VERSION
 
@@ -60,7 +58,7 @@ def test_nobody_answers(refused: Refused) -> None:
     assert refused("ping", nobody) == f"{nobody} cannot be reached: Connection refused"
 
 
-@pytest.mark.parametrize("address", ["", "a:b:c"])
-def test_what_is_no_address_is_named(refused: Refused, address: str) -> None:
-    """As everywhere."""
-    assert refused("ping", address).startswith(f"address = '{address}': an address is HOST")
+def test_what_is_no_address_is_named(refused: Refused) -> None:
+    """As everywhere; a worker is not found through a folder."""
+    assert refused("ping", "a:b:c").startswith("manager = 'a:b:c': an address is HOST")
+    assert "must be the worker's address" in refused("ping", "--worker")

@@ -29,7 +29,7 @@ def accuracies(folder: Path) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "words", [["run"], ["submit", "--watch"], ["report", GESTURES], ["grid"], ["tune"]]
+    "words", [["run"], ["submit", "--watch", "--seed=1"], ["report", GESTURES], ["grid"], ["tune"]]
 )
 def test_a_folder_that_is_none_is_told_before_anything_starts(
     refused: Refused, served: Any, tmp_path: Path, words: list[str]
@@ -51,7 +51,7 @@ def test_a_folder_that_is_none_is_told_before_anything_starts(
 
 def test_who_does_not_stay_is_told_how_to_get_them_later(refused: Refused, tmp_path: Path) -> None:
     """`submit` alone ends before there is anything to write."""
-    line = refused("submit", "--tensorboard", tmp_path / "runs")
+    line = refused("submit", "--seed", "1", "--tensorboard", tmp_path / "runs")
     assert line.endswith("needs --watch; `downpour results ID --tensorboard DIR` writes them later")
     assert not (tmp_path / "runs").exists()
 

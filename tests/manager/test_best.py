@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from downpour.errors import SharedDirectoryError, SpecError
-from downpour.manager import workspace
+from downpour.manager import work
 from downpour.reports import Result
 from downpour.reports.terminal_tables import result_table
 from downpour.rpc.messages import TaskMessage
@@ -96,13 +96,13 @@ def test_a_manager_that_died_while_publishing_is_followed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is there already is taken for what it is: both files are published again."""
-    publish, seen = workspace.publish, []
+    publish, seen = work.publish, []
 
     def twice(space: Any, command: Any) -> Any:
         seen.append(publish(space, command))
         return publish(space, command)
 
-    monkeypatch.setattr(workspace, "publish", twice)
+    monkeypatch.setattr(work, "publish", twice)
     cluster.join("one")
     experiment = cluster.submit(**{**GROWING, "epochs": 2})
     cluster.end_of(experiment)
@@ -171,7 +171,7 @@ def test_a_manager_that_dies_before_the_test_is_followed_by_one_that_makes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounds that were validated are not evaluated again."""
-    measure, asked = workspace.measure, Event()
+    measure, asked = work.measure, Event()
     first = manager_of(tmp_path)
 
     def never(space: Any, command: Any) -> Any:
@@ -182,7 +182,7 @@ def test_a_manager_that_dies_before_the_test_is_followed_by_one_that_makes_it(
         raise SharedDirectoryError(space.shared.root, "the manager is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr(workspace, "measure", never)
+        patched.setattr(work, "measure", never)
         first.join("one")
         experiment = first.submit(shards=1, validation=0.5)
         assert asked.wait(PATIENCE_SECONDS)

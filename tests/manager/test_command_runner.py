@@ -19,7 +19,8 @@ from downpour.manager.archive import Archive
 from downpour.manager.command_runner import CommandRunner
 from downpour.manager.recorder import Recorder
 from downpour.manager.roster import Roster
-from downpour.manager.workspace import PreparedExperiment, Workspace, open_workspace, prepare
+from downpour.manager.work import prepare
+from downpour.manager.workspace import PreparedExperiment, Workspace, open_workspace
 from downpour.predictor import pretrained
 from downpour.predictor.forecaster import Forecaster
 from downpour.records.record import RecordWriter
@@ -178,7 +179,7 @@ def test_a_directory_that_stays_away_ends_the_manager_and_no_experiment(
     manager: RunningManager, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """The next manager finds everything as it was; no worker is blamed."""
-    monkeypatch.setattr("downpour.manager.workspace.PACKED_BYTES_MAX", 8)
+    monkeypatch.setattr("downpour.manager.work.PACKED_BYTES_MAX", 8)
     manager.roster.enter(REGISTRATION, Newcomer())  # type: ignore[arg-type]
     manager.space.prepared = _prepared(manager)
     manager.space.shared.experiments.rename(manager.space.shared.root / "elsewhere")
@@ -264,7 +265,7 @@ def test_a_list_too_large_for_a_message_is_a_file_until_the_end(
         def close(self) -> None:
             """Nothing is open."""
 
-    monkeypatch.setattr("downpour.manager.workspace.PACKED_BYTES_MAX", 8)
+    monkeypatch.setattr("downpour.manager.work.PACKED_BYTES_MAX", 8)
     manager.space.prepared = _prepared(manager)
     manager.roster.enter(REGISTRATION, Client())  # type: ignore[arg-type]
     manager.runner.carry_out([ASSIGN, ASSIGN])

@@ -225,9 +225,10 @@ def test_an_object_store_is_checked_as_well_as_the_folder_for_it(
     from downpour.store.bucket import Bucket
 
     objects = MemoryStore()
-    monkeypatch.setenv("DOWNPOUR_LOCAL", str(tmp_path))
+    monkeypatch.setenv("DOWNPOUR_LOCAL", str(tmp_path / "deep" / "mistyped"))
     monkeypatch.setattr(Bucket, "at", lambda url: Bucket(url, objects))
     findings = diagnose("s3://bucket/x", None)
+    assert not (tmp_path / "deep").exists()
     of_the_bucket = ["bucket", "conditional writes", "bucket's speed"]
     assert list(findings) == [*of_the_bucket, *CHECKS]
     assert {findings[name].verdict for name in of_the_bucket} == {Verdict.GOOD}

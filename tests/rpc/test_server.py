@@ -118,6 +118,18 @@ def test_what_cannot_be_carried_out_is_answered(manager: Served, sent: bytes, ki
         manager.assert_well()
 
 
+def test_wrong_arguments_are_one_line_of_the_log(
+    manager: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A peer must not be able to fill the log with tracebacks."""
+    with manager.raw() as peer:
+        peer.sendall(ANSWERED["no argument"][0])
+        peer.recv(65536)
+    (logged,) = caplog.records
+    assert logged.getMessage().endswith("rejects a call of heartbeat: heartbeat = None: required")
+    assert logged.exc_info is None
+
+
 def test_a_peer_that_does_not_read_is_dropped(serve: Serve) -> None:
     """An answer that nobody takes does not hold its thread."""
     manager = serve(Limits(frame_seconds=0.2))

@@ -13,8 +13,9 @@ import pytest
 
 from downpour import Client
 from downpour.credentials import Credentials
-from downpour.discovery.managers import leading_manager
+from downpour.discovery.managers import Managers
 from downpour.errors import DownpourError
+from downpour.rpc import OPEN
 from downpour.spec import Spec
 from downpour.store import SharedDirectory
 from tests.slurm.lab import Lab, until
@@ -96,7 +97,7 @@ def names(client: Client) -> list[str]:
 def leads(shared: Path) -> bool:
     """Whether a manager has begun its term in a folder, and made its token."""
     try:
-        leading_manager(SharedDirectory(shared))
+        Managers(SharedDirectory(shared), None, OPEN).first()
     except DownpourError:
         return False
     return (shared / "token").exists()

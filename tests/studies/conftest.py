@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from downpour.api import OnStatus
 from downpour.records.record_lines import (
     AggregatedLine,
     AssignedLine,
@@ -30,6 +29,7 @@ from downpour.records.record_lines import (
     UpdatedLine,
     to_fields,
 )
+from downpour.remote import OnStatus
 from downpour.rpc.messages import Status
 from downpour.studies import Grid, Run, Search, Study, StudyFolder
 from downpour.studies.backends import Train, measured_in

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from downpour import api
-from downpour.api import Asked, Client
 from downpour.errors import ExperimentFailed, SpecError
+from downpour.remote import Asked, Client
 from downpour.reports import Result
 from downpour.rpc.messages import Status
 from downpour.spec import ResolvedSpec, Spec

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from downpour.api import Client
 from downpour.errors import SpecError, Unreachable
 from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.manager.options import ManagerOptions
 from downpour.manager.process import Manager
+from downpour.remote import Client
 from downpour.studies import Grid, read_folder
 from downpour.studies.lock import holder
 from downpour.studies.submission import submitted

@@ -17,8 +17,8 @@ import xxhash
 from downpour.allowlist import VARIABLE
 from downpour.errors import OtherCode, UnfitWorker
 from downpour.factory_code import fixed_code
-from downpour.manager import workspace
-from downpour.manager.workspace import Workspace
+from downpour.manager import work
+from downpour.manager.workspace import Workspace, open_workspace
 from downpour.rpc.messages import TaskMessage
 from downpour.scheduler import commands as do
 from downpour.spec import ResolvedSpec
@@ -61,21 +61,21 @@ def opened(folder: Path, task: str, **fields: object) -> Iterator[Workspace]:
         }
     )
     shared = SharedDirectory.open(folder / "shared", create=True)
-    space = workspace.open_workspace(shared, "plane", spec)
-    space.prepared = workspace.prepare(space, None, do.Prepare(experiment="plane", spec=spec))
+    space = open_workspace(shared, "plane", spec)
+    space.prepared = work.prepare(space, None, do.Prepare(experiment="plane", spec=spec))
     yield space
     space.close()
 
 
 def task_of(space: Workspace, shard: int) -> TaskMessage:
     """Return the message that a worker gets."""
-    made = workspace.ready(space)
+    made = work.ready(space)
     return TaskMessage(
         id=AttemptId(experiment="plane", round=0, shard=shard, attempt=0),
         spec=space.spec_file,
         dataset=made.dataset_key,
         model=made.model,
-        indices=workspace.indices_of(space, shard, None),
+        indices=work.indices_of(space, shard, None),
         frozen=made.frozen,
     )
 
@@ -94,7 +94,7 @@ def held(space: Workspace, file: PublishedFile) -> dict[str, bytes]:
 
 def folded(space: Workspace) -> PublishedFile:
     """Train both shards, and make the next model of them."""
-    made = workspace.ready(space)
+    made = work.ready(space)
     pushes = tuple(
         do.Push(round=0, shard=shard, update=trained(space, shard), base=made.model)
         for shard in (0, 1)
@@ -106,14 +106,14 @@ def folded(space: Workspace) -> PublishedFile:
         pushes=pushes,
         train_seconds=1.0,
     )
-    model, outer, _ = workspace.aggregate(space, command)
+    model, outer, _ = work.aggregate(space, command)
     assert outer is None
     return model
 
 
 def test_only_what_is_trained_travels(space: Workspace) -> None:
     """Model 0, updates and the next model are without it; a file of its own holds it, once."""
-    made = workspace.ready(space)
+    made = work.ready(space)
     assert made.frozen is not None
     assert held(space, made.frozen) == {FROZEN: BEGINNING.tobytes()}
     first, update = held(space, made.model), trained(space, 0)
@@ -125,30 +125,30 @@ def test_the_result_is_whole_and_its_adapter_lies_beside_it(space: Workspace) ->
     """Both are published once, however often that is asked for."""
     model = folded(space)
     asked = do.Publish(experiment=space.experiment, model=model, best=model)
-    final = workspace.publish(space, asked)
+    final = work.publish(space, asked)
     assert held(space, final) == held(space, model) | {FROZEN: BEGINNING.tobytes()}
     adapter = space.store.describe("adapter.safetensors")
     assert held(space, adapter) == held(space, model)
     assert held(space, space.store.describe("best.safetensors")) == held(space, final)
-    assert workspace.publish(space, asked) == final
+    assert work.publish(space, asked) == final
 
 
 def test_tied_weights_travel_once_and_the_result_has_both_names(tmp_path: Path) -> None:
     """The file apart from the versions says which names they leave out; nothing is an adapter."""
     with opened(tmp_path, "Tied") as space:
-        made = workspace.ready(space)
+        made = work.ready(space)
         assert made.frozen is not None
         apart = decode(space.store.read(made.frozen), made.frozen.name)
         assert (apart.tensors, apart.metadata) == ({}, {"2.weight": "0.weight"})
         model = folded(space)
         assert held(space, made.model).keys() == held(space, model).keys() == {"0.weight"}
         asked = do.Publish(experiment=space.experiment, model=model)
-        final = held(space, workspace.publish(space, asked))
+        final = held(space, work.publish(space, asked))
         weights = held(space, model)["0.weight"]
         assert final == {"0.weight": weights, "2.weight": weights}
         assert "adapter.safetensors" not in space.store.list()
         space.global_model = None
-        assert workspace.measure(space, evaluation_of(model)).samples == 60
+        assert work.measure(space, evaluation_of(model)).samples == 60
 
 
 def evaluation_of(model: PublishedFile) -> do.Evaluate:
@@ -161,12 +161,12 @@ def test_another_manager_evaluates_with_what_was_frozen(space: Workspace) -> Non
     model = folded(space)
     assert space.prepared is not None
     space.global_model = space.prepared.drawn
-    expected = workspace.measure(space, evaluation_of(model))
+    expected = work.measure(space, evaluation_of(model))
     space.global_model = None
-    found = workspace.measure(space, evaluation_of(model))
+    found = work.measure(space, evaluation_of(model))
     assert (found.loss, found.metrics) == (expected.loss, expected.metrics)
     space.global_model, space.prepared = None, replace(space.prepared, frozen=None)
-    assert workspace.measure(space, evaluation_of(model)).loss != expected.loss
+    assert work.measure(space, evaluation_of(model)).loss != expected.loss
 
 
 def test_a_worker_that_cannot_make_the_task_is_unfit_for_it(

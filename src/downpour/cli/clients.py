@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,14 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from downpour.cli.options import (
-    MANAGER,
     SHARED,
     AnyExperiment,
     AsCsv,
     AsJson,
     ConnectSeconds,
     Experiment,
-    Location,
     Manager,
     Resume,
     SharedIfSeen,
@@ -42,8 +42,8 @@ from downpour.errors import SpecError, StoreError, Unreachable
 from downpour.spec import Spec
 
 if TYPE_CHECKING:
-    from downpour.api import Client
     from downpour.records.record_lines import RecordLine
+    from downpour.remote import Client
     from downpour.reports import Result
     from downpour.reports.event_files import Follower
     from downpour.rpc.messages import ExperimentSummary, Status
@@ -63,7 +63,7 @@ Last = Annotated[
 @with_credentials
 def submit(
     spec: Spec,
-    manager: Manager = MANAGER,
+    manager: Manager = "",
     shared: SharedIfSeen = None,
     connect_seconds: ConnectSeconds = CONNECT_SECONDS,
     *,
@@ -71,7 +71,8 @@ def submit(
         bool, typer.Option("--watch", help="Wait for its end, then print the result.")
     ] = False,
     tensorboard: TensorBoard = None,
-    resume: Resume = None,  # noqa: ARG001 - the spec is made of it
+    resume: Resume = None,
+    spec_file: Path | None = None,
     credentials: Credentials,
 ) -> None:
     """Submit an experiment to a manager; prints its ID.
@@ -80,13 +81,18 @@ def submit(
     spec that differ from the defaults are printed, too. --resume reads the experiment's folder in
     the shared directory, which this machine must have; code that has changed since is refused.
     """
+    if spec_file is None and resume is None and spec == Spec():
+        accepted = "name the file of a spec, or give its fields as options"
+        raise SpecError("FILE", None, accepted)
     if tensorboard is not None and not watch:
         later = "needs --watch; `downpour results ID --tensorboard DIR` writes them later"
         raise SpecError("tensorboard", str(tensorboard), later)
     from downpour.api import following
 
-    client = _client(manager, credentials, shared, connect_seconds)
-    with client, following(tensorboard) as follower:
+    with (
+        _client(manager, credentials, shared, connect_seconds) as client,
+        following(tensorboard) as follower,
+    ):
         experiment = client.submit(spec)
         say(experiment)
         if not watch:
@@ -103,7 +109,7 @@ def submit(
 @with_credentials
 def status(
     experiment: AnyExperiment = "",
-    manager: Manager = MANAGER,
+    manager: Manager = "",
     shared: SharedIfSeen = None,
     *,
     as_json: AsJson = False,
@@ -123,7 +129,7 @@ def status(
 @with_credentials
 def watch(
     experiment: AnyExperiment = "",
-    manager: Manager = MANAGER,
+    manager: Manager = "",
     shared: SharedIfSeen = None,
     connect_seconds: ConnectSeconds = CONNECT_SECONDS,
     *,
@@ -137,15 +143,17 @@ def watch(
 
     from downpour.reports.live import status_view
 
-    client = _client(manager, credentials, shared, connect_seconds)
-    with client, Live(console=out(), refresh_per_second=4) as live:
+    with (
+        _client(manager, credentials, shared, connect_seconds) as client,
+        Live(console=out(), refresh_per_second=4) as live,
+    ):
         for now in client.watch(experiment):
             live.update(status_view(now))
 
 
 @with_credentials
 def list_experiments(
-    manager: Manager = MANAGER,
+    manager: Manager = "",
     shared: SharedIfSeen = None,
     last: Last = _LISTED,
     *,
@@ -166,7 +174,7 @@ def list_experiments(
         with _client(manager, credentials, shared) as client:
             experiments = client.experiments(most)
     except Unreachable:
-        experiments = _stored(shared or SHARED, most) if manager == MANAGER else ()
+        experiments = _stored(shared or SHARED, most) if not manager else ()
         if not experiments:
             raise
     if last and len(experiments) > last:
@@ -183,7 +191,7 @@ def list_experiments(
 @with_credentials
 def cancel(
     experiment: Experiment,
-    manager: Manager = MANAGER,
+    manager: Manager = "",
     shared: SharedIfSeen = None,
     *,
     credentials: Credentials,
@@ -196,8 +204,8 @@ def cancel(
 @with_credentials
 def results(
     experiment: Experiment,
-    shared: Location = SHARED,
-    manager: Manager = MANAGER,
+    shared: SharedIfSeen = None,
+    manager: Manager = "",
     tensorboard: TensorBoard = None,
     *,
     as_json: AsJson = False,
@@ -247,22 +255,36 @@ def _stored(shared: Path | str, most: int | None) -> tuple[ExperimentSummary, ..
     return experiments
 
 
+@contextmanager
 def _client(
     manager: str,
     credentials: Credentials,
     shared: Path | str | None = None,
     connect_seconds: float = 0.0,
-) -> Client:
-    """Make a client that finds the leading manager where the folder that it is of is known."""
-    from downpour.api import Client
+) -> Iterator[Client]:
+    """Make a client of the manager that is meant (`discovery/managers.py`).
 
-    if shared is None and manager == MANAGER:
-        shared = SHARED
-    return Client(manager, shared=shared, credentials=credentials, connect_seconds=connect_seconds)
+    If none answers, the error says how to start or name one, unless the user gave its address.
+    """
+    from downpour.remote import Client
+
+    wait = connect_seconds
+    try:
+        with Client(
+            manager or None, shared=shared, credentials=credentials, connect_seconds=wait
+        ) as client:
+            yield client
+    except Unreachable as error:
+        if manager:
+            raise
+        where = f" --shared {shared}" if shared else ""
+        named = "--manager" if shared else "--manager or --shared"
+        hint = f"start one with `downpour manager{where}`, or name one with {named}"
+        raise Unreachable(error.address, f"{error.reason}; {hint}") from error
 
 
 def _find(
-    experiment: str, shared: Path | str, manager: str, credentials: Credentials
+    experiment: str, shared: Path | str | None, manager: str, credentials: Credentials
 ) -> tuple[Record, Path | None]:
     """Return an experiment's record, and its folder if this machine has it."""
     from downpour.records.record import parse_lines, read_record
@@ -272,7 +294,7 @@ def _find(
     from downpour.store.location import seen_location
 
     try:
-        here = shared if isinstance(shared, Path) else None
+        here = None if isinstance(shared, str) else shared or SHARED
         folder = SharedDirectory(here or SHARED).experiment_path(experiment)
     except StoreError:
         raise SpecError("ID", experiment, "must be one that `downpour list` prints") from None
@@ -282,8 +304,8 @@ def _find(
         with _client(manager, credentials, shared) as client:
             return parse_lines(client.record(experiment)), None
     except Unreachable as error:
-        if not isinstance(shared, Path):
+        if isinstance(shared, str):
             with stored_records(seen_location(shared), experiment=experiment) as copies:
                 if (copied := copies / experiment).is_dir():
                     return read_record(copied / RECORD_NAME), None
-        raise SpecError("ID", experiment, f"not in {shared}, and {error}") from None
+        raise SpecError("ID", experiment, f"not in {shared or SHARED}, and {error}") from None

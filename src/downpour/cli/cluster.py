@@ -15,8 +15,8 @@ from downpour.cli.options import (
     SHARED,
     ConnectSeconds,
     DataDir,
-    LeadingManager,
     Location,
+    Manager,
     Patience,
     number,
     path_option,
@@ -214,7 +214,7 @@ def manager(
 
 @with_credentials
 def worker(
-    manager: LeadingManager = "",
+    manager: Manager = "",
     shared: Location = SHARED,
     name: WorkerName = "",
     host: WorkerHost = "",

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from downpour.allowlist import allow_in
-from downpour.manager.options import DEFAULT_MANAGER, DEFAULT_SHARED
 from downpour.paths import checked_url, is_object_store, path_of
+from downpour.values import DEFAULT_SHARED
 
 
 def whole_number(text: str) -> int:
@@ -78,15 +78,6 @@ def allow_code(modules: Sequence[str] | None, file: Path | None = None) -> None:
 
 
 Manager = Annotated[
-    str,
-    typer.Option(
-        "--manager",
-        envvar="DOWNPOUR_MANAGER",
-        metavar="HOST:PORT",
-        help="The manager's address.",
-    ),
-]
-LeadingManager = Annotated[
     str,
     typer.Option(
         "--manager",
@@ -175,9 +166,9 @@ SharedIfSeen = Annotated[
         envvar="DOWNPOUR_SHARED",
         metavar="DIR|URL",
         parser=location,
-        help="The shared directory or the object store, if this machine has it: it names the "
-        "leading manager.",
-        show_default="./shared_dir, if no --manager is given",
+        help="The shared directory or the object store of the cluster: it names the leading "
+        "manager. With --manager, both must belong to one cluster.",
+        show_default="./shared_dir, then localhost:9090, if no --manager is given",
     ),
 ]
 TensorBoard = Annotated[
@@ -236,6 +227,5 @@ AnyExperiment = Annotated[
     str, typer.Argument(metavar="ID", help="An experiment; the active one if absent.")
 ]
 
-MANAGER = DEFAULT_MANAGER
 SHARED = Path(DEFAULT_SHARED)
 RESULTS = Path("results")

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from downpour.cli.options import SharedIfSeen
 from downpour.cli.printing import say
 from downpour.cli.trust_options import with_credentials
 from downpour.credentials import Credentials
-from downpour.manager.options import DEFAULT_MANAGER
+from downpour.errors import SpecError
 
 _TIMEOUT_SECONDS = 5.0
 
@@ -18,8 +19,14 @@ _TIMEOUT_SECONDS = 5.0
 def ping(
     address: Annotated[
         str,
-        typer.Argument(metavar="HOST:PORT", envvar="DOWNPOUR_MANAGER", help="The address to call."),
-    ] = DEFAULT_MANAGER,
+        typer.Argument(
+            metavar="HOST:PORT",
+            envvar="DOWNPOUR_MANAGER",
+            help="The address to call.",
+            show_default="that of the leader in the shared directory",
+        ),
+    ] = "",
+    shared: SharedIfSeen = None,
     *,
     worker: Annotated[bool, typer.Option("--worker", help="Call a worker, not a manager.")] = False,
     credentials: Credentials,
@@ -29,15 +36,21 @@ def ping(
     Prints what answers. If nothing does, prints the reason in one line, with an exit status other
     than 0.
     """
-    from downpour.rpc import ManagerClient, Trust, WorkerClient, parse_address
+    from downpour.discovery.managers import managers_for
+    from downpour.rpc import Trust, WorkerClient, parse_address
 
-    where, trust = parse_address(address), Trust.load(credentials)
+    trust = Trust.load(credentials)
     if worker:
+        if not address:
+            raise SpecError("HOST:PORT", address, "must be the worker's address with --worker")
+        where = parse_address(address)
         with WorkerClient(where, trust=trust, timeout_seconds=_TIMEOUT_SECONDS) as client:
             info = client.ping()
             doing = f", training {info.running}" if info.running else ""
             line = f"worker {info.name} at {where}, downpour {info.version}{doing}"
     else:
-        with ManagerClient(where, trust=trust, timeout_seconds=_TIMEOUT_SECONDS) as manager:
-            line = f"manager at {where}, downpour {manager.describe().version}"
+        managers = managers_for(address, shared, trust, timeout_seconds=_TIMEOUT_SECONDS)
+        with managers.first() as manager:
+            managers.check(manager)
+            line = f"manager at {manager.address}, downpour {manager.describe().version}"
     say(line)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from downpour.operations.cluster_processes import ClusterProcess
     from downpour.rpc.messages import Status
+    from downpour.store import SharedDirectory
 
 _DEAD = 1
 _ASK_SECONDS = 5.0
@@ -265,22 +266,22 @@ def _processes(
     if credentials == Credentials():
         token = root / (cluster.token_file if cluster is not None else TOKEN_NAME)
         credentials = Credentials(token_file=str(token) if token.is_file() else "")
-    leader = leader_of(SharedDirectory(root))
-    status = _status(leader.addresses[0], credentials) if leader and leader.addresses else None
+    shared = SharedDirectory(root)
+    leader = leader_of(shared)
+    status = _status(shared, credentials)
     if cluster is None and status is None:
         return []
     return list(cluster_processes(cluster, leader, status, is_kept=is_kept))
 
 
-def _status(manager: str, credentials: Credentials) -> Status | None:
-    """Ask the manager; None if it does not answer."""
-    from downpour.rpc import ManagerClient, Trust, parse_address
+def _status(shared: SharedDirectory, credentials: Credentials) -> Status | None:
+    """Ask the manager that leads in a shared directory; None if it does not answer."""
+    from downpour.discovery.managers import Managers
+    from downpour.rpc import Trust
 
-    trust = Trust.load(credentials)
-    with (
-        suppress(DownpourError),
-        ManagerClient(parse_address(manager), trust=trust, timeout_seconds=_ASK_SECONDS) as client,
-    ):
+    managers = Managers(shared, None, Trust.load(credentials), timeout_seconds=_ASK_SECONDS)
+    with suppress(DownpourError), managers.first() as client:
+        managers.check(client)
         return client.status()
     return None
 

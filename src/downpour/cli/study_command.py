@@ -19,7 +19,7 @@ from downpour.credentials import FILES, Credentials
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from downpour.api import Client
+    from downpour.remote import Client
     from downpour.studies import Study, StudyFolder
     from downpour.studies.runner import OnKept
 
@@ -49,7 +49,7 @@ class StudyOptions:
 
         SIGTERM ends the block as Ctrl-C does: a detached process is stopped by `kill`.
         """
-        from downpour.api import Client
+        from downpour.remote import Client
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         if not self.manager:

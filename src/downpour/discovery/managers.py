@@ -1,64 +1,162 @@
-"""Where to find a manager: at the given address, or where the leader's term names it."""
+"""Which manager a worker or a client calls: one rule, for every command and for `downpour.Client`.
+
+1. An address that the user gave wins (`--manager`, `DOWNPOUR_MANAGER`).
+2. Without one, the shared directory or the bucket says who leads (`--shared`, `DOWNPOUR_SHARED`).
+3. With neither, `./shared_dir` is asked, and localhost's default port last.
+
+Where an address and a directory are known, the manager must serve that directory, or a command
+would silently reach another cluster. Its *presence file* shows that: the manager names it to every
+caller, and it lies in the directory. If a manager does not answer, the one that leads by now does.
+"""
 
 from __future__ import annotations
 
-from downpour.errors import SpecError, Unreachable
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from downpour.errors import DownpourError, OtherDirectory, SpecError, Unreachable, Untrusted
 from downpour.node.worker import next_address
-from downpour.rpc import Address, ManagerClient, Trust, parse_address
+from downpour.rpc import CALL_SECONDS, Address, ManagerClient, Trust, parse_address
 from downpour.store import SharedDirectory
 from downpour.store.lease import leader_of
-
-
-def leading_manager(shared: SharedDirectory) -> Address:
-    """Return the address of the manager that leads in a shared directory.
-
-    Raises:
-        Unreachable: no manager has written there that it leads.
-    """
-    addresses = _leader_addresses(shared)
-    if not addresses:
-        raise Unreachable("the manager", f"none leads in {shared.where} yet")
-    return addresses[0]
+from downpour.store.location import seen_location
+from downpour.values import DEFAULT_MANAGER, DEFAULT_SHARED
 
 
 class Managers:
     """Clients of the managers that may lead, for a worker or a user.
 
-    `first` is the client of the given address.
-
     Args:
         shared: the shared directory, where managers write that they lead; None if it is unknown, or
             if no other manager is wanted.
-        given: the address that the user gave, or that of the first leader.
+        given: the address that the user gave; None if the directory is to say it.
         trust: the credentials of the calls.
+        last: the address to try after those of the directory's leader, whatever it serves.
+        timeout_seconds: how long a call may take.
     """
 
-    def __init__(self, shared: SharedDirectory | None, given: Address, trust: Trust) -> None:
+    def __init__(
+        self,
+        shared: SharedDirectory | None,
+        given: Address | None,
+        trust: Trust,
+        *,
+        last: Address | None = None,
+        timeout_seconds: float = CALL_SECONDS,
+    ) -> None:
         self._shared = shared
         self._given = given
         self._trust = trust
-        self._client = self.first = ManagerClient(given, trust=trust)
+        self._last = last
+        self._timeout_seconds = timeout_seconds
+        self._client: ManagerClient | None = None
+        self._checked: set[Address] = set()
+
+    def first(self) -> ManagerClient:
+        """Return the client of the first manager to try.
+
+        Raises:
+            Unreachable: no address was given, and no manager has written that it leads.
+        """
+        if self._given is not None:
+            return self._turn_to(self._given)
+        leading = self._leader_addresses()
+        address = leading[0] if leading else self._last
+        if address is None:
+            raise Unreachable("the manager", f"none leads in {self._where} yet")
+        return self._turn_to(address)
 
     def another(self) -> ManagerClient | None:
         """Return a client of another manager than the last one; None if none is known.
 
         `node.worker.next_address` says which.
         """
-        of_leader = _leader_addresses(self._shared) if self._shared is not None else []
-        following = next_address(self._given, of_leader, self._client.address)
-        if following is None:
+        if self._client is None:
             return None
-        self._client = ManagerClient(following, trust=self._trust)
-        return self._client
+        of_leader = self._leader_addresses()
+        own = [address for address in (self._given, self._last) if address is not None]
+        first, *others = [*own, *of_leader] or [self._client.address]
+        following = next_address(first, others, self._client.address)
+        return None if following is None else self._turn_to(following)
+
+    def check(self, client: ManagerClient) -> None:
+        """Check that a manager serves the shared directory, if this machine sees that.
+
+        Raises:
+            SpecError: the user gave its address, and a directory of another cluster.
+            Unreachable: the directory named its address, where another cluster's manager is now.
+            ProtocolError: it does not answer.
+        """
+        if self._shared is None:
+            return
+        address = client.address
+        if address in self._checked or address == self._last:
+            return
+        # Where no manager has ever led, or this machine does not see the directory, none is wrong.
+        if leader_of(self._shared) is not None:
+            try:
+                self._shared.read_presence(client.describe().presence_file)
+            except (OtherDirectory, Untrusted) as error:
+                raise self.explained(error, address) from None
+        self._checked.add(address)
+
+    def explained(self, error: OtherDirectory | Untrusted, address: Address) -> DownpourError:
+        """Return what an error of the manager at an address means to the user."""
+        leaders = self._leader_addresses()
+        if isinstance(error, Untrusted) and (address in leaders or not leaders):
+            return error  # the directory's own manager wants other credentials
+        if address != self._given:
+            reason = f"another cluster's manager is at {address}, where it was"
+            return Unreachable(f"the manager of {self._where}", reason)
+        leading = ", ".join(map(str, leaders))
+        known = f" (its manager is at {leading})" if leading else ""
+        accepted = f"serves another cluster than shared = {self._where}{known}; name one of the two"
+        return SpecError("manager", str(address), accepted)
 
     def close(self) -> None:
         """Close the last client."""
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
+
+    @property
+    def _where(self) -> str:
+        return self._shared.where if self._shared is not None else "no directory"
+
+    def _leader_addresses(self) -> Sequence[Address]:
+        leader = leader_of(self._shared) if self._shared is not None else None
+        try:
+            return [parse_address(address) for address in leader.addresses] if leader else []
+        except SpecError:
+            return []
+
+    def _turn_to(self, address: Address) -> ManagerClient:
+        seconds = self._timeout_seconds
+        self._client = ManagerClient(address, trust=self._trust, timeout_seconds=seconds)
+        return self._client
 
 
-def _leader_addresses(shared: SharedDirectory) -> list[Address]:
-    leader = leader_of(shared)
-    try:
-        return [parse_address(address) for address in leader.addresses] if leader else []
-    except SpecError:
-        return []
+def managers_for(
+    manager: str | None,
+    shared: str | os.PathLike[str] | None,
+    trust: Trust,
+    *,
+    timeout_seconds: float = CALL_SECONDS,
+) -> Managers:
+    """Return the managers that a user's words mean, by the rule of this module.
+
+    Args:
+        manager: an address; None or empty if the user gave none.
+        shared: a folder's path or a bucket's URL; None if the user gave none.
+        trust: the credentials of the calls.
+        timeout_seconds: how long a call may take.
+
+    Raises:
+        SpecError: the address, the path or the URL is invalid.
+    """
+    given = parse_address(manager, field="manager") if manager else None
+    seen = seen_location(shared) if shared is not None else None
+    last = None
+    if seen is None and given is None:
+        seen, last = SharedDirectory(Path(DEFAULT_SHARED)), parse_address(DEFAULT_MANAGER)
+    return Managers(seen, given, trust, last=last, timeout_seconds=timeout_seconds)

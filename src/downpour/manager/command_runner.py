@@ -30,7 +30,7 @@ from downpour.errors import (
     StoreError,
     UpdatesRefused,
 )
-from downpour.manager import workspace
+from downpour.manager import work
 from downpour.manager.archive import Archive
 from downpour.manager.counters import Counters
 from downpour.manager.ordered_calls import OrderedCalls
@@ -299,7 +299,7 @@ class CommandRunner(Effects[[]]):
             log.info("%s: the request to hand over failed: %s", command.worker, error)
 
     def _task(self, assigned: facts.Assigned) -> TaskMessage:
-        task = workspace.task_of(
+        task = work.task_of(
             self._spaces[assigned.attempt.experiment],
             assigned.attempt,
             assigned.model,
@@ -314,7 +314,7 @@ class CommandRunner(Effects[[]]):
     def _prepare(self, command: do.Prepare) -> None:
         space = self._spaces[command.experiment]
         try:
-            made = workspace.prepare(space, self._data_dir, command)
+            made = work.prepare(space, self._data_dir, command)
         except OtherCode as error:
             self._hold(command, error)
             return
@@ -358,7 +358,7 @@ class CommandRunner(Effects[[]]):
     def _aggregate(self, command: do.Aggregate) -> None:
         space = self._spaces[command.experiment]
         try:
-            made = workspace.aggregate(space, command)
+            made = work.aggregate(space, command)
         except UpdatesRefused as refused:
             self._answers.refused(command, refused.reasons)
         else:
@@ -368,10 +368,10 @@ class CommandRunner(Effects[[]]):
         space = self._spaces[command.experiment]
         if space.prepared is None:
             return  # the experiment has ended meanwhile
-        self._answers.evaluated(command, workspace.measure(space, command))
+        self._answers.evaluated(command, work.measure(space, command))
 
     def _publish(self, command: do.Publish) -> None:
-        model = workspace.publish(self._spaces[command.experiment], command)
+        model = work.publish(self._spaces[command.experiment], command)
         self._answers.published(command, model)
 
     def _dismiss(self, worker: str) -> None:
@@ -390,7 +390,7 @@ class CommandRunner(Effects[[]]):
         space.index_files.clear()
         space.versions.clear()
         if not space.is_gone:
-            workspace.sweep(space.store, finished=command.ending is ExperimentState.FINISHED)
+            work.sweep(space.store, finished=command.ending is ExperimentState.FINISHED)
         # Last: the next manager does not look at a folder in this list, so one that could not be
         # cleaned up must not be in it.
         self._archive.end(command.experiment)

@@ -1,4 +1,4 @@
-"""How to start a manager, and where workers and clients look for one by default."""
+"""How to start a manager."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 from downpour.credentials import Credentials
 from downpour.errors import SpecError
 from downpour.values import DEFAULT_PORT
-
-DEFAULT_MANAGER = f"localhost:{DEFAULT_PORT}"
-DEFAULT_SHARED = "shared_dir"
 
 _PATIENCE_MIN, _PATIENCE_MAX = 0.1, 1000.0
 

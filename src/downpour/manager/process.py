@@ -73,27 +73,9 @@ class Manager:
         if not options.embedded:
             self._lease.acquire(wait=options.successor, while_waiting=_say_who_serves)
         core = Scheduler(SchedulerOptions(patience=options.patience))
-        data_dir = Path(options.data_dir) if options.data_dir else None
         self._roster = Roster()
         self._archive = Archive(shared)
-        forecaster = Forecaster(predictor, always=True)
-        away_seconds = _AWAY_SECONDS * options.patience
-        self._runner = CommandRunner(
-            self._roster,
-            forecaster,
-            data_dir,
-            self._archive,
-            gone_seconds=away_seconds,
-            on_death=on_death,
-        )
-        self._driver = Driver(
-            core,
-            self._runner,
-            patience_seconds=away_seconds,
-            on_death=on_death,
-            check_leader=self._raise_if_replaced,
-        )
-        self._runner.attach(self._driver.post, lambda: self._driver.now_seconds)
+        self._runner, self._driver = self._driven(core, options, Forecaster(predictor, always=True))
         self._service = ManagerHandler(
             options, trust, shared, self._driver, self._runner, self._roster, self._archive
         )
@@ -115,6 +97,29 @@ class Manager:
             undoing.callback(self._close_metrics)
             self._begin(shared, core)
             undoing.pop_all()
+
+    def _driven(
+        self, core: Scheduler, options: ManagerOptions, forecaster: Forecaster
+    ) -> tuple[CommandRunner, Driver]:
+        """Make what carries commands out, and what drives the core."""
+        away_seconds = _AWAY_SECONDS * options.patience
+        runner = CommandRunner(
+            self._roster,
+            forecaster,
+            Path(options.data_dir) if options.data_dir else None,
+            self._archive,
+            gone_seconds=away_seconds,
+            on_death=self._on_death,
+        )
+        driver = Driver(
+            core,
+            runner,
+            patience_seconds=away_seconds,
+            on_death=self._on_death,
+            check_leader=self._raise_if_replaced,
+        )
+        runner.attach(driver.post, lambda: driver.now_seconds)
+        return runner, driver
 
     def _shared_directory(self, options: ManagerOptions) -> SharedDirectory:
         """Open it, with the options' timeouts; closing the manager ends its retries."""

@@ -19,7 +19,8 @@ from pathlib import Path
 from downpour.errors import FileCorrupt, FileMissing, StoreError
 from downpour.manager import status
 from downpour.manager.archive import Archive
-from downpour.manager.workspace import Workspace, reopen_workspace, sweep
+from downpour.manager.work import sweep
+from downpour.manager.workspace import Workspace, reopen_workspace
 from downpour.node.journal import Line
 from downpour.records.journal import read_journal, segments_among, term_of
 from downpour.records.mirror import fetch_journals

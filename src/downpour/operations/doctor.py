@@ -11,7 +11,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -81,8 +81,10 @@ def diagnose(
         for name, of_bucket in _BUCKET_PROBES.items():
             works = there.verdict is Verdict.GOOD
             check(name, partial(of_bucket if works else _no_bucket, place.bucket))
-        root.mkdir(parents=True, exist_ok=True)
-    with _probe_folder(root, attempts) as probe:
+    with (
+        _made_meanwhile(root if place.bucket is not None else None),
+        _probe_folder(root, attempts) as probe,
+    ):
         usable = check("folder", partial(_folder, root, probe)).verdict is Verdict.GOOD
         check("file system", partial(_file_system, root))
         for name, look in _PROBES.items():
@@ -96,6 +98,21 @@ def diagnose(
 def is_healthy(findings: Findings) -> bool:
     """Whether no check failed; warnings do not count."""
     return all(finding.verdict is not Verdict.FAILED for finding in findings.values())
+
+
+@contextmanager
+def _made_meanwhile(folder: Path | None) -> Iterator[None]:
+    """Make this machine's folder for a bucket, as a manager would; it is removed at the end."""
+    missing = [] if folder is None else [at for at in (folder, *folder.parents) if not at.exists()]
+    with suppress(OSError):  # the check of the folder states the reason
+        for at in reversed(missing):
+            at.mkdir()
+    try:
+        yield
+    finally:
+        for at in missing:
+            with suppress(OSError):  # another process may have put something there
+                at.rmdir()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """A folder in which the code of the manager and of the worker makes versions again, in one process.
 
 It is laid out as a shared directory, but for the prepared datasets, which are the experiment's own.
-Nothing here computes: `manager/workspace.py` prepares, aggregates and publishes, `worker/task.py`
+Nothing here computes: `manager/work.py` prepares, aggregates and publishes, `worker/task.py`
 trains. Files are removed once no later task needs them.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from downpour.manager import workspace
+from downpour.manager import work
 from downpour.manager.workspace import Workspace
 from downpour.modes import mode_of
 from downpour.records.record import RecordWriter
@@ -90,7 +90,7 @@ class Workbench:
         command = Prepare(
             experiment=self._space.experiment, spec=self._spec, dataset=dataset or None
         )
-        made = workspace.prepare(self._space, data_dir, command)
+        made = work.prepare(self._space, data_dir, command)
         self._space.prepared, self._space.global_model = made, made.drawn
         self._models[0], self._outer = made.model, made.outer
         return made.model
@@ -104,7 +104,7 @@ class Workbench:
         attempt = AttemptId(
             experiment=self._space.experiment, round=task.round, shard=task.shard, attempt=0
         )
-        message = workspace.task_of(
+        message = work.task_of(
             self._space,
             attempt,
             self._base(task),
@@ -144,7 +144,7 @@ class Workbench:
             elastic=mode.elastic,
             train_seconds=0.0,
         )
-        made = workspace.aggregate(self._space, command)
+        made = work.aggregate(self._space, command)
         shards = [task.shard for task in version.tasks]
         spent = [update.file for update in updates]
         spent += _replaced(self._own, shards, made.own or [None] * len(shards))
@@ -160,7 +160,7 @@ class Workbench:
     def publish(self, number: int) -> PublishedFile:
         """Publish a version as the experiment's result; returns its file."""
         command = Publish(experiment=self._space.experiment, model=self._models[number])
-        return workspace.publish(self._space, command)
+        return work.publish(self._space, command)
 
     def _base(self, task: TrainedTask) -> PublishedFile:
         """Return what a task began from: what its shard had of its own, or a version."""

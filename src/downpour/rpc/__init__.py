@@ -7,7 +7,7 @@ the names of files.
 """
 
 from downpour.rpc.address import Address, parse_address
-from downpour.rpc.client import ManagerClient, WorkerClient
+from downpour.rpc.client import CALL_SECONDS, ManagerClient, WorkerClient
 from downpour.rpc.generated.constants import PROTOCOL
 from downpour.rpc.indices import PACKED_BYTES_MAX, PackedIndices, pack_indices, unpack_indices
 from downpour.rpc.messages import (
@@ -31,6 +31,7 @@ from downpour.rpc.services import ManagerService, WorkerService, serve_manager, 
 from downpour.rpc.trust import OPEN, Trust
 
 __all__ = [
+    "CALL_SECONDS",
     "OPEN",
     "PACKED_BYTES_MAX",
     "PROTOCOL",

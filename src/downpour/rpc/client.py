@@ -33,6 +33,8 @@ from downpour.rpc.trust import OPEN, Trust
 from downpour.rpc.wire import from_wire, to_wire
 from downpour.values import AttemptId, FailureKind, Snapshot, Update
 
+CALL_SECONDS = 10.0
+"""The deadline of a call, unless a client has another."""
 _SUBMIT_SECONDS = 50.0
 """Added to the deadline: a manager that has just taken over may have to import torch first."""
 
@@ -58,7 +60,7 @@ class _Client:
         address: Address,
         *,
         trust: Trust = OPEN,
-        timeout_seconds: float = 10.0,
+        timeout_seconds: float = CALL_SECONDS,
         connect_seconds: float = 5.0,
         patience_seconds: float = 0.0,
         connections_max: int = 8,

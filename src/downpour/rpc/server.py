@@ -21,6 +21,7 @@ from time import monotonic
 from typing import Any, Self
 
 from thrift.Thrift import TApplicationException, TMessageType
+from thrift.transport.TTransport import TTransportException
 
 from downpour.errors import SpecError
 from downpour.rpc import frames, handshake
@@ -221,6 +222,12 @@ class Server:
         except _UnknownMethod as unknown:
             reply.writeMessageBegin(unknown.method, TMessageType.EXCEPTION, unknown.sequence)
             TApplicationException(TApplicationException.UNKNOWN_METHOD, str(unknown)).write(reply)
+        except CallRejected as rejected:
+            method, _, sequence = frames.accelerated(frame)[0].readMessageBegin()
+            _LOG.warning("%s rejects a call of %s: %s", self.address, method, rejected.message)
+            reply.writeMessageBegin(method, TMessageType.EXCEPTION, sequence)
+            kind = TApplicationException.PROTOCOL_ERROR
+            TApplicationException(kind, rejected.message).write(reply)
         answer: bytes = buffer.getvalue()
         return answer
 
@@ -232,6 +239,14 @@ class Server:
     def _forget(self, thread: Thread) -> None:
         with self._changed:
             self._connections.pop(thread, None)
+
+
+class CallRejected(TTransportException):  # type: ignore[misc]
+    """A call whose arguments the protocol does not allow, and which cannot be answered otherwise.
+
+    It is a transport's exception because that is the one kind that the generated processors pass
+    on; any other they log with a traceback, which a peer must not be able to write into our log.
+    """
 
 
 class _UnknownMethod(Exception):

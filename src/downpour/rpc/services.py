@@ -12,8 +12,6 @@ from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol, get_type_hints
 
-from thrift.Thrift import TApplicationException
-
 from downpour.errors import IncompatiblePeer, Refused, SharedDirectoryError, SpecError
 from downpour.rpc.field_error import FieldError, Shown, shown
 from downpour.rpc.generated import Manager, Worker
@@ -30,7 +28,7 @@ from downpour.rpc.messages import (
     TaskMessage,
     WorkerInfo,
 )
-from downpour.rpc.server import Limits, Server
+from downpour.rpc.server import CallRejected, Limits, Server
 from downpour.rpc.trust import OPEN, Trust
 from downpour.rpc.wire import reader, writer
 from downpour.text import one_line
@@ -175,8 +173,7 @@ def _adapted(
                 raise _refusal(error) from None
             # The IDL declares no refusal for this call, so the error goes as one of Thrift's own.
             if isinstance(error, IncompatiblePeer):
-                kind = TApplicationException.PROTOCOL_ERROR
-                raise TApplicationException(kind, _line(str(error))) from None
+                raise CallRejected(message=_line(str(error))) from None
             raise
         except (SystemExit, KeyboardInterrupt) as error:
             # Thrift's processor lets these pass, and they would end this connection's thread

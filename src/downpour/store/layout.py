@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
-from downpour.errors import FileMissing, SharedDirectoryError, StoreError
+from downpour.errors import FileMissing, OtherDirectory, SharedDirectoryError, StoreError
 from downpour.store.base import Store, check_bare_name
 from downpour.store.bucket import Bucket
 from downpour.store.directory import DirectoryStore, names_in
@@ -308,7 +308,8 @@ class SharedDirectory:
         """Return the content of a manager's presence file.
 
         Raises:
-            SharedDirectoryError: it does not exist: manager and worker see different folders.
+            OtherDirectory: it does not exist: the manager sees a different folder.
+            SharedDirectoryError: the folder cannot be read.
         """
         try:
             patience = min(self.patience_seconds, _PRESENCE_PATIENCE_SECONDS)
@@ -317,7 +318,7 @@ class SharedDirectory:
             return files.read_unchecked(name, limit_bytes=_PRESENCE_BYTES_MAX).decode()
         except FileMissing:
             reason = "the manager's presence file is not here: it sees a different folder"
-            raise SharedDirectoryError(self.where, reason) from None
+            raise OtherDirectory(self.where, reason) from None
         except UnicodeDecodeError:
             raise SharedDirectoryError(self.where, "a presence file that is not text") from None
 

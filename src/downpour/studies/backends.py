@@ -18,6 +18,7 @@ from downpour.errors import ExperimentFailed, SpecError
 from downpour.launchers import Launcher, RunningCluster
 from downpour.records.record import parse_lines
 from downpour.records.record_lines import EvaluatedLine
+from downpour.remote import Client, OnStatus
 from downpour.rpc.messages import Status
 from downpour.spec import Spec
 from downpour.studies.plan import OnEpoch
@@ -27,7 +28,7 @@ from downpour.studies.summary import Measured
 from downpour.tasks import check_named
 from downpour.values import LOSS
 
-Train = Callable[[Run, api.OnStatus, OnEpoch | None], bytes]
+Train = Callable[[Run, OnStatus, OnEpoch | None], bytes]
 """Trains a run until it ends, or until the plan ends it, and returns its record.
 
 Raises DownpourError if it cannot be trained.
@@ -83,7 +84,7 @@ class Embedded:
         else:
             yield self._train_alone
 
-    def _train_alone(self, run: Run, on_status: api.OnStatus, on_epoch: OnEpoch | None) -> bytes:
+    def _train_alone(self, run: Run, on_status: OnStatus, on_epoch: OnEpoch | None) -> bytes:
         with self._cluster(run.spec, _workers(run)) as train:
             return train(run, on_status, on_epoch)
 
@@ -102,7 +103,7 @@ class Remote:
     run's experiment again if this one is killed.
     """
 
-    client: api.Client
+    client: Client
     note: Path | None = None
 
     def check(self, study: Study) -> None:
@@ -124,11 +125,11 @@ class Remote:
 class _Session:
     """A client of the manager that trains, and its processes if this process started them."""
 
-    client: api.Client
+    client: Client
     note: Path | None = None
     cluster: RunningCluster | None = None
 
-    def train(self, run: Run, on_status: api.OnStatus, on_epoch: OnEpoch | None) -> bytes:
+    def train(self, run: Run, on_status: OnStatus, on_epoch: OnEpoch | None) -> bytes:
         """Submit a run and wait for its end.
 
         The run is cancelled if `on_epoch` returns true or the wait is interrupted.

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from downpour.api import Client
 from downpour.errors import DownpourError
+from downpour.remote import Client
 from downpour.rpc.messages import ExperimentSummary
 from downpour.store.os_errors import explain
 from downpour.studies.run_folder import refusal, replace_file

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from downpour.api import Asked, shared_path, spec_of
+from downpour.api import shared_path
 from downpour.datasets import PreparedDataset
 from downpour.datasets.array_folder import FACTS_FILE, read_facts
 from downpour.datasets.prepared import without_examples
 from downpour.errors import OtherCode, SpecError, StoreError
 from downpour.factory_code import check_code
+from downpour.remote import Asked, spec_of
 from downpour.spec import Spec
 from downpour.store.directory import read_regular
 from downpour.tasks import Data, TaskData, prepare_data

@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from downpour.discovery.managers import Managers, leading_manager
+from downpour.discovery.managers import Managers
 from downpour.discovery.waiting import awaiting, files_may_come
-from downpour.errors import SpecError
+from downpour.errors import OtherDirectory, SpecError, Untrusted
 from downpour.metrics import MetricsEndpoint
-from downpour.rpc import Address, Trust, listen, parse_address, serve_worker
+from downpour.rpc import Address, ManagerClient, Trust, listen, parse_address, serve_worker
 from downpour.signals import on_interrupt, on_leaving
 from downpour.store import SharedDirectory
 from downpour.store.location import open_location
@@ -66,12 +66,12 @@ def run_worker(
     if given is None:
         _try_ports(options, trust)
     shared = wait(lambda: open_location(options.shared, create=False))
-    address = given or awaiting(options.connect_seconds)(leading_manager, shared)
-    managers = Managers(shared, address, trust)
-    host = options.host or listening_host(address)
+    managers = Managers(shared, given, trust)
+    manager = awaiting(options.connect_seconds)(managers.first)
+    host = options.host or listening_host(manager.address)
     with ExitStack() as ending:
         ending.callback(managers.close)
-        agent, metrics = _make_agent(options, managers, shared, ending)
+        agent, metrics = _make_agent(options, managers, manager, shared, ending)
         # Before it registers, because the manager first calls back at its address.
         server = serve_worker(agent, host, options.port, trust=trust).start()
         ending.callback(server.stop)
@@ -81,7 +81,7 @@ def run_worker(
             ending.callback(endpoint.close)
         where = advertised(options.advertise, host, server.address.port)
         register = awaiting(options.connect_seconds, agent.look_elsewhere)
-        here = register(agent.register, *where)
+        here = register(_register, agent, managers, where)
         log.info("%s serves at %s for the manager at %s", agent.name, here, agent.manager)
         ending.callback(_announce(options.ready_file, here))
         ready(here, agent.manager)
@@ -125,8 +125,20 @@ def default_name(environment: Mapping[str, str]) -> str:
     return f"{socket.gethostname()}-{secrets.token_hex(2)}"
 
 
+def _register(agent: WorkerAgent, managers: Managers, where: tuple[str, int]) -> Address:
+    """Register for the first time; a manager of another directory is not meant."""
+    try:
+        return agent.register(*where)
+    except (OtherDirectory, Untrusted) as error:
+        raise managers.explained(error, agent.manager) from None
+
+
 def _make_agent(
-    options: WorkerOptions, managers: Managers, shared: SharedDirectory, ending: ExitStack
+    options: WorkerOptions,
+    managers: Managers,
+    manager: ManagerClient,
+    shared: SharedDirectory,
+    ending: ExitStack,
 ) -> tuple[WorkerAgent, WorkerMetrics]:
     # Here, because both import torch, and that reads the settings made before.
     from downpour.training.numeric_class import numeric_class
@@ -139,7 +151,7 @@ def _make_agent(
     ending.callback(runner.close)
     metrics = WorkerMetrics(runner.run)
     agent = WorkerAgent(
-        managers.first,
+        manager,
         shared,
         name,
         numerics,

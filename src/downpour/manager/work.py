@@ -1,0 +1,315 @@
+"""The work on one experiment's parameters: from the first model version to the result.
+
+`prepare` makes the dataset, the shards and the first version. `aggregate` and `measure` follow each
+round. All are plain functions of a workspace, called by `command_runner.py`.
+
+What needs torch is imported where it is needed: a manager that takes over continues the round
+without it, and its workers do not wait the 1 to 3 s of that import.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import xxhash
+
+from downpour import tasks
+from downpour.aggregators import (
+    AGGREGATORS,
+    Contribution,
+    Move,
+    fold,
+    moved,
+    own_after,
+    take_step,
+)
+from downpour.factory_code import check_code
+from downpour.manager.start_file import first_outer_state, start_of
+from downpour.manager.workspace import PreparedExperiment, Workspace
+from downpour.rpc.indices import PACKED_BYTES_MAX, pack_indices
+from downpour.rpc.messages import IndexArray, IndicesFile, TaskMessage
+from downpour.scheduler.commands import Aggregate, Evaluate, Prepare, Publish, Push
+from downpour.spec import Spec
+from downpour.splitters import divide
+from downpour.store import Array, Buffer, Store, decode, encode, layout
+from downpour.store.folders import send_dataset
+from downpour.tasks import Data
+from downpour.training.batches import batch_order, check_meetings
+from downpour.values import AttemptId, Evaluation, PublishedFile
+
+if TYPE_CHECKING:
+    from downpour.manager.global_model import GlobalModel
+
+log = logging.getLogger(__name__)
+
+
+def prepare(space: Workspace, data_dir: Path | None, command: Prepare) -> PreparedExperiment:
+    """Decode the dataset, cut it into shards, try the network, publish the first model version.
+
+    For an experiment that continues, the command names the dataset that it began with, and its
+    newest model version: that dataset is opened, and nothing is tried or published.
+
+    Raises:
+        SpecError: dataset, split, batches and model do not fit together or do not train; or the
+            dataset that the experiment began with is gone, and its source has changed.
+        OtherCode: a factory's code has changed since the experiment was submitted.
+    """
+    spec, began = space.spec, time.perf_counter()
+    _check_code(spec, dataset_is_there=command.dataset is not None)
+    retry_policy, folder = space.shared.retry_policy, space.shared.datasets
+    key = retry_policy.call_through_outage(
+        partial(tasks.prepare_data, spec, folder, data_dir, command.dataset)
+    )
+    retry_policy.call_through_outage(partial(send_dataset, space.shared, key))
+    tasks.check_same_data(spec, folder, key)
+    dataset = retry_policy.call_through_outage(partial(tasks.open_data, spec, folder, key))
+    facts = dataset.facts
+    decoded = time.perf_counter()
+    shards, held_out = divide(spec, dataset.labels, facts.train_samples, spec.shards)
+    cut = time.perf_counter()
+    check_meetings(spec, [len(shard) for shard in shards])
+    # Tried for every shard, because a batch order that cannot be made would fail on the workers,
+    # one retry after the other, instead of here with the name of the field.
+    for shard, indices in enumerate(shards):
+        batch_order(spec, indices, dataset.labels, 0, shard)
+    remarks: tuple[str, ...] = ()
+    drawn, step, model, frozen = None, None, command.model, command.frozen
+    outer = command.outer
+    if model is None:
+        drawn = _global_model(spec, dataset)
+        if spec.init_from is not None:
+            remarks = drawn.begin_from(start_of(spec, space.shared).tensors)
+        for remark in remarks:
+            log.warning("%s: %s", space.experiment, remark)
+        step = drawn.check_trains(shards)
+        if step is not None:
+            log.info("%s: %s", space.experiment, step)
+        model, frozen, outer = _first_model(space, drawn)
+    return PreparedExperiment(
+        dataset_key=key,
+        dataset=dataset,
+        shards=tuple(shards),
+        held_out=held_out,
+        model=model,
+        outer=outer,
+        frozen=frozen,
+        drawn=drawn,
+        step=step,
+        prepare_seconds=decoded - began,
+        split_seconds=cut - decoded,
+        remarks=dataset.remarks + remarks,
+    )
+
+
+def _first_model(
+    space: Workspace, drawn: GlobalModel
+) -> tuple[PublishedFile, PublishedFile | None, PublishedFile | None]:
+    """Publish the first model version; before it what no version has to hold, and the outer state.
+
+    The former are parameters that are never trained, and in the file's metadata, as safetensors has
+    it, the further names of tied ones.
+    """
+    store, arrays, ties = space.store, drawn.frozen(), drawn.ties()
+    frozen, outer, token = None, None, secrets.token_hex(3)
+    if arrays or ties:
+        frozen = store.put_new(layout.frozen_name(secrets.token_hex(3)), encode(arrays, ties))
+    if space.spec.outer.keeps_state:
+        state = first_outer_state(space.spec, space.shared, drawn.parameters(), drawn.trained())
+        outer = store.put_new(layout.outer_name(0, token), encode(state, {}))
+    name = layout.model_name(0, token)
+    return store.put_new(name, encode(drawn.parameters(), drawn.metadata())), frozen, outer
+
+
+def task_of(
+    space: Workspace,
+    attempt: AttemptId,
+    model: PublishedFile,
+    *,
+    portion: tuple[int, int] | None = None,
+    share: float = 1.0,
+    optimizer_state: PublishedFile | None = None,
+) -> TaskMessage:
+    """Return the message for a task that no attempt has begun, from a model version."""
+    made = ready(space)
+    return TaskMessage(
+        id=attempt,
+        spec=space.spec_file,
+        dataset=made.dataset_key,
+        model=model,
+        indices=indices_of(space, attempt.shard, portion),
+        optimizer_state=optimizer_state,
+        frozen=made.frozen,
+        share=share,
+    )
+
+
+def indices_of(
+    space: Workspace, shard: int, portion: tuple[int, int] | None
+) -> IndexArray | IndicesFile:
+    """Return a shard's indices as they travel: in the message, or as a file if they are too many.
+
+    A `portion` is a slice of all shards' indices, one after the other, if the round was cut anew.
+    """
+    shards = ready(space).shards
+    # No portion ends at -1, so a shard and a portion never have the same key.
+    key = portion or (shard, -1)
+    if key in space.index_files:
+        return space.index_files[key]
+    indices = shards[shard] if portion is None else np.concatenate(shards)[slice(*portion)]
+    if indices.nbytes <= PACKED_BYTES_MAX:
+        return indices
+    # Two threads may both come here, for copies of a shard: both files go when the experiment ends.
+    packed = pack_indices(indices)
+    name = layout.indices_name(shard, secrets.token_hex(3))
+    space.index_files[key] = IndicesFile(
+        width_bytes=packed.width_bytes,
+        count=packed.count,
+        file=space.store.put_new(name, [packed.data]),
+    )
+    return space.index_files[key]
+
+
+class NewVersion(NamedTuple):
+    """A model version, its outer optimizer's state, and parameters that shards have of their own.
+
+    The latter are in the order of the updates.
+    """
+
+    model: PublishedFile
+    outer: PublishedFile | None
+    own: tuple[PublishedFile, ...]
+
+
+def aggregate(space: Workspace, command: Aggregate) -> NewVersion:
+    """Make the next model version of updates, and what belongs to it.
+
+    A round's updates are folded; in an asynchronous mode, the newest version is moved by some.
+
+    Raises:
+        UpdatesRefused: names the shards whose updates cannot be used.
+        StoreError: the shared directory did not take the new version.
+    """
+    contributions = [
+        Contribution(shard=shard, samples=update.samples, loss=update.loss, file=update.file)
+        for shard, update in zip(command.shards, command.updates, strict=True)
+    ]
+    weights = AGGREGATORS[space.spec.aggregate](contributions)
+    store, model, compression = space.store, command.model, space.spec.compression
+    moves = [_move(command, *pair) for pair in zip(command.pushes, weights, strict=True)]
+    if command.in_step:
+        arrays = fold(store, model, contributions, weights, compression=compression)
+        about = decode(store.view(model), model.name).metadata  # which is true of every version
+    else:
+        arrays = moved(space.versions, model, moves, compression=compression)
+        about = space.versions.read(model).metadata
+    # With a token: an earlier manager may have published this version and ended before it journaled
+    # that, and names are never used twice.
+    version, token, outer = command.round + 1, secrets.token_hex(3), None
+    if command.outer is not None:
+        base, state = space.versions.read(model).tensors, _tensors(store, command.outer)
+        after = take_step(space.spec.outer, base, arrays, state)
+        # Before the model, so that a manager which finds a version can go on from it.
+        outer = space.store.put_new(layout.outer_name(version, token), encode(after, {}))
+    own = []
+    for move in moves if command.elastic else ():
+        tensors = own_after(space.versions, model, move)
+        name = layout.own_name(version, move.shard, token)
+        own.append(store.put_new(name, encode(tensors, about)))
+        space.versions.keep(own[-1], tensors, about)
+    made = store.put_new(layout.model_name(version, token), encode(arrays, about))
+    if not command.in_step:
+        space.versions.keep(made, arrays, about)
+    return NewVersion(made, outer, tuple(own))
+
+
+def _move(command: Aggregate, push: Push, weight: float) -> Move:
+    return Move(
+        shard=push.shard,
+        file=push.update.file,
+        base=command.model if command.mixes else push.base,
+        factor=weight * push.weight,
+    )
+
+
+def measure(space: Workspace, command: Evaluate) -> Evaluation:
+    """Evaluate a model version on the test examples, or on those set apart for validation."""
+    if space.global_model is None:
+        space.global_model = _global_model(space.spec, ready(space).dataset)
+        if (frozen := ready(space).frozen) is not None:
+            space.global_model.load_frozen(_tensors(space.store, frozen))
+    held_out = ready(space).held_out if command.part == "validation" else None
+    return space.global_model.evaluate(_tensors(space.store, command.model), held_out)
+
+
+def publish(space: Workspace, command: Publish) -> PublishedFile:
+    """Publish the final model, whole, under the plain name that users look for.
+
+    The best one is published first, if it is kept. Where parameters were frozen, the final model's
+    that were trained are beside it as the adapter.
+    """
+    if command.best is not None:
+        _put_result(space.store, layout.BEST_NAME, _whole(space, command.best))
+    frozen = ready(space).frozen
+    if frozen is not None and _tensors(space.store, frozen):
+        _put_result(space.store, layout.ADAPTER_NAME, [space.store.read(command.model)])
+    return _put_result(space.store, layout.FINAL_NAME, _whole(space, command.model))
+
+
+def _whole(space: Workspace, model: PublishedFile) -> Sequence[Buffer]:
+    """Return the content of a file with a model version, what was frozen, and all tied names."""
+    frozen = ready(space).frozen
+    if frozen is None:
+        return [space.store.read(model)]
+    apart = decode(space.store.read(frozen), frozen.name)
+    whole = {**apart.tensors, **_tensors(space.store, model)}
+    return encode({**whole, **{tied: whole[name] for tied, name in apart.metadata.items()}}, {})
+
+
+def _put_result(store: Store, name: str, chunks: Sequence[Buffer]) -> PublishedFile:
+    # It may be there already: an earlier manager published it, and ended before it journaled that.
+    if name in store.list():
+        published, digest = store.describe(name), xxhash.xxh3_128()
+        for chunk in chunks:
+            digest.update(chunk)
+        if published.checksum == digest.hexdigest():
+            return published
+    return store.put_new(name, chunks)
+
+
+def _tensors(store: Store, file: PublishedFile) -> Mapping[str, Array]:
+    return decode(store.read(file), file.name).tensors
+
+
+def sweep(store: Store, *, finished: bool) -> None:
+    """Remove what only a running experiment needs: updates, optimizer states, lists of indices."""
+    for name in store.list():
+        if layout.is_left_over(name, finished=finished):
+            store.delete(name)
+    store.remove_leftovers()
+
+
+def ready(space: Workspace) -> PreparedExperiment:
+    """Return what `prepare` made; the core gives no other command before that."""
+    if space.prepared is None:
+        raise RuntimeError(f"{space.experiment} has not been prepared")
+    return space.prepared
+
+
+def _check_code(spec: Spec, *, dataset_is_there: bool) -> None:
+    """Check the digests of the user's code that will run; a dataset's only if it must be made."""
+    for what, name in spec.factories.items():
+        if what != "dataset" or not dataset_is_there:
+            check_code(what, name, spec.code)
+
+
+def _global_model(spec: Spec, dataset: Data) -> GlobalModel:
+    from downpour.manager.global_model import GlobalModel
+
+    return GlobalModel(spec, dataset)

@@ -1,0 +1,250 @@
+"""A client of a manager, for users and for commands; it imports no torch."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Self, TypeVar
+
+from downpour.credentials import Credentials
+from downpour.discovery.managers import managers_for
+from downpour.discovery.waiting import CONNECT_SECONDS, awaiting, checked_seconds
+from downpour.errors import ExperimentFailed, SpecError, Unreachable
+from downpour.paths import path_of
+from downpour.reports import Result
+from downpour.rpc import ManagerClient, Trust
+from downpour.rpc.messages import ExperimentSummary, RecordPage, Status
+from downpour.spec import Spec
+from downpour.spec_file import read_spec
+from downpour.store import SharedDirectory
+from downpour.store.location import seen_location
+from downpour.values import ExperimentState
+
+OnStatus = Callable[[Status], None]
+Asked = Spec | Mapping[str, Any] | str | os.PathLike[str]
+"""A spec, its fields by name, or the path of a TOML file with them."""
+_Answer = TypeVar("_Answer")
+
+_POLL_SECONDS = 1.0
+_AWAY_SECONDS = 60.0
+_LOOK_SECONDS = 0.1
+"""Between two looks: changes come by the hundred, and a person sees ten a second at most."""
+
+
+class Client:
+    """A client of a manager.
+
+    Args:
+        manager: The manager's address, `HOST:PORT`; by default DOWNPOUR_MANAGER, or else the one
+            that leads in the shared directory.
+        shared: The manager's shared directory or bucket, if this machine has it; results then name
+            the files. Without an address it is DOWNPOUR_SHARED by default. With neither, the leader
+            in ./shared_dir is meant or else localhost:9090.
+        credentials: A token or certificates; by default those of the environment
+            (`DOWNPOUR_TOKEN` and others).
+        connect_seconds: How long `submit` and `watch` wait for a manager that does not answer yet.
+        follow: Whether to turn to the leading manager, which the shared directory names, if the
+            one at the address does not answer.
+
+    Raises:
+        SpecError: the address is invalid, or a credential cannot be read. The first call raises it
+            where the address and the directory belong to different clusters.
+    """
+
+    def __init__(
+        self,
+        manager: str | None = None,
+        *,
+        shared: str | os.PathLike[str] | None = None,
+        credentials: Credentials | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
+        follow: bool = True,
+    ) -> None:
+        if manager is None:
+            manager = os.environ.get("DOWNPOUR_MANAGER") or None
+            # An address that the program names itself needs no directory of the environment.
+            shared = os.environ.get("DOWNPOUR_SHARED") or None if shared is None else shared
+        elif not isinstance(manager, str) or not manager:
+            raise SpecError("manager", manager, "must be HOST:PORT, as text")
+        self._connect_seconds = checked_seconds("connect_seconds", connect_seconds)
+        trust = Trust.load(credentials or Credentials.from_environment())
+        self._managers = managers_for(manager, shared if follow else None, trust)
+        seen = seen_location(shared) if shared is not None else None
+        # In an object store there is no folder of an experiment that a result could name.
+        self._shared = seen.root if seen is not None and seen.bucket is None else None
+        self._manager: ManagerClient | None = None
+        self._met = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._managers.close()
+
+    def submit(self, spec: Asked, request: str = "") -> str:
+        """Submit an experiment; returns its identifier at once.
+
+        Takes a spec in the forms that `run` takes. Submitting the same `request` again, 4 to 32
+        hexadecimal digits, returns the same experiment, whose identifier ends with it; by default
+        the request is random.
+
+        Raises:
+            SpecError: the manager refuses the spec.
+        """
+        text, request = spec_of(spec).to_toml(), request or secrets.token_hex(4)
+        return self._ask(lambda manager: manager.submit(text, request))
+
+    def status(self, experiment: str = "") -> Status:
+        """Return the current status of an experiment; by default of the active one."""
+        return self._ask_now(lambda manager: manager.status(experiment, 0, 0.0))
+
+    def watch(
+        self, experiment: str = "", check: Callable[[], None] | None = None
+    ) -> Iterator[Status]:
+        """Yield the status of an experiment at each change, until the experiment has ended.
+
+        By default it is the active experiment, or the next that becomes active. `check` is called
+        between two looks and may raise to end the iteration. If the manager stops answering, this
+        waits for it for a minute.
+        """
+        status = self._ask(lambda manager: manager.status(experiment, 0, 0.0), check)
+        while True:
+            yield status
+            if status.experiment is not None:
+                experiment = status.experiment.experiment
+                if status.experiment.state.ended:
+                    return
+            if check is not None:
+                check()
+            time.sleep(_LOOK_SECONDS)
+            status = self._ask(_next_status(experiment, status.change), check)
+
+    def wait(
+        self,
+        experiment: str,
+        *,
+        on_status: OnStatus | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> Result:
+        """Wait for an experiment's end and return its result.
+
+        Raises:
+            ExperimentFailed: it failed, or a user cancelled it.
+        """
+        end: ExperimentSummary | None = None
+        for status in self.watch(experiment, check):
+            end = status.experiment
+            if on_status is not None:
+                on_status(status)
+        if end is not None and end.state is not ExperimentState.FINISHED:
+            reason = end.reason or f"it was {end.state}"
+            raise ExperimentFailed(experiment, reason, asked_wrongly=end.asked_wrongly)
+        return self.results(experiment)
+
+    def results(self, experiment: str) -> Result:
+        """Return the result of an experiment so far."""
+        folder = SharedDirectory(self._shared).experiment_path(experiment) if self._shared else None
+        seen = folder if folder is not None and folder.is_dir() else None
+        return Result.from_lines(self.record(experiment), folder=seen)
+
+    def record(self, experiment: str, from_line: int = 0) -> list[str]:
+        """Return the lines of an experiment's record from one on, as the manager wrote them."""
+        lines: list[str] = []
+        ask = self._ask if self._met else self._ask_now
+        while True:
+            following = from_line + len(lines)
+            page = ask(_page(experiment, following))
+            if not page.lines:
+                return lines
+            lines += page.lines
+
+    def cancel(self, experiment: str) -> None:
+        """Stop an experiment; does nothing if it has ended."""
+        self._ask_now(lambda manager: manager.cancel(experiment))
+
+    def experiments(self, last: int | None = None) -> tuple[ExperimentSummary, ...]:
+        """Return a summary of the manager's last experiments, by default of all, oldest first."""
+        return tuple(islice(self.newest(), last))[::-1]
+
+    def newest(self) -> Iterator[ExperimentSummary]:
+        """Yield a summary of each experiment of the manager, the one submitted last first."""
+        before = ""
+        while page := self._ask_now(_experiments_before(before)):
+            yield from reversed(page)
+            before = page[0].experiment
+
+    def _ask(
+        self,
+        question: Callable[[ManagerClient], _Answer],
+        check: Callable[[], None] | None = None,
+    ) -> _Answer:
+        """Ask the manager, and wait for it if it does not answer."""
+        seconds = _AWAY_SECONDS if self._met else self._connect_seconds
+        answer: _Answer = awaiting(seconds, check or _nothing)(self._ask_now, question)
+        self._met = True
+        return answer
+
+    def _ask_now(self, question: Callable[[ManagerClient], _Answer]) -> _Answer:
+        """Ask the manager or, if it cannot be reached, the one that has taken over."""
+        asked = self._manager or self._managers.first()
+        try:
+            return self._answer(asked, question)
+        except Unreachable:
+            another = self._managers.another()
+            if another is None:
+                raise
+            asked.close()
+            with suppress(Unreachable):
+                return self._answer(another, question)
+            raise
+
+    def _answer(
+        self, manager: ManagerClient, question: Callable[[ManagerClient], _Answer]
+    ) -> _Answer:
+        self._manager = manager
+        self._managers.check(manager)
+        return question(manager)
+
+
+def _next_status(experiment: str, after_change: int) -> Callable[[ManagerClient], Status]:
+    return lambda manager: manager.status(experiment, after_change, _POLL_SECONDS)
+
+
+def _experiments_before(
+    before: str,
+) -> Callable[[ManagerClient], tuple[ExperimentSummary, ...]]:
+    return lambda manager: manager.list_experiments(before)
+
+
+def _page(experiment: str, from_line: int) -> Callable[[ManagerClient], RecordPage]:
+    return lambda manager: manager.results(experiment, from_line, 0.0)
+
+
+def _nothing() -> None:
+    """Check nothing between two tries."""
+
+
+def spec_of(asked: Asked | None) -> Spec:
+    """Return the spec that was given as one, as its fields, or as the path of a file.
+
+    Raises:
+        SpecError: it has another type, or a field is invalid.
+    """
+    match asked:
+        case None:
+            return Spec()
+        case Spec():
+            return asked
+        case Mapping():
+            return Spec.make(asked)
+        case str() | os.PathLike():
+            return read_spec(path_of("spec", asked))
+    raise SpecError("spec", asked, "must be a Spec, its fields by name, or the path of a TOML file")
