@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -231,6 +232,7 @@ def embed(
         data_dir=str(data_dir or os.environ.get("DOWNPOUR_DATA") or ""),
         patience=patience,
         embedded=True,
+        run=secrets.token_hex(8),
     )
     plan = LaunchPlan(options, workers, threads=spec.threads, device=spec.device)
     # The credentials of the environment are another cluster's.

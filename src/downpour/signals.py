@@ -52,7 +52,7 @@ def waiting_for_leave() -> Callable[[float], bool]:
     return wait
 
 
-def end_with_parent() -> None:
-    """Let the kernel (Linux) send TERM to this process when the thread that started it ends."""
+def end_with_parent(number: int = signal.SIGTERM) -> None:
+    """Let the kernel (Linux) send a signal to this process when the thread that started it ends."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)

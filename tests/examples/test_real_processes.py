@@ -63,12 +63,12 @@ def test_killed_workers_and_shards_handed_over_change_no_example(
     with embed(examples[0].small, 2, shared=tmp_path) as (cluster, client):
         asked = {name: client.submit(spec) for name, spec in specs.items()}
         waited = {name: model_of(client.wait(experiment)) for name, experiment in asked.items()}
-        for spares, (name, spec) in enumerate(specs.items()):
+        for name, spec in specs.items():
             killed = run_with_a_death(client, spec)
             assert killed.worker_changes, name
             assert model_of(killed) == waited[name], name
             assert isinstance(cluster, LocalCluster)
-            cluster._start_worker(100 + spares)
+            cluster._add()
         moves = {}
         with mostly_stopped(newest().pid):
             for name, spec in specs.items():

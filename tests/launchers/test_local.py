@@ -6,15 +6,18 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+import downpour
 from downpour import Client, Credentials, Spec
 from downpour.errors import LaunchError
 from downpour.launchers import LaunchPlan, LocalCluster
 from downpour.manager.options import ManagerOptions
+from downpour.rpc.messages import Status
 
 PATIENCE_SECONDS = 30
 LAUNCH = """
@@ -35,7 +38,13 @@ def options(shared: Path, port: int = 0) -> ManagerOptions:
 def running() -> list[psutil.Process]:
     """Return the fork servers, managers and workers that descend from this process."""
     children = psutil.Process().children(recursive=True)
-    return [one for one in children if "downpour.launchers.forkserver" in one.cmdline()]
+    return [one for one in children if one.cmdline()[:1] and "downpour: " in one.cmdline()[0]]
+
+
+def called(name: str) -> psutil.Process:
+    """Return the process that `ps` shows under a name."""
+    [found] = [one for one in running() if one.cmdline()[0] == f"downpour: {name}"]
+    return found
 
 
 @pytest.mark.slow
@@ -106,19 +115,89 @@ def test_a_worker_that_is_killed_costs_only_a_retry(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_when_all_workers_have_died_the_launcher_says_so(tmp_path: Path) -> None:
-    """`check` raises one line instead of waiting for ever."""
+@pytest.mark.parametrize("victim", ["fork server", "manager", "worker-1", "worker-2"])
+def test_a_run_survives_each_process_that_it_starts(tmp_path: Path, victim: str) -> None:
+    """Killed twice, each costs seconds: the run goes on from its journal, to the same bytes."""
+    spec = Spec(shards=2, epochs=40, batch_size=8)
+    undisturbed = downpour.run(spec, workers=2, shared=tmp_path / "undisturbed", progress=False)
+    killed: list[int] = []
+
+    def kill(status: Status) -> None:
+        done = (status.experiment.epochs_done or 0) if status.experiment else 0
+        if done >= 8 * (len(killed) + 1) and len(killed) < 2:
+            killed.append(called(victim).pid)
+            psutil.Process(killed[-1]).kill()
+
+    result = downpour.run(spec, workers=2, shared=tmp_path / "killed", on_status=kill)
+    assert len(set(killed)) == 2
+    assert undisturbed.model_file is not None
+    assert result.model_file is not None
+    assert result.model_file.read_bytes() == undisturbed.model_file.read_bytes()
+    assert len(result.epochs) == 40
+    assert not running()
+    # Nothing continues a run that has ended.
+    assert not list(result.model_file.parent.glob("journal-*"))
+
+
+@pytest.mark.slow
+def test_the_only_worker_may_be_killed(tmp_path: Path) -> None:
+    """It is started again under its name."""
     with (
         LocalCluster(LaunchPlan(options(tmp_path), workers=1)) as cluster,
         Client(cluster.address) as client,
     ):
-        experiment = client.submit(Spec(shards=1, epochs=1000))
-        for status in client.watch(experiment):
-            if status.workers:
-                break
-        max(running(), key=lambda process: process.create_time()).kill()
-        with pytest.raises(LaunchError, match="worker-1 ended with status -9"):
-            client.wait(experiment, check=cluster.check)
+        experiment = client.submit(Spec(shards=1, epochs=100))
+        next(status for status in client.watch(experiment) if status.workers)
+        called("worker-1").kill()
+        assert client.wait(experiment, check=cluster.check).state == "finished"
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; a dead one whose parent has not looked yet does not."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+CHILD = """
+import multiprocessing, os, pathlib, time
+import downpour, torch
+
+class Forks(downpour.Task):
+    def model(self):
+        return torch.nn.Linear(1, 1)
+
+    def examples(self, part):
+        return [(torch.ones(1), torch.ones(1))] * 8
+
+    def loss(self, model, batch):
+        if not hasattr(self, "child"):
+            self.child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+            self.child.start()
+            pathlib.Path(os.environ["CHILDREN"], str(self.child.pid)).touch()
+        x, y = batch
+        return ((model(x) - y) ** 2).mean()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(100)
+def test_a_child_that_a_task_leaves_behind_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result is there when the experiment ends, and the child ends with its worker."""
+    (tmp_path / "forks.py").write_text(CHILD)
+    (tmp_path / "children").mkdir()
+    monkeypatch.setenv("CHILDREN", str(tmp_path / "children"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("DOWNPOUR_ALLOW", "forks")
+    monkeypatch.setenv("DOWNPOUR_CODE", str(tmp_path))
+    spec = Spec(task="forks:Forks", shards=1, epochs=1)
+    result = downpour.run(spec, workers=1, shared=tmp_path / "shared", progress=False)
+    assert result.state == "finished"
+    children = [int(path.name) for path in (tmp_path / "children").iterdir()]
+    assert children
+    assert not [pid for pid in children if lives(pid)]
 
 
 def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
@@ -174,9 +253,10 @@ def test_what_a_process_says_of_its_death_keeps_its_exit_status(
     ended = '{"name": "worker-1", "exited": 2}'
     scripted(monkeypatch, tmp_path, MANAGER_IS_UP, told, ended)
     with LocalCluster(LaunchPlan(options(tmp_path), workers=1)) as cluster:
-        with cluster._changed:
-            assert cluster._changed.wait_for(
-                lambda: "exited" in cluster._news.get("worker-1", {}), PATIENCE_SECONDS
+        server = cluster._server
+        with server._changed:
+            assert server._changed.wait_for(
+                lambda: server.exit_status("worker-1") is not None, PATIENCE_SECONDS
             )
         with pytest.raises(LaunchError, match="none here") as failure:
             cluster.check()

@@ -15,7 +15,7 @@ from downpour import Client
 from downpour.credentials import Credentials
 from downpour.errors import LaunchError
 from downpour.launchers import Ended, LaunchPlan, PlacedCluster
-from downpour.launchers.placed import PAUSES_SECONDS
+from downpour.launchers.restarts import PAUSES_SECONDS
 from downpour.manager.options import ManagerOptions
 from downpour.rpc.messages import Status
 from downpour.spec import Spec

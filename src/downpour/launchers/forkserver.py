@@ -22,9 +22,11 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from pydantic import TypeAdapter
+from setproctitle import setproctitle
 
 from downpour.credentials import without_credentials
 from downpour.errors import DownpourError
+from downpour.launchers.sessions import end_session
 from downpour.manager.options import ManagerOptions
 from downpour.rpc import Address
 from downpour.signals import end_with_parent
@@ -85,6 +87,7 @@ class ForkServer:
         if pid == 0:
             self._become(role, name, options)
         self._roles[pid] = (role, name)
+        self._tell(name=name, pid=pid)
 
     def _become(self, role: str, name: str, options: dict[str, Any]) -> NoReturn:
         """Turn this fork into a manager or a worker; never returns."""
@@ -92,7 +95,12 @@ class ForkServer:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            end_with_parent()
+            # Its own session, so that what a user's task starts can be ended with it.
+            os.setsid()
+            # Without a word: a manager that is told to leave would cancel its experiments, while
+            # one that dies is continued by the next.
+            end_with_parent(signal.SIGKILL)
+            setproctitle(f"downpour: {name}")
             # Replaced and not closed, because the next file that is opened would become this
             # process's standard input.
             os.dup2(os.open(os.devnull, os.O_RDONLY), self._requests)
@@ -117,6 +125,7 @@ class ForkServer:
                 return
             if pid in self._roles:  # others were started by an import
                 _, name = self._roles.pop(pid)
+                end_session(pid)
                 self._tell(name=name, exited=os.waitstatus_to_exitcode(status))
 
     def _stop_all(self) -> None:
@@ -192,6 +201,7 @@ def _preload(role: str) -> None:
 
 def main() -> None:
     """Serve one launcher, over this process's standard input and output."""
+    setproctitle("downpour: fork server")
     set_up_log(logging.INFO, "%(asctime)s %(process)d %(name)s: %(message)s")
     # What an import prints goes to the log: it would break the lines that the launcher reads.
     news = os.dup(1)

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
+from setproctitle import setproctitle
 
 from downpour.errors import DownpourError, LaunchError
 from downpour.launchers import launcher_with
 from downpour.launchers.base import Launcher, RunningCluster
 from downpour.launchers.here import here
-from downpour.launchers.placed import PAUSES_SECONDS
 from downpour.launchers.plan import LaunchPlan
+from downpour.launchers.restarts import LASTING_SECONDS, PAUSES_SECONDS
 from downpour.launchers.standing import StandingCluster, StandingFolder, StopRequest
 from downpour.rpc import ManagerClient, Status, Trust, WorkerClient, parse_address
 from downpour.signals import waiting_for_leave
@@ -33,8 +34,6 @@ from downpour.text import set_up_log
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-_SOUND_SECONDS = 60.0
-"""A cluster that has been up for this long is started again without a pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +84,7 @@ class Keeper:
             while (trouble := self._trouble()) is not None:
                 log.warning("%s; it is started again", trouble)
                 self._tell(state="starting", trouble=str(trouble))
-                if time.monotonic() - began_seconds >= _SOUND_SECONDS:
+                if time.monotonic() - began_seconds >= LASTING_SECONDS:
                     pauses = iter(PAUSES_SECONDS)
                 if self._wait_for_stop(next(pauses, PAUSES_SECONDS[-1])) is not None:
                     return
@@ -175,6 +174,7 @@ def _drain(
 def main() -> int:
     """Keep the cluster that is asked for; returns the exit status."""
     set_up_log(logging.WARNING, "%(asctime)s %(levelname)s %(name)s: %(message)s")
+    setproctitle("downpour: keeper")
     kept = TypeAdapter(KeptPlan).validate_json(sys.stdin.buffer.read())
     try:
         Keeper(kept.on, kept.plan, kept.launcher, waiting_for_leave()).keep()

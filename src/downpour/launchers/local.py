@@ -2,43 +2,54 @@
 
 The launcher itself never imports torch. All that it has started ends with it: on `close`, on an
 error, on Ctrl-C, and also when it is killed, because the fork server then reads the end of its
-input.
+input. What a signal ends is started again: a worker, the manager, which continues from its journal,
+or the fork server with all that it had started.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Collection
-from contextlib import suppress
-from dataclasses import asdict
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from threading import Condition, Thread
-from typing import IO, Any, Self
+from typing import Self
 
 from downpour.credentials import Credentials
 from downpour.errors import LaunchError
+from downpour.launchers.forking import ForkServerProcess
 from downpour.launchers.logs import new_log
 from downpour.launchers.plan import LaunchPlan
+from downpour.launchers.restarts import Restarts
 from downpour.worker.environment import thread_environment
+
+log = logging.getLogger(__name__)
 
 START_SECONDS = 120.0
 MANAGER = "manager"
-_ASKED_WRONGLY = 2
-"""The exit status of a process whose user can correct the cause."""
+RESTARTS_MAX = 10
+"""Of a manager that does not last: what ends it would end the next one as well."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """A worker's number, and how often it was started again."""
+
+    number: int
+    restarts: Restarts
+    is_over: bool = False
 
 
 class LocalCluster:
     """A context manager: inside it, a manager and its workers are running."""
 
-    def __init__(self, plan: LaunchPlan) -> None:
+    def __init__(self, plan: LaunchPlan, now: Callable[[], float] = time.monotonic) -> None:
         self._plan = plan
+        self._now = now
         self._provided = 0
-        self._news: dict[str, dict[str, Any]] = {}
-        self._news_ended = False
-        self._changed = Condition()
+        self._places: dict[str, _Place] = {}
+        self._manager = plan.manager
+        self._manager_restarts = Restarts(now)
         self.address = ""
         self.log = Path()
 
@@ -49,31 +60,17 @@ class LocalCluster:
 
     @property
     def workers(self) -> list[str]:
-        """The names of the workers that run."""
-        numbers = range(1, self._plan.workers + self._provided + 1)
-        names = [self._plan.worker(number, self.address).name for number in numbers]
-        with self._changed:
-            return [name for name in names if "exited" not in self._news.get(name, {})]
+        """The names of the workers that run, or that are to be started again."""
+        return [name for name, place in self._places.items() if not place.is_over]
 
     def __enter__(self) -> Self:
         """Start the fork server, the manager, and then all workers at once."""
         self.log = new_log(Path(self._plan.manager.shared))
-        with self.log.open("ab") as log:  # others append to it
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", "downpour.launchers.forkserver"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, **thread_environment(self._plan.threads)},
-                start_new_session=True,
-            )
-        self._listener = Thread(target=self._listen, args=(self._server.stdout,), daemon=True)
-        self._listener.start()
+        self._server = self._new_server()
         try:
-            self._request(MANAGER, MANAGER, asdict(self._plan.manager))
-            self.address = self._wait_for_address()
-            for number in range(1, self._plan.workers + 1):
-                self._start_worker(number)
+            self._start_manager()
+            for _ in range(self._plan.workers):
+                self._add()
         except BaseException:
             self.close()
             raise
@@ -85,11 +82,7 @@ class LocalCluster:
 
     def close(self) -> None:
         """Stop workers and manager; returns when all have ended or were killed."""
-        if self._server.stdin is not None:
-            with suppress(BrokenPipeError):  # a request that a dead fork server did not read
-                self._server.stdin.close()
-        self._server.wait()
-        self._listener.join()
+        self._server.close()
 
     def provide(self, wanted: int, idle: Collection[str] = ()) -> None:
         """Start further workers, up to `wanted`, and no more than there were at first."""
@@ -97,64 +90,76 @@ class LocalCluster:
         # Bounded, because a policy asks for workers without knowing this machine's cores.
         while self._provided < min(wanted, self._plan.workers):
             self._provided += 1
-            self._start_worker(self._plan.workers + self._provided)
+            self._add()
 
     def check(self) -> None:
-        """Raise LaunchError if the manager, or the last of the workers, has ended."""
-        with self._changed:
-            ended = {name for name, news in self._news.items() if "exited" in news}
-            if MANAGER in ended:
-                raise self._end_of(MANAGER)
-            if self._is_over():
-                raise LaunchError(f"the processes of this run have ended; see {self.log}")
-            if ended and len(ended) >= self._plan.workers + self._provided:
-                raise self._end_of(min(ended))
+        """Start again what a signal has ended.
 
-    def _start_worker(self, number: int) -> None:
-        worker = self._plan.worker(number, self.address)
-        self._request("worker", worker.name, asdict(worker))
+        Raises:
+            LaunchError: the manager, or the last of the workers, has ended by itself.
+        """
+        if self._server.is_over:
+            self._begin_again()
+        elif (status := self._server.exit_status(MANAGER)) is not None:
+            if status >= 0:
+                raise self._server.error_of(MANAGER)
+            self._restart_manager()
+        for name, place in self._places.items():
+            self._look_after(name, place)
+        if self._places and all(place.is_over for place in self._places.values()):
+            raise self._server.error_of(min(self._places))
 
-    def _request(self, role: str, name: str, options: dict[str, Any]) -> None:
-        line = json.dumps({"role": role, "name": name, "options": options}) + "\n"
-        pipe = self._server.stdin
-        if pipe is None:
-            raise LaunchError("the fork server takes no requests")
+    def _look_after(self, name: str, place: _Place) -> None:
+        """Start a worker again if a signal has ended it: at once, and then after growing pauses."""
+        status = self._server.exit_status(name)
+        if status is None or place.is_over:
+            return
+        place.is_over = status >= 0  # it has left, or says what is wrong
+        if not place.is_over and place.restarts.is_due():
+            log.warning("%s was ended by signal %d and is started again", name, -status)
+            place.restarts.begin()
+            self._server.forget(name)
+            self._start_worker(place)
+
+    def _begin_again(self) -> None:
+        """Start a fork server in place of one that has died, and what it had started."""
+        log.warning("the fork server has died, and all is started again; see %s", self.log)
+        self._server.close()
+        self._server = self._new_server()
+        self._restart_manager()
+        for place in self._places.values():
+            if not place.is_over:
+                self._start_worker(place)
+
+    def _restart_manager(self) -> None:
+        """Start a manager at the address of the one that has died; it goes on where that ended."""
+        if self._manager_restarts.count >= RESTARTS_MAX:
+            raise self._server.error_of(MANAGER)
+        self._manager_restarts.begin()
+        port = int(self.address.rpartition(":")[2])
+        self._manager = replace(self._manager, port=port, restarts=self._manager.restarts + 1)
+        log.warning("the manager has died, and another one goes on")
+        self._server.forget(MANAGER)
+        self._start_manager()
+
+    def _new_server(self) -> ForkServerProcess:
+        return ForkServerProcess(self.log, thread_environment(self._plan.threads))
+
+    def _start_manager(self) -> None:
+        self._server.request(MANAGER, MANAGER, asdict(self._manager))
+        self.address = self._server.wait_for_address(MANAGER, START_SECONDS)
+
+    def _add(self) -> None:
+        number = len(self._places) + 1
+        place = _Place(number, Restarts(self._now))
+        self._places[self._plan.worker(number, "").name] = place
+        self._start_worker(place)
+
+    def _start_worker(self, place: _Place) -> None:
+        worker = self._plan.worker(place.number, self.address)
         try:
-            pipe.write(line.encode())
-            pipe.flush()
-        except BrokenPipeError:
-            raise LaunchError(f"the fork server has died; see {self.log}") from None
-
-    def _wait_for_address(self) -> str:
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._news.get(MANAGER) or self._is_over(), START_SECONDS
-            )
-            news = self._news.get(MANAGER, {})
-            if "address" not in news:
-                raise self._end_of(MANAGER)
-            return str(news["address"])
-
-    def _listen(self, pipe: IO[bytes]) -> None:
-        with pipe:
-            for line in pipe:
-                news = json.loads(line)
-                with self._changed:
-                    self._news.setdefault(news.pop("name"), {}).update(news)
-                    self._changed.notify_all()
-        with self._changed:
-            self._news_ended = True
-            self._changed.notify_all()
-
-    def _is_over(self) -> bool:
-        """Whether the fork server has ended, or is about to: its output ends shortly before."""
-        return self._news_ended or self._server.poll() is not None
-
-    def _end_of(self, name: str) -> LaunchError:
-        """Return the error of a process that is not running."""
-        news = self._news.get(name, {})
-        if error := news.get("error"):
-            return LaunchError(str(error), asked_wrongly=news.get("status") == _ASKED_WRONGLY)
-        if "exited" in news:
-            return LaunchError(f"{name} ended with status {news['exited']}; see {self.log}")
-        return LaunchError(f"{name} did not start; see {self.log}")
+            self._server.request("worker", worker.name, asdict(worker))
+        except LaunchError:
+            if not self._server.is_over:
+                raise
+            # The next look finds the fork server dead, and starts all again.

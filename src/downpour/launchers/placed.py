@@ -15,27 +15,23 @@ from downpour.errors import LaunchError
 from downpour.launchers.base import Ended, Engine
 from downpour.launchers.local import LocalCluster
 from downpour.launchers.plan import LaunchPlan
+from downpour.launchers.restarts import Restarts
 from downpour.worker.environment import thread_environment
 
-PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
-"""Before a worker is started again: a host that reboots is back within minutes."""
-_LASTING_SECONDS = 60.0
-"""A worker that has run for this long counts as sound: its next restart is its first."""
 _LEFT, _ASKED_WRONGLY = 0, 2
 
 
 @dataclass(slots=True)
 class _Place:
-    """A worker's place: who holds it, since when, and how often that was started again.
+    """A worker's place: who holds it, and how often that was started again.
 
     One that a policy asked for is `extra`, and may be given back.
     """
 
     number: int
-    started_seconds: float
-    restarts: int = 0
-    due_seconds: float | None = None
+    restarts: Restarts
     last: Ended | None = None
+    is_to_restart: bool = False
     extra: bool = False
     idle_since_seconds: float | None = None
     is_given_back: bool = False
@@ -43,7 +39,7 @@ class _Place:
     @property
     def is_over(self) -> bool:
         """Whether the worker has ended, and is not to be started again."""
-        return self.last is not None and self.due_seconds is None
+        return self.last is not None and not self.is_to_restart
 
 
 class PlacedCluster:
@@ -124,7 +120,8 @@ class PlacedCluster:
         for name, ended in self._engine.ended().items():
             self._note_end(self._places[name], ended)
         for place in self._places.values():
-            if place.due_seconds is not None and place.due_seconds <= self._now():
+            if place.is_to_restart and place.restarts.is_due():
+                place.restarts.begin()
                 self._start(place)
         if self._places and all(place.is_over for place in self._places.values()):
             raise self._error_of_all()
@@ -144,12 +141,12 @@ class PlacedCluster:
 
     def _add(self, *, extra: bool = False) -> None:
         number = len(self._places) + 1
-        place = _Place(number, self._now(), extra=extra)
+        place = _Place(number, Restarts(self._now), extra=extra)
         self._places[self._plan.worker(number, "").name] = place
         self._start(place)
 
     def _start(self, place: _Place) -> None:
-        place.started_seconds, place.due_seconds, place.last = self._now(), None, None
+        place.last, place.is_to_restart = None, False
         try:
             worker = self._plan.worker(place.number, self.address)
             environment = thread_environment(self._plan.threads) | allowlist.environment()
@@ -159,13 +156,10 @@ class PlacedCluster:
 
     def _note_end(self, place: _Place, ended: Ended) -> None:
         place.last = ended
-        if ended.status in {_LEFT, _ASKED_WRONGLY} or place.is_given_back:
-            return
-        now = self._now()
-        if now - place.started_seconds >= _LASTING_SECONDS:
-            place.restarts = 0
-        place.due_seconds = now + PAUSES_SECONDS[min(place.restarts, len(PAUSES_SECONDS) - 1)]
-        place.restarts += 1
+        final = ended.status in {_LEFT, _ASKED_WRONGLY} or place.is_given_back
+        place.is_to_restart = not final
+        if place.is_to_restart:
+            place.restarts.is_due()  # the pause begins now
 
     def _error_of_all(self) -> LaunchError:
         """Return what to tell when no worker is left: the reason of the first that has one."""

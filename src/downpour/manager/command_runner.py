@@ -162,7 +162,7 @@ class CommandRunner(Effects[[]]):
 
     @property
     def term(self) -> int:
-        """The manager's term; 0 if it is embedded in a run, which has none."""
+        """The manager's term; that of a run counts its restarts."""
         return self._leader.term if self._leader is not None else 0
 
     @property
@@ -391,6 +391,7 @@ class CommandRunner(Effects[[]]):
         space.versions.clear()
         if not space.is_gone:
             work.sweep(space.store, finished=command.ending is ExperimentState.FINISHED)
+            space.forget_journal()
         # Last: the next manager does not look at a folder in this list, so one that could not be
         # cleaned up must not be in it.
         self._archive.end(command.experiment)

@@ -19,9 +19,10 @@ class ManagerOptions:
     file that is missing or short is retried for `patience_seconds`; then its attempt fails.
     `patience` scales that and every other timeout (`scheduler/timeouts.py`). `predictor` is a file
     made by `downpour predictor train`, which replaces the one shipped. A `successor` waits until
-    the leading manager has ended. An `embedded` manager belongs to one run: it takes no lock,
-    continues no experiment of others, and cancels its own when it closes. Metrics are served at
-    `metrics_port` unless it is None.
+    the leading manager has ended. An `embedded` manager belongs to one `run`, whose name marks its
+    experiments, so that it finds them again after `restarts`. It takes no lock, continues no
+    experiment of others, and cancels its own when it closes. Metrics are served at `metrics_port`
+    unless it is None.
     """
 
     shared: str
@@ -34,6 +35,8 @@ class ManagerOptions:
     predictor: str = ""
     successor: bool = False
     embedded: bool = False
+    run: str = ""
+    restarts: int = 0
     metrics_port: int | None = None
     credentials: Credentials = field(default_factory=Credentials)
 

@@ -69,7 +69,7 @@ class Persistence:
             SharedDirectoryError: the directory refuses; `commit` may be called again.
         """
         # A record grows without its journal where a worker joins or an attempt's resources are
-        # noted, and always in an embedded run, which keeps no journal.
+        # noted.
         for experiment in self._grown - set(self._journaling.touched):
             try:
                 self._flush(experiment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import socket
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from downpour.manager.command_runner import CommandRunner
 from downpour.manager.driver import Driver
 from downpour.manager.metrics import ManagerMetrics
 from downpour.manager.options import ManagerOptions
-from downpour.manager.recovery import recover
+from downpour.manager.recovery import RecoveredState, recover, recover_run
 from downpour.manager.roster import Roster
 from downpour.manager.service import ManagerHandler
 from downpour.metrics import MetricsEndpoint
@@ -67,7 +68,7 @@ class Manager:
         predictor = pretrained(Path(options.predictor) if options.predictor else None)
         self._closing = Event()
         shared = self._shared_directory(options)
-        self._embedded = options.embedded
+        self._options = options
         self._on_death = on_death
         self._lease = Lease(shared)
         if not options.embedded:
@@ -143,12 +144,9 @@ class Manager:
         The term begins before the journals are read. A former leader that does not know that it was
         replaced may still write, but what it writes after that does not count.
         """
-        leader = None if self._embedded else self._lease.claim(*_called_at(self.address))
-        goes_on = False
-        if leader is not None:
-            recovered = recover(shared, core, leader, self._archive)
-            self._runner.take_up(recovered, leader)
-            goes_on = bool(recovered.spaces)
+        leader, recovered = self._continued(shared, core)
+        self._runner.take_up(recovered, leader)
+        goes_on = bool(recovered.spaces)
         # Without anything to continue no worker waits for this manager, and the first submission
         # would wait for the import.
         if not goes_on:
@@ -162,6 +160,22 @@ class Manager:
         if goes_on:
             # Last, so that a start that fails leaves no thread behind.
             self._warming_up.start()
+
+    def _continued(self, shared: SharedDirectory, core: Scheduler) -> tuple[Leader, RecoveredState]:
+        """Begin a term, and continue what the managers before this one have left."""
+        if not self._options.embedded:
+            leader = self._lease.claim(*_called_at(self.address))
+            return leader, recover(shared, core, leader, self._archive)
+        leader = Leader(
+            term=self._options.restarts + 1,
+            addresses=(str(self.address),),
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            cluster=self._options.run,
+        )
+        if not self._options.restarts:
+            return leader, RecoveredState(core)
+        return leader, recover_run(shared, core, leader, self._archive)
 
     @property
     def address(self) -> Address:
@@ -184,7 +198,7 @@ class Manager:
         self._close_metrics()
         self._closing.set()
         self._driver.end_waits()
-        if self._embedded:
+        if self._options.embedded:
             with suppress(DownpourError):
                 self._service.cancel_all("the run was stopped")
         self._server.stop()
@@ -192,7 +206,7 @@ class Manager:
         self._runner.close()
         self._roster.close()
         self._service.withdraw()
-        if not self._embedded:
+        if not self._options.embedded:
             self._lease.release()
         # `cancel` does not stop an import that has begun.
         if self._warming_up.is_alive():
@@ -215,7 +229,7 @@ class Manager:
             self._on_death(error)
 
     def _raise_if_replaced(self) -> None:
-        if not self._embedded and not self._lease.is_leader:
+        if not self._options.embedded and not self._lease.is_leader:
             reason = "another manager has taken over; this one ends"
             raise SharedDirectoryError(self._lease.root, reason)
 

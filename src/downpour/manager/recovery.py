@@ -1,16 +1,16 @@
 """Continues what earlier managers of this directory have left, each experiment by itself.
 
 A folder under `experiments/` is continued if its journal shows that a manager of this cluster wrote
-it, in this folder: so it is not a copy, not another cluster's, and not a run's own, which keeps no
-journal. An experiment that cannot be continued is left out and listed with the reason, and its
-files stay as they are. Files that only an earlier manager knew of are removed.
+it, in this folder: so it is not a copy, not another cluster's, and not a run's own, which only that
+run continues (`recover_run`). An experiment that cannot be continued is left out and listed with
+the reason, and its files stay as they are. Files that only an earlier manager knew of are removed.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,13 +22,14 @@ from downpour.manager.archive import Archive
 from downpour.manager.work import sweep
 from downpour.manager.workspace import Workspace, reopen_workspace
 from downpour.node.journal import Line
-from downpour.records.journal import read_journal, segments_among, term_of
+from downpour.records.journal import read_journal, segments, segments_among, term_of
 from downpour.records.mirror import fetch_journals
 from downpour.records.record import read_record
 from downpour.records.record_lines import SubmittedLine, WorkerJoinedLine, WorkerLeftLine
 from downpour.records.recovery import (
     ReplayedJournals,
     belongs_elsewhere,
+    next_order,
     replay_each,
     replay_one,
     take_in,
@@ -101,10 +102,46 @@ def recover(
         spaces=spaces,
         # The archive's places, too, because the journals of ended experiments were not read.
         next_order=max((*orders, *archive.places.values()), default=0) + 1,
-        submitted_at=tuple(
-            (space.experiment, journals[space.experiment][0].at_seconds) for space in spaces
-        ),
+        submitted_at=_submission_times(spaces, journals),
     )
+
+
+def recover_run(
+    shared: SharedDirectory, core: Scheduler, leader: Leader, archive: Archive
+) -> RecoveredState:
+    """Continue the experiments of an embedded run whose manager has died.
+
+    Their journals name the run as their cluster, and `leader` is its next manager.
+
+    Raises:
+        SharedDirectoryError: the directory cannot be used.
+    """
+    journals: dict[str, list[Line]] = {}
+    for folder in (shared.experiments / name for name in _folders(shared)):
+        if segments(folder) and is_abandoned(folder / RUN_LOCK_NAME):
+            journal = read_journal(folder)
+            if journal and journal[0].cluster == leader.cluster:
+                journals[folder.name] = journal
+    going = replay_each(journals, core.state.options).experiments
+    spaces = tuple(
+        _open(shared, experiment, leader, journals[name], of_run=True)
+        for name, experiment in going.items()
+        if not _has_ended(shared, journals[name], core.state.options, archive)
+    )
+    opened = {space.experiment: going[space.experiment] for space in spaces}
+    take_in(core, ReplayedJournals(opened, {}), journals)
+    return RecoveredState(
+        core=core,
+        spaces=spaces,
+        next_order=next_order(journals),
+        submitted_at=_submission_times(spaces, journals),
+    )
+
+
+def _submission_times(
+    spaces: Iterable[Workspace], journals: Mapping[str, Sequence[Line]]
+) -> tuple[tuple[str, float], ...]:
+    return tuple((one.experiment, journals[one.experiment][0].at_seconds) for one in spaces)
 
 
 def _folders(shared: SharedDirectory) -> list[str]:
@@ -229,9 +266,14 @@ def _opened(
 
 
 def _open(
-    shared: SharedDirectory, experiment: Experiment, leader: Leader, journal: list[Line]
+    shared: SharedDirectory,
+    experiment: Experiment,
+    leader: Leader,
+    journal: list[Line],
+    *,
+    of_run: bool = False,
 ) -> Workspace:
-    space = reopen_workspace(shared, experiment, leader, journal)
+    space = reopen_workspace(shared, experiment, leader, journal, of_run=of_run)
     try:
         if space.journal is not None:
             # First, because this line ends what counts of an earlier manager's journal: else one

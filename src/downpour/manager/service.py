@@ -34,7 +34,7 @@ from downpour.manager.driver import Driver
 from downpour.manager.options import ManagerOptions
 from downpour.manager.roster import Roster, membership_log
 from downpour.manager.start_file import with_checksums
-from downpour.manager.workspace import open_workspace
+from downpour.manager.workspace import Workspace, open_workspace
 from downpour.node.manager import heartbeat_reply
 from downpour.records.record import RecordReader
 from downpour.resolve import resolve
@@ -96,7 +96,7 @@ class ManagerHandler:
         self._presence = secrets.token_hex(16)
         self._announced: Presence | None = None
 
-    def announce(self, leader: Leader | None) -> None:
+    def announce(self, leader: Leader) -> None:
         """Publish the file whose content proves that a worker sees the same folder."""
         self._leader = leader
         self._announced = self._shared.announce(self._presence)
@@ -274,11 +274,15 @@ class ManagerHandler:
         resolved = with_checksums(resolved, self._shared, known=known)
         experiment = _new_name(resolved.name, request)
         # Before the event, because the submission is the first entry of its journal.
-        self._runner.open(open_workspace(self._shared, experiment, resolved, self._leader))
+        self._runner.open(self._opened(experiment, resolved))
         event = on.ExperimentSubmitted(at_seconds=self._now, experiment=experiment, spec=resolved)
         self._driver.post(event).result()
         log.info("%s submitted: %d shards, %d rounds", experiment, resolved.shards, resolved.rounds)
         return experiment
+
+    def _opened(self, experiment: str, resolved: ResolvedSpec) -> Workspace:
+        of_run = self._options.embedded
+        return open_workspace(self._shared, experiment, resolved, self._leader, of_run=of_run)
 
     def _check_device(self, asked: Spec) -> None:
         """Refuse a device that none of the registered workers has; any is good without workers."""

@@ -16,7 +16,7 @@ from downpour.aggregators import (
 )
 from downpour.errors import FileCorrupt, SpecError, StoreError
 from downpour.node.journal import Line
-from downpour.records.journal import Journal
+from downpour.records.journal import Journal, segments
 from downpour.records.mirror import journal_of
 from downpour.records.record import RecordWriter
 from downpour.rpc.messages import IndexArray, IndicesFile
@@ -65,8 +65,9 @@ class PreparedExperiment:
 class Workspace:
     """One experiment's folder, and what has been made for it so far.
 
-    The workspace of an embedded run has no `journal`, because no manager continues it. It holds
-    `run_lock` instead, which shows other processes that the run is alive. Nothing is journaled once
+    The workspace of an embedded run holds `run_lock`, which shows other processes that the run is
+    alive. Its `journal` is not synced: it outlives the manager and not the machine, because only
+    the run itself continues it. Nothing is journaled once
     the experiment is `concluded`. While its folder `is_gone`, or its objects in a bucket, the
     experiment is held up. The
     `global_model` is made by `prepare` if the experiment begins here, else by its first evaluation.
@@ -131,9 +132,20 @@ class Workspace:
             if self.run_lock is not None:
                 self.run_lock.release()
 
+    def forget_journal(self) -> None:
+        """Remove the journal of a run's experiment that has ended; no manager ever reads it."""
+        if self.run_lock is not None:
+            for segment in segments(self.folder):
+                segment.unlink(missing_ok=True)
+
 
 def open_workspace(
-    shared: SharedDirectory, experiment: str, spec: ResolvedSpec, leader: Leader | None = None
+    shared: SharedDirectory,
+    experiment: str,
+    spec: ResolvedSpec,
+    leader: Leader | None = None,
+    *,
+    of_run: bool = False,
 ) -> Workspace:
     """Make an experiment's folder, with its resolved spec and an empty record.
 
@@ -141,12 +153,13 @@ def open_workspace(
         shared: the shared directory.
         experiment: its identifier.
         spec: its resolved spec.
-        leader: this manager's term; None in an embedded run, which keeps no journal.
+        leader: this manager's term; None if no manager is to continue the experiment.
+        of_run: whether it belongs to an embedded run.
     """
     folder = shared.experiment_path(experiment)
     store = shared.create_experiment(experiment)
     # Before all else: a manager that starts now removes folders that hold nothing and no lock.
-    run_lock = lock_file(folder / RUN_LOCK_NAME) if leader is None else None
+    run_lock = lock_file(folder / RUN_LOCK_NAME) if of_run else None
     return Workspace(
         experiment=experiment,
         spec=spec,
@@ -154,13 +167,18 @@ def open_workspace(
         store=store,
         record=RecordWriter(folder / layout.RECORD_NAME),
         spec_file=store.put_new(layout.SPEC_NAME, [_toml(spec)]),
-        journal=journal_of(shared, experiment, leader) if leader else None,
+        journal=journal_of(shared, experiment, leader, syncs=not of_run) if leader else None,
         run_lock=run_lock,
     )
 
 
 def reopen_workspace(
-    shared: SharedDirectory, experiment: Experiment, leader: Leader, journal_lines: Sequence[Line]
+    shared: SharedDirectory,
+    experiment: Experiment,
+    leader: Leader,
+    journal_lines: Sequence[Line],
+    *,
+    of_run: bool = False,
 ) -> Workspace:
     """Open the folder of an earlier manager's experiment, to continue it.
 
@@ -171,6 +189,7 @@ def reopen_workspace(
         experiment: the state that results from the journal.
         leader: this manager's term.
         journal_lines: the lines of the journal.
+        of_run: whether it belongs to an embedded run.
 
     Raises:
         FileCorrupt: the journal names files that are gone, or files show that its end is missing.
@@ -187,7 +206,8 @@ def reopen_workspace(
         store=store,
         record=RecordWriter(folder / layout.RECORD_NAME),
         spec_file=_restored_spec(store, experiment),
-        journal=journal_of(shared, experiment.name, leader, journal_lines),
+        journal=journal_of(shared, experiment.name, leader, journal_lines, syncs=not of_run),
+        run_lock=lock_file(folder / RUN_LOCK_NAME) if of_run else None,
     )
 
 

@@ -49,11 +49,15 @@ _SEGMENT = re.compile(r"journal-(\d+)-(\d+)\.jsonl")
 
 
 class DiskSegments:
-    """The segments of one experiment's journal, as files in its folder, which exists."""
+    """The segments of one experiment's journal, as files in its folder, which exists.
 
-    def __init__(self, folder: Path) -> None:
+    Without `syncs` they survive this process, and not the machine.
+    """
+
+    def __init__(self, folder: Path, *, syncs: bool = True) -> None:
         self.place = str(folder)
         self._folder = folder
+        self._syncs = syncs
         self._file: int | None = None
         self._segment: Segment | None = None
 
@@ -70,7 +74,7 @@ class DiskSegments:
                 while content:
                     # A disk that fills up takes a part.
                     content = content[os.write(descriptor, content) :]
-                if durably:
+                if durably and self._syncs:
                     os.fsync(descriptor)
         except StoreError:
             # A part of a line may have been written, so nothing may follow in this file: the next
@@ -109,7 +113,8 @@ class DiskSegments:
             self._segment = segment
             # The name must be as durable as the lines: without it a power cut would take all of
             # them.
-            sync_directory(self._folder)
+            if self._syncs:
+                sync_directory(self._folder)
         return self._file
 
 

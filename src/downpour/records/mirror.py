@@ -178,10 +178,16 @@ class MirroredSegments(DiskSegments):
 
 
 def journal_of(
-    shared: SharedDirectory, experiment: str, leader: Leader, lines: Sequence[Line] = ()
+    shared: SharedDirectory,
+    experiment: str,
+    leader: Leader,
+    lines: Sequence[Line] = (),
+    *,
+    syncs: bool = True,
 ) -> Journal:
     """Return the journal of an experiment whose folder exists; `lines` are what it holds."""
-    folder, files = shared.experiment_path(experiment), None
+    folder = shared.experiment_path(experiment)
+    files = DiskSegments(folder, syncs=syncs)
     if shared.bucket is not None:
         files = MirroredSegments(folder, Mirror(shared.bucket, folder, leader.term))
     return Journal(folder, leader.term, lines, cluster=leader.cluster, files=files)

@@ -1,0 +1,134 @@
+"""One fork server as its launcher sees it: requests go in, news of what it has started come out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from threading import Condition, Thread
+from typing import IO, Any
+
+from downpour.errors import LaunchError
+from downpour.launchers.sessions import end_session
+
+CLOSE_SECONDS = 15.0
+"""A fork server gives its workers five seconds to leave, and then its manager."""
+_LISTEN_SECONDS = 1.0
+_ASKED_WRONGLY = 2
+
+
+class ForkServerProcess:
+    """A running fork server, until `close`.
+
+    Args:
+        log: the file to which it and all that it starts append their logs.
+        environment: further environment variables.
+    """
+
+    def __init__(self, log: Path, environment: Mapping[str, str]) -> None:
+        self.log = log
+        self._news: dict[str, dict[str, Any]] = {}
+        self._pids: set[int] = set()
+        self._news_ended = False
+        self._changed = Condition()
+        with log.open("ab") as file:  # others append to it
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "downpour.launchers.forkserver"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        pipe = self._process.stdout
+        self._listener = Thread(target=self._listen, args=(pipe,), daemon=True)
+        self._listener.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or is about to: its output ends shortly before."""
+        return self._news_ended or self._process.poll() is not None
+
+    def request(self, role: str, name: str, options: Mapping[str, Any]) -> None:
+        """Ask for a process.
+
+        Raises:
+            LaunchError: the fork server has died.
+        """
+        line = json.dumps({"role": role, "name": name, "options": options}) + "\n"
+        pipe = self._process.stdin
+        if pipe is None:
+            raise LaunchError("the fork server takes no requests")
+        try:
+            pipe.write(line.encode())
+            pipe.flush()
+        except (BrokenPipeError, ValueError):  # ValueError: the pipe is closed
+            raise LaunchError(f"the fork server has died; see {self.log}") from None
+
+    def forget(self, name: str) -> None:
+        """Forget what was told of a process that has ended: another one takes its name."""
+        with self._changed:
+            self._news.pop(name, None)
+
+    def wait_for_address(self, name: str, seconds: float) -> str:
+        """Wait until a process serves, and return its address.
+
+        Raises:
+            LaunchError: it has ended, or does not serve in time.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._news.get(name, {}).keys() & {"address", "exited"} or self.is_over,
+                seconds,
+            )
+            news = self._news.get(name, {})
+        if "address" not in news:
+            raise self.error_of(name)
+        return str(news["address"])
+
+    def exit_status(self, name: str) -> int | None:
+        """Return the exit status of a process that has ended, negative for a signal; else None."""
+        with self._changed:
+            status: int | None = self._news.get(name, {}).get("exited")
+            return status
+
+    def error_of(self, name: str) -> LaunchError:
+        """Return the error of a process that is not running."""
+        news = self._news.get(name, {})
+        if error := news.get("error"):
+            return LaunchError(str(error), asked_wrongly=news.get("status") == _ASKED_WRONGLY)
+        if "exited" in news:
+            return LaunchError(f"{name} ended with status {news['exited']}; see {self.log}")
+        return LaunchError(f"{name} did not start; see {self.log}")
+
+    def close(self) -> None:
+        """Stop all that it has started; returns when that has ended or was killed."""
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):  # a request that a dead fork server did not read
+                self._process.stdin.close()
+        try:
+            self._process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        # What a user's task has started holds the pipe open as long as it lives, so nobody waits
+        # for the end of the news; it ends here, with the session of its worker.
+        for pid in self._pids:
+            end_session(pid)
+        self._listener.join(_LISTEN_SECONDS)
+
+    def _listen(self, pipe: IO[bytes]) -> None:
+        with pipe:
+            for line in pipe:
+                news = json.loads(line)
+                with self._changed:
+                    self._pids |= {news["pid"]} if "pid" in news else set()
+                    self._news.setdefault(news.pop("name"), {}).update(news)
+                    self._changed.notify_all()
+        with self._changed:
+            self._news_ended = True
+            self._changed.notify_all()

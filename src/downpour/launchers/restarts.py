@@ -1,0 +1,38 @@
+"""How often, and after which pauses, a process that dies is started again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+PAUSES_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+"""Before a worker is started again: a host that reboots is back within minutes."""
+LASTING_SECONDS = 60.0
+"""A process that has run for this long counts as sound: its next restart is its first."""
+
+
+class Restarts:
+    """The restarts of one process; `count` are those since it last ran for long.
+
+    Args:
+        now: seconds, from any beginning.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.count = 0
+        self._now = now
+        self._began_seconds = now()
+        self._due_seconds: float | None = None
+
+    def is_due(self) -> bool:
+        """Whether the process, which has ended, is to be started again by now."""
+        if self._due_seconds is None:
+            if self._now() - self._began_seconds >= LASTING_SECONDS:
+                self.count = 0
+            pause = PAUSES_SECONDS[min(self.count, len(PAUSES_SECONDS) - 1)]
+            self._due_seconds = self._now() + pause
+        return self._due_seconds <= self._now()
+
+    def begin(self) -> None:
+        """Note that the process is started again."""
+        self.count += 1
+        self._began_seconds, self._due_seconds = self._now(), None
