@@ -13,9 +13,39 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import ClassVar
 
 _PR_SET_PDEATHSIG = 1
 _LEAVING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Terminated(KeyboardInterrupt):
+    """A signal tells a command to stop, which it does as at Ctrl-C.
+
+    `last` is the signal's number, for a caller that sees only that the command was interrupted.
+    """
+
+    last: ClassVar[int] = signal.SIGINT
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        Terminated.last = number
+
+
+def stop_at_signals() -> None:
+    """Let TERM and HUP end a command as Ctrl-C does; further ones do not disturb that.
+
+    A process that serves replaces this by `on_leaving`.
+    """
+
+    def stop(number: int, _: object) -> None:
+        for each in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, signal.SIG_IGN)
+        raise Terminated(number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # an ignored HUP is nohup's
+            signal.signal(number, stop)
 
 
 def on_leaving(leave: Callable[[int], object]) -> None:

@@ -98,31 +98,42 @@ def test_a_file_and_options_make_a_run(downpour: Callable[..., Any], tmp_path: P
     assert json.loads(again.out) == result
 
 
-def _hear_ctrl_c() -> None:
-    """Undo what a shell does to its background jobs, of which this test may be part."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _hear_signals() -> None:
+    """Undo what a shell or nohup does to its jobs, of which this test may be part."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
-    """Status 130, one word after the spec, and no process left behind."""
+@pytest.mark.parametrize(
+    ("number", "status", "line"),
+    [
+        (signal.SIGINT, 130, "downpour: stopped"),
+        (signal.SIGTERM, 143, "downpour: stopped by SIGTERM"),
+        (signal.SIGHUP, 129, "downpour: stopped by SIGHUP"),
+    ],
+)
+def test_a_signal_stops_everything(
+    tmp_path: Path, number: signal.Signals, status: int, line: str
+) -> None:
+    """One line after the spec, the status of the signal, and no process left behind."""
     words = ["--epochs", "10000", "--workers", "2", "--shared", str(tmp_path)]
     with subprocess.Popen(
         [*COMMAND, *words],
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_hear_ctrl_c,  # noqa: PLW1509 - no threads here yet
+        preexec_fn=_hear_signals,  # noqa: PLW1509 - no threads here yet
     ) as process:
         own = psutil.Process(process.pid)
         while len(own.children(recursive=True)) < 4:  # fork server, manager, two workers
             assert process.poll() is None
         children = own.children(recursive=True)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, said = process.communicate(timeout=PATIENCE_SECONDS)
     _, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
     assert not alive
     *shown, last = said.splitlines()
-    assert last == "downpour: stopped"
+    assert last == line
     # The spec stands there if training had begun, and nothing else does.
     assert not shown or Spec.from_toml("\n".join(shown)).epochs == 10_000
-    assert process.returncode == 130
+    assert process.returncode == status

@@ -1,9 +1,9 @@
 """The command line: parse, build a spec, call one function, print.
 
-A user's mistake costs one line on standard error and exit status 2. Ctrl-C stops everything that
-was started and ends with status 130; while the commands are still being imported it ends the
-process at once. A command imports what it needs when it runs, so that help and mistakes are
-answered at once. This module imports nothing at all.
+A user's mistake costs one line on standard error and exit status 2. Ctrl-C, SIGTERM and SIGHUP stop
+everything that was started and end with status 130, 143 and 129. While the commands are still being
+imported, they end the process at once. A command imports what it needs when it runs, so that help
+and mistakes are answered at once. This module imports nothing at all.
 """
 
 from __future__ import annotations
@@ -29,17 +29,21 @@ def main() -> None:
     sys.exit(status)
 
 
-def run_command(words: Sequence[str], *, interruptible: bool = False) -> int:
+def run_command(words: Sequence[str], *, interruptible: bool | None = None) -> int:
     """Run one command and return its exit status; an error is printed in one line.
 
-    If `interruptible`, Ctrl-C raises KeyboardInterrupt once the commands are imported.
+    Once the commands are imported, Ctrl-C raises KeyboardInterrupt if `interruptible`, and so do
+    SIGTERM and SIGHUP. None changes no handler: the process is not this command's own.
     """
     from downpour.cli.commands import command_line
     from downpour.cli.exit_status import final_status, report_error
+    from downpour.signals import stop_at_signals
 
     try:
         if interruptible:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        if interruptible is not None:
+            stop_at_signals()
         status = command_line()(list(words), prog_name="downpour", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - the edge of the program

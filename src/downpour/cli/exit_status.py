@@ -4,6 +4,8 @@
     75   the manager of a worker did not come: the same command may succeed later
     1    any other failure
     130  Ctrl-C
+    129  SIGHUP: the terminal was closed
+    143  SIGTERM: another process has ended the command, with all that it had started
     141  the reader of the output has closed it (`downpour list | head -1`): prints nothing
 
 An unexpected exception is one line, too, which names a file with the traceback.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -23,13 +26,15 @@ import typer
 from typer.exceptions import TyperException
 
 from downpour.errors import DownpourError
+from downpour.signals import Terminated
 from downpour.text import one_line
 
 VARIABLE = "DOWNPOUR_TRACEBACK"
 LINE_CHARACTERS_MAX = 1000
 _FAILED = 1
 _ASKED_WRONGLY = 2
-_INTERRUPTED = 130
+_SIGNALLED = 128  # shells report a process that a signal has ended as this and its number
+_INTERRUPTED = _SIGNALLED + signal.SIGINT
 _HUNG_UP = 141  # 128 + SIGPIPE, as shells report a program that writes into a closed pipe
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -49,6 +54,12 @@ def final_status(status: int) -> int:
     return report_error(KeyboardInterrupt()) if status == _INTERRUPTED else status
 
 
+def _stopped() -> tuple[str, int]:
+    number = signal.Signals(Terminated.last)
+    by = "" if number is signal.SIGINT else f" by {number.name}"
+    return f"stopped{by}", _SIGNALLED + number
+
+
 def _line_and_status(error: BaseException) -> tuple[str, int]:
     match error:
         case DownpourError():
@@ -59,7 +70,7 @@ def _line_and_status(error: BaseException) -> tuple[str, int]:
             # Rich and Typer end with 1 where the reader has left; a signal's handler with its own.
             return "", error.code if isinstance(error.code, int) and error.code != 1 else _HUNG_UP
         case KeyboardInterrupt() | typer.Abort():
-            return "stopped", _INTERRUPTED
+            return _stopped()
         case OSError():
             return _line_and_status_of_os(error)
     return "out of memory" if isinstance(error, MemoryError) else _internal_error(error), _FAILED

@@ -21,6 +21,7 @@ from downpour.credentials import FILES
 from downpour.errors import LaunchError
 from downpour.launchers.base import Launcher
 from downpour.launchers.hosts import SLOTS_MAX, Host
+from downpour.launchers.last_will import LastWill
 from downpour.launchers.leash import LeashedWorkers
 from downpour.launchers.placed import PlacedCluster
 from downpour.launchers.plan import LaunchPlan
@@ -84,6 +85,7 @@ class ComposeEngine(LeashedWorkers):
         self._name = f"downpour-{secrets.token_hex(4)}"
         self._compose: tuple[str, ...] = _COMPOSE[0]
         self._variables: dict[str, str] = {}
+        self._last_will: LastWill | None = None
         self.manager_host = "127.0.0.1"
         super().__init__([_THERE], lambda _, script: self._started(script))
 
@@ -101,6 +103,7 @@ class ComposeEngine(LeashedWorkers):
         _refuse_missing(image_of(self._options))
         self._variables = variables(plan, self._options)
         try:
+            self._last_will = LastWill(shlex.join(self._down), self._environment)
             # Of several that start at once, each would make the network otherwise.
             made = ["up", "--no-start", "--no-deps", "--no-build", SERVICE]
             _asked([*self._project, *made], self._environment)
@@ -115,8 +118,10 @@ class ComposeEngine(LeashedWorkers):
 
     def close(self) -> None:
         """Tell all workers to leave, and remove what is left of the project."""
-        super().close()
-        self._remove()
+        try:
+            super().close()
+        finally:
+            self._remove()
 
     def planned(self, plan: LaunchPlan) -> str:
         """Return the commands of a plan's workers; the manager's address is not known yet."""
@@ -147,8 +152,15 @@ class ComposeEngine(LeashedWorkers):
                 return found[0]
         raise _wrong("the project's network has no gateway, so no container reaches this machine")
 
+    @property
+    def _down(self) -> list[str]:
+        # The volume is the one that the file names and that a folder of this machine replaces.
+        return [*self._project, "down", "--volumes", "--remove-orphans", "--timeout", "5"]
+
     def _remove(self) -> None:
-        _asked([*self._project, "down", "--remove-orphans", "--timeout", "5"], self._environment)
+        _asked(self._down, self._environment)
+        if self._last_will is not None:
+            self._last_will.revoke()
 
 
 def _compose_command() -> tuple[str, ...]:

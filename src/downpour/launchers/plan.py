@@ -10,8 +10,9 @@ from downpour.credentials import TOKEN_NAME, Credentials
 from downpour.manager.options import ManagerOptions
 from downpour.worker.options import WorkerOptions
 
-ALONE_SECONDS = 300.0
-"""A manager of one run never comes back, so its workers must not keep what they were lent."""
+ALONE_SECONDS = 60.0
+"""The lease of a run's worker: if its manager stays away for longer, the run was killed, and the
+worker gives back what it was lent. A manager that dies is replaced within seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from downpour.errors import ComeAgain, LaunchError
 from downpour.launchers import slurm_queue
 from downpour.launchers.base import Ended, Launcher
+from downpour.launchers.last_will import LastWill
 from downpour.launchers.placed import PlacedCluster
 from downpour.launchers.plan import LaunchPlan
 from downpour.launchers.slurm_queue import ArrayTask
@@ -69,6 +70,7 @@ class SlurmEngine:
         self._stopped: set[str] = set()
         self._over: dict[str, Ended] = {}
         self._shared = Path()
+        self._last_will: LastWill | None = None
         self._asking: Future[tuple[dict[str, _Place], list[ArrayTask]]] | None = None
         self._asked_seconds = -POLL_SECONDS
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="squeue")
@@ -88,6 +90,7 @@ class SlurmEngine:
         """Ask Slurm whether it takes the script; it says no in its own words."""
         self._at_once = plan.workers
         slurm_queue.test(self.planned(plan))
+        self._last_will = LastWill(slurm_queue.cancelling(self.run))
 
     def start(self, worker: WorkerOptions, environment: Mapping[str, str], log: Path) -> None:
         """Submit a worker; those of the beginning are submitted with the last of them."""
@@ -139,6 +142,8 @@ class SlurmEngine:
             try:
                 left = [task for task in self._own(slurm_queue.tasks()) if not task.has_ended]
                 if not left:
+                    if self._last_will is not None:
+                        self._last_will.revoke()
                     return
                 new = {str(task.job) for task in left} - cancelled
                 slurm_queue.cancel(new)

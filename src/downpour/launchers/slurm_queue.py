@@ -118,6 +118,12 @@ def cancel(jobs: Iterable[str]) -> None:
         _ask(["scancel", "--quiet", *named])
 
 
+def cancelling(comment: str) -> str:
+    """Return a shell's command that cancels the jobs of this user with a comment."""
+    listed = f"squeue --noheader --user={os.getuid()} --name={JOB_NAME} --format='%A %k'"
+    return f'{listed} | while read job said; do [ "$said" = {comment} ] && scancel "$job"; done'
+
+
 def _cells(line: str) -> list[str]:
     """Cut a line by the widths of its columns, because reasons may hold blanks."""
     cells, begin = [], 0
