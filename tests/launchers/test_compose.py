@@ -97,7 +97,7 @@ def test_docker_is_asked_before_anything_starts(docker: Path, tmp_path: Path) ->
     did = [line.partition("compose.yaml ")[2] for line in asked(docker)]
     assert [line for line in did if line] == [
         "up --no-start --no-deps --no-build worker",
-        "down --remove-orphans --timeout 5",
+        "down --volumes --remove-orphans --timeout 5",
     ]
 
 
