@@ -1,0 +1,232 @@
+"""What stays behind of `downpour run`, however it ends: nothing.
+
+`python -m tests.launchers.leftovers` prints the table of docs/launchers.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.docker.conftest import ROOT, compose_command, engine, image  # noqa: F401 - fixtures
+from tests.ray_cluster.conftest import nodes  # noqa: F401 - a fixture
+from tests.slurm.conftest import slurm  # noqa: F401 - a fixture
+from tests.ssh.conftest import ssh  # noqa: F401 - a fixture
+from tests.ssh.lab import HOSTS
+
+LEASE_SECONDS = 75.0
+"""A minute, and what an engine takes to notice."""
+START_SECONDS = 240.0
+_LOOK_SECONDS = 0.2
+ENDINGS = ("success", "killed worker", "Ctrl-C", "SIGTERM", "SIGHUP", "SIGKILL")
+_SIGNALS = {
+    "Ctrl-C": signal.SIGINT,
+    "SIGTERM": signal.SIGTERM,
+    "SIGHUP": signal.SIGHUP,
+    "SIGKILL": signal.SIGKILL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is there: each by the names that tell one from another."""
+
+    processes: frozenset[int]
+    jobs: frozenset[str]
+    containers: frozenset[str]
+    networks: frozenset[str]
+    volumes: frozenset[str]
+    files: frozenset[str]
+
+    def without(self, before: Left) -> dict[str, list[object]]:
+        """Return what is there now and was not before, by kind."""
+        kinds = ("processes", "jobs", "containers", "networks", "volumes", "files")
+        new = {kind: getattr(self, kind) - getattr(before, kind) for kind in kinds}
+        return {kind: sorted(found) for kind, found in new.items()}
+
+
+@dataclass
+class Place:
+    """Where the command runs: its words, and the folders that are looked into."""
+
+    words: Sequence[str]
+    folder: Path
+    engines: Sequence[str] = ()
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def shared(self) -> Path:
+        """The shared directory."""
+        return self.folder / "shared"
+
+    def run(self, epochs: int) -> subprocess.Popen[str]:
+        """Start the command, in an empty working directory."""
+        here = self.folder / "here"
+        here.mkdir(exist_ok=True)
+        words = ["run", "--shards", "2", "--workers", "2", "--shared", str(self.shared)]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "downpour.cli", *words, "--epochs", str(epochs), *self.words],
+            cwd=here,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            preexec_fn=_hear_signals,  # noqa: PLW1509 - no threads here yet
+        )
+        self.started.append(process)
+        return process
+
+    def seen(self) -> Left:
+        """Look at everything."""
+        by_docker, by_slurm = "docker" in self.engines, "slurm" in self.engines
+        return Left(
+            processes=frozenset(self._processes()),
+            jobs=frozenset(_lines("squeue", "--noheader", "--format=%A") if by_slurm else ()),
+            containers=frozenset(_lines("docker", "ps", "--all", "--quiet") if by_docker else ()),
+            networks=frozenset(_lines("docker", "network", "ls", "--quiet") if by_docker else ()),
+            volumes=frozenset(_lines("docker", "volume", "ls", "--quiet") if by_docker else ()),
+            files=frozenset(p.name for p in (self.folder / "here").glob("*")),
+        )
+
+    def _processes(self) -> Iterator[int]:
+        """Find the processes that the command has started, by their words or working directory.
+
+        Those in containers have neither; the containers are counted.
+        """
+        own = {one.pid for one in self.started}
+        for process in psutil.process_iter(["cmdline", "cwd", "status"]):
+            about = process.info
+            known = " ".join([*(about["cmdline"] or ()), about["cwd"] or ""])
+            alive = about["status"] != psutil.STATUS_ZOMBIE
+            if str(self.folder) in known and process.pid not in own and alive:
+                yield process.pid
+
+
+def leftovers(place: Place, ending: str) -> dict[str, list[object]]:
+    """Run the command, end it, and return what stays longer than the lease, by kind."""
+    before = place.seen()
+    process = place.run(epochs=1 if ending == "success" else 100_000)
+    if ending == "killed worker":
+        _until(lambda: _trains(place.shared), process)
+        _kill_worker()
+        process.send_signal(signal.SIGINT)
+    elif ending != "success":
+        _until(lambda: _trains(place.shared), process)
+        process.send_signal(_SIGNALS[ending])
+    _, said = process.communicate(timeout=START_SECONDS)
+    expected = {"success": 0, "killed worker": 130, "Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}
+    assert process.returncode == expected.get(ending, -signal.SIGKILL), said
+    seconds = LEASE_SECONDS if ending == "SIGKILL" else 5.0
+    deadline = time.monotonic() + seconds
+    while any((left := place.seen().without(before)).values()) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+    return left
+
+
+def _hear_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not holds():
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert time.monotonic() < deadline, "it never trained"
+        time.sleep(_LOOK_SECONDS)
+
+
+def _trains(shared: Path) -> bool:
+    """Whether a task was completed."""
+    for record in shared.glob("experiments/*/record.jsonl"):
+        with suppress(OSError, ValueError):
+            lines = record.read_text().splitlines()
+            if any(json.loads(line).get("kind") == "updated" for line in lines):
+                return True
+    return False
+
+
+def _kill_worker() -> None:
+    """Kill the process of worker-1, wherever it runs on this machine."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "downpour: worker-1" in words[:1] or {"worker", "worker-1"} <= set(words):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def _lines(*words: str) -> list[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+
+
+_LONG = [pytest.mark.slow, pytest.mark.timeout(900)]
+NAMES = [
+    pytest.param(name, marks=_LONG)
+    for name in ("local", "inline", "ssh", "compose", "slurm", "ray")
+]
+
+
+@pytest.fixture(params=NAMES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Each launcher's words."""
+    words: dict[str, Callable[[], Place]] = {
+        "local": lambda: Place((), tmp_path),
+        "inline": lambda: Place(("--on", "inline"), tmp_path),
+        "ssh": lambda: _by_ssh(request, tmp_path),
+        "compose": lambda: _by_compose(request, tmp_path),
+        "slurm": lambda: _by_slurm(request, tmp_path),
+        "ray": lambda: _by_ray(request, tmp_path),
+    }
+    made = words[request.param]()
+    yield made
+    for process in made.started:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+    shutil.rmtree(made.shared, ignore_errors=True)
+
+
+def _by_ssh(request: pytest.FixtureRequest, folder: Path) -> Place:
+    lab = request.getfixturevalue("ssh")
+    words = "--on", "ssh", "--hosts", str(lab.hosts(*HOSTS)), "--ssh-config", str(lab.config)
+    return Place(words, folder)
+
+
+def _by_compose(request: pytest.FixtureRequest, folder: Path) -> Place:
+    request.getfixturevalue("compose_command")
+    file, built = str(ROOT / "docker/compose.yaml"), request.getfixturevalue("image")
+    words = "--on", "compose", "--compose-file", file, "--image", built
+    return Place(words, folder, ("docker",))
+
+
+def _by_slurm(request: pytest.FixtureRequest, folder: Path) -> Place:
+    request.getfixturevalue("slurm")
+    return Place(("--on", "slurm", "--partition", "all", "--time", "5"), folder, ("slurm",))
+
+
+def _by_ray(request: pytest.FixtureRequest, folder: Path) -> Place:
+    address = request.getfixturevalue("nodes").address
+    return Place(("--on", "ray", "--ray-address", address), folder)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_nothing_stays_behind(place: Place, ending: str) -> None:
+    """No process, job, container, network, volume or file, a minute after a `kill -9`."""
+    left = leftovers(place, ending)
+    name = place.words[1] if place.words else "local"
+    if os.environ.get("DOWNPOUR_TESTS_TABLE"):
+        counts = " | ".join(str(len(found)) for found in left.values())
+        sys.stdout.write(f"\n| `{name}` | {ending} | {counts} |\n")
+    assert not any(left.values()), left
