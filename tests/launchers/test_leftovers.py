@@ -119,7 +119,7 @@ def leftovers(place: Place, ending: str) -> dict[str, list[object]]:
     process = place.run(epochs=1 if ending == "success" else 100_000)
     if ending == "killed worker":
         _until(lambda: _trains(place.shared), process)
-        _kill_worker()
+        _kill_worker(place)
         process.send_signal(signal.SIGINT)
     elif ending != "success":
         _until(lambda: _trains(place.shared), process)
@@ -157,11 +157,13 @@ def _trains(shared: Path) -> bool:
     return False
 
 
-def _kill_worker() -> None:
+def _kill_worker(place: Place) -> None:
     """Kill the process of worker-1, wherever it runs on this machine."""
-    for process in psutil.process_iter(["cmdline"]):
+    there = "/shared" if "docker" in place.engines else str(place.folder)
+    for process in psutil.process_iter(["cmdline", "cwd"]):
         words = process.info["cmdline"] or []
-        if "downpour: worker-1" in words[:1] or {"worker", "worker-1"} <= set(words):
+        ours = there in " ".join([*words, process.info["cwd"] or ""])
+        if ours and ("downpour: worker-1" in words[:1] or {"worker", "worker-1"} <= set(words)):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 
