@@ -117,3 +117,30 @@ def test_a_cluster_outlives_the_command_and_takes_experiments_until_it_is_stoppe
     assert not ours(tmp_path)
     assert not (tmp_path / "cluster.json").exists()
     assert downpour("down", "--shared", tmp_path).status == 0
+
+
+@pytest.mark.slow
+def test_up_returns_with_its_workers_and_they_survive_their_manager(
+    downpour: Downpour, tmp_path: Path
+) -> None:
+    """`ps` shows all of them at once; a killed manager is replaced, and they stay as they are."""
+
+    def pids(role: str) -> dict[str, int]:
+        told = json.loads(downpour("ps", "--shared", tmp_path, "--json").out)["processes"]
+        return {one["name"]: one["pid"] for one in told if one["role"] == role}
+
+    started = downpour("up", "--shared", tmp_path, "--workers", 2, "--port", 0)
+    assert started.status == 0, started
+    assert "not registered" not in started.err
+    try:
+        shown = downpour("ps", "--shared", tmp_path).out
+        assert "starting" not in shown, shown
+        workers, (manager,) = pids("worker"), pids("manager").values()
+        assert len(workers) == 2
+        psutil.Process(manager).kill()
+        done = downpour("submit", "--shared", tmp_path, "--watch", "--epochs", 2, "--shards", 2)
+        assert done.status == 0, done
+        assert pids("worker") == workers
+        assert manager not in pids("manager").values()
+    finally:
+        assert downpour("down", "--shared", tmp_path).status == 0

@@ -227,14 +227,18 @@ def _wanted(launching: Launching, workers: int | None) -> int:
 def _keep(plan: LaunchPlan, launching: Launching) -> None:
     """Start a keeper of a plan, and say how to give it work."""
     from downpour.launchers.keeper import KeptPlan
-    from downpour.launchers.keeping import start
+    from downpour.launchers.keeping import missing, start
     from downpour.store import SharedDirectory
 
     shared = Path(plan.manager.shared)
     SharedDirectory.open(shared, create=True)
     with err().status("starting"):
         cluster = start(KeptPlan(on=launching.on, options=launching.options, plan=plan))
+    late = missing(cluster, plan.workers)
     say(f"manager at {cluster.manager}, {plan.workers} workers, shared directory {shared}")
+    if late:
+        where = f"`downpour ps` shows when they have, and {cluster.log} says what keeps them"
+        note(f"not registered yet: {', '.join(late)}; {where}")
     token = f" --token-file {shared / cluster.token_file}" if cluster.token_file else ""
     note(f"`downpour submit FILE --manager {cluster.manager}{token}` gives it work")
 

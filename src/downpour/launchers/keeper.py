@@ -123,6 +123,8 @@ class Keeper:
             status = _status(manager)
             if status is not None:
                 cluster.provide(status.wanted_workers, status.idle_workers)
+                known = {worker.worker for worker in status.workers}
+                self._tell(registered=tuple(sorted(known & set(cluster.workers))))
             self._tell(workers=tuple(cluster.workers))
             stop = self._wait_for_stop(LOOK_SECONDS)
             if stop is not None:

@@ -17,6 +17,8 @@ from downpour.launchers.standing import StandingCluster, StandingFolder, StopReq
 
 START_SECONDS = 180.0
 """Hosts have a minute to answer, and the manager has two to start."""
+JOIN_SECONDS = 60.0
+"""Importing torch takes seconds; a busy engine may take hours, for which nobody waits here."""
 STOP_SECONDS = 150.0
 """More than any engine takes to close: Slurm's has 90 s."""
 _LOOK_SECONDS = 0.1
@@ -25,6 +27,9 @@ _ASKED_WRONGLY = 2
 
 def start(kept: KeptPlan) -> StandingCluster:
     """Start a keeper in a session of its own; returns once the cluster is up.
+
+    Its workers have registered then, or had `JOIN_SECONDS` to do so: an engine may have them wait
+    for a machine.
 
     Raises:
         LaunchError: there is one already, or it cannot be started; nothing is left then.
@@ -44,7 +49,8 @@ def start(kept: KeptPlan) -> StandingCluster:
         )
     try:
         _ask(keeper, kept)
-        cluster = _wait_until_up(keeper, folder, log)
+        _wait_until_up(keeper, folder, log)
+        cluster = _wait_for_workers(keeper, folder)
     except BaseException:
         keeper.terminate()
         keeper.wait()
@@ -80,6 +86,25 @@ def _ask(keeper: subprocess.Popen[bytes], kept: KeptPlan) -> None:
         if keeper.stdin is not None:
             keeper.stdin.write(TypeAdapter(KeptPlan).dump_json(kept))
             keeper.stdin.close()
+
+
+def missing(cluster: StandingCluster, workers: int) -> list[str]:
+    """Return the names of the workers of a plan that have not registered."""
+    planned = [f"worker-{number}" for number in range(1, workers + 1)]
+    return [name for name in planned if name not in cluster.registered]
+
+
+def _wait_for_workers(keeper: subprocess.Popen[bytes], folder: StandingFolder) -> StandingCluster:
+    """Wait until every worker has registered, has ended for good, or has had its time."""
+    deadline = time.monotonic() + JOIN_SECONDS
+    while True:
+        cluster = folder.read()
+        if cluster is None or keeper.poll() is not None:
+            raise LaunchError(f"the cluster has ended again; see {folder.root / 'logs'}")
+        all_here = cluster.workers and set(cluster.workers) <= set(cluster.registered)
+        if all_here or time.monotonic() >= deadline:
+            return cluster
+        time.sleep(_LOOK_SECONDS)
 
 
 def _wait_until_up(

@@ -30,7 +30,8 @@ class StandingCluster:
     """A cluster that stays: who keeps it, and what it is made of.
 
     `on` is the launcher's name. Its keeper is the process `pid` of the machine `hostname`.
-    `workers` are the names of those that are wanted. `token_file` may be relative to the directory,
+    `workers` are the names of those that are wanted, and `registered` those that the manager knows
+    by now. `token_file` may be relative to the directory,
     and is empty where calls need no token. `trouble` says why it is being started again.
     """
 
@@ -40,6 +41,7 @@ class StandingCluster:
     pid: int
     state: Literal["starting", "up", "stopping"] = "starting"
     workers: tuple[str, ...] = ()
+    registered: tuple[str, ...] = ()
     manager: str = ""
     token_file: str = ""
     log: str = ""
